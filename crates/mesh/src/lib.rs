@@ -1,0 +1,3 @@
+//! The data plane of Berth.
+
+pub mod local;

@@ -1,0 +1,187 @@
+//! The replicas that this process holds: the seam between the gateway, which calls them, and the worker, which puts
+//! them here when they are ready and drains them before it unloads.
+//!
+//! ```text
+//! worker: insert ──→ Serving ──drain()──→ Draining ──last lease dropped──→ drained (worker unloads)
+//! gateway:            acquire() → Lease        acquire() → None
+//! ```
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Instant,
+};
+
+use berth_spec::{InferError, InferRequest, RevisionId, Signature};
+use futures::future::BoxFuture;
+use papaya::HashMap;
+use tokio::sync::Notify;
+
+/// A loaded model that answers requests. One implementation per runtime.
+pub trait Model: Send + Sync + 'static {
+    /// What it takes and gives.
+    fn signature(&self) -> &Arc<Signature>;
+
+    /// The platform string of the Open Inference Protocol, e.g. `onnx_onnxv1`.
+    fn platform(&self) -> &'static str;
+
+    /// Runs one request. `deadline` is the caller's; a request that cannot be started before it fails with
+    /// [`InferError::TimedOut`]. Dropping the future cancels the request if it has not been started.
+    /// `model_name` and `model_version` of the answer are the gateway's to fill.
+    fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
+
+    /// Counts and times since it was loaded, for the statistics extension.
+    fn statistics(&self) -> Statistics;
+
+    /// The batching that is in force: the most rows in one run (1: off).
+    fn max_batch_rows(&self) -> u32;
+}
+
+/// A count of things and the time they took together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// How many.
+    pub count: u64,
+    /// Nanoseconds in all.
+    pub ns: u64,
+}
+
+/// Counts and times of one replica, as the statistics extension of the protocol defines them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Statistics {
+    /// When the last request came, milliseconds since the Unix epoch.
+    pub last_inference_ms: u64,
+    /// Rows that were inferred: a request with a batch of n counts n.
+    pub inference_count: u64,
+    /// Runs of the engine.
+    pub execution_count: u64,
+    /// Requests that succeeded.
+    pub success: Sum,
+    /// Requests that failed.
+    pub fail: Sum,
+    /// Waiting in the queue.
+    pub queue: Sum,
+    /// Putting inputs together.
+    pub compute_input: Sum,
+    /// Runs of the engine.
+    pub compute_infer: Sum,
+    /// Taking outputs apart.
+    pub compute_output: Sum,
+    /// Per batch size: (rows, input, infer, output).
+    pub batches: Vec<(u64, Sum, Sum, Sum)>,
+    /// The memory it takes, in bytes.
+    pub memory: u64,
+}
+
+/// Every replica that this process can call now.
+#[derive(Default)]
+pub struct LocalReplicas {
+    by_revision: HashMap<RevisionId, Arc<Replica>>,
+}
+
+impl LocalReplicas {
+    /// Makes a replica callable; one of the same revision that was there is replaced (and must have been drained).
+    pub fn insert(&self, revision: RevisionId, model: Arc<dyn Model>) -> Arc<Replica> {
+        let replica = Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
+        self.by_revision.pin().insert(revision, Arc::clone(&replica));
+        replica
+    }
+
+    /// A replica, if it is here.
+    #[must_use]
+    pub fn get(&self, revision: &RevisionId) -> Option<Arc<Replica>> {
+        self.by_revision.pin().get(revision).cloned()
+    }
+
+    /// Forgets a replica; leases that are out stay good.
+    pub fn remove(&self, revision: &RevisionId) {
+        self.by_revision.pin().remove(revision);
+    }
+}
+
+/// The high bit of [`Replica::state`]: no new leases.
+const DRAINING: u32 = 1 << 31;
+
+/// One replica: a model and the count of requests in it.
+pub struct Replica {
+    revision: RevisionId,
+    model: Arc<dyn Model>,
+    /// Requests in flight, and [`DRAINING`]. One word, so that a lease is either counted or refused.
+    state: AtomicU32,
+    idle: Notify,
+}
+
+impl Replica {
+    /// Which revision it is.
+    #[must_use]
+    pub fn revision(&self) -> &RevisionId {
+        &self.revision
+    }
+
+    /// The model, for what needs no lease: metadata and statistics.
+    #[must_use]
+    pub fn model(&self) -> &Arc<dyn Model> {
+        &self.model
+    }
+
+    /// Requests in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) & !DRAINING
+    }
+
+    /// The right to run one request; `None` once draining has begun: go by the route again.
+    #[must_use]
+    pub fn acquire(self: &Arc<Self>) -> Option<Lease> {
+        let before = self.state.fetch_add(1, Ordering::AcqRel);
+        let lease = Lease { replica: Arc::clone(self) };
+        if before & DRAINING == 0 { Some(lease) } else { None }
+    }
+
+    /// Refuses new leases from now on. Idempotent.
+    pub fn begin_drain(&self) {
+        self.state.fetch_or(DRAINING, Ordering::AcqRel);
+        self.idle.notify_waiters();
+    }
+
+    /// Waits until no lease is out. Meaningful after [`begin_drain`](Self::begin_drain).
+    pub async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// The right to run one request on a replica; the replica is not unloaded while it is out.
+pub struct Lease {
+    replica: Arc<Replica>,
+}
+
+impl Lease {
+    /// The model to run it on.
+    #[must_use]
+    pub fn model(&self) -> &Arc<dyn Model> {
+        &self.replica.model
+    }
+
+    /// The replica.
+    #[must_use]
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let before = self.replica.state.fetch_sub(1, Ordering::AcqRel);
+        if before == DRAINING | 1 {
+            self.replica.idle.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The whole, numbered set of replicas that a worker should hold.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::{
+    ByteSize, DeploymentName, Generation, Revision, RevisionId, WorkerId,
+    deployment::{Batching, Concurrency, Warmup},
+};
+
+/// What a worker should hold. Older generations are ignored; the worker diffs it against what it has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    /// Whose it is.
+    pub worker: WorkerId,
+    /// Grows with every change.
+    pub generation: Generation,
+    /// Every replica it should hold, and nothing else.
+    pub replicas: BTreeMap<RevisionId, Placed>,
+}
+
+/// One replica in an assignment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// What to load.
+    pub revision: Arc<Revision>,
+    /// The memory that the plan sets aside for it.
+    pub claim: ByteSize,
+    /// Requests are parked for it: its load goes before others'.
+    pub urgent: bool,
+    /// How to serve it; may change without loading again.
+    pub serving: Arc<Serving>,
+}
+
+/// How a replica is served: what may change without loading it again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Serving {
+    /// The deployment.
+    pub deployment: DeploymentName,
+    /// How it proves itself before it is ready.
+    pub warmup: Warmup,
+    /// How many requests at once.
+    pub concurrency: Concurrency,
+    /// How requests are joined.
+    pub batching: Batching,
+    /// The longest that requests in flight have once it drains.
+    pub drain_timeout: Duration,
+}
+
+/// An [`Assignment`] on the wire: what differs from `base`. Whole when `base` is `None`.
+/// A worker that does not hold exactly `base` asks for the whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AssignmentChange {
+    /// The generation that this leads to.
+    pub generation: Generation,
+    /// The generation that it starts from; `None`: from nothing, all that is not in `set` goes.
+    pub base: Option<Generation>,
+    /// Replicas that are new or changed.
+    pub set: Vec<Placed>,
+    /// Replicas that should go.
+    pub unset: Vec<RevisionId>,
+}

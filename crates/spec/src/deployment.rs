@@ -1,0 +1,207 @@
+//! What somebody wants: a deployment, checked, with defaults applied in memory. Illegal ones cannot be built
+//! (see [`manifest`](crate::manifest) for the file format and its errors).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{ByteSize, DeploymentName, Digest, Generation, Revision, RevisionId, Signature, Time};
+
+/// A deployment as the system holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deployment {
+    /// Its name: what clients call the model.
+    pub name: DeploymentName,
+    /// Counts changes of the spec.
+    pub generation: Generation,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+    /// Which source declared it.
+    pub origin: Origin,
+    /// When it was declared first.
+    pub created: Time,
+    /// Deletion was asked for: replicas drain, then it is forgotten.
+    pub deleting: bool,
+    /// What is wanted.
+    pub spec: Spec,
+    /// The digest of the artifact where it is known before any worker fetched it: given in the manifest, or computed
+    /// by the source for a local file.
+    pub digest: Option<Digest>,
+}
+
+/// The source that owns a deployment; only it changes or deletes it, unless told to take over.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The control API: `berth apply`, or any other client of it.
+    Api,
+    /// A folder of manifests; the path is the folder's.
+    Directory(String),
+}
+
+/// What is wanted of a deployment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// Which model.
+    pub model: ModelSource,
+    /// How many replicas.
+    pub replicas: Replicas,
+    /// An on-demand deployment without requests for this long is paged out even where there is room. `None`: only when space is needed.
+    pub idle_after: Option<Duration>,
+    /// 1 (evicted first) to 100.
+    pub priority: u8,
+    /// What the author says it needs; otherwise predicted, then measured.
+    pub memory: Option<ByteSize>,
+    /// CPU cores, if the author says so. Counted against the worker's cores, not enforced for in-process runtimes.
+    pub cpu: Option<f32>,
+    /// Which workers may hold it.
+    pub selector: Selector,
+    /// How a new revision replaces the old one.
+    pub rollout: Rollout,
+    /// How a new replica proves itself.
+    pub warmup: Warmup,
+    /// The longest a request may take, parked time included, when the caller sets no deadline.
+    pub timeout: Duration,
+    /// How many requests at once.
+    pub concurrency: Concurrency,
+    /// How requests are joined into batches.
+    pub batching: Batching,
+    /// Settings of the engine.
+    pub runtime: RuntimeOptions,
+}
+
+/// A model's source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSource {
+    /// What kind of file it is, which says what runtime runs it.
+    pub format: ModelFormat,
+    /// Absolute: `file:///…`, `http(s)://`, `s3://`, `gs://`, `az://`.
+    pub uri: String,
+    /// The digest that the artifact must have.
+    pub sha256: Option<Digest>,
+    /// The version name that clients see; the revision's hash when absent.
+    pub version: Option<String>,
+    /// The signature, where the author gives it: it must agree with the artifact's own.
+    pub signature: Option<Box<Signature>>,
+}
+
+/// The formats that a runtime exists for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ModelFormat {
+    /// An ONNX graph, run by the built-in engine.
+    Onnx,
+}
+
+impl ModelFormat {
+    /// The word in manifests.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Onnx => "onnx",
+        }
+    }
+}
+
+/// How many replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replicas {
+    /// As many are kept whatever happens. 0: on demand.
+    pub min: u32,
+    /// Never more.
+    pub max: u32,
+}
+
+impl Replicas {
+    /// Loaded by the first request and paged out again, rather than always resident.
+    #[must_use]
+    pub const fn on_demand(self) -> bool {
+        self.min == 0 && self.max > 0
+    }
+}
+
+/// Which workers may hold a deployment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Labels that the worker must have.
+    pub required: BTreeMap<String, String>,
+    /// Labels that make a worker better.
+    pub preferred: BTreeMap<String, String>,
+}
+
+/// How a new revision replaces the old one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rollout {
+    /// The way traffic moves.
+    pub strategy: Strategy,
+    /// What to do when old and new do not fit beside each other.
+    pub when_full: WhenFull,
+    /// How long requests in flight have, once a replica drains.
+    pub drain_timeout: Duration,
+    /// How long the new revision has to become ready before it is given up.
+    pub deadline: Duration,
+}
+
+/// The way traffic moves to a new revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// All at once, when enough replicas of the new revision are ready.
+    BlueGreen,
+}
+
+/// What to do when a surge does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Keep the old one and say so until there is room.
+    Wait,
+    /// Unload the old one first: requests are parked meanwhile.
+    Recreate,
+}
+
+/// The validation inference that a replica must pass before it is ready.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Warmup {
+    /// Zeros (and empty strings) of the signature's shapes, variable dimensions set to 1.
+    Generated,
+    /// A request in the JSON form of the Open Inference Protocol: `{"inputs": [...]}`.
+    Given(Box<str>),
+    /// None: ready as soon as it is loaded.
+    Off,
+}
+
+/// How many requests at once, per replica, and how many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Concurrency {
+    /// Requests in one replica at once, queue included. `None`: the worker's default.
+    pub max: Option<u32>,
+    /// Requests that may be parked while the model loads.
+    pub queue: u32,
+}
+
+/// How requests are joined into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// The most rows in one run of the engine; 1 turns batching off.
+    pub max_rows: u32,
+    /// How long the first request of a batch may wait for others. 0: only what is there already is joined.
+    pub max_delay: Duration,
+}
+
+/// Settings of the engine that decide what is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// The execution provider, `cpu` unless said otherwise.
+    pub execution_provider: String,
+    /// Threads inside one run. 0: the worker decides.
+    pub threads: u16,
+}
+
+impl Deployment {
+    /// The revision that this deployment wants now.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        Revision::of(self)
+    }
+
+    /// Its id alone.
+    #[must_use]
+    pub fn revision_id(&self) -> RevisionId {
+        Revision::id_of(self)
+    }
+}

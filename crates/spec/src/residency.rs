@@ -1,0 +1,193 @@
+//! What a worker says is true of one replica, and the whole set of it.
+//!
+//! ```text
+//! Queued → Fetching → Preparing → Loading → Validating → Ready → Draining → (gone)
+//!    └────────┴───────────┴─────────┴───────────┴──→ Failed ──(retry)──→ Queued
+//! ```
+//! Only the worker that holds the replica writes this.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{ByteSize, Digest, Generation, RevisionId, Signature, Time, WorkerId};
+
+/// What is true of one replica.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Residency {
+    /// Accepted; waits for memory to be freed or for a free loading slot.
+    Queued,
+    /// The artifact is being fetched.
+    Fetching {
+        /// Bytes that are here.
+        done: ByteSize,
+        /// Bytes in all, once known.
+        total: Option<ByteSize>,
+    },
+    /// What the runtime needs beside the artifact is being made (an environment, a checkout).
+    Preparing,
+    /// The runtime is loading it.
+    Loading,
+    /// The validation inference is running.
+    Validating,
+    /// It answers requests.
+    Ready(Arc<Ready>),
+    /// It takes no new request and finishes those in flight.
+    Draining {
+        /// Since when.
+        since: Time,
+        /// Requests in flight.
+        in_flight: u32,
+    },
+    /// It could not be made ready.
+    Failed(Arc<Failure>),
+}
+
+/// What is known of a ready replica.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ready {
+    /// Since when.
+    pub since: Time,
+    /// The memory that it takes: measured, or the prediction where `measured` is false.
+    pub memory: ByteSize,
+    /// Whether `memory` was measured.
+    pub measured: bool,
+    /// The digest of the artifact that was loaded.
+    pub digest: Digest,
+    /// What it takes and gives.
+    pub signature: Arc<Signature>,
+    /// How long each phase took.
+    pub phases: Phases,
+    /// Something worth knowing that did not stop it, e.g. why batching is off.
+    pub note: Option<String>,
+}
+
+/// How long the phases of a load took, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Phases {
+    /// Waiting for memory or a slot.
+    pub queued_ms: f64,
+    /// Fetching and checking the artifact.
+    pub fetch_ms: f64,
+    /// The runtime's own load.
+    pub load_ms: f64,
+    /// The validation inference.
+    pub validate_ms: f64,
+}
+
+/// A load that failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// What kind, which decides what happens next.
+    pub category: FailureCategory,
+    /// For people: what went wrong and what to do.
+    pub message: String,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// When the last one ended.
+    pub at: Time,
+    /// When the worker tries again by itself; `None`: it does not.
+    pub retry_at: Option<Time>,
+}
+
+/// The kinds of failure (seed G §6.5, §8.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureCategory {
+    /// The artifact's store did not answer or answered with a passing fault.
+    Network,
+    /// The artifact's store refused the credentials.
+    Auth,
+    /// There is no such artifact.
+    NotFound,
+    /// The artifact is not what its digest says.
+    Checksum,
+    /// The artifact is not a model that the runtime can load.
+    InvalidModel,
+    /// Not enough memory.
+    Memory,
+    /// Not enough disk.
+    Disk,
+    /// The validation inference failed.
+    Validation,
+    /// The runtime is missing or broken.
+    Runtime,
+    /// It took longer than it may.
+    Timeout,
+    /// A fault of ours.
+    Internal,
+}
+
+impl FailureCategory {
+    /// Whether the same worker may succeed later without anybody changing anything.
+    #[must_use]
+    pub const fn transient(self) -> bool {
+        matches!(self, Self::Network | Self::Memory | Self::Disk | Self::Timeout | Self::Internal)
+    }
+
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Auth => "auth",
+            Self::NotFound => "not_found",
+            Self::Checksum => "checksum",
+            Self::InvalidModel => "invalid_model",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Validation => "validation",
+            Self::Runtime => "runtime",
+            Self::Timeout => "timeout",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl Residency {
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Queued => "Queued",
+            Self::Fetching { .. } => "Fetching",
+            Self::Preparing => "Preparing",
+            Self::Loading => "Loading",
+            Self::Validating => "Validating",
+            Self::Ready(_) => "Ready",
+            Self::Draining { .. } => "Draining",
+            Self::Failed(_) => "Failed",
+        }
+    }
+
+    /// Whether it answers requests.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready(_))
+    }
+}
+
+/// All that a worker holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inventory {
+    /// Whose it is.
+    pub worker: WorkerId,
+    /// Which start of the process.
+    pub incarnation: u64,
+    /// The assignment that it works towards.
+    pub seen: Generation,
+    /// Every replica that takes up anything.
+    pub replicas: BTreeMap<RevisionId, Residency>,
+}
+
+/// An [`Inventory`] on the wire: what changed since the last report. Whole when `whole`: what is not named is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InventoryChange {
+    /// Whose it is.
+    pub worker: WorkerId,
+    /// Which start of the process.
+    pub incarnation: u64,
+    /// The assignment that the worker works towards.
+    pub seen: Generation,
+    /// Whether this names everything.
+    pub whole: bool,
+    /// Replicas that changed; `None`: gone.
+    pub replicas: Vec<(RevisionId, Option<Residency>)>,
+}

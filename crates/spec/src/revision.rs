@@ -1,0 +1,66 @@
+//! One resolved, immutable model version of a deployment.
+
+use crate::{
+    ByteSize, Deployment, Digest, RevisionId, Signature,
+    deployment::{ModelFormat, RuntimeOptions},
+};
+
+/// Everything that a worker needs to load a model, and nothing that may change without loading it again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Revision {
+    /// Names it; see [`Revision::id_of`].
+    pub id: RevisionId,
+    /// What kind of file the artifact is.
+    pub format: ModelFormat,
+    /// Where the artifact is.
+    pub uri: String,
+    /// What its bytes must hash to, if that is known.
+    pub digest: Option<Digest>,
+    /// The version name that clients see.
+    pub version: String,
+    /// The signature that the author gave.
+    pub signature: Option<Box<Signature>>,
+    /// Settings of the engine.
+    pub runtime: RuntimeOptions,
+    /// The author's word on its memory.
+    pub memory: Option<ByteSize>,
+}
+
+impl Revision {
+    /// The revision that `deployment` wants.
+    #[must_use]
+    pub fn of(deployment: &Deployment) -> Self {
+        let id = Self::id_of(deployment);
+        let model = &deployment.spec.model;
+        Self {
+            format: model.format,
+            uri: model.uri.clone(),
+            digest: model.sha256.or(deployment.digest),
+            version: model.version.clone().unwrap_or_else(|| id.hash()),
+            signature: model.signature.clone(),
+            runtime: deployment.spec.runtime.clone(),
+            memory: deployment.spec.memory,
+            id,
+        }
+    }
+
+    /// Hashes what decides what is loaded: the format, the artifact (its digest where that is known, else its
+    /// location), the declared version and signature, and the engine's settings. Labels, replica counts, priority,
+    /// limits, warm-up and batching are not part of it: changing them loads nothing.
+    #[must_use]
+    pub fn id_of(deployment: &Deployment) -> RevisionId {
+        let model = &deployment.spec.model;
+        let artifact = match model.sha256.or(deployment.digest) {
+            Some(digest) => digest.to_string(),
+            None => model.uri.clone(),
+        };
+        let content = format!(
+            "berth revision 1\n{}\n{artifact}\n{:?}\n{:?}\n{:?}",
+            model.format.as_str(),
+            model.version,
+            model.signature,
+            deployment.spec.runtime
+        );
+        RevisionId::of(deployment.name.clone(), content.as_bytes())
+    }
+}

@@ -1,0 +1,76 @@
+//! What gateways route by.
+
+use std::time::Duration;
+
+use crate::{DeploymentName, RevisionId, WorkerId, deployment::Concurrency};
+
+/// One deployment's way from its name to ready replicas. Every deployment has one; a cold one has nothing ready.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    /// The name that clients use.
+    pub deployment: DeploymentName,
+    /// The revisions that share the traffic, with weights; empty until something was ready once.
+    pub split: Vec<(RevisionId, u32)>,
+    /// Every revision that clients can reach, by version name. Those outside `split` answer to their version only.
+    pub versions: Vec<Version>,
+    /// What a miss does.
+    pub on_miss: OnMiss,
+    /// It is loaded by requests and may be paged out (`replicas.min` is 0).
+    pub on_demand: bool,
+    /// The longest a request may take when the caller sets no deadline.
+    pub timeout: Duration,
+    /// Limits.
+    pub concurrency: Concurrency,
+}
+
+/// One reachable revision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Version {
+    /// The name that clients use.
+    pub name: String,
+    /// The revision.
+    pub revision: RevisionId,
+    /// Where it is ready.
+    pub ready: Vec<WorkerId>,
+}
+
+/// What a gateway does with a request when nothing is ready.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OnMiss {
+    /// Park it and tell the controller: the model will be, or is being, loaded.
+    Park,
+    /// Refuse at once: no worker can hold it, with the reason for people.
+    NoCapacity(String),
+    /// Refuse at once: loading failed, with the reason for people.
+    Failed(String),
+    /// Refuse at once: it is meant to have no replica.
+    ScaledDown,
+}
+
+/// What changed in the routes since the last change that the gateway saw.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RouteChange {
+    /// Counts changes; a gap means: ask for everything.
+    pub seq: u64,
+    /// Whether this is everything: what is not named is gone.
+    pub whole: bool,
+    /// New or changed.
+    pub set: Vec<Route>,
+    /// Gone.
+    pub unset: Vec<DeploymentName>,
+    /// Whether everything that should be resident is.
+    pub readiness: Readiness,
+}
+
+/// Whether everything that should be resident answers: what `/v2/health/ready` tells.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Readiness {
+    /// The controller has planned at least once since it started.
+    pub planned: bool,
+    /// Deployments with `replicas.min` of 1 or more.
+    pub expected: u32,
+    /// Those of them that have a ready replica.
+    pub ready: u32,
+    /// The first few that have none.
+    pub missing: Vec<DeploymentName>,
+}

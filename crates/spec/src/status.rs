@@ -1,0 +1,110 @@
+//! What people are told. Computed by `plan::report`, never stored.
+
+use crate::{ByteSize, Generation, Residency, RevisionId, Time, WorkerId};
+
+/// A deployment in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// On the way to what is wanted, and able to get there.
+    Progressing,
+    /// All that is wanted is ready.
+    Available,
+    /// It answers, with fewer replicas than wanted or an older revision than wanted.
+    Degraded,
+    /// It does not answer and will not without a change; the conditions say why.
+    Failed,
+    /// No worker can hold it.
+    ScheduleFailed,
+    /// On demand and not loaded, or scaled to nothing.
+    ScaledDown,
+    /// Going away.
+    Terminating,
+}
+
+impl Phase {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Progressing => "Progressing",
+            Self::Available => "Available",
+            Self::Degraded => "Degraded",
+            Self::Failed => "Failed",
+            Self::ScheduleFailed => "ScheduleFailed",
+            Self::ScaledDown => "ScaledDown",
+            Self::Terminating => "Terminating",
+        }
+    }
+}
+
+/// A deployment's status.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// In one word.
+    pub phase: Phase,
+    /// The generation that this speaks of.
+    pub observed_generation: Generation,
+    /// `Available`, `Progressing`, `Scheduled`, in this order.
+    pub conditions: Vec<Condition>,
+    /// Replicas that are wanted now.
+    pub desired: u32,
+    /// Replicas that answer, of any revision that gets traffic.
+    pub ready: u32,
+    /// The revision that is wanted.
+    pub wanted: RevisionId,
+    /// The revision that serves, if any.
+    pub serving: Option<RevisionId>,
+    /// Every replica, wanted or on its way out.
+    pub replicas: Vec<ReplicaStatus>,
+    /// When a request last came.
+    pub last_used: Option<Time>,
+}
+
+/// One replica, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaStatus {
+    /// Which revision.
+    pub revision: RevisionId,
+    /// Where.
+    pub worker: WorkerId,
+    /// What the worker says; `None`: assigned, not yet reported.
+    pub residency: Option<Residency>,
+    /// The memory set aside.
+    pub claim: ByteSize,
+}
+
+/// One aspect of a status, in the form that Kubernetes users know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    /// Which aspect.
+    pub kind: &'static str,
+    /// Yes, no, or not known.
+    pub status: Truth,
+    /// One CamelCase word for machines.
+    pub reason: String,
+    /// A sentence for people that says what to do where something is to be done.
+    pub message: String,
+}
+
+/// Yes, no, or not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truth {
+    /// Yes.
+    True,
+    /// No.
+    False,
+    /// Not known (yet).
+    Unknown,
+}
+
+impl Truth {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
