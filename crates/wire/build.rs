@@ -6,9 +6,8 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let mut files: Vec<PathBuf> = fs::read_dir("proto")?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
+    let mut files: Vec<PathBuf> =
+        fs::read_dir("proto")?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "proto"));
     files.sort();
     let descriptors = protox::compile(&files, ["proto"])?;

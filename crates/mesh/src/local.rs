@@ -30,7 +30,11 @@ pub trait Model: Send + Sync + 'static {
     /// Runs one request. `deadline` is the caller's; a request that cannot be started before it fails with
     /// [`InferError::TimedOut`]. Dropping the future cancels the request if it has not been started.
     /// `model_name` and `model_version` of the answer are the gateway's to fill.
-    fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
+    fn infer(
+        &self,
+        request: InferRequest,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
 
     /// Counts and times since it was loaded, for the statistics extension.
     fn statistics(&self) -> Statistics;
@@ -84,7 +88,8 @@ pub struct LocalReplicas {
 impl LocalReplicas {
     /// Makes a replica callable; one of the same revision that was there is replaced (and must have been drained).
     pub fn insert(&self, revision: RevisionId, model: Arc<dyn Model>) -> Arc<Replica> {
-        let replica = Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
+        let replica =
+            Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
         self.by_revision.pin().insert(revision, Arc::clone(&replica));
         replica
     }

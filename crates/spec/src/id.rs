@@ -18,7 +18,9 @@ pub enum InvalidName {
     #[error("a name has at most {MAX_NAME} characters, this one has {0}")]
     TooLong(usize),
     /// A character that is not allowed, and its position in bytes.
-    #[error("{0:?} is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit")]
+    #[error(
+        "{0:?} is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit"
+    )]
     Character(char),
 }
 

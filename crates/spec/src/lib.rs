@@ -56,8 +56,8 @@ pub mod status;
 
 pub use assignment::{Assignment, AssignmentChange, Placed, Serving};
 pub use class::Class;
-pub use event::Event;
 pub use deployment::{Deployment, Origin, Replicas, Spec};
+pub use event::Event;
 pub use id::{DeploymentName, Digest, Generation, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse};
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency};

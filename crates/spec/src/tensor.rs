@@ -174,7 +174,10 @@ pub enum InvalidTensor {
 /// The number of elements of a shape; `None` if a dimension is negative or the product overflows `i64`.
 #[must_use]
 pub fn element_count(shape: &[i64]) -> Option<usize> {
-    shape.iter().try_fold(1_i64, |n, &dim| if dim < 0 { None } else { n.checked_mul(dim) }).and_then(|n| usize::try_from(n).ok())
+    shape
+        .iter()
+        .try_fold(1_i64, |n, &dim| if dim < 0 { None } else { n.checked_mul(dim) })
+        .and_then(|n| usize::try_from(n).ok())
 }
 
 impl Tensor {
@@ -185,7 +188,8 @@ impl Tensor {
         }
         let bytes = element_count(&shape).and_then(|n| n.checked_mul(datatype.size().unwrap_or(4)).map(|b| (n, b)));
         let Some((elements, expected)) = bytes else { return Err(InvalidTensor::Overflow { name, shape }) };
-        let length = |expected: String, got: String, name, shape| InvalidTensor::Length { name, datatype, shape, expected, got };
+        let length =
+            |expected: String, got: String, name, shape| InvalidTensor::Length { name, datatype, shape, expected, got };
         if datatype == Datatype::Bytes {
             let mut found = 0;
             for element in BytesElements::new(&data) {

@@ -111,7 +111,11 @@ impl FromStr for ByteSize {
         }
         let value: f64 = number.parse().map_err(|_| invalid())?;
         let bytes = value * factor as f64;
-        if bytes.is_finite() && bytes >= 0.0 && bytes < u64::MAX as f64 { Ok(Self(bytes as u64)) } else { Err(invalid()) }
+        if bytes.is_finite() && bytes >= 0.0 && bytes < u64::MAX as f64 {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(invalid())
+        }
     }
 }
 
@@ -167,7 +171,8 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("0", 0), ("512MiB", 512 << 20), ("1.5Gi", 3 << 29), ("200MB", 200_000_000), (" 7 B", 7)] {
+        for (text, bytes) in [("0", 0), ("512MiB", 512 << 20), ("1.5Gi", 3 << 29), ("200MB", 200_000_000), (" 7 B", 7)]
+        {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
         for bad in ["", "MiB", "-1", "1e999GiB", "5 apples", "99999999999TiB", "."] {
