@@ -1,0 +1,87 @@
+//! What is wrong with a manifest: where, what, and what to do about it. Data for the API, a picture for terminals.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::Class;
+
+/// One thing that is wrong with a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestError {
+    /// The file as the reader knows it: a path, `-` for standard input, or a name that the client gave.
+    pub file: String,
+    /// Counted from 1; 0 where the manifest did not come as text.
+    pub line: u32,
+    /// In characters, counted from 1; 0 where the manifest did not come as text.
+    pub column: u32,
+    /// The field, written `spec.replicas.min`; empty for the document itself.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it, as an imperative; empty when the message says it all.
+    pub remedy: String,
+    /// The line it is on, for [`ManifestError::render`]; empty where the manifest did not come as text.
+    #[serde(skip)]
+    pub source_line: String,
+}
+
+impl ManifestError {
+    /// Always the author's to mend.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        Class::Invalid
+    }
+
+    /// For terminals: the error, the line, a caret under the place, and the remedy. Several lines, no trailing newline.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut out = format!("error: {}", self.message);
+        if !self.path.is_empty() {
+            out.push_str(&format!(" ({})", self.path));
+        }
+        if self.line == 0 {
+            out.push_str(&format!("\n  --> {}", self.file));
+        } else {
+            let margin = " ".repeat(self.line.to_string().len());
+            out.push_str(&format!("\n{margin}--> {}:{}:{}", self.file, self.line, self.column));
+            if !self.source_line.is_empty() {
+                let (shown, caret) = window(&self.source_line, self.column as usize);
+                out.push_str(&format!("\n{margin} |\n{} | {shown}\n{margin} | {caret}^", self.line));
+            }
+        }
+        if !self.remedy.is_empty() {
+            out.push_str(&format!("\n  help: {}", self.remedy));
+        }
+        out
+    }
+}
+
+/// The part of `line` around `column` (from 1) that fits a terminal, and the blanks that put a caret under that column.
+fn window(line: &str, column: usize) -> (String, String) {
+    /// Characters shown: twice as many wrap on a usual terminal, half as many cut usual lines.
+    const WIDTH: usize = 100;
+    let column = column.saturating_sub(1);
+    let start = if column < WIDTH { 0 } else { column - WIDTH / 2 };
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let shown: String = line.chars().skip(start).take(WIDTH).map(printable).collect();
+    (shown.trim_end().to_owned(), " ".repeat(column - start))
+}
+
+impl fmt::Display for ManifestError {
+    /// In one line: `iris.yaml:7:12: spec.replicas.min: message; remedy`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
+    }
+}
+
+impl std::error::Error for ManifestError {}
