@@ -1,1 +1,19 @@
-//! Placeholder.
+//! What crosses process borders: generated protobuf code, the JSON shapes of the control API, the Open Inference
+//! Protocol, and the one mapping from error class to HTTP and gRPC status.
+//!
+//! ```text
+//! proto/berth_control.proto ──▶ control   (gRPC face of the control API)
+//!                               api       (REST face: the stable JSON shapes)
+//! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
+//!                               status    (spec::Class → HTTP and gRPC)
+//! ```
+//!
+//! Nothing here serves, calls or waits: `control::api` and `mesh` do.
+
+pub mod api;
+pub mod control;
+pub mod oip;
+pub mod status;
+
+/// The compiled descriptors of every `.proto` file, for gRPC server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

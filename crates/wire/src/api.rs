@@ -1,0 +1,116 @@
+//! The stable JSON shapes of the control API: what `GET /v1/...` answers and `berth get -o json` prints.
+//!
+//! Every object has `apiVersion`, `kind` and `metadata.name`; what people declare is under `spec`, what is true under
+//! `status`. Lists are [`List`]. Field names are camelCase, sizes are bytes, points in time RFC 3339 in UTC,
+//! durations milliseconds with the unit in the field's name. Fields are only ever added: readers ignore what they do
+//! not know, and shapes that come back (`Deserialize`) default what may be missing.
+//!
+//! `control::api` fills these from the controller's answers; the gRPC face ([`crate::control`]) is converted from them,
+//! so both say the same.
+
+mod apply;
+mod deployment;
+mod error;
+mod event;
+mod explain;
+mod fleet;
+mod plan;
+mod time;
+mod top;
+mod watch;
+
+pub use apply::{Applied, ApplyResult, Outcome};
+pub use deployment::{
+    ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
+    RevisionPair,
+};
+pub use error::{ErrorBody, ErrorDetail, ErrorInfo};
+pub use event::{EventView, SeverityView};
+pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
+pub use fleet::{
+    AliasStatus, AliasView, Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WeightedRevision,
+    WorkerSpec, WorkerStatus, WorkerView,
+};
+pub use plan::{PlanStep, PlanView, StepKind, WorkerMemoryChange};
+pub use time::{InvalidTimestamp, Timestamp};
+pub use top::{LatencyMs, ModelTop, TopView};
+pub use watch::{Bookmark, WatchEvent};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The version of every object here and of manifests.
+pub const API_VERSION: &str = "berth.dev/v1";
+
+/// The header that carries the base of relative `file:` URIs in applied manifests: the URI of the folder that the
+/// manifest lies in, with a slash at the end.
+pub const BASE_URI_HEADER: &str = "x-berth-base-uri";
+
+/// The largest body that the control API takes, in bytes. Halved, a folder of 20,000 manifests no longer goes in one
+/// request; doubled, one request may hold twice the memory while it is parsed.
+pub const MAX_BODY: usize = 16 << 20;
+
+/// A page of objects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct List<T> {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// What the items are, and `List`: `ModelDeploymentList`.
+    pub kind: String,
+    /// The objects, by name.
+    pub items: Vec<T>,
+    /// Of the page.
+    pub metadata: ListMetadata,
+}
+
+/// Of a page.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListMetadata {
+    /// The state that the page shows; a watch from here misses nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// There is more: ask again with `continue` set to this.
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    pub continue_: Option<String>,
+}
+
+/// Name and labels: the metadata of everything but a deployment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// Unique among objects of the kind.
+    pub name: String,
+    /// Free labels.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub labels: std::collections::BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// A name without labels.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+}
+
+/// An object that comes in lists.
+pub trait Kind {
+    /// Its `kind`, in the singular.
+    const KIND: &'static str;
+}
+
+impl<T: Kind> List<T> {
+    /// The whole of a list that is not paged.
+    #[must_use]
+    pub fn of(items: Vec<T>) -> Self {
+        Self::page(items, ListMetadata::default())
+    }
+
+    /// One page of a list.
+    #[must_use]
+    pub fn page(items: Vec<T>, metadata: ListMetadata) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: format!("{}List", T::KIND), items, metadata }
+    }
+}

@@ -1,0 +1,45 @@
+//! What happened.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Kind, Metadata, Timestamp};
+
+/// Something worth telling.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventView {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `Event`.
+    pub kind: String,
+    /// Named by its number: grows by one per event since the process started.
+    pub metadata: Metadata,
+    /// When.
+    pub at: Timestamp,
+    /// Whether somebody should look.
+    pub severity: SeverityView,
+    /// One CamelCase word for machines: `Placed`, `Loaded`, `Evicted`, `RolloutStarted`, `LoadFailed`, …
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// Which deployment, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment: Option<String>,
+    /// Which worker, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+}
+
+impl Kind for EventView {
+    const KIND: &'static str = "Event";
+}
+
+/// Whether somebody should look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum SeverityView {
+    /// Things go as they should.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}

@@ -1,0 +1,73 @@
+//! Rates and latencies, for `berth top`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Kind, Memory, Timestamp};
+
+/// What goes on right now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TopView {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `Top`.
+    pub kind: String,
+    /// When.
+    pub at: Timestamp,
+    /// How many milliseconds the rates and latencies are taken over; 0: the first sample, no rates yet.
+    pub window_ms: u64,
+    /// Memory of all workers together.
+    pub memory: Memory,
+    /// Deployments in all.
+    pub deployments: u64,
+    /// Models that were used since the start or hold memory, the busiest first.
+    pub models: Vec<ModelTop>,
+}
+
+impl Kind for TopView {
+    const KIND: &'static str = "Top";
+}
+
+/// One model's use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModelTop {
+    /// The deployment.
+    pub deployment: String,
+    /// Its phase in one word.
+    pub phase: String,
+    /// Ready replicas.
+    pub ready: u32,
+    /// Bytes of memory of its replicas.
+    pub memory: u64,
+    /// Requests in flight or parked.
+    pub in_flight: u64,
+    /// Requests since the start.
+    pub requests: u64,
+    /// Failed requests since the start.
+    pub failures: u64,
+    /// Requests that found nothing ready, since the start.
+    pub misses: u64,
+    /// Requests per second in the window.
+    pub requests_per_second: f64,
+    /// Failures per second in the window.
+    pub failures_per_second: f64,
+    /// Misses per second in the window.
+    pub misses_per_second: f64,
+    /// Latency of requests in the window; absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyMs>,
+}
+
+/// Latency in milliseconds, as exact as the histogram's buckets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct LatencyMs {
+    /// Half of the requests were faster.
+    pub p50: f64,
+    /// Nine of ten were faster.
+    pub p90: f64,
+    /// Ninety-nine of a hundred were faster.
+    pub p99: f64,
+}

@@ -1,0 +1,30 @@
+//! One line of a watch: `GET /v1/deployments?watch=true` answers newline-delimited JSON of these.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{DeploymentView, ErrorInfo};
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
+pub enum WatchEvent {
+    /// It is new, or was there when the watch began.
+    Added(Box<DeploymentView>),
+    /// Its spec or status changed.
+    Modified(Box<DeploymentView>),
+    /// It is gone; the object is what was last known of it.
+    Deleted(Box<DeploymentView>),
+    /// Nothing changed, but everything up to this version has been told: resume from here.
+    Bookmark(Bookmark),
+    /// The watch ends; list again and watch from there.
+    Error(ErrorInfo),
+}
+
+/// How far a watch is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Bookmark {
+    /// Watch from here.
+    pub resource_version: String,
+}
