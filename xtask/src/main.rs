@@ -1,1 +1,57 @@
-fn main() {}
+//! `cargo xtask`: set-up and developer tasks. Run without arguments for the list.
+//!
+//! Everything that a task needs beyond Rust and Python it installs itself into `.cache/` below the repository
+//! (downloads are kept by pip and uv in their own caches outside the checkout).
+
+#![expect(clippy::print_stdout, reason = "tasks talk to people")]
+
+mod bench;
+mod demo;
+mod python;
+mod run;
+mod setup;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Set-up and developer tasks of Berth", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build Berth, start it with example models, send requests, and print what to try next.
+    Demo(demo::Options),
+    /// Install what the tests need, and run all of them: what CI runs.
+    Test(test::Options),
+    /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
+    Bench(bench::Options),
+    /// Install the engine and make the example models, nothing else.
+    Setup,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let workspace = Workspace::here();
+    let done = match arguments.task {
+        Task::Demo(options) => demo::run(&workspace, &options),
+        Task::Test(options) => test::run(&workspace, &options),
+        Task::Bench(options) => bench::run(&workspace, &options),
+        Task::Setup => setup::engine_and_models(&workspace).map(|_| ()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `cargo xtask bench`: installs the peers, builds for release, measures everything in one run.
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    python::Environment,
+    run::{run as execute, step},
+    setup,
+    test::cargo,
+    workspace::Workspace,
+};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Leave the peers (MLServer, Triton) out.
+    #[arg(long)]
+    alone: bool,
+    /// Seconds per measurement.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
+    parts: Vec<String>,
+}
+
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let made = setup::engine_and_models(workspace)?;
+    step("building for release");
+    execute(cargo(workspace).args([
+        "build",
+        "--release",
+        "--bin",
+        "berth",
+        "--package",
+        "berth-cli",
+        "--package",
+        "berth-bench",
+    ]))?;
+    execute(cargo(workspace).args(["build", "--release", "--package", "berth-bench"]))?;
+    execute(cargo(workspace).args(["build", "--release", "--package", "berth-plan", "--example", "plan_bench"]))?;
+    let mut bench = Command::new(workspace.target("release").join("berth-bench"));
+    bench
+        .current_dir(workspace.root())
+        .arg("--berth")
+        .arg(workspace.target("release").join("berth"))
+        .arg("--plan-bench")
+        .arg(workspace.target("release").join("examples/plan_bench"))
+        .args(["--seconds", &options.seconds.to_string()])
+        .args(&options.parts)
+        .env("ORT_DYLIB_PATH", &made.engine);
+    if !options.alone {
+        let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;
+        let triton = Environment::ensure(workspace, "triton", "bench/triton/requirements.txt")?;
+        bench.arg("--mlserver").arg(mlserver.bin()).arg("--triton").arg(triton.bin());
+    }
+    step("measuring");
+    execute(&mut bench)
+}

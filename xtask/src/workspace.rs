@@ -1,0 +1,37 @@
+//! Where things are in the repository.
+
+use std::path::{Path, PathBuf};
+
+/// The repository's folders.
+pub(crate) struct Workspace {
+    root: PathBuf,
+}
+
+impl Workspace {
+    /// The repository that this task was built from.
+    pub(crate) fn here() -> Self {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Self { root: manifest.parent().expect("xtask lies in the repository").to_owned() }
+    }
+
+    /// Below the root.
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.root.join(below)
+    }
+
+    /// The root itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Tools, environments and models that tasks make; deleting it costs only time.
+    pub(crate) fn cache(&self, below: &str) -> PathBuf {
+        self.root.join(".cache").join(below)
+    }
+
+    /// Where cargo puts binaries of `profile` (`debug` or `release`).
+    pub(crate) fn target(&self, profile: &str) -> PathBuf {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
+        self.root.join(target).join(profile)
+    }
+}
