@@ -1,0 +1,93 @@
+//! Runtimes: what turns an artifact on disk into a model that answers.
+//!
+//! ```text
+//! LoadRequest ──Runtime::load──▶ Loaded { model, memory, note } ──model.validate──▶ mesh::LocalReplicas
+//!                                   └ dropping the last Arc of the model unloads it
+//! ```
+//! `onnx` is the built-in engine. `batch` joins requests for any engine. `fake` is scripted, for tests.
+//! Not here: fetching the artifact, deciding when to load, and draining: those are the agent's.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+
+use std::{path::PathBuf, sync::Arc};
+
+use berth_mesh::local::Model;
+use berth_spec::{
+    ByteSize, Class, Digest, FailureCategory, Revision, Serving,
+    deployment::{ModelFormat, Warmup},
+};
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct LoadRequest {
+    /// The revision; its `runtime` options and declared signature are obeyed.
+    pub revision: Arc<Revision>,
+    /// The artifact on local disk; it must stay there until [`Runtime::load`] returns.
+    pub artifact: PathBuf,
+    /// The digest of the artifact's bytes.
+    pub digest: Digest,
+    /// How to serve it. Later changes go to [`LoadedModel::set_serving`].
+    pub serving: Arc<Serving>,
+}
+
+/// A model that was loaded and has not proved itself yet.
+pub struct Loaded {
+    /// The model. It is unloaded when the last `Arc` of it is dropped: do that where blocking for some milliseconds
+    /// is allowed.
+    pub model: Arc<dyn LoadedModel>,
+    /// The memory that it takes.
+    pub memory: ByteSize,
+    /// Whether `memory` was measured; otherwise it is an estimate from the artifact's size.
+    pub measured: bool,
+    /// Something worth knowing that did not stop it, e.g. why batching is off.
+    pub note: Option<String>,
+}
+
+/// Why a model could not be loaded or did not pass its validation inference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct LoadError {
+    /// What kind, which decides what happens next.
+    pub category: FailureCategory,
+    /// For people: what went wrong and what to do, without paths of the cache.
+    pub message: String,
+}
+
+impl LoadError {
+    /// An error of `category`.
+    pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
+        Self { category, message: message.into() }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self.category {
+            FailureCategory::InvalidModel | FailureCategory::Validation => Class::Invalid,
+            FailureCategory::Internal => Class::Internal,
+            _ => Class::Stalled,
+        }
+    }
+}
+
+/// Executes revisions of some formats. One per kind of engine and process.
+pub trait Runtime: Send + Sync + 'static {
+    /// The formats that it loads.
+    fn formats(&self) -> &[ModelFormat];
+
+    /// Loads a model. Blocks for as long as the engine takes: call it on a thread that may block. Loads may run in
+    /// parallel; an engine that cannot orders them itself.
+    fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError>;
+}
+
+/// A model in memory, as the worker sees it. The gateway sees it as [`Model`]: `Arc<dyn LoadedModel>` coerces to
+/// `Arc<dyn Model>`.
+pub trait LoadedModel: Model {
+    /// Runs the validation inference and throws its outputs away. Blocks like [`Runtime::load`]. A model is not to be
+    /// made callable before this has passed.
+    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError>;
+
+    /// Applies changed limits and batching from now on; requests that are waiting stay.
+    fn set_serving(&self, serving: &Serving);
+}
