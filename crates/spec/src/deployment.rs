@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ByteSize, DeploymentName, Digest, Generation, Revision, RevisionId, Signature, Time};
 
 /// A deployment as the system holds it.
@@ -83,7 +85,8 @@ pub struct ModelSource {
 }
 
 /// The formats that a runtime exists for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ModelFormat {
     /// An ONNX graph, run by the built-in engine.
     Onnx,
@@ -184,7 +187,7 @@ pub struct Batching {
 }
 
 /// Settings of the engine that decide what is loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeOptions {
     /// The execution provider, `cpu` unless said otherwise.
     pub execution_provider: String,

@@ -1,12 +1,14 @@
 //! One resolved, immutable model version of a deployment.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ByteSize, Deployment, Digest, RevisionId, Signature,
     deployment::{ModelFormat, RuntimeOptions},
 };
 
 /// Everything that a worker needs to load a model, and nothing that may change without loading it again.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Revision {
     /// Names it; see [`Revision::id_of`].
     pub id: RevisionId,
