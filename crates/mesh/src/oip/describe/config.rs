@@ -1,0 +1,146 @@
+//! A model's configuration in Triton's words, as far as it means something here.
+
+use std::time::Duration;
+
+use berth_spec::{Datatype, Signature, TensorSpec};
+use berth_wire::oip;
+use serde::Serialize;
+
+/// The body of `GET /v2/models/{m}[/versions/{v}]/config`.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelConfig<'a> {
+    name: &'a str,
+    platform: &'a str,
+    backend: &'a str,
+    max_batch_size: i32,
+    input: Vec<Io<'a>>,
+    output: Vec<Io<'a>>,
+    instance_group: [Instances<'a>; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_batching: Option<DynamicBatching>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Io<'a> {
+    name: &'a str,
+    data_type: &'static str,
+    dims: &'a [i64],
+    #[serde(skip)]
+    datatype: Datatype,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Instances<'a> {
+    name: &'a str,
+    kind: &'static str,
+    count: i32,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct DynamicBatching {
+    max_queue_delay_microseconds: u64,
+}
+
+impl<'a> ModelConfig<'a> {
+    /// Of a model that joins up to `max_batch_rows` rows (1: it does not) and waits up to `max_delay` for them.
+    ///
+    /// Triton's `dims` leave the batch dimension out when `max_batch_size` is above 0. That can be said only of a model
+    /// whose every tensor has a variable first dimension; any other is described whole, with `max_batch_size` 0.
+    #[must_use]
+    pub fn new(
+        name: &'a str,
+        platform: &'a str,
+        signature: &'a Signature,
+        max_batch_rows: u32,
+        max_delay: Duration,
+    ) -> Self {
+        let tensors = || signature.inputs.iter().chain(&signature.outputs);
+        let batched = max_batch_rows > 1 && tensors().all(|tensor| tensor.shape.first() == Some(&-1));
+        let io = |specs: &'a [TensorSpec]| specs.iter().map(|spec| Io::new(spec, batched)).collect();
+        Self {
+            name,
+            platform,
+            backend: platform.split('_').next().unwrap_or(platform),
+            max_batch_size: if batched { i32::try_from(max_batch_rows).unwrap_or(i32::MAX) } else { 0 },
+            input: io(&signature.inputs),
+            output: io(&signature.outputs),
+            instance_group: [Instances { name, kind: "KIND_CPU", count: 1 }],
+            dynamic_batching: batched.then(|| DynamicBatching {
+                max_queue_delay_microseconds: u64::try_from(max_delay.as_micros()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// The gRPC message.
+    #[must_use]
+    pub fn to_proto(&self) -> oip::ModelConfigResponse {
+        use oip::model_config::SchedulingChoice;
+        let batching = self.dynamic_batching.map(|batching| {
+            SchedulingChoice::DynamicBatching(oip::ModelDynamicBatching {
+                max_queue_delay_microseconds: batching.max_queue_delay_microseconds,
+                ..Default::default()
+            })
+        });
+        let config = oip::ModelConfig {
+            name: self.name.to_owned(),
+            platform: self.platform.to_owned(),
+            backend: self.backend.to_owned(),
+            max_batch_size: self.max_batch_size,
+            input: self.input.iter().map(Io::to_input).collect(),
+            output: self.output.iter().map(Io::to_output).collect(),
+            instance_group: vec![oip::ModelInstanceGroup {
+                name: self.name.to_owned(),
+                kind: oip::model_instance_group::Kind::Cpu.into(),
+                count: 1,
+                ..Default::default()
+            }],
+            scheduling_choice: batching,
+            ..Default::default()
+        };
+        oip::ModelConfigResponse { config: Some(config) }
+    }
+}
+
+impl<'a> Io<'a> {
+    fn new(spec: &'a TensorSpec, batched: bool) -> Self {
+        let dims = spec.shape.get(usize::from(batched)..).unwrap_or_default();
+        Self { name: &spec.name, data_type: data_type(spec.datatype).as_str_name(), dims, datatype: spec.datatype }
+    }
+
+    fn to_input(&self) -> oip::ModelInput {
+        oip::ModelInput {
+            name: self.name.to_owned(),
+            data_type: data_type(self.datatype).into(),
+            dims: self.dims.to_vec(),
+            ..Default::default()
+        }
+    }
+
+    fn to_output(&self) -> oip::ModelOutput {
+        oip::ModelOutput {
+            name: self.name.to_owned(),
+            data_type: data_type(self.datatype).into(),
+            dims: self.dims.to_vec(),
+            ..Default::default()
+        }
+    }
+}
+
+const fn data_type(datatype: Datatype) -> oip::DataType {
+    match datatype {
+        Datatype::Bool => oip::DataType::TypeBool,
+        Datatype::Uint8 => oip::DataType::TypeUint8,
+        Datatype::Uint16 => oip::DataType::TypeUint16,
+        Datatype::Uint32 => oip::DataType::TypeUint32,
+        Datatype::Uint64 => oip::DataType::TypeUint64,
+        Datatype::Int8 => oip::DataType::TypeInt8,
+        Datatype::Int16 => oip::DataType::TypeInt16,
+        Datatype::Int32 => oip::DataType::TypeInt32,
+        Datatype::Int64 => oip::DataType::TypeInt64,
+        Datatype::Fp16 => oip::DataType::TypeFp16,
+        Datatype::Bf16 => oip::DataType::TypeBf16,
+        Datatype::Fp32 => oip::DataType::TypeFp32,
+        Datatype::Fp64 => oip::DataType::TypeFp64,
+        Datatype::Bytes => oip::DataType::TypeString,
+    }
+}

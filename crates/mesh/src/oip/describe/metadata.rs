@@ -1,0 +1,101 @@
+//! Server and model metadata.
+
+use berth_spec::{Datatype, Signature, TensorSpec};
+use berth_wire::oip::{self, ServerMetadataResponse, model_metadata_response};
+use serde::Serialize;
+
+/// The body of `GET /v2`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ServerMetadata<'a> {
+    /// The server's name: `berth`.
+    pub name: &'a str,
+    /// The version of Berth.
+    pub version: &'a str,
+    /// Only those that work.
+    pub extensions: &'a [&'a str],
+}
+
+impl ServerMetadata<'_> {
+    /// The gRPC message.
+    #[must_use]
+    pub fn to_proto(&self) -> ServerMetadataResponse {
+        ServerMetadataResponse {
+            name: self.name.to_owned(),
+            version: self.version.to_owned(),
+            extensions: self.extensions.iter().map(|&name| name.to_owned()).collect(),
+        }
+    }
+}
+
+/// The body of `GET /v2/models/{m}[/versions/{v}]/ready`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ModelReady<'a> {
+    /// The model.
+    pub name: &'a str,
+    /// Whether it answers.
+    pub ready: bool,
+}
+
+/// The body of `GET /v2/models/{m}[/versions/{v}]`.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelMetadata<'a> {
+    /// The name that clients use.
+    pub name: &'a str,
+    /// The versions that can be reached.
+    pub versions: Vec<&'a str>,
+    /// What runs it, e.g. `onnx_onnxv1`.
+    pub platform: &'a str,
+    /// What it takes.
+    pub inputs: Vec<TensorMetadata<'a>>,
+    /// What it gives.
+    pub outputs: Vec<TensorMetadata<'a>>,
+}
+
+/// One tensor in a model's metadata.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TensorMetadata<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its element type.
+    pub datatype: Datatype,
+    /// Its dimensions; -1 is any.
+    pub shape: &'a [i64],
+}
+
+impl<'a> ModelMetadata<'a> {
+    /// Of a model with this signature.
+    #[must_use]
+    pub fn new(name: &'a str, versions: Vec<&'a str>, platform: &'a str, signature: &'a Signature) -> Self {
+        Self { name, versions, platform, inputs: tensors(&signature.inputs), outputs: tensors(&signature.outputs) }
+    }
+
+    /// The gRPC message.
+    #[must_use]
+    pub fn to_proto(&self) -> oip::ModelMetadataResponse {
+        let tensors = |tensors: &[TensorMetadata<'_>]| {
+            tensors
+                .iter()
+                .map(|tensor| model_metadata_response::TensorMetadata {
+                    name: tensor.name.to_owned(),
+                    datatype: tensor.datatype.as_str().to_owned(),
+                    shape: tensor.shape.to_vec(),
+                })
+                .collect()
+        };
+        oip::ModelMetadataResponse {
+            name: self.name.to_owned(),
+            versions: self.versions.iter().map(|&version| version.to_owned()).collect(),
+            platform: self.platform.to_owned(),
+            inputs: tensors(&self.inputs),
+            outputs: tensors(&self.outputs),
+            properties: Default::default(),
+        }
+    }
+}
+
+fn tensors(specs: &[TensorSpec]) -> Vec<TensorMetadata<'_>> {
+    specs
+        .iter()
+        .map(|spec| TensorMetadata { name: &spec.name, datatype: spec.datatype, shape: &spec.shape })
+        .collect()
+}
