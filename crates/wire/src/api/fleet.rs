@@ -37,8 +37,11 @@ pub struct WorkerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerStatus {
-    /// `Ready`, `Cordoned` or `Lost`.
+    /// `Joining` (attached, has not reported yet), `Ready` or `Lost`.
     pub state: String,
+    /// When it last reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Timestamp>,
     /// Its version of Berth.
     pub version: String,
     /// Which start of the process.
@@ -138,20 +141,20 @@ impl Kind for RevisionView {
 pub struct RevisionState {
     /// The deployment.
     pub deployment: String,
-    /// The version name that clients see.
-    pub version: String,
-    /// The model's format.
-    pub format: String,
-    /// Where the artifact is.
-    pub uri: String,
+    /// The version name that clients see, where the deployment wants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where the artifact is, where the deployment wants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
     /// The SHA-256 of the artifact, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     /// The deployment wants it.
     pub wanted: bool,
-    /// Its share of the traffic, as a weight among its siblings. 0: none.
-    pub weight: u32,
-    /// Replicas of it, and how many of them are ready.
+    /// It gets the deployment's traffic.
+    pub serving: bool,
+    /// Replicas, in whatever state.
     pub replicas: u32,
     /// Ready replicas.
     pub ready: u32,
