@@ -2,19 +2,36 @@
 //! JSON, many documents to a file.
 //!
 //! ```text
-//! text ──parse──▶ documents with positions ──check against the schema──▶ raw structs ──resolve──▶ Spec
-//!                  (node)                     (check: all errors)         (raw)                    (resolve)
+//! text ──▶ documents with places ──▶ checked against the schema ──▶ raw structs ──▶ Spec
+//!          (node)                    (check, schema, scalar, uri)   (raw)           (resolve)
 //! ```
 //!
 //! The structs in `raw` are the single definition: the JSON schema, the checker and `docs/manifest.md` are made
 //! from them. What a user wrote is never changed: it is kept beside the [`Spec`] that it became.
 
+mod check;
 mod error;
+mod node;
+mod raw;
+mod reference;
+mod resolve;
+mod scalar;
+mod schema;
+mod suggest;
+mod uri;
 
 use std::collections::BTreeMap;
 
 pub use error::ManifestError;
+pub use reference::reference_markdown;
+pub use schema::json_schema;
+pub use suggest::closest;
 
+use self::{
+    node::{Node, Place},
+    raw::Document,
+    scalar::Problem,
+};
 use crate::{DeploymentName, Spec};
 
 /// Where a manifest came from.
@@ -51,17 +68,115 @@ pub struct ManifestDeployment {
 ///
 /// # Errors
 /// All that is wrong with any of the documents, in reading order. A syntax error ends the reading.
-pub fn parse(_text: &str, _context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
-    Ok(Vec::new())
+pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
+    let reader = Reader { text, context };
+    let documents = Node::documents(text).map_err(|e| vec![reader.syntax_error(&e)])?;
+    let (mut deployments, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
+    let mut places: BTreeMap<DeploymentName, Place> = BTreeMap::new();
+    for document in &documents {
+        match reader.document(document) {
+            Ok(deployment) => {
+                if let Some(first) = places.insert(deployment.name.clone(), document.at) {
+                    let message = format!("{} is declared twice, first in line {}", deployment.name, first.line);
+                    let problem = Problem::new(message, "give one of them another name");
+                    errors.push(reader.error(document.place_of("metadata.name"), "metadata.name", problem));
+                }
+                deployments.push(deployment);
+            }
+            Err(found) => errors.extend(found),
+        }
+    }
+    if errors.is_empty() { Ok(deployments) } else { Err(errors) }
 }
 
 /// Reads one manifest that is JSON already: what [`ManifestDeployment::raw`] held, or the body of a PUT.
 ///
 /// # Errors
-/// As [`parse`]; errors have no position but the path.
-pub fn from_value(
-    _raw: &serde_json::Value,
-    _context: &ParseContext,
-) -> Result<ManifestDeployment, Vec<ManifestError>> {
-    Err(Vec::new())
+/// As [`parse`]; errors have no place but the path.
+pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<ManifestDeployment, Vec<ManifestError>> {
+    Reader { text: "", context }.document(&Node::of(raw))
 }
+
+struct Reader<'a> {
+    text: &'a str,
+    context: &'a ParseContext,
+}
+
+impl Reader<'_> {
+    fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
+        let mut findings = self.other_kind(node).map_or_else(|| check::check(node, json_schema()), |found| vec![found]);
+        if !findings.is_empty() {
+            findings.sort_by_key(|finding| finding.at);
+            return Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect());
+        }
+        let raw = node.to_json();
+        let document: Document = serde_json::from_value(raw.clone())
+            .map_err(|e| vec![self.error(node.at, "", Problem::new(e.to_string(), "see `berth schema deployment`"))])?;
+        let base = self.context.base.as_deref();
+        let spec = resolve::resolve(&document, base).map_err(|problems| {
+            let error = |(path, problem)| self.error(node.place_of(path), path, problem);
+            problems.into_iter().map(error).collect::<Vec<_>>()
+        })?;
+        Ok(ManifestDeployment {
+            name: document.metadata.name.0,
+            labels: resolve::labels(&document.metadata.labels),
+            annotations: document.metadata.annotations,
+            resource_version: document.metadata.resource_version,
+            spec,
+            raw: as_written(raw),
+            base: uri::is_relative(&document.spec.model.uri.0).then(|| self.context.base.clone()).flatten(),
+        })
+    }
+
+    /// A document of another kind or version is told so, and nothing else about it.
+    fn other_kind(&self, node: &Node) -> Option<check::Finding> {
+        let other = |field: &str, expected: &str| {
+            let given = node.get(field)?.text()?;
+            (given != expected).then(|| {
+                let near = closest(given, [expected]).is_some();
+                let remedy =
+                    if near { format!("did you mean {expected}?") } else { format!("write {field}: {expected}") };
+                let problem = Problem::new(format!("{given:?} is not a {field} that this version knows"), remedy);
+                check::Finding { at: node.place_of(field), path: field.to_owned(), problem }
+            })
+        };
+        other("apiVersion", "berth.dev/v1").or_else(|| other("kind", "ModelDeployment"))
+    }
+
+    fn syntax_error(&self, error: &serde_saphyr::Error) -> ManifestError {
+        let at = error.location().map(Place::from).unwrap_or_default();
+        let message = error.without_snippet().to_string();
+        // The library ends its messages with the place, which the error has already.
+        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+        self.error(at, "", Problem::new(message, "mend the YAML or JSON here; nothing after it was read"))
+    }
+
+    fn error(&self, at: Place, path: &str, Problem { message, remedy }: Problem) -> ManifestError {
+        let line = (at.line as usize).checked_sub(1).and_then(|n| self.text.lines().nth(n)).unwrap_or_default();
+        ManifestError {
+            file: self.context.file.clone(),
+            line: at.line,
+            column: at.column,
+            path: path.to_owned(),
+            message,
+            remedy,
+            source_line: line.to_owned(),
+        }
+    }
+}
+
+/// Without what the server adds.
+fn as_written(mut raw: serde_json::Value) -> serde_json::Value {
+    if let Some(document) = raw.as_object_mut() {
+        document.remove("status");
+        if let Some(metadata) = document.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+            for added in ["resourceVersion", "generation", "creationTimestamp", "origin"] {
+                metadata.remove(added);
+            }
+        }
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! A YAML or JSON document as a tree whose every key and value knows its place in the text.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{Location, Spanned};
+
+/// A place in the text: line and column from 1, both 0 where it is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+impl From<Location> for Place {
+    fn from(at: Location) -> Self {
+        let known = |n: u64| u32::try_from(n).ok().filter(|&n| n < u32::MAX).unwrap_or(0);
+        match (known(at.line()), known(at.column())) {
+            (0, _) | (_, 0) => Self::default(),
+            (line, column) => Self { line, column },
+        }
+    }
+}
+
+/// A value and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) at: Place,
+    pub(crate) value: Value,
+}
+
+/// What a node holds.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Number(serde_json::Number),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key of a map and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    pub(crate) at: Place,
+    pub(crate) name: String,
+}
+
+impl Node {
+    /// The documents of `text`, empty ones left out.
+    pub(crate) fn documents(text: &str) -> Result<Vec<Self>, serde_saphyr::Error> {
+        serde_saphyr::from_multiple_with_options(text, options())
+    }
+
+    /// A tree without places.
+    pub(crate) fn of(json: &serde_json::Value) -> Self {
+        let value = match json {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(b) => Value::Bool(*b),
+            serde_json::Value::Number(n) => Value::Number(n.clone()),
+            serde_json::Value::String(s) => Value::Text(s.clone()),
+            serde_json::Value::Array(items) => Value::List(items.iter().map(Self::of).collect()),
+            serde_json::Value::Object(fields) => Value::Map(
+                fields.iter().map(|(k, v)| (Key { at: Place::default(), name: k.clone() }, Self::of(v))).collect(),
+            ),
+        };
+        Self { at: Place::default(), value }
+    }
+
+    /// The same as plain JSON.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(b) => (*b).into(),
+            Value::Number(n) => n.clone().into(),
+            Value::Text(s) => s.as_str().into(),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(fields) => fields.iter().map(|(k, v)| (k.name.clone(), v.to_json())).collect(),
+        }
+    }
+
+    /// The field of that name, where this is a map that has it.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Map(fields) => fields.iter().find(|(k, _)| k.name == name).map(|(_, v)| v),
+            _ => None,
+        }
+    }
+
+    /// The text, where this is one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The place of the deepest node on the way of `path` (`spec.replicas.min`) that exists.
+    pub(crate) fn place_of(&self, path: &str) -> Place {
+        let mut node = self;
+        for name in path.split('.').filter(|name| !name.is_empty()) {
+            match node.get(name) {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        node.at
+    }
+
+    /// What it is, for messages.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Number(_) => "a number",
+            Value::Text(_) => "text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// `yes`, `on` and `012` stay text; what a hostile file can cost is bounded.
+fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        strict_booleans: true,
+        // One file may declare every model of a large installation: 100,000 documents of 40 nodes. Halved, such a file
+        // is refused; doubled, a hostile 16 MiB body may take twice the memory (about 100 bytes a node).
+        budget: serde_saphyr::budget! {
+            max_documents: 100_000,
+            max_nodes: 4_000_000,
+            max_events: 12_000_000,
+            max_aliases: 10_000,
+            max_depth: 64,
+            flow_nesting_limit: 64,
+        },
+        // Aliases are a convenience; what they unfold to in sum stays below what people write by hand.
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        Ok(Self { at: spanned.referenced.into(), value: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(Value::Number(v.into()))
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(Value::Number(v.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<Value, E> {
+        match serde_json::Number::from_f64(v) {
+            Some(number) => Ok(Value::Number(number)),
+            None => Err(E::custom("the number is not finite")),
+        }
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::Text(v.to_owned()))
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<Value, E> {
+        Ok(Value::Text(v))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut map = Vec::new();
+        while let Some((key, value)) = fields.next_entry::<Spanned<String>, Node>()? {
+            map.push((Key { at: key.referenced.into(), name: key.value }, value));
+        }
+        Ok(Value::Map(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_and_value_knows_its_place() {
+        let text = "a:\n  - b: 1\n    c: [x, {d: off}]\n---\n---\n{\"e\":\n\t{\"f\": 1.5}}\n";
+        let docs = Node::documents(text).expect("two documents");
+        assert_eq!(docs.len(), 2);
+        let Value::List(items) = &docs[0].get("a").expect("a").value else { panic!("a list") };
+        let c = items[0].get("c").expect("c");
+        assert_eq!((c.at.line, c.at.column), (3, 8));
+        let Value::List(items) = &c.value else { panic!("a list") };
+        assert_eq!(items[1].get("d").and_then(Node::text), Some("off"));
+        let Value::Map(fields) = &docs[1].get("e").expect("e").value else { panic!("a map") };
+        assert_eq!((fields[0].0.at.line, fields[0].0.at.column), (7, 3));
+        assert_eq!(docs[1].to_json(), serde_json::json!({"e": {"f": 1.5}}));
+        assert_eq!(docs[1].place_of("e.f.g"), fields[0].1.at);
+    }
+
+    #[test]
+    fn hostile_documents_are_refused() {
+        let deep = format!("a: {}{}", "[".repeat(100), "]".repeat(100));
+        let laughs = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\n\
+                      d: &d [*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e]\n";
+        for text in [deep.as_str(), laughs, "a: 1\na: 2\n", "a: [", "a: .nan", "? [1]\n: 2"] {
+            assert!(Node::documents(text).is_err(), "{text}");
+        }
+    }
+}

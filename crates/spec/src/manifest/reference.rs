@@ -1,0 +1,101 @@
+//! `docs/manifest.md`, made from the schema and so from the doc comments of the raw structs.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::schema::{Kinds, branches, json_schema};
+
+const INTRODUCTION: &str = "# Manifest reference
+
+<!-- Generated from crates/spec/src/manifest/raw.rs: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
+
+A manifest declares models. It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
+
+```yaml
+apiVersion: berth.dev/v1
+kind: ModelDeployment
+metadata:
+  name: iris
+spec:
+  model: {format: onnx, uri: file:iris.onnx}
+```
+
+Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB` or a number of bytes.
+`berth validate -f FILE` checks a manifest without a server; `berth schema deployment` prints the JSON schema that
+editors understand. Defaults are applied in memory and shown in the status; what you wrote is never changed.
+
+| field | type | default | meaning |
+|---|---|---|---|
+";
+
+/// The manifest reference in Markdown.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    fields(json_schema(), "", &mut out);
+    out
+}
+
+fn fields(schema: &Json, path: &str, out: &mut String) {
+    for branch in branches(schema) {
+        if let Some(items) = branch.get("items") {
+            fields(items, &format!("{path}[]"), out);
+        }
+        let Some(properties) = branch.get("properties").and_then(Json::as_object) else { continue };
+        let required = |name: &str| {
+            branch.get("required").and_then(Json::as_array).is_some_and(|names| names.iter().any(|n| n == name))
+        };
+        let mut ordered: Vec<_> = properties.iter().collect();
+        ordered.sort_by_key(|(name, _)| !required(name));
+        for (name, field) in ordered {
+            let full = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            row(&full, field, required(name), out);
+            fields(field, &full, out);
+        }
+    }
+}
+
+fn row(path: &str, field: &Json, required: bool, out: &mut String) {
+    let default = match field.get("default") {
+        _ if required => "**required**".to_owned(),
+        None | Some(Json::Null | Json::Object(_) | Json::Array(_)) => "–".to_owned(),
+        Some(Json::String(text)) => format!("`{text}`"),
+        Some(other) => format!("`{other}`"),
+    };
+    let meaning = field.get("description").and_then(Json::as_str).unwrap_or_default().replace('\n', " ");
+    let words = words(field);
+    // Formatting into a string cannot fail.
+    let _ = writeln!(out, "| `{path}` | {} | {default} | {meaning}{words} |", kind(field));
+}
+
+fn kind(field: &Json) -> String {
+    let branches = branches(field);
+    let bounds = branches.iter().find_map(|branch| {
+        let (min, max) = (branch.get("minimum"), branch.get("maximum")?);
+        Some(format!(" {}–{max}", min.map_or_else(|| "0".to_owned(), Json::to_string)))
+    });
+    let format = branches.iter().find_map(|branch| branch.get("format")?.as_str()?.strip_prefix("berth-"));
+    match format {
+        Some("duration") => "duration".to_owned(),
+        Some("size") => "size".to_owned(),
+        Some("uri") => "location".to_owned(),
+        _ if branches.is_empty() => "anything".to_owned(),
+        _ => Kinds::names(&branches).replace("a ", "") + &bounds.unwrap_or_default(),
+    }
+}
+
+/// What the words of an enumeration mean.
+fn words(field: &Json) -> String {
+    let mut out = String::new();
+    for branch in branches(field) {
+        if let Some(word) = branch.get("const").and_then(Json::as_str) {
+            let meaning = branch.get("description").and_then(Json::as_str).unwrap_or_default().replace('\n', " ");
+            let _ = write!(out, " `{word}`{}{meaning}", if meaning.is_empty() { "" } else { ": " });
+        } else if let Some(words) = branch.get("enum").and_then(Json::as_array) {
+            let list: Vec<String> = words.iter().filter_map(Json::as_str).map(|word| format!("`{word}`")).collect();
+            let _ = write!(out, " One of {}.", list.join(", "));
+        }
+    }
+    out
+}

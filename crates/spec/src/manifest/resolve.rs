@@ -1,0 +1,179 @@
+//! From the fields of a manifest that is right in form to what the system holds: defaults applied, locations absolute,
+//! and the rules that concern more than one field.
+
+use std::collections::BTreeMap;
+
+use super::{
+    raw::{
+        Document, Format, RawModel, RawReplicas, RawSelector, RawSpec, RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
+    },
+    scalar::{Label, Problem},
+    uri,
+};
+use crate::{
+    Replicas, Signature, Spec,
+    deployment::{
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Strategy, Warmup, WhenFull,
+    },
+};
+
+/// Problems by the path of the field that they are reported at.
+pub(super) type Problems = Vec<(&'static str, Problem)>;
+
+/// Labels or annotations, and the bytes of one key, that a deployment may have. Halved, generated labels of other
+/// systems are refused; doubled, 100,000 deployments may take twice the memory.
+const MAX_LABELS: usize = 64;
+const MAX_KEY: usize = 253;
+
+/// Builds the spec, or says all that is wrong with it.
+pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, Problems> {
+    let mut problems = Problems::new();
+    check_keys("metadata.labels", document.metadata.labels.keys(), &mut problems);
+    check_keys("metadata.annotations", document.metadata.annotations.keys(), &mut problems);
+    let raw = &document.spec;
+    let replicas = replicas(raw.replicas, &mut problems);
+    check_times(raw, replicas, &mut problems);
+    let spec = Spec {
+        model: model(&raw.model, base, &mut problems),
+        replicas,
+        idle_after: raw.idle_after.as_ref().map(|span| span.0),
+        priority: raw.priority,
+        memory: raw.resources.memory.as_ref().map(|size| size.0),
+        cpu: raw.resources.cpu,
+        selector: selector(&raw.selector, &mut problems),
+        rollout: Rollout {
+            strategy: match raw.rollout.strategy {
+                RawStrategy::BlueGreen => Strategy::BlueGreen,
+            },
+            when_full: match raw.rollout.when_full {
+                RawWhenFull::Wait => WhenFull::Wait,
+                RawWhenFull::Recreate => WhenFull::Recreate,
+            },
+            drain_timeout: raw.rollout.drain_timeout.0,
+            deadline: raw.rollout.deadline.0,
+        },
+        warmup: warmup(&raw.warmup, &mut problems),
+        timeout: raw.timeout.0,
+        concurrency: Concurrency { max: raw.concurrency.max, queue: raw.concurrency.queue },
+        batching: Batching { max_rows: raw.batching.max_rows, max_delay: raw.batching.max_delay.0 },
+        runtime: RuntimeOptions {
+            execution_provider: raw.runtime.execution_provider.0.clone(),
+            threads: raw.runtime.threads,
+        },
+    };
+    if problems.is_empty() { Ok(spec) } else { Err(problems) }
+}
+
+pub(super) fn labels(raw: &BTreeMap<String, Label>) -> BTreeMap<String, String> {
+    raw.iter().map(|(key, Label(value))| (key.clone(), value.clone())).collect()
+}
+
+fn check_keys<'a>(path: &'static str, keys: impl ExactSizeIterator<Item = &'a String>, problems: &mut Problems) {
+    if keys.len() > MAX_LABELS {
+        problems.push((
+            path,
+            Problem::new(format!("{} entries are too many", keys.len()), format!("keep at most {MAX_LABELS}")),
+        ));
+    }
+    for key in keys {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        if key.is_empty() || key.len() > MAX_KEY || !key.chars().all(plain) {
+            let remedy = format!("use 1 to {MAX_KEY} letters, digits, '.', '_', '-' and '/'");
+            problems.push((path, Problem::new(format!("{key:?} is not a key"), remedy)));
+        }
+    }
+}
+
+fn replicas(raw: RawReplicas, problems: &mut Problems) -> Replicas {
+    match raw {
+        RawReplicas::Exactly(n) => Replicas { min: n, max: n },
+        RawReplicas::Between(range) => {
+            let max = range.max.unwrap_or(range.min.max(1));
+            if max < range.min {
+                let remedy = format!("set max to at least {}, or min to at most {max}", range.min);
+                let message = format!("max ({max}) is less than min ({})", range.min);
+                problems.push(("spec.replicas.max", Problem::new(message, remedy)));
+            }
+            Replicas { min: range.min, max }
+        }
+    }
+}
+
+fn check_times(raw: &RawSpec, replicas: Replicas, problems: &mut Problems) {
+    if raw.idle_after.is_some() && replicas.min > 0 {
+        let message = format!("idleAfter has no meaning while {} replicas are always kept", replicas.min);
+        let remedy = "set spec.replicas to {min: 0}, or leave idleAfter out";
+        problems.push(("spec.idleAfter", Problem::new(message, remedy)));
+    }
+    let nothing = |span: Option<&super::scalar::Span>| span.is_some_and(|span| span.0.is_zero());
+    for (path, zero) in [
+        ("spec.idleAfter", nothing(raw.idle_after.as_ref())),
+        ("spec.timeout", nothing(Some(&raw.timeout))),
+        ("spec.rollout.deadline", nothing(Some(&raw.rollout.deadline))),
+    ] {
+        if zero {
+            problems.push((path, Problem::new("no time at all", "give a time above 0, for example 30s")));
+        }
+    }
+    if raw.batching.max_delay.0.as_secs() > 10 {
+        let remedy = "give at most 10s; usual values are 1ms to 20ms";
+        problems.push(("spec.batching.maxDelay", Problem::new("every request would wait that long", remedy)));
+    }
+}
+
+fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSource {
+    let uri = uri::resolve(&raw.uri.0, base).unwrap_or_else(|problem| {
+        problems.push(("spec.model.uri", problem));
+        raw.uri.0.clone()
+    });
+    for (path, tensors) in [("spec.model.inputs", &raw.inputs), ("spec.model.outputs", &raw.outputs)] {
+        check_names(path, tensors.iter().map(|tensor| tensor.name.as_str()), problems);
+        if let Some(tensor) = tensors.iter().find(|tensor| tensor.shape.iter().any(|&dim| dim < -1)) {
+            let message = format!("tensor {:?} has shape {:?}", tensor.name, tensor.shape);
+            problems.push((path, Problem::new(message, "use sizes from 0, and -1 where any size goes")));
+        }
+    }
+    let said = !raw.inputs.is_empty() || !raw.outputs.is_empty();
+    ModelSource {
+        format: match raw.format {
+            Format::Onnx => ModelFormat::Onnx,
+        },
+        uri,
+        sha256: raw.sha256.as_ref().map(|digest| digest.0),
+        version: raw.version.as_ref().map(|word| word.0.clone()),
+        signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
+    }
+}
+
+fn selector(raw: &RawSelector, problems: &mut Problems) -> Selector {
+    let mut required = labels(&raw.required);
+    for (key, Label(value)) in &raw.match_labels {
+        if let Some(other) = required.insert(key.clone(), value.clone()).filter(|other| other != value) {
+            let message = format!("{key} is {value:?} here and {other:?} in required: no worker has both");
+            problems.push(("spec.selector.matchLabels", Problem::new(message, "say it once, in required")));
+        }
+    }
+    Selector { required, preferred: labels(&raw.preferred) }
+}
+
+fn warmup(raw: &RawWarmup, problems: &mut Problems) -> Warmup {
+    match raw {
+        RawWarmup::Word(WarmupWord::Generated) => Warmup::Generated,
+        RawWarmup::Word(WarmupWord::Off) => Warmup::Off,
+        RawWarmup::Given(request) => {
+            check_names("spec.warmup.inputs", request.inputs.iter().map(|tensor| tensor.name.as_str()), problems);
+            let text = serde_json::to_string(request).expect("a request of texts and numbers is JSON");
+            Warmup::Given(text.into())
+        }
+    }
+}
+
+fn check_names<'a>(path: &'static str, names: impl Iterator<Item = &'a str>, problems: &mut Problems) {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if name.is_empty() || !seen.insert(name) {
+            let what = if name.is_empty() { "a tensor has no name" } else { "a name is there twice" };
+            problems.push((path, Problem::new(format!("{what}: {name:?}"), "give every tensor a name of its own")));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The JSON schema of a manifest, made from the raw structs, and how to read one.
+
+use std::sync::OnceLock;
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value as Json;
+
+use super::{node::Value, raw::Document};
+
+/// The JSON schema (draft 2020-12, without references) of a `ModelDeployment`.
+pub fn json_schema() -> &'static Json {
+    static SCHEMA: OnceLock<Json> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        let mut schema = settings.into_generator().into_root_schema_for::<Document>().to_value();
+        if let Some(object) = schema.as_object_mut() {
+            object.insert("title".to_owned(), "ModelDeployment".into());
+        }
+        schema
+    })
+}
+
+/// The alternatives of a schema, nested ones laid flat. Empty: anything goes.
+pub(super) fn branches(schema: &Json) -> Vec<&Json> {
+    if schema.get("type").is_some() || schema.get("const").is_some() || schema.get("enum").is_some() {
+        return vec![schema];
+    }
+    let alternatives = schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array);
+    alternatives.into_iter().flatten().flat_map(branches).collect()
+}
+
+/// The kinds of value that a schema takes.
+#[derive(Debug)]
+pub(super) struct Kinds<'s>(Vec<&'s str>);
+
+impl<'s> Kinds<'s> {
+    /// Of a schema that is not itself made of alternatives.
+    pub(super) fn of(schema: &'s Json) -> Self {
+        match schema.get("type") {
+            Some(Json::String(kind)) => Self(vec![kind]),
+            Some(Json::Array(kinds)) => Self(kinds.iter().filter_map(Json::as_str).collect()),
+            _ => Self(vec!["string"]), // a `const` or `enum` of words
+        }
+    }
+
+    /// Whether they include that of `value`.
+    pub(super) fn take(&self, value: &Value) -> bool {
+        self.0.iter().any(|&kind| match value {
+            Value::Null => kind == "null",
+            Value::Bool(_) => kind == "boolean",
+            Value::Number(n) => kind == "number" || (kind == "integer" && (n.is_u64() || n.is_i64())),
+            Value::Text(_) => kind == "string",
+            Value::List(_) => kind == "array",
+            Value::Map(_) => kind == "object",
+        })
+    }
+
+    /// Those of several alternatives, for people.
+    pub(super) fn names(branches: &[&Json]) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for kind in branches.iter().flat_map(|branch| Kinds::of(branch).0) {
+            let name = match kind {
+                "null" => continue,
+                "boolean" => "true or false",
+                "integer" => "a whole number",
+                "number" => "a number",
+                "array" => "a list",
+                "object" => "a mapping",
+                _ => "text",
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(" or ")
+    }
+}
+
+/// The path of the mapping that has a field of that name, where that is a good guess: the first one found.
+pub(super) fn find_field(schema: &Json, name: &str) -> Option<String> {
+    fn search(schema: &Json, name: &str, path: &str) -> Option<String> {
+        let objects = branches(schema);
+        let objects = || objects.iter().filter_map(|branch| branch.get("properties").and_then(Json::as_object));
+        if objects().any(|fields| fields.contains_key(name)) {
+            return Some(if path.is_empty() { "the top level".to_owned() } else { path.to_owned() });
+        }
+        let dot = if path.is_empty() { "" } else { "." };
+        objects().flatten().find_map(|(field, below)| search(below, name, &format!("{path}{dot}{field}")))
+    }
+    search(schema, name, "")
+}

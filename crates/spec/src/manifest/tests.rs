@@ -1,0 +1,237 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{ByteSize, Replicas, deployment::Warmup};
+
+fn context() -> ParseContext {
+    ParseContext { file: "iris.yaml".to_owned(), base: Some("file:///models/".to_owned()) }
+}
+
+const FULL: &str = r#"# Everything that can be said.
+apiVersion: berth.dev/v1
+kind: ModelDeployment
+metadata:
+  name: iris
+  labels: {team: flowers}
+  annotations: {note: "any text, at all"}
+spec:
+  model:
+    format: onnx
+    uri: file:iris.onnx
+    sha256: "0000000000000000000000000000000000000000000000000000000000000000"
+    version: "2"
+    inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+    outputs: [{name: label, datatype: INT64, shape: [-1]}]
+  replicas: {min: 0, max: 2}
+  idleAfter: 10m
+  priority: 70
+  resources: {memory: 512MiB, cpu: 0.5}
+  selector:
+    required: {zone: a}
+    matchLabels: {disk: ssd}
+    preferred: {gpu: "no"}
+  rollout: {strategy: blue-green, whenFull: recreate, drainTimeout: 5s, deadline: 1m}
+  warmup: {inputs: [{name: x, datatype: FP32, shape: [1, 4], data: [[0, 1, 2, 3.5]]}]}
+  timeout: 1500ms
+  concurrency: {max: 8, queue: 16}
+  batching: {maxRows: 32, maxDelay: 2ms}
+  runtime: {executionProvider: cpu, threads: 2}
+"#;
+
+const MINIMAL: &str = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: a}\n\
+                       spec: {model: {format: onnx, uri: 's3://models/a.onnx'}}\n";
+
+#[test]
+fn every_field_arrives() {
+    let all = parse(FULL, &context()).expect("a right manifest");
+    let [iris] = all.as_slice() else { panic!("one document") };
+    let spec = &iris.spec;
+    assert_eq!(iris.name.as_str(), "iris");
+    assert_eq!(iris.labels["team"], "flowers");
+    assert_eq!(spec.model.uri, "file:///models/iris.onnx");
+    assert_eq!(iris.base, context().base);
+    assert_eq!(spec.model.signature.as_ref().map(|s| (s.inputs.len(), s.outputs.len())), Some((1, 1)));
+    assert_eq!(spec.replicas, Replicas { min: 0, max: 2 });
+    assert_eq!(spec.idle_after, Some(Duration::from_secs(600)));
+    assert_eq!(spec.memory, Some(ByteSize::mib(512)));
+    assert_eq!(spec.selector.required.len(), 2);
+    assert_eq!(spec.timeout, Duration::from_millis(1500));
+    let Warmup::Given(request) = &spec.warmup else { panic!("a given warm-up") };
+    assert_eq!(&**request, r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[[0,1,2,3.5]]}]}"#);
+}
+
+#[test]
+fn what_was_written_parses_to_the_same() {
+    let first = parse(FULL, &context()).expect("right").remove(0);
+    let again = from_value(&first.raw, &context()).expect("still right");
+    assert_eq!(first, again);
+    let yaml = serde_saphyr::to_string(&first.raw).expect("written");
+    assert_eq!(parse(&yaml, &context()).expect("read back"), [first]);
+}
+
+#[test]
+fn what_the_server_adds_is_ignored_and_versions_are_kept() {
+    let text = "{\"apiVersion\": \"berth.dev/v1\", \"kind\": \"ModelDeployment\", \"metadata\": {\"name\": \"a\",\n\
+                \"generation\": 3, \"resourceVersion\": \"17\", \"creationTimestamp\": \"2026-01-01T00:00:00Z\", \"origin\": \"api\"},\n\
+                \"spec\": {\"model\": {\"format\": \"onnx\", \"uri\": \"s3://models/a.onnx\"}}, \"status\": {\"phase\": \"Available\"}}";
+    let one = parse(text, &context()).expect("right").remove(0);
+    assert_eq!(one.resource_version.as_deref(), Some("17"));
+    assert_eq!((one.base.clone(), &one.raw), (None, &parse(MINIMAL, &context()).expect("right")[0].raw));
+}
+
+/// What is replaced in the full manifest, and by what; then every error it must give, in one line each.
+#[test]
+fn errors_say_where_what_and_what_to_do() {
+    for (from, to, errors) in [
+        (
+            "  replicas:",
+            "  replica:",
+            &["iris.yaml:16:3: spec.replica: the field \"replica\" is not known here; did you mean \"replicas\"?"][..],
+        ),
+        (
+            "    uri: file:iris.onnx\n",
+            "",
+            &["iris.yaml:10:5: spec.model.uri: the field \"uri\" is missing; add `uri: file:iris.onnx`"],
+        ),
+        (
+            "  timeout: 1500ms",
+            "  uri: x",
+            &["iris.yaml:28:3: spec.uri: the field \"uri\" is not known here; it belongs into spec.model"],
+        ),
+        (
+            "max: 2",
+            "max: many",
+            &["iris.yaml:16:27: spec.replicas.max: text where a whole number is expected; write a whole number"],
+        ),
+        (
+            "min: 0",
+            "min: 3",
+            &[
+                "iris.yaml:16:27: spec.replicas.max: max (2) is less than min (3); set max to at least 3, or min to at most 2",
+                "iris.yaml:17:14: spec.idleAfter: idleAfter has no meaning while 3 replicas are always kept; set spec.replicas to {min: 0}, or leave idleAfter out",
+            ],
+        ),
+        (
+            "{min: 0, max: 2}",
+            "[1]",
+            &[
+                "iris.yaml:16:13: spec.replicas: a list where a whole number or a mapping is expected; write a whole number or a mapping",
+            ],
+        ),
+        ("priority: 70", "priority: 101", &["iris.yaml:18:13: spec.priority: 101 is too high; give 1 to 100"]),
+        (
+            "memory: 512MiB",
+            "memory: lots",
+            &[
+                "iris.yaml:19:23: spec.resources.memory: \"lots\" is not a size; write for example 512MiB, 1.5GiB or 200MB",
+            ],
+        ),
+        (
+            "blue-green",
+            "canary",
+            &["iris.yaml:24:23: spec.rollout.strategy: \"canary\" is not known here; use one of BlueGreen, blue-green"],
+        ),
+        (
+            "recreate",
+            "recreat",
+            &["iris.yaml:24:45: spec.rollout.whenFull: \"recreat\" is not known here; did you mean recreate?"],
+        ),
+        (
+            "version: \"2\"",
+            "version: 2",
+            &["iris.yaml:13:14: spec.model.version: 2 is a number where text is expected; put it in quotes: \"2\""],
+        ),
+        (
+            "datatype: FP32, shape: [-1, 4]",
+            "datatype: fp32, shape: [-1, 4]",
+            &["iris.yaml:14:34: spec.model.inputs[0].datatype: \"fp32\" is not known here; did you mean FP32?"],
+        ),
+        (
+            "uri: file:iris.onnx",
+            "uri: iris.onnx",
+            &[
+                "iris.yaml:11:10: spec.model.uri: \"iris.onnx\" has no scheme; for a file beside the manifest write file:iris.onnx",
+            ],
+        ),
+        (
+            "name: iris\n",
+            "name: Iris\n",
+            &[
+                "iris.yaml:5:9: metadata.name: 'I' is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit; write for example iris",
+            ],
+        ),
+        (
+            "timeout: 1500ms",
+            "timeout: 1500",
+            &[
+                "iris.yaml:27:12: spec.timeout: 1500 is a number where text is expected; write a duration, for example 30s",
+            ],
+        ),
+        (
+            "timeout: 1500ms",
+            "timeout:",
+            &["iris.yaml:27:11: spec.timeout: nothing is given here; write text, or remove the line"],
+        ),
+        (
+            "ModelDeployment",
+            "Deployment",
+            &["iris.yaml:3:7: kind: \"Deployment\" is not a kind that this version knows; write kind: ModelDeployment"],
+        ),
+        (
+            "berth.dev/v1",
+            "berth.dev/v2",
+            &[
+                "iris.yaml:2:13: apiVersion: \"berth.dev/v2\" is not a apiVersion that this version knows; did you mean berth.dev/v1?",
+            ],
+        ),
+        (
+            "priority: 70",
+            "priority: 0\n  prio: 1",
+            &[
+                "iris.yaml:18:13: spec.priority: 0 is too low; give 1 to 100",
+                "iris.yaml:19:3: spec.prio: the field \"prio\" is not known here; did you mean \"priority\"?",
+            ],
+        ),
+    ] {
+        let text = FULL.replacen(from, to, 1);
+        let found = parse(&text, &context()).expect_err(to);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, errors, "{from} → {to}");
+    }
+}
+
+#[test]
+fn many_documents_are_read_and_their_errors_reported_together() {
+    let two = format!("{MINIMAL}---\n---\n{}", MINIMAL.replace("name: a", "name: b"));
+    assert_eq!(parse(&two, &context()).expect("two").len(), 2);
+    let twice = format!("{MINIMAL}---\n{MINIMAL}");
+    let errors = parse(&twice, &context()).expect_err("twice");
+    assert!(errors[0].to_string().contains("declared twice, first in line 1"), "{}", errors[0]);
+    assert_eq!(errors[0].line, 8);
+    let bad = format!("{MINIMAL}---\n{}---\n{}", MINIMAL.replace("onnx,", "onx,"), MINIMAL.replace("kind", "kin"));
+    let lines: Vec<u32> = parse(&bad, &context()).expect_err("bad").iter().map(|e| e.line).collect();
+    assert_eq!(lines, [9, 11, 12]);
+}
+
+#[test]
+fn an_error_is_shown_in_its_line() {
+    let errors = parse(&FULL.replace("priority: 70", "priority: 700"), &context()).expect_err("wrong");
+    assert_eq!(
+        errors[0].render(),
+        "error: 700 is too high (spec.priority)\n  --> iris.yaml:18:13\n   |\n18 |   priority: 700\n   |             ^\n  help: give 1 to 100"
+    );
+    let errors = parse("a: [1,\nb: }", &context()).expect_err("not YAML");
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].line > 0 && !errors[0].message.contains("line"), "{}", errors[0]);
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manifest.md");
+    let made = reference_markdown();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &made).expect("docs/manifest.md is written");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "docs/manifest.md is out of date: UPDATE=1 cargo test -p berth-spec reference");
+}
