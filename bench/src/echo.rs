@@ -1,0 +1,105 @@
+//! What the frameworks cost with nothing behind them: the ceilings of DESIGN's bars.
+
+use std::{
+    convert::Infallible,
+    future::{Future, Ready, ready},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use anyhow::Result;
+use axum::{Json, Router, routing::post};
+use berth_wire::oip::{ModelInferRequest, ModelInferResponse, model_infer_response::InferOutputTensor};
+use serde::{Deserialize, Serialize};
+use tonic::{
+    Request, Response, Status,
+    body::Body,
+    codegen::Service,
+    server::{Grpc, NamedService, UnaryService},
+    transport::Server,
+};
+use tonic_prost::ProstCodec;
+
+#[derive(Deserialize)]
+struct JsonRequest {
+    #[serde(default)]
+    id: Option<String>,
+    inputs: Vec<JsonTensor>,
+}
+
+#[derive(Serialize)]
+struct JsonResponse {
+    model_name: &'static str,
+    id: Option<String>,
+    outputs: Vec<JsonTensor>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct JsonTensor {
+    name: String,
+    datatype: String,
+    shape: Vec<i64>,
+    data: Vec<f32>,
+}
+
+async fn infer(Json(request): Json<JsonRequest>) -> Json<JsonResponse> {
+    Json(JsonResponse { model_name: "echo", id: request.id, outputs: request.inputs })
+}
+
+pub(crate) async fn http(address: SocketAddr) -> Result<()> {
+    let router = Router::new().route("/v2/models/{model}/infer", post(infer));
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
+        stream.set_nodelay(true).ok();
+    });
+    Ok(axum::serve(listener, router).await?)
+}
+
+/// What a tonic server with the one method would be generated to.
+#[derive(Clone)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "inference.GRPCInferenceService";
+}
+
+impl UnaryService<ModelInferRequest> for Echo {
+    type Response = ModelInferResponse;
+    type Future = Ready<Result<Response<ModelInferResponse>, Status>>;
+
+    fn call(&mut self, request: Request<ModelInferRequest>) -> Self::Future {
+        let request = request.into_inner();
+        let outputs = request.inputs.into_iter().map(|input| InferOutputTensor {
+            name: input.name,
+            datatype: input.datatype,
+            shape: input.shape,
+            ..Default::default()
+        });
+        ready(Ok(Response::new(ModelInferResponse {
+            model_name: request.model_name,
+            id: request.id,
+            outputs: outputs.collect(),
+            raw_output_contents: request.raw_input_contents,
+            ..Default::default()
+        })))
+    }
+}
+
+impl Service<http::Request<Body>> for Echo {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).unary(Echo, request).await) })
+    }
+}
+
+pub(crate) async fn grpc(address: SocketAddr) -> Result<()> {
+    Ok(Server::builder().tcp_nodelay(true).add_service(Echo).serve(address).await?)
+}

@@ -1,0 +1,196 @@
+//! Closed-loop load: `concurrency` callers that each send the next request when the last one is answered.
+//!
+//! Requests are encoded once and sent as bytes, and responses are read only as far as needed to know that they are
+//! whole and good, so that the generator takes as little of the machine as it can.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::{Bytes, BytesMut};
+use hdrhistogram::Histogram;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+/// One request, ready to be sent.
+#[derive(Clone)]
+pub(crate) enum Request {
+    /// The bytes of a whole HTTP/1.1 request.
+    Http(Bytes),
+    /// A path and a length-prefixed message.
+    Grpc { path: &'static str, message: Bytes },
+}
+
+/// What a load saw.
+pub(crate) struct Figures {
+    pub(crate) per_second: f64,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+/// How long the servers run before anything is counted.
+const WARM_UP: Duration = Duration::from_millis(700);
+
+/// gRPC clients share connections as real ones do: this many streams on one.
+const STREAMS: usize = 16;
+
+/// Runs the load; any failed request is an error, because figures of failures mean nothing.
+pub(crate) async fn run(address: SocketAddr, request: &Request, concurrency: usize, seconds: u64) -> Result<Figures> {
+    let begin = Instant::now() + WARM_UP;
+    let end = begin + Duration::from_secs(seconds);
+    let mut callers = JoinSet::new();
+    match request {
+        Request::Http(bytes) => {
+            for _ in 0..concurrency {
+                callers.spawn(http_caller(address, bytes.clone(), begin, end));
+            }
+        }
+        Request::Grpc { path, message } => {
+            for first in (0..concurrency).step_by(STREAMS) {
+                let connection = grpc_connection(address).await?;
+                for _ in first..concurrency.min(first + STREAMS) {
+                    callers.spawn(grpc_caller(connection.clone(), address, path, message.clone(), begin, end));
+                }
+            }
+        }
+    }
+    let mut all = Histogram::<u64>::new(3)?;
+    while let Some(caller) = callers.join_next().await {
+        all.add(caller??)?;
+    }
+    ensure!(!all.is_empty(), "no request was answered");
+    let quantile = |q| Duration::from_nanos(all.value_at_quantile(q));
+    Ok(Figures { per_second: all.len() as f64 / seconds as f64, p50: quantile(0.5), p99: quantile(0.99) })
+}
+
+async fn http_caller(address: SocketAddr, request: Bytes, begin: Instant, end: Instant) -> Result<Histogram<u64>> {
+    let mut connection = HttpConnection::open(address).await?;
+    let mut seen = Histogram::new(3)?;
+    loop {
+        let sent = Instant::now();
+        if sent >= end {
+            return Ok(seen);
+        }
+        let (status, body) = connection.call(&request).await?;
+        ensure!(status == 200, "status {status}: {}", String::from_utf8_lossy(&body));
+        if sent >= begin {
+            seen.record(sent.elapsed().as_nanos().try_into().unwrap_or(u64::MAX))?;
+        }
+    }
+}
+
+/// A kept-alive HTTP/1.1 connection that reads responses with a content length.
+pub(crate) struct HttpConnection {
+    stream: TcpStream,
+    buffer: BytesMut,
+}
+
+impl HttpConnection {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: BytesMut::with_capacity(1 << 16) })
+    }
+
+    /// Sends the bytes of a request and reads the answer to it.
+    pub(crate) async fn call(&mut self, request: &[u8]) -> Result<(u16, Bytes)> {
+        self.stream.write_all(request).await?;
+        let (status, head, length) = loop {
+            if let Some(found) = head(&self.buffer)? {
+                break found;
+            }
+            ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the server closed the connection");
+        };
+        while self.buffer.len() < head + length {
+            ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the server closed the connection");
+        }
+        let body = self.buffer.split_to(head + length).freeze().slice(head..);
+        Ok((status, body))
+    }
+}
+
+/// Status, length of the head, length of the body; `None` until the head is whole.
+fn head(buffer: &[u8]) -> Result<Option<(u16, usize, usize)>> {
+    let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
+    let text = std::str::from_utf8(&buffer[..end])?;
+    let mut lines = text.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status line")?.parse()?;
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>())
+    });
+    match length {
+        Some(length) => Ok(Some((status, end + 4, length?))),
+        None => bail!("the response has no content length: {text}"),
+    }
+}
+
+async fn grpc_connection(address: SocketAddr) -> Result<h2::client::SendRequest<Bytes>> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_nodelay(true)?;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(1 << 20).initial_connection_window_size(8 << 20);
+    let (sender, connection) = builder.handshake(stream).await?;
+    // The connection ends with its last sender; its errors show in the calls.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    driver.detach_all();
+    Ok(sender)
+}
+
+async fn grpc_caller(
+    sender: h2::client::SendRequest<Bytes>,
+    address: SocketAddr,
+    path: &'static str,
+    message: Bytes,
+    begin: Instant,
+    end: Instant,
+) -> Result<Histogram<u64>> {
+    let mut seen = Histogram::new(3)?;
+    loop {
+        let sent = Instant::now();
+        if sent >= end {
+            return Ok(seen);
+        }
+        grpc_call(sender.clone(), address, path, message.clone()).await?;
+        if sent >= begin {
+            seen.record(sent.elapsed().as_nanos().try_into().unwrap_or(u64::MAX))?;
+        }
+    }
+}
+
+async fn grpc_call(
+    sender: h2::client::SendRequest<Bytes>,
+    address: SocketAddr,
+    path: &str,
+    message: Bytes,
+) -> Result<()> {
+    let mut sender = sender.ready().await?;
+    let request = http::Request::post(format!("http://{address}{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())?;
+    let (response, mut stream) = sender.send_request(request, false)?;
+    stream.send_data(message, true)?;
+    let response = response.await?;
+    let status = |headers: &http::HeaderMap| headers.get("grpc-status").map(|status| status.as_bytes() == b"0");
+    let detail = |headers: &http::HeaderMap| format!("{:?}", headers.get("grpc-message"));
+    if status(response.headers()) == Some(false) {
+        bail!("gRPC error: {}", detail(response.headers()));
+    }
+    let mut body = response.into_body();
+    while let Some(data) = body.data().await {
+        let length = data?.len();
+        body.flow_control().release_capacity(length)?;
+    }
+    match body.trailers().await? {
+        Some(trailers) if status(&trailers) == Some(true) => Ok(()),
+        Some(trailers) => bail!("gRPC error: {}", detail(&trailers)),
+        None => bail!("the gRPC response has no trailers"),
+    }
+}

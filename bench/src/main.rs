@@ -1,0 +1,95 @@
+//! Measures Berth beside its peers, beside bare echo servers and beside the engine alone, in one run on one machine,
+//! and writes `docs/benchmarks.md`. Started by `cargo xtask bench`.
+//!
+//! Servers are processes of their own; the load comes from this process, which uses one thread. On a machine with few
+//! cores they share them, so compare rows of one run with each other, not with other machines.
+
+#![expect(clippy::print_stdout, reason = "a program for people")]
+
+mod echo;
+mod engine;
+mod load;
+mod memory;
+mod miss;
+mod page;
+mod payload;
+mod planning;
+mod server;
+mod throughput;
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What to run.
+#[derive(Parser)]
+pub(crate) struct Arguments {
+    /// The release binary of `berth`.
+    #[arg(long, default_value = "target/release/berth")]
+    berth: PathBuf,
+    /// The `plan_bench` example of the plan crate.
+    #[arg(long)]
+    plan_bench: Option<PathBuf>,
+    /// The `bin` folder of an environment with MLServer.
+    #[arg(long)]
+    mlserver: Option<PathBuf>,
+    /// The `bin` folder of an environment with Triton.
+    #[arg(long)]
+    triton: Option<PathBuf>,
+    /// Seconds per measurement.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// The parts to run; all, and the page is written, when none is given.
+    parts: Vec<String>,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// This program is also the echo servers that it compares with.
+#[derive(Subcommand)]
+enum Role {
+    /// A bare axum server that parses a JSON inference request and answers with its inputs.
+    EchoHttp { address: SocketAddr },
+    /// A bare tonic server that answers an inference request with its raw contents.
+    EchoGrpc { address: SocketAddr },
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    match arguments.role {
+        Some(Role::EchoHttp { address }) => return runtime(2)?.block_on(echo::http(address)),
+        Some(Role::EchoGrpc { address }) => return runtime(2)?.block_on(echo::grpc(address)),
+        None => {}
+    }
+    let wants = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part);
+    let load = runtime(1)?;
+    let mut page = page::Page::new()?;
+    if wants("throughput") {
+        let engine = engine::measure()?;
+        let rows = load.block_on(throughput::measure(&arguments))?;
+        page.throughput(&rows, &engine);
+    }
+    if wants("memory") {
+        page.memory(&load.block_on(memory::measure(&arguments))?);
+    }
+    if wants("miss") {
+        page.miss(&load.block_on(miss::measure(&arguments))?);
+    }
+    if wants("plan") {
+        page.plan(&planning::measure(&arguments)?);
+    }
+    let text = page.finish();
+    println!("{text}");
+    if arguments.parts.is_empty() {
+        fs_err::write("docs/benchmarks.md", text)?;
+    }
+    Ok(())
+}
+
+fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
+}

@@ -1,0 +1,238 @@
+//! `docs/benchmarks.md`: the tables, the machine, and where each bar of the design stands.
+
+use std::{fmt::Write as _, time::Duration};
+
+use anyhow::Result;
+
+use crate::{
+    engine::Engine,
+    memory::Memory,
+    miss::Miss,
+    planning::Plan,
+    throughput::{CONCURRENCIES, Row},
+};
+
+/// The page while it is written.
+pub(crate) struct Page {
+    text: String,
+    bars: Vec<(String, String, bool)>,
+}
+
+impl Page {
+    pub(crate) fn new() -> Result<Self> {
+        let cpu = fs_err::read_to_string("/proc/cpuinfo")?;
+        let cpu = cpu
+            .lines()
+            .find_map(|line| line.strip_prefix("model name"))
+            .unwrap_or("unknown")
+            .trim_start_matches([' ', '\t', ':']);
+        let memory = fs_err::read_to_string("/proc/meminfo")?;
+        let memory: u64 =
+            memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0);
+        let kernel = fs_err::read_to_string("/proc/sys/kernel/osrelease")?;
+        let cores = std::thread::available_parallelism()?;
+        let text = format!(
+            "# Benchmarks\n\nWritten by `cargo xtask bench`, all of it in one run on one machine: {cores} cores of {}, {} GiB, Linux {}.\n\
+             The load generator runs on the same cores as the servers, so a server never has all of them; compare rows with each other, \
+             not with other machines. Latencies are in microseconds (µs) at the client. Every server runs the same ONNX file in the same engine \
+             with one thread per run.\n",
+            cpu.trim(),
+            memory >> 20,
+            kernel.trim()
+        );
+        Ok(Self { text, bars: Vec::new() })
+    }
+
+    fn bar(&mut self, what: impl Into<String>, stands: impl Into<String>, met: bool) {
+        self.bars.push((what.into(), stands.into(), met));
+    }
+
+    pub(crate) fn throughput(&mut self, rows: &[Row], engines: &[Engine]) {
+        self.text.push_str("\n## Throughput and latency\n");
+        for engine in engines {
+            let model = engine.model;
+            let _ = write!(
+                self.text,
+                "\n### {model}\n\nThe engine in a loop, no server: {} per run of one row ({:.0} runs/s on one core), {} per row in runs of 32; {} to load.\n\n\
+                 | protocol | callers | server | requests/s | p50 µs | p99 µs |\n|---|---|---|---|---|---|\n",
+                micros(engine.run),
+                1.0 / engine.run.as_secs_f64(),
+                micros(engine.row_of_32),
+                micros(engine.load),
+            );
+            for row in rows.iter().filter(|row| row.model == model) {
+                let _ = match &row.figures {
+                    Ok(figures) => writeln!(
+                        self.text,
+                        "| {} | {} | {} | {:.0} | {} | {} |",
+                        row.protocol,
+                        row.concurrency,
+                        row.server,
+                        figures.per_second,
+                        plain(figures.p50),
+                        plain(figures.p99)
+                    ),
+                    Err(error) => writeln!(
+                        self.text,
+                        "| {} | {} | {} | failed: {error} | | |",
+                        row.protocol, row.concurrency, row.server
+                    ),
+                };
+            }
+        }
+        self.throughput_bars(rows, engines);
+    }
+
+    fn throughput_bars(&mut self, rows: &[Row], engines: &[Engine]) {
+        let find = |model: &str, protocol: &str, concurrency: usize, server: &str| {
+            rows.iter()
+                .find(|row| {
+                    (row.model, row.protocol, row.concurrency, row.server) == (model, protocol, concurrency, server)
+                })
+                .and_then(|row| row.figures.as_ref().ok())
+        };
+        let most = CONCURRENCIES[2];
+        for (protocol, ceiling) in [("REST-JSON", "axum echo"), ("gRPC", "tonic echo")] {
+            if let (Some(berth), Some(echo)) =
+                (find("iris", protocol, most, "Berth"), find("iris", protocol, most, ceiling))
+            {
+                let share = berth.per_second / echo.per_second;
+                self.bar(
+                    format!("{protocol}, 64 callers: at least 60 % of the bare {ceiling}"),
+                    format!("{:.0} %", share * 100.0),
+                    share >= 0.6,
+                );
+            }
+            for (peer, times) in [("MLServer", 20.0), ("Triton", 5.0)] {
+                if let (Some(berth), Some(peer_figures)) =
+                    (find("iris", protocol, most, "Berth"), find("iris", protocol, most, peer))
+                {
+                    let ratio = berth.per_second / peer_figures.per_second;
+                    self.bar(
+                        format!("{protocol}, 64 callers: at least {times:.0}× {peer}"),
+                        format!("{ratio:.1}×"),
+                        ratio >= times,
+                    );
+                }
+            }
+        }
+        if let (Some(berth), Some(echo), Some(engine)) = (
+            find("iris", "REST-JSON", 1, "Berth"),
+            find("iris", "REST-JSON", 1, "axum echo"),
+            engines.iter().find(|e| e.model == "iris"),
+        ) {
+            let beyond = berth.p50.as_secs_f64() - echo.p50.as_secs_f64() - engine.run.as_secs_f64();
+            self.bar(
+                "Local path: at most 30 µs beyond engine and protocol (p50, one caller)",
+                format!("{:.0} µs", beyond * 1e6),
+                beyond <= 30e-6,
+            );
+        }
+        if let Some(engine) = engines.iter().find(|engine| engine.model == "convolutions") {
+            let best = rows.iter().filter(|row| row.model == "convolutions" && row.server == "Berth");
+            let best = best
+                .filter_map(|row| Some((row.figures.as_ref().ok()?.per_second, row)))
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some((per_second, row)) = best {
+                let share = per_second * engine.run.as_secs_f64();
+                let stands = format!("{:.0} % ({}, {} callers)", share * 100.0, row.protocol, row.concurrency);
+                self.bar("CNN: at least 95 % of the engine in a loop on one core", stands, share >= 0.95);
+            }
+        }
+    }
+
+    pub(crate) fn memory(&mut self, memory: &Memory) {
+        self.text.push_str(
+            "\n## Many models on one node\n\nOn-demand deployments, declared through the API, each with its own name. \
+             The process's whole resident memory; the figure per model is what it grew by.\n\n\
+             | registered | resident MiB | bytes per model | `GET` of one, µs | warm inference, µs |\n|---|---|---|---|---|\n",
+        );
+        for row in &memory.registered {
+            let _ = writeln!(
+                self.text,
+                "| {} | {} | {:.0} | {} | {} |",
+                row.models,
+                row.resident >> 20,
+                row.per_model,
+                plain(row.get),
+                plain(row.infer)
+            );
+        }
+        let _ = writeln!(
+            self.text,
+            "\nLoaded: {:.0} KiB per model over {} loaded ones.",
+            memory.per_loaded / 1024.0,
+            memory.loaded
+        );
+        if let Some(most) = memory.registered.last() {
+            self.bar(
+                "100,000 registered models: at most 1 KiB of memory each",
+                format!("{:.0} B", most.per_model),
+                most.per_model <= 1024.0,
+            );
+        }
+    }
+
+    pub(crate) fn miss(&mut self, miss: &Miss) {
+        let _ = write!(
+            self.text,
+            "\n## A miss\n\nFrom sending a request for a model that is not loaded to its answer, over REST, with {} models registered. \
+             The engine's own load of this model takes {}.\n\n\
+             | room | p50 µs | p99 µs |\n|---|---|---|\n| free | {} | {} |\n| another model is evicted first | {} | {} |\n",
+            miss.registered,
+            micros(miss.engine),
+            plain(miss.free.0),
+            plain(miss.free.1),
+            plain(miss.evicting.0),
+            plain(miss.evicting.1)
+        );
+        let added = miss.free.0.saturating_sub(miss.engine);
+        self.bar(
+            "A miss: at most 10 ms beyond the engine's own load (p50)",
+            micros(added),
+            added <= Duration::from_millis(10),
+        );
+    }
+
+    pub(crate) fn plan(&mut self, plans: &[Plan]) {
+        self.text.push_str("\n## Planning\n\n| workers | deployments | full plan from nothing, ms | one change, ms |\n|---|---|---|---|\n");
+        for plan in plans {
+            let _ = writeln!(
+                self.text,
+                "| {} | {} | {:.0} | {:.3} |",
+                plan.workers, plan.deployments, plan.full_ms, plan.change_ms
+            );
+        }
+        if let Some(largest) = plans.iter().max_by_key(|plan| plan.deployments) {
+            let size = format!("{} workers × {} deployments", largest.workers, largest.deployments);
+            self.bar(
+                format!("Plan for one change at {size}: at most 5 ms"),
+                format!("{:.3} ms", largest.change_ms),
+                largest.change_ms <= 5.0,
+            );
+            self.bar(
+                format!("Full plan from nothing at {size}: at most 2 s"),
+                format!("{:.0} ms", largest.full_ms),
+                largest.full_ms <= 2_000.0,
+            );
+        }
+    }
+
+    /// The page with the bars at its end.
+    pub(crate) fn finish(mut self) -> String {
+        self.text.push_str("\n## Where the bars stand\n\n| bar | measured | met |\n|---|---|---|\n");
+        for (what, stands, met) in &self.bars {
+            let _ = writeln!(self.text, "| {what} | {stands} | {} |", if *met { "yes" } else { "**no**" });
+        }
+        self.text
+    }
+}
+
+fn plain(duration: Duration) -> String {
+    format!("{:.0}", duration.as_secs_f64() * 1e6)
+}
+
+fn micros(duration: Duration) -> String {
+    let micros = duration.as_secs_f64() * 1e6;
+    if micros < 100.0 { format!("{micros:.1} µs") } else { format!("{micros:.0} µs") }
+}

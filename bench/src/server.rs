@@ -1,0 +1,246 @@
+//! Servers as processes: started, waited for, killed when dropped.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use crate::{
+    Arguments,
+    load::HttpConnection,
+    payload::{CNN, Model, TABULAR},
+};
+
+/// A running server. Dropping it kills its whole process group and deletes its files.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) grpc: Option<SocketAddr>,
+    /// Berth's control API.
+    pub(crate) api: Option<SocketAddr>,
+    /// Whether it speaks the binary tensor extension over REST.
+    pub(crate) binary: bool,
+    process: Child,
+    files: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.process.id());
+        Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
+        self.process.wait().ok();
+        fs_err::remove_dir_all(&self.files).ok();
+    }
+}
+
+/// How long a server may take to come up.
+const START: Duration = Duration::from_secs(60);
+
+impl Server {
+    fn spawn(name: &'static str, command: &mut Command, files: PathBuf) -> Result<Self> {
+        let log = fs_err::File::create(files.join("log"))?;
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(log.file().try_clone()?)
+            .stderr(log.into_parts().0)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { name, http: None, grpc: None, api: None, binary: true, process, files })
+    }
+
+    /// Berth on `models`, an empty folder being allowed, with more arguments.
+    pub(crate) async fn berth(arguments: &Arguments, models: &[&Model], more: &[&str]) -> Result<Self> {
+        let files = scratch("berth")?;
+        let folder = files.join("models");
+        fs_err::create_dir_all(&folder)?;
+        for model in models {
+            let artifact = fs_err::canonicalize(model.artifact)?;
+            let manifest = json!({
+                "apiVersion": "berth.dev/v1",
+                "kind": "ModelDeployment",
+                "metadata": {"name": model.name},
+                "spec": {"model": {"format": "onnx", "uri": format!("file:{}", artifact.display())}, "replicas": 1},
+            });
+            fs_err::write(folder.join(format!("{}.json", model.name)), manifest.to_string())?;
+        }
+        let (http, api) = (free()?, free()?);
+        let mut command = Command::new(&arguments.berth);
+        command.arg("up").arg(&folder).arg("--data").arg(files.join("data"));
+        command.args(["--http", &http.to_string(), "--api", &api.to_string()]).args(more);
+        let mut server = Self::spawn("Berth", &mut command, files)?;
+        (server.http, server.grpc, server.api) = (Some(http), Some(http), Some(api));
+        server.ready("/v2/health/ready").await?;
+        Ok(server)
+    }
+
+    /// One of this program's echo servers.
+    pub(crate) async fn echo(role: &'static str) -> Result<Self> {
+        let address = free()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([role, &address.to_string()]);
+        let http = role == "echo-http";
+        let mut server = Self::spawn(if http { "axum echo" } else { "tonic echo" }, &mut command, scratch(role)?)?;
+        (server.http, server.grpc, server.binary) = (http.then_some(address), (!http).then_some(address), false);
+        let started = Instant::now();
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            server.check(started)?;
+        }
+        Ok(server)
+    }
+
+    /// MLServer with a custom runtime around the same engine.
+    pub(crate) async fn mlserver(bin: &Path) -> Result<Self> {
+        let files = scratch("mlserver")?;
+        let (http, grpc, metrics) = (free()?, free()?, free()?);
+        let settings = json!({
+            "host": "127.0.0.1", "http_port": http.port(), "grpc_port": grpc.port(), "metrics_port": metrics.port(),
+            "parallel_workers": 0, "debug": false,
+        });
+        fs_err::write(files.join("settings.json"), settings.to_string())?;
+        for model in [&TABULAR, &CNN] {
+            let folder = files.join(model.name);
+            fs_err::create_dir_all(&folder)?;
+            let artifact = fs_err::canonicalize(model.artifact)?;
+            let settings =
+                json!({"name": model.name, "implementation": "runtime.Onnx", "parameters": {"uri": artifact}});
+            fs_err::write(folder.join("model-settings.json"), settings.to_string())?;
+        }
+        let mut command = Command::new(bin.join("mlserver"));
+        command
+            .arg("start")
+            .arg(&files)
+            .env("PATH", path_with(bin)?)
+            .env("PYTHONPATH", fs_err::canonicalize("bench/mlserver")?);
+        let mut server = Self::spawn("MLServer", &mut command, files)?;
+        (server.http, server.grpc, server.binary) = (Some(http), Some(grpc), false);
+        server.models_ready().await?;
+        Ok(server)
+    }
+
+    /// Triton as its Python wheel carries it: the python backend around the same engine, with dynamic batching.
+    pub(crate) async fn triton(bin: &Path) -> Result<Self> {
+        let files = scratch("triton")?;
+        let (http, grpc, metrics) = (free()?, free()?, free()?);
+        for model in [&TABULAR, &CNN] {
+            let folder = files.join("models").join(model.name);
+            fs_err::create_dir_all(folder.join("1"))?;
+            fs_err::copy("bench/triton/model.py", folder.join("1/model.py"))?;
+            fs_err::copy(model.artifact, folder.join("1/model.onnx"))?;
+            fs_err::write(folder.join("config.pbtxt"), triton_config(model))?;
+        }
+        let package = triton_package(bin)?;
+        let home = package.join("tritonserver");
+        // The stub must lie beside the backend, whose library path is relative to it.
+        fs_err::copy(
+            home.join("python_backend_stubs/3.11/triton_python_backend_stub"),
+            home.join("backends/python/triton_python_backend_stub"),
+        )?;
+        let mut command = Command::new(home.join("bin/tritonserver"));
+        command.env("PATH", path_with(bin)?).arg(format!("--model-repository={}", files.join("models").display()));
+        command.arg(format!("--backend-directory={}", home.join("backends").display()));
+        for (what, address) in [("http", http), ("grpc", grpc), ("metrics", metrics)] {
+            command.args([
+                format!("--{what}-address"),
+                "127.0.0.1".into(),
+                format!("--{what}-port"),
+                address.port().to_string(),
+            ]);
+        }
+        command.args(["--allow-gpu-metrics=false", "--log-info=false"]);
+        let mut server = Self::spawn("Triton", &mut command, files)?;
+        (server.http, server.grpc) = (Some(http), Some(grpc));
+        server.models_ready().await?;
+        Ok(server)
+    }
+
+    async fn models_ready(&mut self) -> Result<()> {
+        for model in [&TABULAR, &CNN] {
+            self.ready(&format!("/v2/models/{}/ready", model.name)).await?;
+        }
+        Ok(())
+    }
+
+    async fn ready(&mut self, path: &str) -> Result<()> {
+        let address = self.http.context("it has an HTTP port")?;
+        let started = Instant::now();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n");
+        loop {
+            if let Ok(mut connection) = HttpConnection::open(address).await
+                && let Ok((200, _)) = connection.call(request.as_bytes()).await
+            {
+                return Ok(());
+            }
+            self.check(started)?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn check(&mut self, started: Instant) -> Result<()> {
+        let ended = self.process.try_wait()?;
+        if ended.is_some() || started.elapsed() > START {
+            let log = fs_err::read_to_string(self.files.join("log"))?;
+            bail!("{} did not come up ({ended:?}):\n{log}", self.name);
+        }
+        Ok(())
+    }
+
+    /// Resident memory of the process, in bytes, as the kernel counts it.
+    pub(crate) fn resident(&self) -> Result<u64> {
+        let status = fs_err::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS in /proc")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+        Ok(kib * 1024)
+    }
+}
+
+fn triton_config(model: &Model) -> String {
+    let dims = |shape: &[i64]| shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let outputs: Vec<_> = model
+        .outputs
+        .iter()
+        .map(|(name, datatype, dims)| format!("{{name: \"{name}\" data_type: {datatype} dims: [{dims}]}}"))
+        .collect();
+    format!(
+        "name: \"{}\"\nbackend: \"python\"\nmax_batch_size: 64\ninput [{{name: \"{}\" data_type: TYPE_FP32 dims: [{}]}}]\noutput [{}]\n\
+         dynamic_batching {{ }}\ninstance_group [{{kind: KIND_CPU count: 1}}]\n",
+        model.name,
+        model.input,
+        dims(&model.shape[1..]),
+        outputs.join(", ")
+    )
+}
+
+fn triton_package(bin: &Path) -> Result<PathBuf> {
+    let lib = bin.parent().context("a bin folder has a parent")?.join("lib");
+    for version in fs_err::read_dir(lib)? {
+        let package = version?.path().join("site-packages/pytriton");
+        if package.exists() {
+            return Ok(package);
+        }
+    }
+    bail!("there is no pytriton beside {}", bin.display())
+}
+
+fn path_with(bin: &Path) -> Result<std::ffi::OsString> {
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(fs_err::canonicalize(bin)?).chain(std::env::split_paths(&old));
+    Ok(std::env::join_paths(folders)?)
+}
+
+fn free() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+fn scratch(name: &str) -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("berth-bench-{}-{name}", std::process::id()));
+    fs_err::remove_dir_all(&folder).ok();
+    fs_err::create_dir_all(&folder)?;
+    Ok(folder)
+}

@@ -1,0 +1,69 @@
+//! Requests per second and latencies, at three concurrencies, of every server for every protocol it speaks.
+
+use anyhow::Result;
+
+use crate::{
+    Arguments,
+    load::{self, Figures, Request},
+    payload::{CNN, Model, TABULAR},
+    server::Server,
+};
+
+/// One line of the table.
+pub(crate) struct Row {
+    pub(crate) model: &'static str,
+    pub(crate) protocol: &'static str,
+    pub(crate) concurrency: usize,
+    pub(crate) server: &'static str,
+    /// The figures, or why there are none.
+    pub(crate) figures: Result<Figures, String>,
+}
+
+pub(crate) const CONCURRENCIES: [usize; 3] = [1, 8, 64];
+
+/// Every protocol and concurrency is measured on all servers before the next one, so that a slow minute of the machine
+/// hits all of them. All servers are up all the time; those not under load are idle.
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
+    let mut servers = vec![
+        Server::echo("echo-http").await?,
+        Server::echo("echo-grpc").await?,
+        Server::berth(arguments, &[&TABULAR, &CNN], &[]).await?,
+    ];
+    if let Some(bin) = &arguments.mlserver {
+        servers.push(Server::mlserver(bin).await?);
+    }
+    if let Some(bin) = &arguments.triton {
+        servers.push(Server::triton(bin).await?);
+    }
+    let mut rows = Vec::new();
+    for model in [&TABULAR, &CNN] {
+        for protocol in ["REST-JSON", "REST-binary", "gRPC"] {
+            for concurrency in CONCURRENCIES {
+                for server in &servers {
+                    if let Some(figures) = one(arguments, server, model, protocol, concurrency).await {
+                        eprintln!("{:12} {protocol:11} c={concurrency:<2} {}", model.name, server.name);
+                        rows.push(Row { model: model.name, protocol, concurrency, server: server.name, figures });
+                    }
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// `None` where the server does not speak the protocol.
+async fn one(
+    arguments: &Arguments,
+    server: &Server,
+    model: &Model,
+    protocol: &str,
+    concurrency: usize,
+) -> Option<Result<Figures, String>> {
+    let (address, request): (_, Request) = match protocol {
+        "REST-JSON" => (server.http?, model.json()),
+        "REST-binary" if server.binary => (server.http?, model.binary()),
+        "gRPC" => (server.grpc?, model.grpc()),
+        _ => return None,
+    };
+    Some(load::run(address, &request, concurrency, arguments.seconds).await.map_err(|error| format!("{error:#}")))
+}
