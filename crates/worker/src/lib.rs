@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The worker: gets to the assignment it is given, and says truthfully how far it is.
+//!
+//! ```text
+//!                    AssignmentChange                         InventoryChange
+//!  controller ───────────────┐                        ┌──────────────────────▶ controller
+//!                            ▼                        │
+//!                 agent (brain) ── Effect ──▶ driver ─┤
+//!                            ▲                        ├─▶ artifacts   fetch, check, cache
+//!                            └────── Event ───────────┼─▶ runtime     load, validate, unload
+//!                                                     └─▶ mesh::local announce, drain
+//! ```
+//! What is not here: deciding which replicas a worker should hold (`plan`), and answering requests (`mesh`).
+//!
+//! Reading order: [`agent`] diffs the assignment; [`replica`] is the life of one replica; [`order`] says which piece of
+//! work is next; [`breaker`] keeps failing hosts alone; `driver` carries it out with [`artifacts`] and [`runtime`].
+
+pub mod agent;
+pub mod breaker;
+pub mod order;
+pub mod replica;
+
+pub mod artifacts;
+pub mod runtime;
+
+pub mod capacity;
+pub mod config;
+
+pub use agent::{Agent, Effect, Event};
+pub use config::Config;

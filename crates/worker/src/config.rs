@@ -1,0 +1,60 @@
+//! What a worker is told when it is built.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use berth_spec::{ByteSize, WorkerId};
+
+/// The disk that fetched artifacts may take unless told otherwise.
+pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
+/// Fetches at once. Each has up to [`PARALLEL_RANGES`](crate::artifacts::PARALLEL_RANGES) connections: doubled, they
+/// take each other's bandwidth and all models are late together; halved, a slow host holds up the fast ones.
+pub const DEFAULT_PARALLEL_FETCHES: usize = 4;
+
+/// The settings of a worker.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its name.
+    pub id: WorkerId,
+    /// Free labels that selectors match.
+    pub labels: BTreeMap<String, String>,
+    /// The folder that is its own; the artifact cache is `cache` in it.
+    pub data: PathBuf,
+    /// Memory that models may take; `None`: a share of what the machine or the control group allows
+    /// (see [`capacity`](crate::capacity)).
+    pub memory: Option<ByteSize>,
+    /// Disk that fetched artifacts may take.
+    pub cache: ByteSize,
+    /// Loads at once; `None`: half the cores, at least 1 and at most 4.
+    pub parallel_loads: Option<usize>,
+    /// Fetches at once.
+    pub parallel_fetches: usize,
+    /// Where the ONNX Runtime library is; `None`: the usual places are searched.
+    pub onnx_library: Option<PathBuf>,
+    /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
+    /// stores, by the names that their own tools use.
+    pub credentials: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// A worker with defaults.
+    #[must_use]
+    pub fn new(id: WorkerId, data: impl Into<PathBuf>) -> Self {
+        Self {
+            id,
+            labels: BTreeMap::new(),
+            data: data.into(),
+            memory: None,
+            cache: DEFAULT_CACHE,
+            parallel_loads: None,
+            parallel_fetches: DEFAULT_PARALLEL_FETCHES,
+            onnx_library: None,
+            credentials: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a variable of the environment belongs into [`credentials`](Self::credentials).
+    #[must_use]
+    pub fn is_credential(name: &str) -> bool {
+        ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix))
+    }
+}

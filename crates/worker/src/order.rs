@@ -1,0 +1,225 @@
+//! The order of work on this worker: which fetches and loads to start now. Pure.
+//!
+//! * Frees go before loads: they are never held back, and a load starts only when its claim fits beside all that is
+//!   resident, draining or being unloaded.
+//! * Replicas that requests wait for go first, then the order in which they were assigned (the plan assigns by priority).
+//! * What does not fit yet keeps its place: its claim is set aside before the next is looked at, so that a stream of
+//!   small loads cannot starve a large one.
+//! * What does not fit and cannot come to fit, because nothing is on its way out, is refused: the plan decides.
+//! * One fetch per location and one load per model at a time; a twin waits for it and shares it.
+
+use std::collections::BTreeSet;
+
+use berth_spec::{ByteSize, Digest, Revision, RevisionId};
+
+/// Bounds on what goes on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory that models may take.
+    pub memory: ByteSize,
+    /// Loads and validations at once. Doubled, loads slow each other and the requests beside them; at 1, a large model
+    /// holds up every small one.
+    pub parallel_loads: usize,
+    /// Fetches at once. Each has several connections of its own.
+    pub parallel_fetches: usize,
+}
+
+/// What a waiting replica waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Want {
+    /// To be fetched from this location.
+    Fetch {
+        /// The location; never fetched twice at once.
+        uri: String,
+    },
+    /// To be loaded.
+    Load {
+        /// The memory that it needs; nothing where a twin already holds the weights.
+        claim: ByteSize,
+        /// Names the loaded model: replicas with the same key share one.
+        key: ModelKey,
+        /// How its twin stands.
+        twin: Twin,
+    },
+}
+
+/// All that decides what is in memory once a revision is loaded: the bytes, the format, the engine's settings, and the
+/// deployment, because queue, limits and metrics of a loaded model are the deployment's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ModelKey(String);
+
+impl ModelKey {
+    /// The key of `revision` loaded from bytes that hash to `digest`.
+    #[must_use]
+    pub fn of(revision: &Revision, digest: &Digest) -> Self {
+        let Revision { id, format, signature, runtime, .. } = revision;
+        Self(format!("{} {} {digest} {runtime:?} {signature:?}", id.deployment(), format.as_str()))
+    }
+}
+
+/// Whether another replica has, or is getting, the same model in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Twin {
+    /// None.
+    Absent,
+    /// It is being loaded: wait for it.
+    OnItsWay,
+    /// It is in memory: share it.
+    Loaded,
+}
+
+/// A replica that waits for its turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Which.
+    pub revision: RevisionId,
+    /// Requests are parked for it.
+    pub urgent: bool,
+    /// When it was assigned among others.
+    pub arrival: u64,
+    /// What for.
+    pub want: Want,
+}
+
+/// What goes on now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Busy {
+    /// Locations that are being fetched.
+    pub fetching: BTreeSet<String>,
+    /// Loads and validations under way.
+    pub loading: usize,
+    /// Memory that is held: resident, being loaded, draining, being unloaded.
+    pub held: ByteSize,
+    /// Something that holds memory is on its way out, so that what does not fit may come to fit.
+    pub freeing: bool,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// Fetch it.
+    Fetch(RevisionId),
+    /// Load it.
+    Load(RevisionId),
+    /// Tell the controller that it does not fit.
+    Refuse {
+        /// Which.
+        revision: RevisionId,
+        /// What it needs.
+        need: ByteSize,
+        /// What is free.
+        free: ByteSize,
+    },
+}
+
+/// The work to start now, in order.
+#[must_use]
+pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<Start> {
+    waiting.sort_by(|a, b| (!a.urgent, a.arrival, &a.revision).cmp(&(!b.urgent, b.arrival, &b.revision)));
+    let mut starts = Vec::new();
+    let mut loading_keys = BTreeSet::new();
+    let mut free = limits.memory.saturating_sub(busy.held);
+    for Waiting { revision, want, .. } in waiting {
+        match want {
+            Want::Fetch { uri } => {
+                if busy.fetching.len() < limits.parallel_fetches && busy.fetching.insert(uri) {
+                    starts.push(Start::Fetch(revision));
+                }
+            }
+            Want::Load { twin: Twin::OnItsWay, .. } => {}
+            Want::Load { twin: Twin::Loaded, .. } => starts.push(Start::Load(revision)),
+            Want::Load { claim, key, twin: Twin::Absent } => {
+                if loading_keys.contains(&key) {
+                    continue;
+                }
+                if claim <= free {
+                    free -= claim;
+                    if busy.loading < limits.parallel_loads {
+                        busy.loading += 1;
+                        loading_keys.insert(key);
+                        starts.push(Start::Load(revision));
+                    }
+                } else if busy.freeing {
+                    free -= claim;
+                } else {
+                    starts.push(Start::Refuse { revision, need: claim, free });
+                }
+            }
+        }
+    }
+    starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { memory: ByteSize(100), parallel_loads: 2, parallel_fetches: 2 };
+
+    fn id(name: &str) -> RevisionId {
+        format!("{name}@000000000000").parse().expect("a revision")
+    }
+
+    fn load(name: &str, arrival: u64, claim: u64) -> Waiting {
+        let want = Want::Load { claim: ByteSize(claim), key: ModelKey(arrival.to_string()), twin: Twin::Absent };
+        Waiting { revision: id(name), urgent: false, arrival, want }
+    }
+
+    fn fetch(name: &str, arrival: u64, uri: &str) -> Waiting {
+        Waiting { revision: id(name), urgent: false, arrival, want: Want::Fetch { uri: uri.to_owned() } }
+    }
+
+    fn urgent(waiting: Waiting) -> Waiting {
+        Waiting { urgent: true, ..waiting }
+    }
+
+    fn holding(held: u64) -> Busy {
+        Busy { held: ByteSize(held), ..Busy::default() }
+    }
+
+    fn freeing(held: u64) -> Busy {
+        Busy { freeing: true, ..holding(held) }
+    }
+
+    fn names(starts: &[Start]) -> String {
+        let name = |start: &Start| match start {
+            Start::Fetch(id) => format!("fetch {}", id.deployment()),
+            Start::Load(id) => format!("load {}", id.deployment()),
+            Start::Refuse { revision, need, free } => format!("refuse {} {}>{}", revision.deployment(), need.0, free.0),
+        };
+        starts.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn order_of_work() {
+        let twin = |twin| Waiting {
+            want: Want::Load { claim: ByteSize(90), key: ModelKey("1".to_owned()), twin },
+            ..load("t", 1, 0)
+        };
+        let cases = [
+            ("the first assigned goes first", vec![load("b", 2, 10), load("a", 1, 10)], holding(0), "load a, load b"),
+            ("the urgent one before it", vec![load("a", 1, 60), urgent(load("b", 2, 60))], freeing(0), "load b"),
+            ("two slots", vec![load("a", 1, 1), load("b", 2, 1), load("c", 3, 1)], holding(0), "load a, load b"),
+            ("a large one is not starved", vec![load("big", 1, 80), load("s", 2, 30)], freeing(60), ""),
+            ("beside it is room", vec![load("big", 1, 80), load("s", 2, 30)], freeing(0), "load big"),
+            ("what cannot come to fit is refused", vec![load("big", 1, 80)], holding(60), "refuse big 80>40"),
+            (
+                "and holds up nobody",
+                vec![load("big", 1, 80), load("s", 2, 30)],
+                holding(60),
+                "refuse big 80>40, load s",
+            ),
+            ("a twin that is loaded is shared", vec![twin(Twin::Loaded)], holding(90), "load t"),
+            ("a twin on its way is awaited", vec![twin(Twin::OnItsWay)], holding(90), ""),
+            (
+                "one fetch per location, two at once",
+                vec![fetch("a", 1, "x"), fetch("b", 2, "x"), fetch("c", 3, "y"), fetch("d", 4, "z")],
+                holding(0),
+                "fetch a, fetch c",
+            ),
+        ];
+        for (what, waiting, busy, expected) in cases {
+            assert_eq!(names(&next(waiting, busy, &LIMITS)), expected, "{what}");
+        }
+    }
+}

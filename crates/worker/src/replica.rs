@@ -1,0 +1,400 @@
+//! The life of one replica on its worker.
+//!
+//! ```text
+//!          fetch           fetched            load           loaded             validated
+//! Queued ────────▶ Fetching ──────▶ Fetched ────────▶ Loading ──────▶ Validating ─────────▶ Ready
+//!    ▲                │               │  ▲  refused      │                 │                   │ retire
+//!    │                │               └──┴─▶ Refused     │                 │ failed, retired   ▼
+//!    │                │ failed                           │ failed          ▼    drained     Draining
+//!    │ retry          ▼                                  ▼             Unloading ◀─────────────┘
+//!    └───────────── Failed ◀─────────────────────────────┘                 │ unloaded
+//!                     ▲────────────────────────────────────────────────────┴──▶ gone, Failed, or Queued again
+//! ```
+//! A retired replica (no longer assigned) that is in nobody's hands is gone at once, and a fetch is cancelled. A load
+//! cannot be interrupted: it ends, and then the model is unloaded. A replica that is assigned again while it goes away
+//! goes away first and starts over.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{
+    ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
+    residency::{Phases, Ready},
+};
+
+use crate::artifacts::Artifact;
+
+/// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
+/// halved, an outage of two minutes is a permanent failure.
+pub const MAX_RETRIES: u32 = 3;
+/// The delay before the first retry; each later one doubles. Halved, three retries are over before a small outage is.
+pub const RETRY_BASE: Duration = Duration::from_secs(30);
+/// The longest delay before a retry.
+pub const RETRY_CAP: Duration = Duration::from_secs(300);
+
+/// How long to wait after the `attempts`-th failure in a row; `None`: not again.
+#[must_use]
+pub fn retry_delay(attempts: u32) -> Option<Duration> {
+    (attempts <= MAX_RETRIES).then(|| {
+        let doublings = attempts.saturating_sub(1).min(16);
+        RETRY_BASE.saturating_mul(1 << doublings).min(RETRY_CAP)
+    })
+}
+
+/// A piece of work that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What kind.
+    pub category: FailureCategory,
+    /// For people: what went wrong and what to do.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of `category`.
+    #[must_use]
+    pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
+        Self { category, message: message.into() }
+    }
+}
+
+/// What is known of a model once the runtime has loaded it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// The memory that it takes.
+    pub memory: ByteSize,
+    /// Whether `memory` was measured.
+    pub measured: bool,
+    /// What it takes and gives.
+    pub signature: Arc<Signature>,
+    /// Something worth knowing that did not stop it.
+    pub note: Option<String>,
+}
+
+/// Where a replica stands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum State {
+    /// Waits for its turn to be fetched.
+    Queued,
+    /// The artifact is on its way.
+    Fetching {
+        /// Bytes that are here.
+        done: ByteSize,
+        /// Bytes in all, once known.
+        total: Option<ByteSize>,
+    },
+    /// The artifact is here; waits for memory, a slot, or a twin that is being loaded.
+    Fetched(Artifact),
+    /// As `Fetched`, but there is no memory for it and none is about to be freed.
+    Refused(Artifact, Arc<Failure>),
+    /// The runtime is loading it.
+    Loading(Artifact),
+    /// The validation inference is running.
+    Validating(Artifact, Facts),
+    /// It answers requests.
+    Ready(Arc<Ready>),
+    /// It takes no new request and finishes those in flight.
+    Draining {
+        /// Since when.
+        since: Time,
+        /// Requests in flight.
+        in_flight: u32,
+        /// What it holds meanwhile.
+        ready: Arc<Ready>,
+    },
+    /// The model is being freed; then it has failed, or is gone.
+    Unloading {
+        /// Since when.
+        since: Time,
+        /// The bytes that it holds until then.
+        memory: ByteSize,
+        /// Whose weights they are.
+        digest: Digest,
+        /// It did not prove itself.
+        failure: Option<Arc<Failure>>,
+    },
+    /// It could not be made ready.
+    Failed(Arc<Failure>),
+}
+
+/// What happens to a replica.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// Its turn to be fetched.
+    Fetch,
+    /// The fetch got further.
+    Progress {
+        /// Bytes that are here.
+        done: ByteSize,
+        /// Bytes in all, once known.
+        total: Option<ByteSize>,
+    },
+    /// The artifact is here.
+    Fetched(Artifact),
+    /// Its turn to be loaded.
+    Load,
+    /// There is no memory for it.
+    Refuse(Fault),
+    /// The runtime has loaded it.
+    Loaded(Facts),
+    /// The validation inference has passed.
+    Validated,
+    /// What was being done has failed.
+    Fail(Fault),
+    /// The host of the artifact is left alone until then: not an attempt.
+    HoldOff(Fault, Time),
+    /// No longer assigned.
+    Retire,
+    /// Requests in flight while it drains.
+    Draining(u32),
+    /// The last request is done, or the time for it is up.
+    Drained,
+    /// The memory is free.
+    Unloaded,
+    /// The delay after a failure is over.
+    Retry,
+}
+
+/// What a transition asks the driver to do for the replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Fetch the artifact.
+    Fetch,
+    /// Stop fetching.
+    CancelFetch,
+    /// Load, or share what a twin has loaded.
+    Load,
+    /// Run the validation inference.
+    Validate,
+    /// Make it callable.
+    Announce,
+    /// Take no new request, wait for the last.
+    Drain,
+    /// Free the memory.
+    Unload,
+}
+
+/// One replica: where it stands, what it is for, and the clock readings along the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replica {
+    /// As it was assigned last.
+    pub placed: Placed,
+    /// It is assigned; otherwise it is on its way out.
+    pub wanted: bool,
+    /// When it was assigned among others: the first goes first.
+    pub arrival: u64,
+    /// Which attempt to get it ready: results of earlier ones are ignored.
+    pub ticket: u64,
+    state: State,
+    /// Failures in a row.
+    attempts: u32,
+    /// When it came into its state.
+    since: Time,
+    phases: Phases,
+}
+
+impl Replica {
+    /// A replica that was just assigned.
+    #[must_use]
+    pub fn new(placed: Placed, arrival: u64, now: Time) -> Self {
+        Self {
+            placed,
+            wanted: true,
+            arrival,
+            ticket: 0,
+            state: State::Queued,
+            attempts: 0,
+            since: now,
+            phases: Phases::default(),
+        }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// When it came into its state.
+    #[must_use]
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// What the worker says of it.
+    #[must_use]
+    pub fn residency(&self) -> Residency {
+        match &self.state {
+            State::Queued | State::Fetched(_) => Residency::Queued,
+            State::Fetching { done, total } => Residency::Fetching { done: *done, total: *total },
+            State::Loading(_) => Residency::Loading,
+            State::Validating(..) => Residency::Validating,
+            State::Ready(ready) => Residency::Ready(Arc::clone(ready)),
+            State::Draining { since, in_flight, .. } => Residency::Draining { since: *since, in_flight: *in_flight },
+            State::Unloading { failure: Some(failure), .. } => Residency::Failed(Arc::clone(failure)),
+            State::Unloading { since, failure: None, .. } => Residency::Draining { since: *since, in_flight: 0 },
+            State::Refused(_, failure) | State::Failed(failure) => Residency::Failed(Arc::clone(failure)),
+        }
+    }
+
+    /// The memory that it holds, or is about to take. The author's word counts as it is; otherwise the larger of the
+    /// claim and what was measured, as the plan will see it once it has heard of the measurement.
+    #[must_use]
+    pub fn held(&self) -> ByteSize {
+        let claim = self.placed.claim;
+        let with = |measured: ByteSize| {
+            if self.placed.revision.memory.is_some() { claim } else { claim.max(measured) }
+        };
+        match &self.state {
+            State::Queued | State::Fetching { .. } | State::Fetched(_) | State::Refused(..) | State::Failed(_) => {
+                ByteSize::ZERO
+            }
+            State::Loading(_) => claim,
+            State::Validating(_, facts) => with(facts.memory),
+            State::Ready(ready) | State::Draining { ready, .. } => with(ready.memory),
+            State::Unloading { memory, .. } => with(*memory),
+        }
+    }
+
+    /// The digest of the weights that it holds or is about to.
+    #[must_use]
+    pub fn digest(&self) -> Option<Digest> {
+        match &self.state {
+            State::Fetched(artifact)
+            | State::Refused(artifact, _)
+            | State::Loading(artifact)
+            | State::Validating(artifact, _) => Some(artifact.digest),
+            State::Ready(ready) | State::Draining { ready, .. } => Some(ready.digest),
+            State::Unloading { digest, .. } => Some(*digest),
+            State::Queued | State::Fetching { .. } | State::Failed(_) => None,
+        }
+    }
+
+    /// When it wants to be woken.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        match &self.state {
+            State::Failed(failure) | State::Refused(_, failure) => failure.retry_at,
+            _ => None,
+        }
+    }
+
+    /// The next state and what is to be done. `None` as state: it is gone. An input that means nothing where the
+    /// replica stands changes nothing.
+    pub fn step(&mut self, input: Input, now: Time) -> Step {
+        let before = std::mem::replace(&mut self.state, State::Queued);
+        let elapsed = now.since(self.since).as_secs_f64() * 1_000.0;
+        let discriminant = std::mem::discriminant(&before);
+        let (state, action) = match self.next(before, input, elapsed, now) {
+            Next::To(state, action) => (state, action),
+            Next::Gone(action) => return Step { action, gone: true },
+        };
+        if std::mem::discriminant(&state) != discriminant {
+            self.since = now;
+        }
+        self.state = state;
+        Step { action, gone: false }
+    }
+
+    fn next(&mut self, state: State, input: Input, elapsed_ms: f64, now: Time) -> Next {
+        use Action as A;
+        match (state, input) {
+            (State::Queued, Input::Fetch) => {
+                self.phases = Phases { queued_ms: elapsed_ms, ..Phases::default() };
+                Next::To(State::Fetching { done: ByteSize::ZERO, total: None }, Some(A::Fetch))
+            }
+            (State::Fetching { .. }, Input::Progress { done, total }) => {
+                Next::To(State::Fetching { done, total }, None)
+            }
+            (State::Fetching { .. }, Input::Fetched(artifact)) => {
+                self.phases.fetch_ms = elapsed_ms;
+                Next::To(State::Fetched(artifact), None)
+            }
+            (State::Fetching { .. }, Input::Retire) => Next::Gone(Some(A::CancelFetch)),
+            (State::Fetched(artifact) | State::Refused(artifact, _), Input::Load) => {
+                self.phases.queued_ms += elapsed_ms;
+                Next::To(State::Loading(artifact), Some(A::Load))
+            }
+            (State::Fetched(artifact) | State::Refused(artifact, _), Input::Refuse(fault)) => {
+                Next::To(State::Refused(artifact, self.failure(fault, now)), None)
+            }
+            (State::Loading(artifact), Input::Loaded(facts)) => {
+                self.phases.load_ms = elapsed_ms;
+                match self.wanted {
+                    true => Next::To(State::Validating(artifact, facts), Some(A::Validate)),
+                    false => unload(facts.memory, artifact.digest, None, now),
+                }
+            }
+            (State::Validating(artifact, facts), Input::Validated) => {
+                self.phases.validate_ms = elapsed_ms;
+                match self.wanted {
+                    true => self.ready(&artifact, facts, now),
+                    false => unload(facts.memory, artifact.digest, None, now),
+                }
+            }
+            (State::Validating(artifact, facts), Input::Fail(fault)) => {
+                let failure = self.failure(fault, now);
+                unload(facts.memory, artifact.digest, Some(failure), now)
+            }
+            (State::Fetching { .. } | State::Loading(_), Input::Fail(fault)) => match self.wanted {
+                true => Next::To(State::Failed(self.failure(fault, now)), None),
+                false => Next::Gone(None),
+            },
+            (State::Queued, Input::HoldOff(fault, until)) => {
+                let Fault { category, message } = fault;
+                let failure = Failure { category, message, attempts: self.attempts, at: now, retry_at: Some(until) };
+                Next::To(State::Failed(Arc::new(failure)), None)
+            }
+            (State::Failed(_), Input::Retry) => Next::To(State::Queued, None),
+            (State::Refused(artifact, _), Input::Retry) => Next::To(State::Fetched(artifact), None),
+            (State::Ready(ready), Input::Retire) => {
+                Next::To(State::Draining { since: now, in_flight: 0, ready }, Some(A::Drain))
+            }
+            (State::Draining { since, ready, .. }, Input::Draining(in_flight)) => {
+                Next::To(State::Draining { since, in_flight, ready }, None)
+            }
+            (State::Draining { ready, .. }, Input::Drained) => unload(ready.memory, ready.digest, None, now),
+            (State::Unloading { failure, .. }, Input::Unloaded) => match (self.wanted, failure) {
+                (true, Some(failure)) => Next::To(State::Failed(failure), None),
+                (true, None) => Next::To(State::Queued, None),
+                (false, _) => Next::Gone(None),
+            },
+            (State::Queued | State::Fetched(_) | State::Refused(..) | State::Failed(_), Input::Retire) => {
+                Next::Gone(None)
+            }
+            (state, _) => Next::To(state, None),
+        }
+    }
+
+    fn ready(&mut self, artifact: &Artifact, facts: Facts, now: Time) -> Next {
+        self.attempts = 0;
+        let Facts { memory, measured, signature, note } = facts;
+        let digest = artifact.digest;
+        let ready = Ready { since: now, memory, measured, digest, signature, phases: self.phases, note };
+        Next::To(State::Ready(Arc::new(ready)), Some(Action::Announce))
+    }
+
+    fn failure(&mut self, fault: Fault, now: Time) -> Arc<Failure> {
+        self.attempts += 1;
+        let Fault { category, message } = fault;
+        let delay = if category.transient() { retry_delay(self.attempts) } else { None };
+        Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at: delay.map(|d| now + d) })
+    }
+}
+
+fn unload(memory: ByteSize, digest: Digest, failure: Option<Arc<Failure>>, since: Time) -> Next {
+    Next::To(State::Unloading { since, memory, digest, failure }, Some(Action::Unload))
+}
+
+enum Next {
+    To(State, Option<Action>),
+    Gone(Option<Action>),
+}
+
+/// What came of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// What is to be done.
+    pub action: Option<Action>,
+    /// The replica is gone.
+    pub gone: bool,
+}
