@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ConditionView, Kind, Metadata};
+use super::{ConditionView, Kind, Memory, Metadata};
 
 /// Why a deployment is where it is, or why it is nowhere: one verdict per worker, with numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -21,9 +21,11 @@ pub struct ExplainView {
     pub summary: String,
     /// The revision that this is about: the wanted one.
     pub revision: String,
+    /// Replicas that are wanted now.
+    pub desired: u32,
     /// Bytes of memory that one replica needs.
     pub need: u64,
-    /// Where `need` comes from: `declared`, `measured` or `predicted`.
+    /// Where `need` comes from: `declared`, `measured`, `predicted` or `default` (nothing is known yet).
     pub need_from: String,
     /// Per worker.
     pub workers: Vec<WorkerVerdict>,
@@ -46,6 +48,8 @@ pub struct WorkerVerdict {
     pub verdict: WorkerVerdictKind,
     /// A sentence for people, with the numbers.
     pub message: String,
+    /// Its memory.
+    pub memory: Memory,
     /// The state of the replica, where it holds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
@@ -72,7 +76,7 @@ pub enum WorkerVerdictKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejection {
-    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Memory`, `Lost`, `Cordoned`, `FailedHere`.
+    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Memory`, `Lost`, `Cordoned`, `FailedHere`, …
     pub reason: String,
     /// Bytes that are needed, for `Memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +95,4 @@ pub struct Rejection {
 pub struct Victim {
     /// Its revision.
     pub revision: String,
-    /// Bytes that it frees.
-    pub memory: u64,
 }

@@ -19,8 +19,6 @@ pub struct TopView {
     pub window_ms: u64,
     /// Memory of all workers together.
     pub memory: Memory,
-    /// Deployments in all.
-    pub deployments: u64,
     /// Models that were used since the start or hold memory, the busiest first.
     pub models: Vec<ModelTop>,
 }

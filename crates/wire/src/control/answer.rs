@@ -156,6 +156,7 @@ impl From<api::ExplainView> for v1::Explanation {
             phase: view.phase,
             summary: view.summary,
             revision: view.revision,
+            desired: view.desired,
             need: view.need,
             need_from: view.need_from,
             workers: all(view.workers),
@@ -175,6 +176,7 @@ impl From<api::WorkerVerdict> for v1::WorkerVerdict {
             worker: view.worker,
             verdict: verdict.into(),
             message: view.message,
+            memory: Some(view.memory.into()),
             state: view.state,
             rejection: view.rejection.map(Into::into),
             would_evict: all(view.would_evict),
@@ -190,7 +192,7 @@ impl From<api::Rejection> for v1::Rejection {
 
 impl From<api::Victim> for v1::Victim {
     fn from(view: api::Victim) -> Self {
-        Self { revision: view.revision, memory: view.memory }
+        Self { revision: view.revision }
     }
 }
 

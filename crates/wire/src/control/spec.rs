@@ -110,7 +110,7 @@ pub fn typed(spec: &Value) -> v1::Spec {
             .get("resources")
             .map(|v| v1::Resources { memory: text(v.get("memory")), cpu: v.get("cpu").and_then(Value::as_f64) }),
         selector: spec.get("selector").map(|v| v1::Selector {
-            required: labels(v.get("required").or_else(|| v.get("matchLabels"))),
+            required: labels(v.get("required")).into_iter().chain(labels(v.get("matchLabels"))).collect(),
             preferred: labels(v.get("preferred")),
         }),
         rollout: spec.get("rollout").map(|v| v1::Rollout {
@@ -175,11 +175,12 @@ fn warmup_of(warmup: &Value) -> v1::Warmup {
     v1::Warmup { how: Some(how) }
 }
 
-/// A text, or a number as it is written: `memory: 1024` and `memory: 512MiB` are both sizes.
+/// A text, or a number or truth value as it is written: `memory: 1024` and `memory: 512MiB` are both sizes.
 fn text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
+        Value::Bool(truth) => Some(truth.to_string()),
         _ => None,
     }
 }
@@ -264,13 +265,13 @@ mod tests {
             "replicas": 2,
             "warmup": "off",
             "resources": { "memory": 1024 },
-            "selector": { "matchLabels": { "gpu": true, "zone": "a" } },
+            "selector": { "matchLabels": { "gpu": true }, "required": { "zone": "a" } },
         }));
         let back = spec_json(&spec);
         assert_eq!(back["replicas"], json!({ "min": 2, "max": 2 }));
         assert_eq!(back["warmup"], json!("off"));
         assert_eq!(back["resources"], json!({ "memory": "1024" }));
-        assert_eq!(back["selector"], json!({ "required": { "zone": "a" } }));
+        assert_eq!(back["selector"], json!({ "required": { "zone": "a", "gpu": "true" } }));
         assert_eq!(spec_json(&v1::Spec::default()), json!({}));
     }
 
