@@ -130,17 +130,17 @@ impl Reader<'_> {
 
     /// A document of another kind or version is told so, and nothing else about it.
     fn other_kind(&self, node: &Node) -> Option<check::Finding> {
-        let other = |field: &str, expected: &str| {
+        let other = |field: &str, article: &str, expected: &str| {
             let given = node.get(field)?.text()?;
             (given != expected).then(|| {
                 let near = closest(given, [expected]).is_some();
                 let remedy =
                     if near { format!("did you mean {expected}?") } else { format!("write {field}: {expected}") };
-                let problem = Problem::new(format!("{given:?} is not a {field} that this version knows"), remedy);
+                let problem = Problem::new(format!("{given:?} is not {article} {field} that Berth knows"), remedy);
                 check::Finding { at: node.place_of(field), path: field.to_owned(), problem }
             })
         };
-        other("apiVersion", "berth.dev/v1").or_else(|| other("kind", "ModelDeployment"))
+        other("apiVersion", "an", "berth.dev/v1").or_else(|| other("kind", "a", "ModelDeployment"))
     }
 
     fn syntax_error(&self, error: &serde_saphyr::Error) -> ManifestError {
@@ -170,7 +170,7 @@ fn as_written(mut raw: serde_json::Value) -> serde_json::Value {
     if let Some(document) = raw.as_object_mut() {
         document.remove("status");
         if let Some(metadata) = document.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
-            for added in ["resourceVersion", "generation", "creationTimestamp", "origin"] {
+            for added in ["resourceVersion", "generation", "creationTimestamp", "origin", "deleting"] {
                 metadata.remove(added);
             }
         }

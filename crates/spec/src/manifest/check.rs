@@ -60,16 +60,18 @@ impl Checker<'_> {
 
     fn wrong_kind(&mut self, node: &Node, branches: &[&Json], path: &str) {
         let wanted = Kinds::names(branches);
+        let example = branches.iter().find_map(|branch| branch.pointer("/examples/0"));
+        let wanted_here = match example.and_then(Json::as_str) {
+            Some(example) => format!("{wanted}, for example {example}"),
+            None => wanted.clone(),
+        };
+        let quoted = wanted == "text";
         let (message, remedy) = match &node.value {
-            Value::Null => ("nothing is given here".to_owned(), format!("write {wanted}, or remove the line")),
-            Value::Number(n) if wanted == "text" => {
-                (format!("{n} is a number where text is expected"), format!("put it in quotes: \"{n}\""))
-            }
-            Value::Bool(b) if wanted == "text" => (format!("{b} is not text"), format!("put it in quotes: \"{b}\"")),
-            Value::Number(n) if wanted == "a whole number" => {
-                (format!("{n} is not {wanted}"), format!("write {wanted}"))
-            }
-            _ => (format!("{} where {wanted} is expected", node.kind()), format!("write {wanted}")),
+            Value::Null => ("nothing is given here".to_owned(), format!("write {wanted_here}, or remove the line")),
+            Value::Number(n) if quoted => (format!("{n} is a number"), format!("put it in quotes: \"{n}\"")),
+            Value::Bool(b) if quoted => (format!("{b} is not text"), format!("put it in quotes: \"{b}\"")),
+            Value::Number(n) => (format!("{n} where {wanted} is expected"), format!("write {wanted_here}")),
+            _ => (format!("{} where {wanted} is expected", node.kind()), format!("write {wanted_here}")),
         };
         self.found(node.at, path, message, remedy);
     }

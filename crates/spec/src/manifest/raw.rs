@@ -61,6 +61,9 @@ pub(crate) struct Metadata {
     /// Set by the server and ignored here.
     #[serde(default, skip_serializing)]
     pub(crate) origin: Option<serde_json::Value>,
+    /// Set by the server and ignored here.
+    #[serde(default, skip_serializing)]
+    pub(crate) deleting: Option<bool>,
 }
 
 /// What is wanted of a deployment.

@@ -71,18 +71,19 @@ fn row(path: &str, field: &Json, required: bool, out: &mut String) {
 
 fn kind(field: &Json) -> String {
     let branches = branches(field);
-    let bounds = branches.iter().find_map(|branch| {
-        let (min, max) = (branch.get("minimum"), branch.get("maximum")?);
-        Some(format!(" {}–{max}", min.map_or_else(|| "0".to_owned(), Json::to_string)))
-    });
-    let format = branches.iter().find_map(|branch| branch.get("format")?.as_str()?.strip_prefix("berth-"));
-    match format {
-        Some("duration") => "duration".to_owned(),
-        Some("size") => "size".to_owned(),
-        Some("uri") => "location".to_owned(),
-        _ if branches.is_empty() => "anything".to_owned(),
-        _ => Kinds::names(&branches).replace("a ", "") + &bounds.unwrap_or_default(),
+    if branches.is_empty() {
+        return "anything".to_owned();
     }
+    let kinds = branches.iter().map(|branch| {
+        let bounds = branch.get("maximum").map(|max| {
+            let min = branch.get("minimum").map_or_else(|| "0".to_owned(), Json::to_string);
+            format!(" {}–{}", min.trim_end_matches(".0"), max.to_string().trim_end_matches(".0"))
+        });
+        Kinds::names(&[branch]).trim_start_matches("a ").to_owned() + &bounds.unwrap_or_default()
+    });
+    let mut kinds: Vec<String> = kinds.filter(|kind| !kind.is_empty()).collect();
+    kinds.dedup();
+    kinds.join(" or ")
 }
 
 /// What the words of an enumeration mean.

@@ -5,7 +5,11 @@ use std::sync::OnceLock;
 use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 
-use super::{node::Value, raw::Document};
+use super::{
+    node::Value,
+    raw::Document,
+    scalar::{Location, Size, Span},
+};
 
 /// The JSON schema (draft 2020-12, without references) of a `ModelDeployment`.
 pub fn json_schema() -> &'static Json {
@@ -58,8 +62,14 @@ impl<'s> Kinds<'s> {
     /// Those of several alternatives, for people.
     pub(super) fn names(branches: &[&Json]) -> String {
         let mut names: Vec<&str> = Vec::new();
-        for kind in branches.iter().flat_map(|branch| Kinds::of(branch).0) {
+        for (format, kind) in branches.iter().flat_map(|&branch| {
+            let format = branch.get("format").and_then(Json::as_str).unwrap_or_default();
+            Kinds::of(branch).0.into_iter().map(move |kind| (format, kind))
+        }) {
             let name = match kind {
+                _ if format == Span::FORMAT => "a duration",
+                _ if format == Size::FORMAT => "a size",
+                _ if format == Location::FORMAT => "a location",
                 "null" => continue,
                 "boolean" => "true or false",
                 "integer" => "a whole number",

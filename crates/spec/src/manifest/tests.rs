@@ -72,7 +72,7 @@ fn what_was_written_parses_to_the_same() {
 #[test]
 fn what_the_server_adds_is_ignored_and_versions_are_kept() {
     let text = "{\"apiVersion\": \"berth.dev/v1\", \"kind\": \"ModelDeployment\", \"metadata\": {\"name\": \"a\",\n\
-                \"generation\": 3, \"resourceVersion\": \"17\", \"creationTimestamp\": \"2026-01-01T00:00:00Z\", \"origin\": \"api\"},\n\
+                \"generation\": 3, \"resourceVersion\": \"17\", \"creationTimestamp\": \"2026-01-01T00:00:00Z\", \"origin\": \"api\", \"deleting\": true},\n\
                 \"spec\": {\"model\": {\"format\": \"onnx\", \"uri\": \"s3://models/a.onnx\"}}, \"status\": {\"phase\": \"Available\"}}";
     let one = parse(text, &context()).expect("right").remove(0);
     assert_eq!(one.resource_version.as_deref(), Some("17"));
@@ -80,123 +80,119 @@ fn what_the_server_adds_is_ignored_and_versions_are_kept() {
 }
 
 /// What is replaced in the full manifest, and by what; then every error it must give, in one line each.
+const WRONG: &[(&str, &str, &[&str])] = &[
+    (
+        "  replicas:",
+        "  replica:",
+        &["iris.yaml:16:3: spec.replica: the field \"replica\" is not known here; did you mean \"replicas\"?"],
+    ),
+    (
+        "    uri: file:iris.onnx\n",
+        "",
+        &["iris.yaml:10:5: spec.model.uri: the field \"uri\" is missing; add `uri: file:iris.onnx`"],
+    ),
+    (
+        "  timeout: 1500ms",
+        "  uri: x",
+        &["iris.yaml:26:3: spec.uri: the field \"uri\" is not known here; it belongs into spec.model"],
+    ),
+    (
+        "max: 2",
+        "max: many",
+        &["iris.yaml:16:27: spec.replicas.max: text where a whole number is expected; write a whole number"],
+    ),
+    (
+        "min: 0",
+        "min: 3",
+        &[
+            "iris.yaml:16:27: spec.replicas.max: max (2) is less than min (3); set max to at least 3, or min to at most 2",
+            "iris.yaml:17:14: spec.idleAfter: idleAfter has no meaning while 3 replicas are always kept; set spec.replicas to {min: 0}, or leave idleAfter out",
+        ],
+    ),
+    (
+        "{min: 0, max: 2}",
+        "[1]",
+        &[
+            "iris.yaml:16:13: spec.replicas: a list where a whole number or a mapping is expected; write a whole number or a mapping",
+        ],
+    ),
+    ("priority: 70", "priority: 101", &["iris.yaml:18:13: spec.priority: 101 is too high; give 1 to 100"]),
+    (
+        "memory: 512MiB",
+        "memory: lots",
+        &["iris.yaml:19:23: spec.resources.memory: \"lots\" is not a size; write for example 512MiB, 1.5GiB or 200MB"],
+    ),
+    (
+        "blue-green",
+        "canary",
+        &["iris.yaml:24:23: spec.rollout.strategy: \"canary\" is not known here; use one of BlueGreen, blue-green"],
+    ),
+    (
+        "recreate",
+        "recreat",
+        &["iris.yaml:24:45: spec.rollout.whenFull: \"recreat\" is not known here; did you mean recreate?"],
+    ),
+    ("version: \"2\"", "version: 2", &["iris.yaml:13:14: spec.model.version: 2 is a number; put it in quotes: \"2\""]),
+    (
+        "datatype: FP32, shape: [-1, 4]",
+        "datatype: fp32, shape: [-1, 4]",
+        &["iris.yaml:14:34: spec.model.inputs[0].datatype: \"fp32\" is not known here; did you mean FP32?"],
+    ),
+    (
+        "uri: file:iris.onnx",
+        "uri: iris.onnx",
+        &[
+            "iris.yaml:11:10: spec.model.uri: \"iris.onnx\" has no scheme; for a file beside the manifest write file:iris.onnx",
+        ],
+    ),
+    (
+        "name: iris\n",
+        "name: Iris\n",
+        &[
+            "iris.yaml:5:9: metadata.name: 'I' is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit; write for example iris",
+        ],
+    ),
+    (
+        "timeout: 1500ms",
+        "timeout: 1500",
+        &["iris.yaml:26:12: spec.timeout: 1500 where a duration is expected; write a duration, for example 30s"],
+    ),
+    (
+        "timeout: 1500ms",
+        "timeout:",
+        &[
+            "iris.yaml:26:10: spec.timeout: nothing is given here; write a duration, for example 30s, or remove the line",
+        ],
+    ),
+    (
+        "ModelDeployment",
+        "Deployment",
+        &["iris.yaml:3:7: kind: \"Deployment\" is not a kind that Berth knows; write kind: ModelDeployment"],
+    ),
+    (
+        "berth.dev/v1",
+        "berth.dev/v2",
+        &[
+            "iris.yaml:2:13: apiVersion: \"berth.dev/v2\" is not an apiVersion that Berth knows; did you mean berth.dev/v1?",
+        ],
+    ),
+    (
+        "priority: 70",
+        "priority: 0\n  prio: 1",
+        &[
+            "iris.yaml:18:13: spec.priority: 0 is too low; give 1 to 100",
+            "iris.yaml:19:3: spec.prio: the field \"prio\" is not known here; did you mean \"priority\"?",
+        ],
+    ),
+];
+
 #[test]
 fn errors_say_where_what_and_what_to_do() {
-    for (from, to, errors) in [
-        (
-            "  replicas:",
-            "  replica:",
-            &["iris.yaml:16:3: spec.replica: the field \"replica\" is not known here; did you mean \"replicas\"?"][..],
-        ),
-        (
-            "    uri: file:iris.onnx\n",
-            "",
-            &["iris.yaml:10:5: spec.model.uri: the field \"uri\" is missing; add `uri: file:iris.onnx`"],
-        ),
-        (
-            "  timeout: 1500ms",
-            "  uri: x",
-            &["iris.yaml:28:3: spec.uri: the field \"uri\" is not known here; it belongs into spec.model"],
-        ),
-        (
-            "max: 2",
-            "max: many",
-            &["iris.yaml:16:27: spec.replicas.max: text where a whole number is expected; write a whole number"],
-        ),
-        (
-            "min: 0",
-            "min: 3",
-            &[
-                "iris.yaml:16:27: spec.replicas.max: max (2) is less than min (3); set max to at least 3, or min to at most 2",
-                "iris.yaml:17:14: spec.idleAfter: idleAfter has no meaning while 3 replicas are always kept; set spec.replicas to {min: 0}, or leave idleAfter out",
-            ],
-        ),
-        (
-            "{min: 0, max: 2}",
-            "[1]",
-            &[
-                "iris.yaml:16:13: spec.replicas: a list where a whole number or a mapping is expected; write a whole number or a mapping",
-            ],
-        ),
-        ("priority: 70", "priority: 101", &["iris.yaml:18:13: spec.priority: 101 is too high; give 1 to 100"]),
-        (
-            "memory: 512MiB",
-            "memory: lots",
-            &[
-                "iris.yaml:19:23: spec.resources.memory: \"lots\" is not a size; write for example 512MiB, 1.5GiB or 200MB",
-            ],
-        ),
-        (
-            "blue-green",
-            "canary",
-            &["iris.yaml:24:23: spec.rollout.strategy: \"canary\" is not known here; use one of BlueGreen, blue-green"],
-        ),
-        (
-            "recreate",
-            "recreat",
-            &["iris.yaml:24:45: spec.rollout.whenFull: \"recreat\" is not known here; did you mean recreate?"],
-        ),
-        (
-            "version: \"2\"",
-            "version: 2",
-            &["iris.yaml:13:14: spec.model.version: 2 is a number where text is expected; put it in quotes: \"2\""],
-        ),
-        (
-            "datatype: FP32, shape: [-1, 4]",
-            "datatype: fp32, shape: [-1, 4]",
-            &["iris.yaml:14:34: spec.model.inputs[0].datatype: \"fp32\" is not known here; did you mean FP32?"],
-        ),
-        (
-            "uri: file:iris.onnx",
-            "uri: iris.onnx",
-            &[
-                "iris.yaml:11:10: spec.model.uri: \"iris.onnx\" has no scheme; for a file beside the manifest write file:iris.onnx",
-            ],
-        ),
-        (
-            "name: iris\n",
-            "name: Iris\n",
-            &[
-                "iris.yaml:5:9: metadata.name: 'I' is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit; write for example iris",
-            ],
-        ),
-        (
-            "timeout: 1500ms",
-            "timeout: 1500",
-            &[
-                "iris.yaml:27:12: spec.timeout: 1500 is a number where text is expected; write a duration, for example 30s",
-            ],
-        ),
-        (
-            "timeout: 1500ms",
-            "timeout:",
-            &["iris.yaml:27:11: spec.timeout: nothing is given here; write text, or remove the line"],
-        ),
-        (
-            "ModelDeployment",
-            "Deployment",
-            &["iris.yaml:3:7: kind: \"Deployment\" is not a kind that this version knows; write kind: ModelDeployment"],
-        ),
-        (
-            "berth.dev/v1",
-            "berth.dev/v2",
-            &[
-                "iris.yaml:2:13: apiVersion: \"berth.dev/v2\" is not a apiVersion that this version knows; did you mean berth.dev/v1?",
-            ],
-        ),
-        (
-            "priority: 70",
-            "priority: 0\n  prio: 1",
-            &[
-                "iris.yaml:18:13: spec.priority: 0 is too low; give 1 to 100",
-                "iris.yaml:19:3: spec.prio: the field \"prio\" is not known here; did you mean \"priority\"?",
-            ],
-        ),
-    ] {
-        let text = FULL.replacen(from, to, 1);
+    for (from, to, errors) in WRONG {
+        let text = FULL.replacen(*from, to, 1);
         let found = parse(&text, &context()).expect_err(to);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(found, errors, "{from} → {to}");
+        assert_eq!(found, *errors, "{from} becomes {to}");
     }
 }
 
@@ -230,8 +226,75 @@ fn the_reference_is_up_to_date() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manifest.md");
     let made = reference_markdown();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &made).expect("docs/manifest.md is written");
+        fs_err::write(&path, &made).expect("docs/manifest.md is written");
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let kept = fs_err::read_to_string(&path).unwrap_or_default();
     assert!(kept == made, "docs/manifest.md is out of date: UPDATE=1 cargo test -p berth-spec reference");
+}
+
+mod properties {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A right manifest of fields that are there or not.
+    fn manifest() -> impl Strategy<Value = serde_json::Value> {
+        let field = |name: &'static str, values: Vec<serde_json::Value>| {
+            proptest::option::of(proptest::sample::select(values)).prop_map(move |value| (name, value))
+        };
+        let fields = (
+            field("replicas", vec![json!(0), json!(3), json!({"min": 0}), json!({"min": 1, "max": 4})]),
+            field("priority", vec![json!(1), json!(100)]),
+            field("resources", vec![json!({}), json!({"memory": "1.5GiB"}), json!({"memory": 4096, "cpu": 0.25})]),
+            field("selector", vec![json!({"matchLabels": {"a": "yes", "b": "1"}, "preferred": {"c": "~"}})]),
+            field("rollout", vec![json!({"strategy": "blue-green", "deadline": "1h30m"}), json!({"whenFull": "wait"})]),
+            field("warmup", vec![json!("off"), json!("generated")]),
+            field("timeout", vec![json!("500ms"), json!("2d")]),
+            field("concurrency", vec![json!({"max": 1}), json!({"queue": 0})]),
+            field("batching", vec![json!({"maxRows": 1, "maxDelay": "0"})]),
+            field("runtime", vec![json!({"threads": 4})]),
+        );
+        ("[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", "[ -~]{0,30}", fields).prop_map(|(name, note, f)| {
+            let mut spec = json!({"model": {"format": "onnx", "uri": "file:a b.onnx"}});
+            for (field, value) in [f.0, f.1, f.2, f.3, f.4, f.5, f.6, f.7, f.8, f.9] {
+                if let Some(value) = value {
+                    spec[field] = value;
+                }
+            }
+            let metadata = json!({"name": name, "annotations": {"note": note}});
+            json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec})
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn right_manifests_read_the_same_as_json_and_as_yaml(raw in manifest()) {
+            let plain = from_value(&raw, &context()).expect("right");
+            prop_assert_eq!(&plain.raw, &raw);
+            let json = serde_json::to_string_pretty(&raw).expect("JSON");
+            let yaml = serde_saphyr::to_string(&raw).expect("YAML");
+            for text in [json, yaml] {
+                let read = parse(&text, &context());
+                prop_assert_eq!(read, Ok(vec![plain.clone()]), "{}", text);
+            }
+        }
+
+        #[test]
+        fn whatever_comes_is_read_or_refused(text in "\\PC{0,200}|[ \n\t:{}\\[\\]&*!,#|>'\"a-f0-9-]{0,200}") {
+            let _ = parse(&text, &context());
+        }
+
+        #[test]
+        fn a_damaged_manifest_is_read_or_refused_with_a_place(
+            at in 0..FULL.len(), length in 0..40_usize, inserted in "[ \n:{}\\[\\]\"'a-z0-9-]{0,12}",
+        ) {
+            let mut text = FULL.to_owned();
+            text.replace_range(at..(at + length).min(FULL.len()), &inserted);
+            for error in parse(&text, &context()).err().unwrap_or_default() {
+                prop_assert!(!error.message.is_empty() && !error.render().is_empty());
+                prop_assert!(error.line > 0, "{}\n{}", error, text);
+            }
+        }
+    }
 }
