@@ -31,10 +31,10 @@ pub use fleet::{
     AliasStatus, AliasView, Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WeightedRevision,
     WorkerSpec, WorkerStatus, WorkerView,
 };
-pub use plan::{PlanStep, PlanView, StepKind, WorkerMemoryChange};
+pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use time::{InvalidTimestamp, Timestamp};
 pub use top::{LatencyMs, ModelTop, TopView};
-pub use watch::{Bookmark, WatchEvent};
+pub use watch::{Bookmark, EventWatch, WatchEvent};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ApplyResult, Kind, Memory};
+use super::{ApplyResult, Kind};
 
 /// What would change if manifests were applied: nothing is changed by asking.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -15,13 +15,22 @@ pub struct PlanView {
     pub kind: String,
     /// What would become of each document.
     pub documents: Vec<ApplyResult>,
-    /// What workers would do, evictions first.
+    /// What workers would do, in the order in which it would begin.
     pub steps: Vec<PlanStep>,
-    /// Memory of every worker that is touched.
+    /// Memory of every worker.
     pub memory: Vec<WorkerMemoryChange>,
-    /// What would be nowhere, and why.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
+    /// Deployments that would not get what they want, and why.
+    pub unplaced: Vec<Unplaced>,
+}
+
+/// A deployment that would not get what it wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Unplaced {
+    /// Which deployment.
+    pub deployment: String,
+    /// Why, for people.
+    pub message: String,
 }
 
 impl Kind for PlanView {
@@ -42,9 +51,9 @@ pub struct PlanStep {
     pub worker: String,
     /// Bytes of memory that it takes or frees.
     pub memory: u64,
-    /// Why, for people; for an eviction, for whom.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
+    /// Of a reload: the revision that it replaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// What a worker would do.
@@ -60,14 +69,18 @@ pub enum StepKind {
     Load,
 }
 
-/// A worker's memory before and after.
+/// A worker's memory before and after, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerMemoryChange {
     /// The worker.
     pub worker: String,
-    /// Now.
-    pub before: Memory,
-    /// Afterwards.
-    pub after: Memory,
+    /// All that models may take.
+    pub total: u64,
+    /// Set aside now.
+    pub before: u64,
+    /// The most on the way: old and new revisions beside each other.
+    pub peak: u64,
+    /// Set aside in the end.
+    pub after: u64,
 }

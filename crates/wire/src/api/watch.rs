@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DeploymentView, ErrorInfo};
+use super::{DeploymentView, ErrorInfo, EventView};
 
 /// What changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -13,11 +13,21 @@ pub enum WatchEvent {
     Added(Box<DeploymentView>),
     /// Its spec or status changed.
     Modified(Box<DeploymentView>),
-    /// It is gone; the object is what was last known of it.
+    /// It is gone; the object has its name and version, and an empty spec.
     Deleted(Box<DeploymentView>),
     /// Nothing changed, but everything up to this version has been told: resume from here.
     Bookmark(Bookmark),
     /// The watch ends; list again and watch from there.
+    Error(ErrorInfo),
+}
+
+/// One line of a watch of events: `GET /v1/events?watch=true`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
+pub enum EventWatch {
+    /// It happened.
+    Added(Box<EventView>),
+    /// The watch ends.
     Error(ErrorInfo),
 }
 

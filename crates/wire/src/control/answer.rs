@@ -202,8 +202,14 @@ impl From<api::PlanView> for v1::PlanResponse {
             documents: all(view.documents),
             steps: all(view.steps),
             memory: all(view.memory),
-            warnings: view.warnings,
+            unplaced: all(view.unplaced),
         }
+    }
+}
+
+impl From<api::Unplaced> for v1::Unplaced {
+    fn from(view: api::Unplaced) -> Self {
+        Self { deployment: view.deployment, message: view.message }
     }
 }
 
@@ -221,14 +227,14 @@ impl From<api::PlanStep> for v1::PlanStep {
             revision: view.revision,
             worker: view.worker,
             memory: view.memory,
-            message: view.message,
+            from: view.from,
         }
     }
 }
 
 impl From<api::WorkerMemoryChange> for v1::WorkerMemoryChange {
     fn from(view: api::WorkerMemoryChange) -> Self {
-        Self { worker: view.worker, before: Some(view.before.into()), after: Some(view.after.into()) }
+        Self { worker: view.worker, total: view.total, before: view.before, peak: view.peak, after: view.after }
     }
 }
 
