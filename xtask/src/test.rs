@@ -55,10 +55,10 @@ fn lints(workspace: &Workspace) -> Result<()> {
 }
 
 fn end_to_end(workspace: &Workspace, engine: &Path, rest: &[String]) -> Result<()> {
-    step("building berth");
-    execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
     let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
+    step("building berth");
+    execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
     step("end-to-end tests with real clients and servers");
     execute(
         Command::new(python.program("python"))

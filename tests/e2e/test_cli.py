@@ -1,0 +1,158 @@
+"""The command line as a new user types it."""
+
+import json
+
+import pytest
+
+from conftest import ARTIFACTS, EXAMPLES, manifest, until
+
+
+def test_get_lists_and_formats(shared):
+    table = shared.run("get", "deployments")
+    assert "iris" in table and "Available" in table
+    assert "worker" in shared.run("get", "deployments", "-o", "wide").lower()
+    listed = json.loads(shared.run("get", "deployments", "-o", "json"))
+    iris = next(item for item in listed["items"] if item["metadata"]["name"] == "iris")
+    assert iris["status"]["replicas"] == {"desired": 1, "ready": 1}
+    assert iris["status"]["observedGeneration"] == iris["metadata"]["generation"] == 1
+    assert {"type", "status", "reason", "message"} <= iris["status"]["conditions"][0].keys()
+    assert json.loads(shared.run("get", "deployment", "iris", "-o", "json"))["metadata"] == iris["metadata"]
+    assert "kind: ModelDeployment" in shared.run("get", "deployment", "iris", "-o", "yaml")
+    for kind in ("workers", "replicas", "revisions", "aliases", "events"):
+        assert shared.run("get", kind).strip(), kind
+        assert json.loads(shared.run("get", kind, "-o", "json"))["items"], kind
+
+
+def test_describe_and_explain(shared):
+    described = shared.run("describe", "deployment", "iris")
+    for word in ("iris", "Available", "onnx", "priority", "Events"):
+        assert word.lower() in described.lower(), word
+    explained = shared.run("explain", "iris")
+    assert "MiB" in explained or "KiB" in explained
+
+
+def test_infer_over_both_protocols(shared):
+    request = str(ARTIFACTS / "iris.json")
+    for protocol in ([], ["--grpc"]):
+        answer = shared.run("infer", "iris", "-f", request, *protocol)
+        assert "label" in answer
+    figures = shared.run("infer", "iris", "-f", request, "--repeat", "200", "--concurrency", "4")
+    assert "p99" in figures + shared.stderr
+
+
+def test_top_once(shared):
+    assert "iris" in shared.run("top", "--once")
+
+
+def test_errors_suggest(shared):
+    shared.run("get", "deployment", "irsi", code=3)
+    assert "iris" in shared.stderr
+    shared.run("get", "deploymints", code=2)
+    assert "deployments" in shared.stderr
+    shared.run("infer", "nobody", "-f", str(ARTIFACTS / "iris.json"), code=3)
+    shared.run("wait", "deployment/diabetes", "--for=Ready=1", code=2)
+    shared.run("wait", "deployment/diabetes", "--for=Available", "--timeout=1s", code=5)
+
+
+def test_plan_changes_nothing(shared):
+    change = manifest("iris", "iris-v2")
+    before = shared.deployment("iris")
+    planned = shared.run("plan", "-f", "-", stdin=json.dumps(change))
+    assert "iris" in planned and ("load" in planned.lower())
+    assert shared.deployment("iris") == before
+
+
+def test_apply_from_folder_and_delete(berth, tmp_path):
+    berth.start()
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.json").write_text(json.dumps(manifest(name)))
+    assert berth.run("apply", "-f", str(folder)).count("created") == 2
+    berth.available("one", "two")
+    berth.run("delete", "deployment", "one")
+    until("one to be gone", lambda: berth.get("/v2/models/one")[0] == 404)
+    berth.run("get", "deployment", "one", code=3)
+    berth.run("delete", "deployment", "one", code=3)
+
+
+def test_validate_points_at_the_place(berth, tmp_path):
+    assert berth.run("validate", "-f", str(EXAMPLES))
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(
+        "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata:\n  name: x\n"
+        "spec:\n  model:\n    format: onnx\n    uri: file:x.onnx\n  replicas:\n    mim: 1\n  priority: 900\n"
+    )
+    berth.run("validate", "-f", str(bad), code=4)
+    for said in ("bad.yaml", "10", "spec.replicas", "min", "priority", "100"):
+        assert said in berth.stderr, said
+    # The API says the same about the same text, with places as data.
+    berth.start()
+    berth.run("apply", "-f", str(bad), code=4)
+    assert "spec.replicas" in berth.stderr
+    status, _, body = berth.control("/v1/validate", "POST", bad.read_bytes(), {"content-type": "application/yaml"})
+    detail = json.loads(body)["error"]["details"][0]
+    assert status in (400, 422) and detail["line"] == 10 and detail["path"].startswith("spec.replicas")
+
+
+def test_no_server_says_how_to_start_one(berth):
+    berth.run("get", "deployments", code=1)
+    assert "berth up" in berth.stderr
+
+
+def test_help_version_and_completions(berth):
+    for command in ("up", "apply", "get", "describe", "explain", "plan", "wait", "infer", "top", "delete", "validate"):
+        assert "xample" in berth.run(command, "--help"), command
+    assert berth.run("version").startswith("berth")
+    for shell in ("bash", "zsh", "fish"):
+        assert "berth" in berth.run("completions", shell)
+
+
+@pytest.mark.parametrize("arguments", [["get"], ["apply"], ["no-such-command"], ["up", "--memory", "much"]])
+def test_usage_errors(berth, arguments):
+    berth.run(*arguments, code=2)
+
+
+def test_control_api_documents_itself(shared):
+    status, _, body = shared.control("/openapi.json")
+    document = json.loads(body)
+    assert status == 200 and "/v1/deployments/{name}" in document["paths"]
+
+
+def test_conflicts_are_told(berth):
+    berth.start()
+    berth.apply(manifest("iris"))
+    stale = {"content-type": "application/json", "if-match": '"1"'}
+    current = berth.deployment("iris")["metadata"]["resourceVersion"]
+    assert str(current) != "1"
+    status, _, body = berth.control("/v1/deployments/iris", "PUT", json.dumps(manifest("iris", priority=60)), stale)
+    assert status in (409, 412), body
+
+
+def test_logs_are_json_with_the_agreed_fields(shared):
+    lines = [json.loads(line) for line in shared.logged().splitlines() if line.startswith("{")]
+    assert lines and all({"timestamp", "component", "level", "event", "context"} <= line.keys() for line in lines)
+    events = {line["event"] for line in lines}
+    assert {"command_dispatched", "model_load_started", "model_load_success"} <= events, sorted(events)
+    started = next(line for line in lines if line["event"] == "model_load_success")
+    assert started["context"]["deployment_id"] in ("iris", "sentiment")
+
+
+def test_metrics_have_the_agreed_names(shared):
+    shared.infer("iris")
+    names = {key.split("{")[0] for key in shared.metrics()}
+    for name in (
+        "worker_inference_requests_total",
+        "worker_inference_duration_seconds_bucket",
+        "worker_models_load_duration_seconds_bucket",
+        "worker_models_loaded_count",
+        "worker_memory_used_bytes",
+        "broker_reconciliation_loop_duration_seconds_bucket",
+        "broker_commands_dispatched_total",
+        "broker_workers_healthy_count",
+        "broker_capacity_total_memory_available",
+        "system_deployments_total_count",
+        "system_models_per_worker_average",
+        "system_capacity_utilization_percent",
+    ):
+        assert name in names, f"{name} is missing among {sorted(names)}"

@@ -1,0 +1,128 @@
+"""Models that are loaded by their first request, within a bound of memory, and make room for others."""
+
+import json
+import socket
+import threading
+import time
+
+from conftest import IRIS, Load, manifest, until
+
+DEMAND = {"min": 0, "max": 1}
+
+
+def claims(name: str, artifact: str = "iris", memory: str = "100MiB", **spec) -> dict:
+    return manifest(name, artifact, replicas=DEMAND, resources={"memory": memory}, **spec)
+
+
+def test_first_request_waits_for_the_load(berth):
+    berth.start()
+    berth.apply(manifest("iris", replicas=DEMAND))
+    assert berth.status("iris")["phase"] == "ScaledDown"
+    # The server is ready: nothing is meant to be resident.
+    assert berth.get("/v2/health/ready")[0] == 200
+    status, answer = berth.infer("iris")
+    assert status == 200 and answer["outputs"][0]["data"] == [0]
+    assert berth.status("iris")["phase"] == "Available"
+    assert berth.metric("berth_gateway_misses_total") == 1
+
+
+def test_many_waiters_one_load(berth):
+    berth.start()
+    berth.apply(manifest("iris", replicas=DEMAND))
+    answers = []
+    callers = [threading.Thread(target=lambda: answers.append(berth.infer("iris")[0])) for _ in range(50)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert answers == [200] * 50
+    loaded = [event for event in json.loads(berth.run("get", "events", "-o", "json"))["items"] if event["reason"] == "Loaded"]
+    assert len(loaded) == 1
+
+
+def test_room_is_made_for_the_least_recently_used(berth):
+    berth.start("--memory", "250MiB")
+    berth.apply(claims("a"), claims("b"), claims("c"))
+    for name in ("a", "b", "a", "c"):
+        assert berth.infer(name)[0] == 200, name
+    ready = lambda: {name: berth.get(f"/v2/models/{name}/ready")[0] == 200 for name in "abc"}
+    until("b to be gone", lambda: not ready()["b"])
+    assert ready() == {"a": True, "b": False, "c": True}
+    assert "evict" in berth.run("get", "events").lower()
+    # The one that had to go comes back as easily.
+    assert berth.infer("b")[0] == 200
+
+
+def test_priority_beats_recency(berth):
+    berth.start("--memory", "250MiB")
+    berth.apply(claims("high", priority=90), claims("low", priority=10), claims("other", priority=50))
+    for name in ("high", "low", "other"):
+        assert berth.infer(name)[0] == 200, name
+    until("low to be gone", lambda: berth.get("/v2/models/low/ready")[0] != 200)
+    assert berth.get("/v2/models/high/ready")[0] == 200
+
+
+def test_residents_are_not_evicted_and_the_refusal_has_a_type(berth):
+    berth.start("--memory", "250MiB")
+    berth.apply(manifest("resident", resources={"memory": "200MiB"}), claims("guest"))
+    berth.available("resident")
+    status, headers, body = berth.post("/v2/models/guest/infer", IRIS)
+    answer = json.loads(body)
+    assert status == 503 and answer["reason"] == "no_capacity" and int(headers["retry-after"]) >= 1, answer
+    # With numbers: what it needs and what there is.
+    assert "100MiB" in answer["error"], answer
+    explained = berth.run("explain", "guest")
+    assert "100MiB" in explained and "50MiB" in explained, explained
+    assert berth.infer("resident")[0] == 200
+
+
+def test_traffic_over_more_models_than_fit_loses_nothing(berth):
+    berth.start("--memory", "350MiB")
+    names = [f"m{i}" for i in range(6)]
+    berth.apply(*(claims(name) for name in names))
+    loads = [Load(berth, name, callers=1) for name in names]
+    for load in loads:
+        load.__enter__()
+    try:
+        for load in loads:
+            load.answered(3)
+    finally:
+        for load in loads:
+            load.__exit__()
+    failures = [failure for load in loads for failure in load.failures()]
+    assert not failures, failures[:3]
+    assert berth.metric("berth_plan_evictions_total") >= 3
+
+
+def test_idle_models_are_paged_out(berth):
+    berth.start()
+    berth.apply(manifest("iris", replicas=DEMAND, idleAfter="1s"))
+    assert berth.infer("iris")[0] == 200
+    until("it to be paged out", lambda: berth.status("iris")["phase"] == "ScaledDown")
+    assert berth.infer("iris")[0] == 200
+
+
+def test_waiters_keep_their_own_deadlines(berth):
+    # A server for artifacts that takes connections and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        berth.start()
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}/slow.onnx"
+        berth.apply(manifest("slow", replicas=DEMAND, model={"uri": uri}))
+        started = time.monotonic()
+        status, headers, body = berth.post("/v2/models/slow/infer", IRIS, {"berth-timeout-ms": "500"})
+        answer = json.loads(body)
+        assert status in (503, 504) and answer["reason"] in ("loading", "deadline"), answer
+        assert 0.4 < time.monotonic() - started < 20
+
+
+def test_a_model_that_cannot_load_says_why(berth, tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"this is not a model")
+    berth.start()
+    berth.apply(manifest("broken", replicas=DEMAND, model={"uri": f"file:{broken}"}))
+    status, _, body = berth.post("/v2/models/broken/infer", IRIS)
+    answer = json.loads(body)
+    assert status == 503 and answer["reason"] == "load_failed", answer
+    status = berth.status("broken")
+    assert status["phase"] == "Failed" and "invalid" in json.dumps(status).lower()
+    assert "broken" in berth.run("describe", "deployment", "broken")
