@@ -1,1 +1,47 @@
-//! Placeholder.
+//! The decisions of Berth, and nothing else: given all that is known, what should be where.
+//!
+//! [`plan`] is a pure function. It does no I/O, reads no clock, draws no random number and cannot fail: "nothing fits"
+//! is a result with its reason. So it can be run dry ([`preview`]), explained ([`report`]), simulated for a year in
+//! seconds, and checked by a second opinion that shares no code with it ([`lint`]).
+//!
+//! ```text
+//! World ──▶ lost ─▶ rollout ─▶ scale ─▶ drain ─▶ place ─▶ route ──▶ Planned
+//!   ▲      (who     (which      (how     (what    (where,  (traffic     │
+//!   │       is       revisions)  many)    leaves)  for whom over what   │
+//!   │       gone)                                  to leave) is ready)  │
+//!   └───────────────────────── World::commit ◀──────────────────────────┘
+//! ```
+//! Reading order: [`record`] is what is remembered of a decision; [`world`] all that is known; [`planned`] the result;
+//! `draft` the plan in the making; then one file per step.
+
+pub mod planned;
+pub mod policy;
+pub mod record;
+pub mod world;
+
+mod draft;
+
+mod claim;
+mod drain;
+mod lost;
+mod place;
+mod rollout;
+mod route;
+mod scale;
+
+mod finish;
+mod step;
+
+pub mod lint;
+pub mod preview;
+pub mod report;
+
+#[cfg(feature = "testing")]
+pub mod fixture;
+
+pub use place::{Rejection, Score};
+pub use planned::{Observed, Planned, Scope};
+pub use policy::Policy;
+pub use record::{Record, Replica, Rollout};
+pub use step::plan;
+pub use world::World;

@@ -1,0 +1,76 @@
+//! How much memory is set aside for a replica, and how it is served.
+//!
+//! The author's word counts most, then what was measured, then what is known of the artifact, then a default.
+//! Accounting is by assignment: what a worker is assigned never claims more than it has. A replica that was taken off
+//! the assignment no longer counts, though the worker may still be draining it; the worker frees before it loads.
+
+use std::sync::Arc;
+
+use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
+
+use crate::{Replica, World, world::Entry};
+
+/// Where a claim comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// The manifest says so.
+    Declared,
+    /// It was measured when it was loaded.
+    Measured,
+    /// From the artifact's size, or from a load that did not fit.
+    Predicted,
+    /// Nothing is known yet.
+    Default,
+}
+
+impl Basis {
+    /// The word for people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Declared => "declared",
+            Self::Measured => "measured",
+            Self::Predicted => "predicted",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// What a revision is expected to take, wherever it is put.
+pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSize, Basis) {
+    if let Some(memory) = revision.memory {
+        return (memory, Basis::Declared);
+    }
+    if let Some(memory) = revision.digest.and_then(|digest| world.measured.get(&digest)) {
+        return (*memory, Basis::Measured);
+    }
+    match entry.learned(&revision.id) {
+        Some(learned) => (learned.memory, learned.basis),
+        None => (world.policy.default_claim, Basis::Default),
+    }
+}
+
+/// What a replica should claim where it is: what was measured there once it is ready; until then what was set aside at
+/// first, or more if its own load taught so. What other replicas teach counts only for new ones: planning for one
+/// deployment must not change another.
+pub(crate) fn of_replica(world: &World, entry: &Entry, revision: &Revision, replica: &Replica) -> ByteSize {
+    if let Some(declared) = revision.memory {
+        return declared;
+    }
+    let residency = world.workers.get(&replica.worker).and_then(|seats| seats.inventory.get(&revision.id));
+    match residency {
+        Some(Residency::Ready(ready)) if ready.measured => ready.memory,
+        _ => entry.learned(&revision.id).map_or(replica.claim, |learned| replica.claim.max(learned.memory)),
+    }
+}
+
+/// How the replicas of a deployment are served.
+pub(crate) fn serving(deployment: &Deployment) -> Arc<Serving> {
+    Arc::new(Serving {
+        deployment: deployment.name.clone(),
+        warmup: deployment.spec.warmup.clone(),
+        concurrency: deployment.spec.concurrency,
+        batching: deployment.spec.batching,
+        drain_timeout: deployment.spec.rollout.drain_timeout,
+    })
+}

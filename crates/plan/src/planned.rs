@@ -1,0 +1,86 @@
+//! What a plan says, and what an observation touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_spec::{
+    AssignmentChange, ByteSize, DeploymentName, Digest, Event, Generation, Route, Time, WorkerId, routes::Readiness,
+};
+
+use crate::{Record, world::Verdict};
+
+/// Which deployments to plan for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them: at start, and after a lost write.
+    All,
+    /// Those that something happened to; the result is the same as for all, sooner.
+    Only(BTreeSet<DeploymentName>),
+}
+
+impl Scope {
+    /// Whether there is nothing to plan for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Only(names) if names.is_empty())
+    }
+}
+
+/// A plan. [`World::commit`](crate::World::commit) it once `records` are stored, then send the rest.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a plan changes nothing until it is committed and sent"]
+pub struct Planned {
+    /// The number of this plan: the last one's where nothing was decided.
+    pub generation: Generation,
+    /// When it was made.
+    pub at: Time,
+    /// Records to store; `None`: to delete.
+    pub records: BTreeMap<DeploymentName, Option<Record>>,
+    /// What to send to workers.
+    pub assignments: BTreeMap<WorkerId, AssignmentChange>,
+    /// Routes that differ from what was last sent.
+    pub routes: Vec<Route>,
+    /// Deployments that were deleted and have left every worker: delete them from the store and tell the gateways.
+    pub gone: Vec<DeploymentName>,
+    /// Whether everything that should be resident is.
+    pub readiness: Readiness,
+    /// What happened, for people.
+    pub events: Vec<Event>,
+    /// When to plan again though nothing happens.
+    pub wake_at: Option<Time>,
+    /// What the world remembers of this plan in memory.
+    pub(crate) notes: BTreeMap<DeploymentName, Note>,
+}
+
+/// What the world remembers of one deployment's last plan, beside its record.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Note {
+    /// Why it has fewer replicas than it wants.
+    pub(crate) verdict: Option<Verdict>,
+    /// It wants more replicas than it has.
+    pub(crate) unplaced: bool,
+    /// When to look again.
+    pub(crate) wake: Option<Time>,
+    /// The fingerprint of the route that was last sent.
+    pub(crate) routed: u64,
+}
+
+impl Planned {
+    /// Whether anything was decided that must be stored before it is sent.
+    #[must_use]
+    pub fn decided(&self) -> bool {
+        !self.records.is_empty() || !self.assignments.is_empty()
+    }
+}
+
+/// What an inventory changed. The world has marked what it touches for the next [`due`](crate::World::due).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Observed {
+    /// The deployments that it touches.
+    pub touched: BTreeSet<DeploymentName>,
+    /// It could not be applied: ask the worker for its whole inventory.
+    pub resync: bool,
+    /// Sizes that were measured, to be stored under the artifact's digest.
+    pub measured: Vec<(Digest, ByteSize)>,
+    /// What happened, for people.
+    pub events: Vec<Event>,
+}

@@ -1,0 +1,126 @@
+//! What is remembered of the decisions about one deployment. The store keeps it, so that a restart goes on where the
+//! last plan stopped; only the controller writes it. A deployment without replicas has none, unless a rollout is stuck.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{ByteSize, Generation, Revision, RevisionId, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+/// The durable part of one deployment's plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The plan's number when this was last changed.
+    pub generation: Generation,
+    /// Which revision serves, and which one is on its way.
+    pub rollout: Rollout,
+    /// Where its replicas are, ordered by revision, then worker; a revision is on a worker at most once.
+    pub replicas: Vec<Replica>,
+    /// The revisions that `replicas` and `rollout` name: an older one is no longer in the deployment.
+    pub revisions: BTreeMap<RevisionId, Arc<Revision>>,
+}
+
+/// One replica that a worker should hold.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Replica {
+    /// Which revision.
+    pub revision: RevisionId,
+    /// Where.
+    pub worker: WorkerId,
+    /// The memory set aside for it.
+    pub claim: ByteSize,
+    /// When it was put there.
+    pub placed: Time,
+}
+
+/// Where a deployment is between two revisions. The transitions are in `rollout.rs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "camelCase")]
+pub enum Rollout {
+    /// The first revision is on its way; nothing has been ready yet.
+    Starting {
+        /// It.
+        revision: RevisionId,
+    },
+    /// One revision, which has been ready.
+    Stable {
+        /// It.
+        revision: RevisionId,
+    },
+    /// `from` serves while `to` is loaded beside it.
+    Surging {
+        /// Serves.
+        from: RevisionId,
+        /// Comes.
+        to: RevisionId,
+        /// Since when.
+        since: Time,
+    },
+    /// There was no room for both and the author chose not to wait: `from` was taken away to make room for `to`.
+    Recreating {
+        /// Served, and serves again if `to` fails.
+        from: RevisionId,
+        /// Comes.
+        to: RevisionId,
+        /// Since when.
+        since: Time,
+    },
+    /// `failed` did not become ready; `serving` goes on until the spec changes.
+    Stuck {
+        /// Serves.
+        serving: RevisionId,
+        /// Is not tried again.
+        failed: RevisionId,
+        /// The generation of the spec that asked for `failed`.
+        generation: Generation,
+        /// Since when.
+        since: Time,
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+impl Rollout {
+    /// The revision that gets the traffic; `None` while nothing has been ready.
+    #[must_use]
+    pub fn serving(&self) -> Option<&RevisionId> {
+        match self {
+            Self::Starting { .. } => None,
+            Self::Stable { revision } => Some(revision),
+            Self::Surging { from, .. } | Self::Recreating { from, .. } => Some(from),
+            Self::Stuck { serving, .. } => Some(serving),
+        }
+    }
+
+    /// The revisions that should have replicas, the serving one first.
+    pub fn live(&self) -> impl Iterator<Item = &RevisionId> {
+        let (first, second) = match self {
+            Self::Starting { revision } | Self::Stable { revision } => (revision, None),
+            Self::Surging { from, to, .. } => (from, Some(to)),
+            Self::Recreating { to, .. } => (to, None),
+            Self::Stuck { serving, .. } => (serving, None),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    /// Every revision that it names, whether it should have replicas or not, except one that failed.
+    pub fn named(&self) -> impl Iterator<Item = &RevisionId> {
+        let kept = match self {
+            Self::Recreating { from, .. } => Some(from),
+            _ => None,
+        };
+        self.live().chain(kept)
+    }
+}
+
+impl Record {
+    /// The replicas of one revision.
+    pub fn of<'a>(&'a self, revision: &'a RevisionId) -> impl Iterator<Item = &'a Replica> {
+        self.replicas.iter().filter(move |replica| replica.revision == *revision)
+    }
+
+    /// The replica of a revision on a worker.
+    #[must_use]
+    pub fn replica(&self, revision: &RevisionId, worker: &WorkerId) -> Option<&Replica> {
+        self.replicas.iter().find(|replica| replica.revision == *revision && replica.worker == *worker)
+    }
+}

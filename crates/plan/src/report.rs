@@ -1,0 +1,8 @@
+//! What people are told: computed from the world whenever somebody asks, never stored.
+
+mod conditions;
+mod explain;
+mod status;
+
+pub use explain::{Explanation, WorkerVerdict, WorkerView, explain};
+pub use status::status;

@@ -1,0 +1,139 @@
+//! All that is known: what people declared, what was decided, what workers and gateways say. The only input of
+//! [`plan`](crate::plan()).
+//!
+//! The setters keep every index that planning needs (who is where, what may be evicted first, who must wake when), so
+//! that planning for one change does not look at the rest. Each of them marks the deployments that it touches;
+//! [`World::due`] hands those out.
+//!
+//! A cold deployment is one [`Entry`] of a few words: what is known of warm ones is in a box beside it.
+
+mod apply;
+mod entry;
+mod observe;
+mod seats;
+mod set;
+mod wake;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_spec::{AssignmentChange, ByteSize, DeploymentName, Digest, Generation, Route, RouteChange, Time, WorkerId};
+
+pub use entry::{LoadFailed, Verdict};
+pub(crate) use entry::{Entry, Warm};
+pub use seats::Liveness;
+pub(crate) use seats::{Rank, Seats};
+
+use crate::{Policy, Record};
+
+/// All that is known.
+#[derive(Debug, Clone)]
+pub struct World {
+    pub(crate) policy: Policy,
+    pub(crate) entries: BTreeMap<DeploymentName, Entry>,
+    pub(crate) workers: BTreeMap<WorkerId, Seats>,
+    /// Sizes that were measured, by content.
+    pub(crate) measured: BTreeMap<Digest, ByteSize>,
+    /// Records whose deployment has not been declared (yet).
+    pub(crate) orphans: BTreeMap<DeploymentName, Record>,
+    /// The number of the last plan.
+    pub(crate) generation: Generation,
+    /// When the first plan was made: a worker that was never seen counts as lost from then.
+    pub(crate) started: Option<Time>,
+    /// Deployments that want more than they have: every plan tries them again.
+    pub(crate) unplaced: BTreeSet<DeploymentName>,
+    /// Deployments that should always be resident.
+    pub(crate) residents: BTreeSet<DeploymentName>,
+    /// Those of `residents` that have no ready replica.
+    pub(crate) missing: BTreeSet<DeploymentName>,
+    /// What something happened to since [`World::due`] was last asked.
+    dirty: BTreeSet<DeploymentName>,
+    /// Something happened that may touch everything.
+    all_dirty: bool,
+    /// When to look at which deployment again.
+    wakes: BTreeSet<(Time, DeploymentName)>,
+}
+
+impl World {
+    /// Nothing is known.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            entries: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            generation: Generation(0),
+            started: None,
+            unplaced: BTreeSet::new(),
+            residents: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            all_dirty: true,
+            wakes: BTreeSet::new(),
+        }
+    }
+
+    /// The number of the last plan that was committed.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What was decided for a deployment, if it has anything.
+    #[must_use]
+    pub fn record(&self, name: &DeploymentName) -> Option<&Record> {
+        self.entries.get(name).and_then(Entry::record)
+    }
+
+    /// What was declared under a name.
+    #[must_use]
+    pub fn deployment(&self, name: &DeploymentName) -> Option<&std::sync::Arc<berth_spec::Deployment>> {
+        self.entries.get(name).map(|entry| &entry.deployment)
+    }
+
+    /// Every deployment, by name.
+    pub fn deployments(&self) -> impl Iterator<Item = &std::sync::Arc<berth_spec::Deployment>> {
+        self.entries.values().map(|entry| &entry.deployment)
+    }
+
+    /// Every worker, by name, those that are only known from records included.
+    pub fn workers(&self) -> impl Iterator<Item = (&WorkerId, &Seats)> {
+        self.workers.iter()
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn worker(&self, id: &WorkerId) -> Option<&Seats> {
+        self.workers.get(id)
+    }
+
+    /// The whole assignment of a worker: what it is sent when it joins or has lost count.
+    #[must_use]
+    pub fn whole_assignment(&self, worker: &WorkerId) -> AssignmentChange {
+        let seats = self.workers.get(worker);
+        AssignmentChange {
+            generation: seats.map_or(self.generation, |seats| seats.sent),
+            base: None,
+            set: seats.map(|seats| seats.in_loading_order()).unwrap_or_default(),
+            unset: Vec::new(),
+        }
+    }
+
+    /// Every route: what a gateway is sent when it joins or has lost count. The caller numbers it.
+    #[must_use]
+    pub fn whole_routes(&self, now: Time) -> RouteChange {
+        RouteChange {
+            seq: 0,
+            whole: true,
+            set: self.entries.values().map(|entry| self.route(entry, now)).collect(),
+            unset: Vec::new(),
+            readiness: self.readiness(),
+        }
+    }
+
+    /// The route of one deployment as things are.
+    fn route(&self, entry: &Entry, now: Time) -> Route {
+        crate::route::derive(self, entry, entry.record(), entry.verdict_at(now))
+    }
+}

@@ -1,0 +1,211 @@
+//! What a plan changes in the world, and the indexes that follow from it.
+
+use berth_spec::{ByteSize, DeploymentName, Placed, Time, WorkerId, routes::Readiness};
+
+use super::{Entry, Rank, World};
+use crate::{Planned, Record, claim, planned::Note};
+
+/// How many deployments that are not ready the readiness names. Halved or doubled: a shorter or longer message.
+const MISSING_NAMED: usize = 5;
+
+impl World {
+    /// Takes a plan over: its records are stored. Must be the plan that was made last from this world.
+    pub fn commit(&mut self, planned: &Planned) {
+        self.started.get_or_insert(planned.at);
+        self.generation = self.generation.max(planned.generation);
+        for (name, record) in &planned.records {
+            match self.entries.get_mut(name) {
+                Some(entry) => {
+                    entry.warm_mut().record.clone_from(record);
+                }
+                None => {
+                    self.orphans.remove(name);
+                }
+            }
+        }
+        for (worker, change) in &planned.assignments {
+            for revision in &change.unset {
+                self.unseat(worker, revision);
+            }
+            for placed in &change.set {
+                self.seat(worker, placed.clone());
+            }
+            if let Some(seats) = self.workers.get_mut(worker) {
+                seats.sent = change.generation;
+            }
+        }
+        for (name, note) in &planned.notes {
+            self.note(name, note, planned.at);
+        }
+        for name in &planned.gone {
+            self.forget(name);
+        }
+    }
+
+    fn note(&mut self, name: &DeploymentName, note: &Note, now: Time) {
+        self.set_wake(name, note.wake);
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.routed = note.routed;
+        if note.verdict.is_some() || entry.warm.is_some() {
+            let warm = entry.warm_mut();
+            warm.verdict.clone_from(&note.verdict);
+            warm.paged_out &= warm.record.is_some();
+        }
+        entry.cool(now);
+        if note.unplaced {
+            self.unplaced.insert(name.clone());
+        } else {
+            self.unplaced.remove(name);
+        }
+        self.refresh_resident(name);
+    }
+
+    /// Puts what a stored record says where it says, instead of what was there.
+    pub(super) fn seat_record(&mut self, name: &DeploymentName, record: Option<Record>) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let deployment = entry.deployment.clone();
+        let before = std::mem::replace(&mut entry.warm_mut().record, record.clone());
+        for replica in before.iter().flat_map(|record| &record.replicas) {
+            self.unseat(&replica.worker, &replica.revision);
+        }
+        let serving = claim::serving(&deployment);
+        for replica in record.iter().flat_map(|record| &record.replicas) {
+            let Some(revision) = record.as_ref().and_then(|record| record.revisions.get(&replica.revision)) else {
+                continue;
+            };
+            let placed = Placed {
+                revision: revision.clone(),
+                claim: replica.claim,
+                urgent: false,
+                serving: std::sync::Arc::clone(&serving),
+            };
+            let sent = record.as_ref().map_or(self.generation, |record| record.generation);
+            self.seat(&replica.worker, placed);
+            if let Some(seats) = self.workers.get_mut(&replica.worker) {
+                seats.sent = seats.sent.max(sent);
+            }
+        }
+    }
+
+    fn seat(&mut self, worker: &WorkerId, placed: Placed) {
+        let revision = placed.revision.id.clone();
+        self.unseat(worker, &revision);
+        let Some(entry) = self.entries.get(revision.deployment()) else { return };
+        let rank =
+            Rank { priority: entry.deployment.spec.priority, last_used: entry.last_used, revision: revision.clone() };
+        let seats = self.workers.entry(worker.clone()).or_default();
+        seats.used += placed.claim;
+        seats.order.insert(rank);
+        seats.assigned.insert(revision, placed);
+    }
+
+    fn unseat(&mut self, worker: &WorkerId, revision: &berth_spec::RevisionId) {
+        let Some(seats) = self.workers.get_mut(worker) else { return };
+        let Some(placed) = seats.assigned.remove(revision) else { return };
+        seats.used -= placed.claim;
+        if let Some(entry) = self.entries.get(revision.deployment()) {
+            let rank = Rank {
+                priority: entry.deployment.spec.priority,
+                last_used: entry.last_used,
+                revision: revision.clone(),
+            };
+            seats.order.remove(&rank);
+        }
+    }
+
+    /// Moves a deployment's replicas in the order of eviction from where they were to where they belong now.
+    pub(super) fn rerank(&mut self, name: &DeploymentName, priority: u8, last_used: Time) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let now = (entry.deployment.spec.priority, entry.last_used);
+        for replica in entry.record().iter().flat_map(|record| &record.replicas) {
+            let Some(seats) = self.workers.get_mut(&replica.worker) else { continue };
+            let revision = replica.revision.clone();
+            if seats.order.remove(&Rank { priority, last_used, revision: revision.clone() }) {
+                seats.order.insert(Rank { priority: now.0, last_used: now.1, revision });
+            }
+        }
+    }
+
+    /// Everything that sits on a worker is looked at again; what wants to sit anywhere always is.
+    pub(super) fn touch_worker(&mut self, worker: &WorkerId) {
+        let Some(seats) = self.workers.get(worker) else { return };
+        let names: std::collections::BTreeSet<DeploymentName> =
+            seats.assigned.keys().map(|revision| revision.deployment().clone()).collect();
+        for name in &names {
+            self.refresh_resident(name);
+        }
+        self.touch_each(&names);
+    }
+
+    /// Keeps `residents` and `missing` true for one deployment.
+    pub(super) fn refresh_resident(&mut self, name: &DeploymentName) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let resident = entry.deployment.spec.replicas.min > 0 && !entry.deployment.deleting;
+        let answers = resident && self.answers(entry.record());
+        set_in(&mut self.residents, name, resident);
+        set_in(&mut self.missing, name, resident && !answers);
+    }
+
+    /// Whether any replica of a record is ready.
+    pub(crate) fn answers(&self, record: Option<&Record>) -> bool {
+        record.is_some_and(|record| {
+            record.replicas.iter().any(|replica| {
+                self.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision))
+            })
+        })
+    }
+
+    /// Whether everything that should be resident is.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Readiness {
+            planned: self.started.is_some(),
+            expected: count(self.residents.len()),
+            ready: count(self.residents.len() - self.missing.len()),
+            missing: self.missing.iter().take(MISSING_NAMED).cloned().collect(),
+        }
+    }
+
+    /// Whether any worker that can be reached says that it holds a revision of the deployment.
+    pub(crate) fn held_anywhere(&self, name: &DeploymentName) -> bool {
+        // Revisions sort by deployment first, so that those of one deployment lie together.
+        self.workers.values().filter(|seats| seats.alive()).any(|seats| {
+            seats.inventory.range(first_of(name)..).next().is_some_and(|(revision, _)| revision.deployment() == name)
+        })
+    }
+
+    /// Forgets a deployment and all indexes of it.
+    pub(super) fn forget(&mut self, name: &DeploymentName) {
+        self.set_wake(name, None);
+        if let Some(Entry { warm: Some(warm), .. }) = self.entries.get(name) {
+            for replica in warm.record.iter().flat_map(|record| record.replicas.clone()).collect::<Vec<_>>() {
+                self.unseat(&replica.worker, &replica.revision);
+            }
+        }
+        self.entries.remove(name);
+        self.residents.remove(name);
+        self.missing.remove(name);
+        self.unplaced.remove(name);
+    }
+
+    /// The memory that may be given out on all workers that can be reached, and what of it is.
+    #[must_use]
+    pub fn memory(&self) -> (ByteSize, ByteSize) {
+        let alive = || self.workers.values().filter(|seats| seats.alive());
+        (alive().map(super::Seats::memory).sum(), alive().map(|seats| seats.used).sum())
+    }
+}
+
+/// The smallest revision that a deployment could have.
+fn first_of(name: &DeploymentName) -> berth_spec::RevisionId {
+    format!("{name}@000000000000").parse().expect("twelve hex digits after a checked name")
+}
+
+fn set_in(set: &mut std::collections::BTreeSet<DeploymentName>, name: &DeploymentName, present: bool) {
+    if present {
+        set.insert(name.clone());
+    } else {
+        set.remove(name);
+    }
+}

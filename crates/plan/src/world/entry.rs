@@ -1,0 +1,166 @@
+//! What is known of one deployment.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{ByteSize, Deployment, FailureCategory, RevisionId, Time, WorkerId};
+
+use crate::{Record, claim::Basis};
+
+/// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) deployment: Arc<Deployment>,
+    /// The revision that `deployment` wants.
+    pub(crate) wanted: RevisionId,
+    /// When a request last came.
+    pub(crate) last_used: Time,
+    /// The fingerprint of the route that was last sent; 0: none.
+    pub(crate) routed: u64,
+    /// What is known beyond that; nothing for a cold one.
+    pub(crate) warm: Option<Box<Warm>>,
+}
+
+/// What is known of a deployment that has replicas, demand or a history of failure.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Warm {
+    pub(crate) record: Option<Record>,
+    /// Requests that are parked.
+    pub(crate) waiting: u32,
+    /// Requests that are being answered.
+    pub(crate) in_flight: u32,
+    /// Somebody asked that it be paged out.
+    pub(crate) paged_out: bool,
+    /// Why the last plan gave it less than it wants.
+    pub(crate) verdict: Option<Verdict>,
+    /// Loads that failed for good, until they are forgotten.
+    pub(crate) failures: BTreeMap<(RevisionId, WorkerId), LoadFailed>,
+    /// What workers let on about a revision's memory.
+    pub(crate) learned: BTreeMap<RevisionId, Learned>,
+    /// When to look again.
+    pub(crate) wake: Option<Time>,
+}
+
+/// What a worker taught about a revision's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Learned {
+    pub(crate) memory: ByteSize,
+    /// Measured, or predicted from the artifact or a load that did not fit.
+    pub(crate) basis: Basis,
+}
+
+/// Why a deployment has fewer replicas than it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// No worker has room, now or by evicting what may be evicted.
+    NoCapacity {
+        /// For people, with numbers.
+        text: String,
+        /// When a request may try again; residents are tried with every plan.
+        until: Time,
+    },
+    /// It was tried wherever it may go, and failed.
+    Failed {
+        /// For people: what went wrong and what to do.
+        text: String,
+        /// When it is tried again.
+        until: Time,
+    },
+}
+
+impl Verdict {
+    /// Until when it holds.
+    #[must_use]
+    pub fn until(&self) -> Time {
+        match self {
+            Self::NoCapacity { until, .. } | Self::Failed { until, .. } => *until,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::NoCapacity { text, .. } | Self::Failed { text, .. } => text,
+        }
+    }
+}
+
+/// A load that failed for good on one worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadFailed {
+    /// What kind.
+    pub category: FailureCategory,
+    /// For people.
+    pub message: String,
+    /// When it is forgotten.
+    pub until: Time,
+}
+
+impl LoadFailed {
+    /// Whether it lies in the artifact, so that no other worker would do better.
+    #[must_use]
+    pub fn everywhere(&self) -> bool {
+        use FailureCategory::{Auth, Checksum, InvalidModel, NotFound, Validation};
+        matches!(self.category, NotFound | Auth | Checksum | InvalidModel | Validation)
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
+        Self { wanted: deployment.revision_id(), deployment, last_used: Time::ZERO, routed: 0, warm: None }
+    }
+
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.warm.as_ref().and_then(|warm| warm.record.as_ref())
+    }
+
+    pub(crate) fn learned(&self, revision: &RevisionId) -> Option<&Learned> {
+        self.warm.as_ref().and_then(|warm| warm.learned.get(revision))
+    }
+
+    pub(crate) fn waiting(&self) -> u32 {
+        self.warm.as_ref().map_or(0, |warm| warm.waiting)
+    }
+
+    pub(crate) fn verdict(&self) -> Option<&Verdict> {
+        self.warm.as_ref().and_then(|warm| warm.verdict.as_ref())
+    }
+
+    /// The verdict, if it still holds.
+    pub(crate) fn verdict_at(&self, now: Time) -> Option<&Verdict> {
+        self.verdict().filter(|verdict| verdict.until() > now)
+    }
+
+    pub(crate) fn warm_mut(&mut self) -> &mut Warm {
+        self.warm.get_or_insert_default()
+    }
+
+    /// The failure that keeps a revision off a worker now: its own there, or one anywhere that lies in the artifact.
+    pub(crate) fn failure(&self, revision: &RevisionId, worker: &WorkerId, now: Time) -> Option<&LoadFailed> {
+        let failures = &self.warm.as_ref()?.failures;
+        failures
+            .iter()
+            .filter(|((failed, at), failure)| {
+                failed == revision && failure.until > now && (at == worker || failure.everywhere())
+            })
+            .map(|(_, failure)| failure)
+            .max_by_key(|failure| failure.until)
+    }
+
+    /// Gives the box back where nothing is in it.
+    pub(crate) fn cool(&mut self, now: Time) {
+        let Some(warm) = &mut self.warm else { return };
+        warm.failures.retain(|_, failure| failure.until > now);
+        let cold = warm.record.is_none()
+            && warm.waiting == 0
+            && warm.in_flight == 0
+            && !warm.paged_out
+            && warm.verdict.is_none()
+            && warm.failures.is_empty()
+            && warm.learned.is_empty()
+            && warm.wake.is_none();
+        if cold {
+            self.warm = None;
+        }
+    }
+}

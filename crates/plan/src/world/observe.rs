@@ -1,0 +1,161 @@
+//! What workers say.
+
+use std::collections::BTreeSet;
+
+use berth_spec::{
+    ByteSize, DeploymentName, Event, Failure, FailureCategory, InventoryChange, Residency, RevisionId, Time, WorkerId,
+    event::Severity,
+};
+
+use super::{LoadFailed, World, entry::Learned};
+use crate::{Observed, claim::Basis};
+
+impl World {
+    /// Takes in what a worker reports. Words of an earlier start of the worker are ignored; a change to an inventory
+    /// that was never whole asks for the whole.
+    pub fn observe(&mut self, change: &InventoryChange, now: Time) -> Observed {
+        let mut observed = Observed::default();
+        let Some(seats) = self.workers.get_mut(&change.worker) else {
+            return Observed { resync: true, ..observed };
+        };
+        let known = seats.info.as_ref().map_or(0, |info| info.incarnation);
+        if change.incarnation != known {
+            return observed;
+        }
+        if !change.whole && !seats.reported {
+            return Observed { resync: true, ..observed };
+        }
+        let mut gone: BTreeSet<RevisionId> = BTreeSet::new();
+        if change.whole {
+            gone.extend(seats.inventory.keys().cloned());
+            seats.reported = true;
+        }
+        // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
+        self.generation = self.generation.max(change.seen);
+        for (revision, residency) in &change.replicas {
+            gone.remove(revision);
+            self.observe_replica(&change.worker, revision, residency.as_ref(), now, &mut observed);
+        }
+        for revision in gone {
+            self.observe_replica(&change.worker, &revision, None, now, &mut observed);
+        }
+        for name in &observed.touched {
+            self.refresh_resident(name);
+        }
+        let touched = std::mem::take(&mut observed.touched);
+        self.touch_each(&touched);
+        observed.touched = touched;
+        observed
+    }
+
+    fn observe_replica(
+        &mut self,
+        worker: &WorkerId,
+        revision: &RevisionId,
+        residency: Option<&Residency>,
+        now: Time,
+        observed: &mut Observed,
+    ) {
+        let Some(seats) = self.workers.get_mut(worker) else { return };
+        let before = match residency {
+            Some(residency) => seats.inventory.insert(revision.clone(), residency.clone()),
+            None => seats.inventory.remove(revision),
+        };
+        let memory = seats.memory();
+        let claim = seats.assigned.get(revision).map(|placed| placed.claim);
+        if before.as_ref() == residency {
+            return;
+        }
+        let name = revision.deployment();
+        let learned = match residency {
+            Some(Residency::Fetching { total: Some(total), .. }) => self.learn_artifact(revision, *total),
+            Some(Residency::Ready(ready)) => {
+                if ready.measured {
+                    self.learn(revision, Learned { memory: ready.memory, basis: Basis::Measured });
+                }
+                if ready.measured && self.measured.insert(ready.digest, ready.memory) != Some(ready.memory) {
+                    observed.measured.push((ready.digest, ready.memory));
+                }
+                if !before.as_ref().is_some_and(Residency::is_ready) {
+                    observed.events.push(loaded(name, worker, now, ready));
+                }
+                true
+            }
+            Some(Residency::Failed(failure)) => {
+                observed.events.push(failed(name, worker, now, failure));
+                self.learn_failure(worker, revision, failure, (claim, memory));
+                true
+            }
+            _ => false,
+        };
+        // Progress of a fetch is for people; it decides nothing.
+        if learned || before.as_ref().map(Residency::as_str) != residency.map(Residency::as_str) {
+            observed.touched.insert(name.clone());
+        }
+    }
+
+    /// The artifact's size says what its memory will be at least, unless it was measured before.
+    fn learn_artifact(&mut self, revision: &RevisionId, total: ByteSize) -> bool {
+        let memory = ByteSize(total.0.saturating_mul(self.policy.memory_per_artifact_percent) / 100);
+        let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
+        known.is_none_or(|known| known.basis == Basis::Predicted && known.memory < memory)
+            && self.learn(revision, Learned { memory, basis: Basis::Predicted })
+    }
+
+    fn learn(&mut self, revision: &RevisionId, learned: Learned) -> bool {
+        let Some(entry) = self.entries.get_mut(revision.deployment()) else { return false };
+        entry.warm_mut().learned.insert(revision.clone(), learned) != Some(learned)
+    }
+
+    fn learn_failure(
+        &mut self,
+        worker: &WorkerId,
+        revision: &RevisionId,
+        failure: &Failure,
+        (claim, memory): (Option<ByteSize>, ByteSize),
+    ) {
+        let until = failure.at + self.policy.failure_memory;
+        if failure.category == FailureCategory::Memory
+            && let Some(claim) = claim
+            && failure.retry_at.is_some()
+        {
+            // It takes more than was set aside, nobody knows how much: double it, up to all that the worker has.
+            let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
+            self.learn(revision, Learned { memory, basis: Basis::Predicted });
+        }
+        if failure.retry_at.is_none()
+            && let Some(entry) = self.entries.get_mut(revision.deployment())
+        {
+            let failed = LoadFailed { category: failure.category, message: failure.message.clone(), until };
+            entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
+        }
+    }
+}
+
+fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &berth_spec::residency::Ready) -> Event {
+    let phases = &ready.phases;
+    let load_ms = phases.fetch_ms + phases.load_ms + phases.validate_ms;
+    Event {
+        at: now,
+        severity: Severity::Normal,
+        reason: "Loaded",
+        message: format!("{name} is ready on {worker}: {} of memory, loaded in {load_ms:.0} ms", ready.memory),
+        deployment: Some(name.clone()),
+        worker: Some(worker.clone()),
+    }
+}
+
+fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure) -> Event {
+    let next = match failure.retry_at {
+        Some(at) => format!("attempt {} failed, next at {at}", failure.attempts),
+        None => format!("given up after {} attempts", failure.attempts),
+    };
+    Event {
+        at: now,
+        severity: Severity::Warning,
+        reason: "LoadFailed",
+        message: format!("{name} could not be loaded on {worker} ({}): {}; {next}", failure.category.as_str(), failure.message),
+        deployment: Some(name.clone()),
+        worker: Some(worker.clone()),
+    }
+}

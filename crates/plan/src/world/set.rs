@@ -1,0 +1,142 @@
+//! What people, the store and gateways say.
+
+use std::sync::Arc;
+
+use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Time, WorkerId, WorkerInfo};
+
+use super::{Entry, Liveness, World};
+use crate::Record;
+
+impl World {
+    /// A deployment was declared or changed.
+    pub fn set_deployment(&mut self, deployment: Arc<Deployment>) {
+        let name = deployment.name.clone();
+        self.touch(&name);
+        let Some(entry) = self.entries.get_mut(&name) else {
+            self.entries.insert(name.clone(), Entry::new(deployment));
+            if let Some(record) = self.orphans.remove(&name) {
+                self.seat_record(&name, Some(record));
+            }
+            self.refresh_resident(&name);
+            return;
+        };
+        if entry.deployment.generation != deployment.generation
+            && let Some(warm) = &mut entry.warm
+        {
+            // Somebody changed something: what failed before may work now.
+            warm.failures.clear();
+            warm.verdict = None;
+        }
+        let reranked = entry.deployment.spec.priority != deployment.spec.priority;
+        entry.wanted = deployment.revision_id();
+        let before = std::mem::replace(&mut entry.deployment, deployment);
+        if reranked {
+            let last_used = self.entries[&name].last_used;
+            self.rerank(&name, before.spec.priority, last_used);
+        }
+        self.refresh_resident(&name);
+    }
+
+    /// Forgets a deployment that was deleted and has no replicas. One that still has some is treated as `deleting`: it
+    /// drains, and is [`gone`](crate::Planned::gone) after that.
+    pub fn remove_deployment(&mut self, name: &DeploymentName) {
+        let Some(entry) = self.entries.get(name) else {
+            self.orphans.remove(name);
+            return;
+        };
+        if entry.record().is_some() || self.held_anywhere(name) {
+            let deleting = Deployment { deleting: true, ..entry.deployment.as_ref().clone() };
+            self.set_deployment(Arc::new(deleting));
+        } else {
+            self.forget(name);
+        }
+    }
+
+    /// What the store holds of a deployment, at start. Deployments and records may come in any order.
+    pub fn set_record(&mut self, name: DeploymentName, record: Option<Record>) {
+        if let Some(record) = &record {
+            self.generation = self.generation.max(record.generation);
+        }
+        if self.entries.contains_key(&name) {
+            self.seat_record(&name, record);
+            self.refresh_resident(&name);
+            self.touch(&name);
+        } else if let Some(record) = record {
+            self.orphans.insert(name, record);
+        } else {
+            self.orphans.remove(&name);
+        }
+    }
+
+    /// A worker joined, came back, or started anew. Its inventory is unknown until it reports the whole of it.
+    pub fn set_worker(&mut self, info: WorkerInfo) {
+        let id = info.id.clone();
+        let seats = self.workers.entry(id.clone()).or_default();
+        if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
+            seats.inventory.clear();
+            seats.reported = false;
+        }
+        seats.info = Some(info);
+        seats.liveness = Liveness::Alive;
+        self.touch_worker(&id);
+    }
+
+    /// Nothing new is put on a worker, or it may be again.
+    pub fn set_cordoned(&mut self, worker: &WorkerId, cordoned: bool) {
+        if let Some(seats) = self.workers.get_mut(worker) {
+            seats.cordoned = cordoned;
+            self.touch_worker(worker);
+        }
+    }
+
+    /// A worker cannot be reached any more.
+    pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
+        if let Some(seats) = self.workers.get_mut(worker)
+            && seats.alive()
+        {
+            seats.liveness = Liveness::Lost { since: now };
+            self.touch_worker(worker);
+        }
+    }
+
+    /// What loading an artifact took, as remembered from earlier.
+    pub fn set_measured(&mut self, digest: Digest, memory: ByteSize) {
+        self.measured.insert(digest, memory);
+    }
+
+    /// What a gateway saw of a deployment's use.
+    pub fn demand(&mut self, demand: &Demand) {
+        let name = &demand.deployment;
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let before = entry.last_used;
+        entry.last_used = before.max(demand.last_used);
+        let moved = entry.last_used != before;
+        if demand.waiting > 0 || demand.in_flight > 0 || entry.warm.is_some() {
+            let warm = entry.warm_mut();
+            let changed = (warm.waiting > 0) != (demand.waiting > 0) || (warm.in_flight > 0) != (demand.in_flight > 0);
+            warm.waiting = demand.waiting;
+            warm.in_flight = demand.in_flight;
+            if demand.waiting > 0 || moved {
+                warm.paged_out = false;
+            }
+            if changed || demand.waiting > 0 {
+                self.touch(name);
+            }
+        }
+        if moved && let Some(entry) = self.entries.get(name) {
+            let priority = entry.deployment.spec.priority;
+            self.rerank(name, priority, before);
+        }
+    }
+
+    /// Somebody asked that an on-demand deployment be paged out now.
+    pub fn page_out(&mut self, name: &DeploymentName) {
+        if let Some(entry) = self.entries.get_mut(name)
+            && entry.deployment.spec.replicas.on_demand()
+            && entry.record().is_some()
+        {
+            entry.warm_mut().paged_out = true;
+            self.touch(name);
+        }
+    }
+}

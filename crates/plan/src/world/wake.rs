@@ -1,0 +1,54 @@
+//! What to plan for, and when.
+
+use std::collections::BTreeSet;
+
+use berth_spec::{DeploymentName, Time};
+
+use super::World;
+use crate::Scope;
+
+impl World {
+    /// What something happened to since this was last asked, and what has to be looked at by `now`. Each is handed out
+    /// once; a plan that is not committed must be made again for [`Scope::All`].
+    pub fn due(&mut self, now: Time) -> Scope {
+        let mut names = std::mem::take(&mut self.dirty);
+        while self.wakes.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, name)) = self.wakes.pop_first() else { break };
+            if let Some(warm) = self.entries.get_mut(&name).and_then(|entry| entry.warm.as_deref_mut()) {
+                warm.wake = None;
+            }
+            names.insert(name);
+        }
+        if std::mem::take(&mut self.all_dirty) { Scope::All } else { Scope::Only(names) }
+    }
+
+    /// When [`World::due`] will have something though nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn touch(&mut self, name: &DeploymentName) {
+        self.dirty.insert(name.clone());
+    }
+
+    pub(super) fn touch_each(&mut self, names: &BTreeSet<DeploymentName>) {
+        self.dirty.extend(names.iter().cloned());
+    }
+
+    /// Looks at a deployment again at `at`.
+    pub(super) fn set_wake(&mut self, name: &DeploymentName, at: Option<Time>) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let before = entry.warm.as_ref().and_then(|warm| warm.wake);
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.wakes.remove(&(before, name.clone()));
+        }
+        entry.warm_mut().wake = at;
+        if let Some(at) = at {
+            self.wakes.insert((at, name.clone()));
+        }
+    }
+}
