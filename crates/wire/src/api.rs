@@ -19,7 +19,7 @@ mod time;
 mod top;
 mod watch;
 
-pub use apply::{Applied, ApplyResult, Outcome};
+pub use apply::{Applied, ApplyResult, Outcome, Validated};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
     RevisionPair,
@@ -74,6 +74,32 @@ pub struct ListMetadata {
     /// There is more: ask again with `continue` set to this.
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
     pub continue_: Option<String>,
+}
+
+/// Whether everything that should be resident answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadinessView {
+    /// Whether it does.
+    pub ready: bool,
+    /// The controller has planned at least once since it started.
+    pub planned: bool,
+    /// Deployments with `replicas.min` of 1 or more.
+    pub expected: u32,
+    /// Those of them that have a ready replica.
+    pub available: u32,
+    /// The first few that have none.
+    pub missing: Vec<String>,
+}
+
+/// Which Berth this is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VersionView {
+    /// The version of the binary.
+    pub version: String,
+    /// The version of the objects: `berth.dev/v1`.
+    pub api_version: String,
 }
 
 /// Name and labels: the metadata of everything but a deployment.

@@ -17,6 +17,18 @@ pub struct Applied {
     pub results: Vec<ApplyResult>,
 }
 
+/// Documents that passed every check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Validated {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `Validated`.
+    pub kind: String,
+    /// The names of the deployments, in their order.
+    pub documents: Vec<String>,
+}
+
 /// What became of one document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
