@@ -27,6 +27,7 @@
 mod answer;
 mod classification;
 pub mod content;
+mod decoded;
 pub mod describe;
 mod element;
 pub mod grpc;
@@ -34,9 +35,11 @@ mod json;
 mod layout;
 mod number;
 mod parameter;
+mod raw;
 mod request;
 mod tensor_data;
 
 pub use answer::{Encoded, encode, error_body};
+pub use decoded::{AnswerForm, Decoded, Options};
 pub use layout::{HEADER_LENGTH, Layout};
-pub use request::{AnswerForm, Decoded, Options, decode};
+pub use request::decode;

@@ -1,18 +1,21 @@
 //! A response becomes a REST body.
 
-use berth_spec::{InferError, InferResponse};
+use std::borrow::Cow;
+
+use berth_spec::{Datatype, InferError, InferResponse, Tensor, tensor::BytesElements};
 use bytes::Bytes;
+use half::{bf16, f16};
 
-use super::AnswerForm;
+use super::{AnswerForm, classification::classify, json::write_string, parameter};
 
-/// An encoded answer: the head, then blobs (binary outputs) that are the model's own buffers, to be written without a copy.
+/// An encoded answer: JSON, then blobs (binary outputs) that are the model's own buffers, to be written without a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// The JSON.
     pub json: Bytes,
     /// Binary outputs, in order. Empty when all is JSON.
     pub blobs: Vec<Bytes>,
-    /// Whether `Inference-Header-Content-Length: json.len()` and `Content-Type: application/octet-stream` go with it.
+    /// Whether `Inference-Header-Content-Length: json.len()` goes with it.
     pub binary: bool,
 }
 
@@ -46,19 +49,172 @@ impl Encoded {
 }
 
 /// Encodes an answer in the form that its caller wanted.
+///
+/// An output of BYTES that is not UTF-8 can only be binary: asking for it as JSON is an invalid request.
 pub fn encode(response: &InferResponse, form: &AnswerForm) -> Result<Encoded, InferError> {
-    let _ = (response, form);
-    Err(InferError::Unsupported("not yet".to_owned()))
+    let mut out = Vec::with_capacity(estimate(response));
+    let mut blobs = Vec::new();
+    let mut binary = false;
+    out.extend_from_slice(b"{\"model_name\":");
+    write_string(&mut out, &response.model_name);
+    out.extend_from_slice(b",\"model_version\":");
+    write_string(&mut out, &response.model_version);
+    if let Some(id) = &response.id {
+        out.extend_from_slice(b",\"id\":");
+        write_string(&mut out, id);
+    }
+    if !response.parameters.is_empty() {
+        out.extend_from_slice(b",\"parameters\":");
+        parameter::write(&mut out, &response.parameters);
+    }
+    out.extend_from_slice(b",\"outputs\":[");
+    for (index, output) in response.outputs.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let output = match form.classification(&output.name) {
+            Some(classes) => Cow::Owned(classify(output, classes)?),
+            None => Cow::Borrowed(output),
+        };
+        write_head(&mut out, &output);
+        if form.is_binary(&output.name) {
+            binary = true;
+            out.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
+            write_int(&mut out, output.data.len());
+            out.push(b'}');
+            blobs.push(output.data.clone());
+        } else {
+            out.extend_from_slice(b",\"data\":[");
+            write_data(&mut out, &output)?;
+            out.push(b']');
+        }
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}");
+    Ok(Encoded { json: out.into(), blobs, binary })
 }
 
-/// The body of an error: `{"error": message}`, with `reason` (a word for machines) beside it.
+/// The body of an error: `{"error": message, "reason": word}`, the word being for machines.
 #[must_use]
 pub fn error_body(message: &str, reason: &str) -> Vec<u8> {
     let mut body = Vec::with_capacity(message.len() + reason.len() + 32);
     body.extend_from_slice(b"{\"error\":");
-    super::json::write_string(&mut body, message);
+    write_string(&mut body, message);
     body.extend_from_slice(b",\"reason\":");
-    super::json::write_string(&mut body, reason);
+    write_string(&mut body, reason);
     body.push(b'}');
     body
+}
+
+/// About how long the JSON will be, so that writing it seldom moves it: numbers take 4 to 20 characters with their comma.
+fn estimate(response: &InferResponse) -> usize {
+    let outputs = response.outputs.iter().map(|output| 96 + output.name.len() + output.data.len() * 3);
+    128 + response.id.as_deref().map_or(0, str::len) + outputs.sum::<usize>()
+}
+
+/// Writes an output up to where its data or parameters come.
+fn write_head(out: &mut Vec<u8>, output: &Tensor) {
+    out.extend_from_slice(b"{\"name\":");
+    write_string(out, &output.name);
+    out.extend_from_slice(b",\"datatype\":\"");
+    out.extend_from_slice(output.datatype.as_str().as_bytes());
+    out.extend_from_slice(b"\",\"shape\":[");
+    for (index, &dimension) in output.shape.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_int(out, dimension);
+    }
+    out.push(b']');
+}
+
+fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// The shortest text that reads back as the same float of its own width.
+fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
+    if value.is_finite() {
+        out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
+    } else {
+        out.extend_from_slice(value.word().as_bytes());
+    }
+}
+
+/// What the two widths share.
+trait Float: Copy {
+    fn is_finite(self) -> bool;
+    /// What stands for a value that is not finite.
+    fn word(self) -> &'static str;
+}
+
+macro_rules! float {
+    ($($float:ty)*) => {$(
+        impl Float for $float {
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
+
+            fn word(self) -> &'static str {
+                match self {
+                    _ if self.is_nan() => "NaN",
+                    _ if self > 0.0 => "Infinity",
+                    _ => "-Infinity",
+                }
+            }
+        }
+    )*};
+}
+
+float!(f32 f64);
+
+fn write_data(out: &mut Vec<u8>, output: &Tensor) -> Result<(), InferError> {
+    let data = &output.data;
+    match output.datatype {
+        Datatype::Bool => each(out, data, |out, [byte]| {
+            out.extend_from_slice(if byte == 0 { b"false" } else { b"true" });
+        }),
+        Datatype::Uint8 => each(out, data, |out, bytes| write_int(out, u8::from_le_bytes(bytes))),
+        Datatype::Uint16 => each(out, data, |out, bytes| write_int(out, u16::from_le_bytes(bytes))),
+        Datatype::Uint32 => each(out, data, |out, bytes| write_int(out, u32::from_le_bytes(bytes))),
+        Datatype::Uint64 => each(out, data, |out, bytes| write_int(out, u64::from_le_bytes(bytes))),
+        Datatype::Int8 => each(out, data, |out, bytes| write_int(out, i8::from_le_bytes(bytes))),
+        Datatype::Int16 => each(out, data, |out, bytes| write_int(out, i16::from_le_bytes(bytes))),
+        Datatype::Int32 => each(out, data, |out, bytes| write_int(out, i32::from_le_bytes(bytes))),
+        Datatype::Int64 => each(out, data, |out, bytes| write_int(out, i64::from_le_bytes(bytes))),
+        Datatype::Fp16 => each(out, data, |out, bytes| write_float(out, f16::from_le_bytes(bytes).to_f32())),
+        Datatype::Bf16 => each(out, data, |out, bytes| write_float(out, bf16::from_le_bytes(bytes).to_f32())),
+        Datatype::Fp32 => each(out, data, |out, bytes| write_float(out, f32::from_le_bytes(bytes))),
+        Datatype::Fp64 => each(out, data, |out, bytes| write_float(out, f64::from_le_bytes(bytes))),
+        Datatype::Bytes => return write_texts(out, output),
+    }
+    Ok(())
+}
+
+/// Writes the elements of `N` bytes each, with commas between them.
+#[inline]
+fn each<const N: usize>(out: &mut Vec<u8>, data: &[u8], mut write: impl FnMut(&mut Vec<u8>, [u8; N])) {
+    let (elements, _) = data.as_chunks::<N>();
+    for (index, &element) in elements.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(out, element);
+    }
+}
+
+fn write_texts(out: &mut Vec<u8>, output: &Tensor) -> Result<(), InferError> {
+    for (index, element) in BytesElements::new(&output.data).enumerate() {
+        let text = str::from_utf8(element.unwrap_or_default()).map_err(|_| {
+            InferError::Invalid(format!(
+                "element {index} of output {:?} is not UTF-8, so JSON cannot carry it: ask for the output with \"binary_data\": true",
+                output.name
+            ))
+        })?;
+        if index > 0 {
+            out.push(b',');
+        }
+        write_string(out, text);
+    }
+    Ok(())
 }

@@ -1,7 +1,22 @@
 //! Content codings: gzip and deflate, both ways, bounded.
 
+use std::io::{self, Read, Write};
+
 use berth_spec::{ByteSize, InferError};
 use bytes::Bytes;
+use flate2::{
+    Compression,
+    bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder},
+    write::{GzEncoder, ZlibEncoder},
+};
+
+/// Answers below this many bytes go as they are: halved, headers of the coding and time are spent on what fits one packet
+/// anyway; doubled, answers of two packets that could be one are not.
+const WORTH_COMPRESSING: usize = 1024;
+
+/// What a decompressed body reserves at first; it grows from there, up to its limit. Larger, and many small requests take
+/// memory that they do not use.
+const FIRST_RESERVED: usize = 64 * 1024;
 
 /// A content coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,22 +25,41 @@ pub enum Coding {
     Identity,
     /// RFC 1952.
     Gzip,
-    /// RFC 1950 (zlib), which is what HTTP calls deflate.
+    /// RFC 1950 (zlib), which is what HTTP calls deflate. Bare RFC 1951, which some clients send under that name, is read too.
     Deflate,
 }
 
 impl Coding {
-    /// From `Content-Encoding`; anything else is unsupported, and the message says what is supported.
+    /// From `Content-Encoding`. Anything else is unsupported; the message says what is supported, and the answer should
+    /// have [`ACCEPTED`] as its `Accept-Encoding`.
     pub fn of_request(content_encoding: Option<&[u8]>) -> Result<Self, InferError> {
-        let _ = content_encoding;
-        Ok(Self::Identity)
+        let Some(name) = content_encoding.map(<[u8]>::trim_ascii) else { return Ok(Self::Identity) };
+        Self::named(name).ok_or_else(|| {
+            InferError::Unsupported(format!(
+                "content encoding {:?} is not supported: use gzip, deflate or none",
+                String::from_utf8_lossy(&name[..name.len().min(32)])
+            ))
+        })
     }
 
-    /// The best that `Accept-Encoding` allows; identity when it is absent.
+    /// The best that `Accept-Encoding` allows: the highest quality, of equals gzip before deflate before identity.
+    /// Identity when it is absent.
     #[must_use]
     pub fn accepted(accept_encoding: Option<&[u8]>) -> Self {
-        let _ = accept_encoding;
-        Self::Identity
+        let entries = accept_encoding.unwrap_or_default().split(|&byte| byte == b',');
+        entries
+            .filter_map(|entry| {
+                let mut parts = entry.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+                let coding = match parts.next()? {
+                    b"*" => Self::Gzip,
+                    name => Self::named(name)?,
+                };
+                let quality = parts.find_map(|part| part.strip_prefix(b"q="));
+                let quality: f32 = quality.map_or(Some(1.0), |text| str::from_utf8(text).ok()?.parse().ok())?;
+                (quality > 0.0 && quality <= 1.0).then(|| ((quality * 1000.0) as u16, coding.preference(), coding))
+            })
+            .max_by_key(|&(quality, preference, _)| (quality, preference))
+            .map_or(Self::Identity, |(_, _, coding)| coding)
     }
 
     /// The value of `Content-Encoding`; `None` for identity.
@@ -37,17 +71,165 @@ impl Coding {
             Self::Deflate => Some("deflate"),
         }
     }
+
+    fn named(name: &[u8]) -> Option<Self> {
+        match name.to_ascii_lowercase().as_slice() {
+            b"" | b"identity" => Some(Self::Identity),
+            b"gzip" | b"x-gzip" => Some(Self::Gzip),
+            b"deflate" => Some(Self::Deflate),
+            _ => None,
+        }
+    }
+
+    const fn preference(self) -> u8 {
+        match self {
+            Self::Identity => 0,
+            Self::Deflate => 1,
+            Self::Gzip => 2,
+        }
+    }
 }
+
+/// The codings that requests may have, for the `Accept-Encoding` of the answer to another one.
+pub const ACCEPTED: &str = "gzip, deflate";
 
 /// The decompressed body, or `TooLarge` as soon as it would have more than `limit` bytes. Identity costs nothing.
 pub fn decompress(body: Bytes, coding: Coding, limit: ByteSize) -> Result<Bytes, InferError> {
-    let _ = (coding, limit);
-    Ok(body)
+    let read = match coding {
+        Coding::Identity if body.len() as u64 <= limit.0 => return Ok(body),
+        Coding::Identity => return Err(too_large(limit)),
+        Coding::Gzip => read_bounded(MultiGzDecoder::new(body.as_ref()), limit),
+        Coding::Deflate if has_zlib_header(&body) => read_bounded(ZlibDecoder::new(body.as_ref()), limit),
+        Coding::Deflate => read_bounded(DeflateDecoder::new(body.as_ref()), limit),
+    };
+    let whole = read.map_err(|error| {
+        let name = coding.name().unwrap_or("identity");
+        InferError::Invalid(format!("the body is not valid {name}: {error}"))
+    })?;
+    if whole.len() as u64 > limit.0 { Err(too_large(limit)) } else { Ok(whole.into()) }
 }
 
-/// The compressed body; identity costs nothing.
+/// The compressed body and its coding: identity for what is small or does not get smaller.
 #[must_use]
-pub fn compress(body: Bytes, coding: Coding) -> Bytes {
-    let _ = coding;
-    body
+pub fn compress(body: Bytes, coding: Coding) -> (Bytes, Coding) {
+    if body.len() < WORTH_COMPRESSING {
+        return (body, Coding::Identity);
+    }
+    let room = Vec::with_capacity(body.len() / 2);
+    let compressed = match coding {
+        Coding::Identity => return (body, coding),
+        Coding::Gzip => write_all(GzEncoder::new(room, Compression::fast()), &body, GzEncoder::finish),
+        Coding::Deflate => write_all(ZlibEncoder::new(room, Compression::fast()), &body, ZlibEncoder::finish),
+    };
+    match compressed {
+        Ok(smaller) if smaller.len() < body.len() => (smaller.into(), coding),
+        _ => (body, Coding::Identity),
+    }
+}
+
+/// Reads one byte more than the limit at most: whether it is there tells whether the limit holds.
+fn read_bounded(decoder: impl Read, limit: ByteSize) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::with_capacity(FIRST_RESERVED.min(usize::try_from(limit.0).unwrap_or(usize::MAX)));
+    decoder.take(limit.0.saturating_add(1)).read_to_end(&mut whole)?;
+    Ok(whole)
+}
+
+fn write_all<W: Write>(
+    mut encoder: W,
+    body: &[u8],
+    finish: impl FnOnce(W) -> io::Result<Vec<u8>>,
+) -> io::Result<Vec<u8>> {
+    encoder.write_all(body)?;
+    finish(encoder)
+}
+
+/// RFC 1950: method 8, and the first two bytes are a multiple of 31.
+fn has_zlib_header(body: &[u8]) -> bool {
+    matches!(body, [method, flags, ..] if method & 0x0F == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
+}
+
+fn too_large(limit: ByteSize) -> InferError {
+    InferError::TooLarge(format!("the body has more than the {limit} that a request may have once decompressed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: ByteSize = ByteSize::mib(1);
+
+    #[test]
+    fn request_codings() {
+        for (header, coding) in [
+            (None, Some(Coding::Identity)),
+            (Some("identity"), Some(Coding::Identity)),
+            (Some(" GZIP "), Some(Coding::Gzip)),
+            (Some("deflate"), Some(Coding::Deflate)),
+            (Some("br"), None),
+            (Some("gzip, gzip"), None),
+        ] {
+            assert_eq!(Coding::of_request(header.map(str::as_bytes)).ok(), coding, "{header:?}");
+        }
+        assert!(matches!(Coding::of_request(Some(b"zstd")), Err(InferError::Unsupported(_))));
+    }
+
+    #[test]
+    fn accepted_codings() {
+        for (header, coding) in [
+            (None, Coding::Identity),
+            (Some(""), Coding::Identity),
+            (Some("gzip, deflate, br"), Coding::Gzip),
+            (Some("deflate"), Coding::Deflate),
+            (Some("gzip;q=0.5, deflate;q=0.9"), Coding::Deflate),
+            (Some("gzip;q=0"), Coding::Identity),
+            (Some("identity, gzip;q=0.5"), Coding::Identity),
+            (Some("*"), Coding::Gzip),
+            (Some("br, zstd"), Coding::Identity),
+            (Some("gzip;q=x"), Coding::Identity),
+        ] {
+            assert_eq!(Coding::accepted(header.map(str::as_bytes)), coding, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn there_and_back() {
+        let body: Bytes = b"0.125,".repeat(1000).into();
+        for wanted in [Coding::Identity, Coding::Gzip, Coding::Deflate] {
+            let (packed, coding) = compress(body.clone(), wanted);
+            assert_eq!(coding, wanted);
+            assert_eq!(decompress(packed, coding, LIMIT).ok(), Some(body.clone()));
+        }
+        assert_eq!(compress(Bytes::from_static(b"small"), Coding::Gzip).1, Coding::Identity);
+    }
+
+    #[test]
+    fn bare_deflate_and_several_gzip_members_are_read() {
+        let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), Compression::fast());
+        bare.write_all(b"bare").expect("a Vec takes everything");
+        let bare = bare.finish().expect("a Vec takes everything");
+        assert_eq!(decompress(bare.into(), Coding::Deflate, LIMIT).ok().as_deref(), Some(b"bare".as_slice()));
+
+        let body: Bytes = b"0.125,".repeat(1000).into();
+        let (member, coding) = compress(body.clone(), Coding::Gzip);
+        let twice = decompress(member.repeat(2).into(), coding, LIMIT);
+        assert_eq!(twice.ok().as_deref(), Some(body.repeat(2).as_slice()));
+    }
+
+    #[test]
+    fn bombs_and_broken_bodies() {
+        let (bomb, coding) = compress(vec![0; 8 << 20].into(), Coding::Gzip);
+        assert!(bomb.len() < 1 << 16);
+        assert!(matches!(decompress(bomb.clone(), coding, LIMIT), Err(InferError::TooLarge(_))));
+        assert!(decompress(bomb.clone(), coding, ByteSize::mib(8)).is_ok(), "exactly the limit is allowed");
+        assert!(matches!(
+            decompress(bomb.slice(..100), coding, LIMIT),
+            Err(InferError::Invalid(_) | InferError::TooLarge(_))
+        ));
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            let broken = decompress(Bytes::from_static(b"\xff\xff not compressed"), coding, LIMIT);
+            assert!(matches!(broken, Err(InferError::Invalid(_))), "{coding:?}");
+        }
+        let large = decompress(vec![0; (1 << 20) + 1].into(), Coding::Identity, LIMIT);
+        assert!(matches!(large, Err(InferError::TooLarge(_))));
+    }
 }

@@ -26,7 +26,8 @@ impl Layout {
         let digits = value.trim_ascii();
         let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
         // Twenty digits overflow u64: what does not parse is out of range like anything beyond the body.
-        let length = str::from_utf8(digits).ok().filter(|_| all_digits).map(|text| text.parse::<usize>().unwrap_or(usize::MAX));
+        let length =
+            str::from_utf8(digits).ok().filter(|_| all_digits).map(|text| text.parse::<usize>().unwrap_or(usize::MAX));
         match length {
             None => Err(InferError::Invalid(format!(
                 "header Inference-Header-Content-Length is {:?}: it must be the number of bytes of the JSON part",

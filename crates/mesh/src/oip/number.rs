@@ -1,1 +1,205 @@
-//! Placeholder.
+//! Numbers: read from JSON into exactly the value that the text means.
+//!
+//! A float is correctly rounded to the width that it is wanted in. Most numbers take Clinger's fast path ("How to read
+//! floating point numbers accurately", 1990): up to 2^53, times or divided by a power of ten up to 10^22, both exact, is one
+//! rounding. What it does not cover goes to the standard library (Eisel–Lemire).
+
+use super::json::{Scanner, Syntax};
+
+/// Powers of ten that a double holds exactly.
+const POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22,
+];
+
+/// Digits that a `u64` holds whatever they are.
+const EXACT_DIGITS: usize = 19;
+
+/// A number as it was written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Number<'a> {
+    /// All of it, for what the fast paths do not cover.
+    text: &'a [u8],
+    negative: bool,
+    /// The digits without point and sign, if `exact`.
+    mantissa: u64,
+    /// The power of ten that the mantissa is multiplied by.
+    exponent: i32,
+    /// The mantissa holds every digit.
+    exact: bool,
+}
+
+/// Why a number is not an integer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotWhole {
+    /// It has a fraction.
+    Fraction,
+    /// It is beyond ±2^127.
+    Huge,
+}
+
+impl<'a> Scanner<'a> {
+    /// Reads a number, by JSON's grammar: no leading zero or plus, digits on both sides of the point.
+    #[inline]
+    pub(super) fn number(&mut self) -> Result<Number<'a>, Syntax> {
+        self.peek();
+        let rest = self.rest();
+        let negative = rest.first() == Some(&b'-');
+        let start = usize::from(negative);
+        let (mut mantissa, mut at) = digits(rest, start, 0);
+        let mut count = at - start;
+        if count == 0 || (count > 1 && rest[start] == b'0') {
+            return Err(self.error("expected a number"));
+        }
+        let mut exponent = 0;
+        if rest.get(at) == Some(&b'.') {
+            let fraction = at + 1;
+            (mantissa, at) = digits(rest, fraction, mantissa);
+            if at == fraction {
+                return Err(self.error("expected a digit after the point of the number"));
+            }
+            count += at - fraction;
+            // A body has fewer than 2^31 bytes; if it ever has not, the number is not exact and this is not used.
+            exponent = -i32::try_from(at - fraction).unwrap_or(i32::MAX);
+        }
+        if let Some(b'e' | b'E') = rest.get(at) {
+            let Some((power, end)) = power(rest, at + 1) else {
+                return Err(self.error("expected a digit in the exponent of the number"));
+            };
+            (exponent, at) = (exponent.saturating_add(power), end);
+        }
+        self.advance(at);
+        Ok(Number { text: &rest[..at], negative, mantissa, exponent, exact: count <= EXACT_DIGITS })
+    }
+}
+
+/// Reads digits from `at` on and appends them to `value` (wrapping: the caller counts them). Returns where they end.
+#[inline]
+fn digits(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
+    while let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let Some(eight) = eight_digits(*eight) else { break };
+        value = value.wrapping_mul(100_000_000).wrapping_add(eight);
+        at += 8;
+    }
+    while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit <= 9) {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        at += 1;
+    }
+    (value, at)
+}
+
+/// The value of eight ASCII digits at once, if they are digits (the multiply-and-shift of Lemire's fast_float).
+#[inline]
+fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
+    let word = u64::from_le_bytes(bytes);
+    let above = word.wrapping_add(0x4646_4646_4646_4646);
+    let below = word.wrapping_sub(0x3030_3030_3030_3030);
+    if (above | below) & 0x8080_8080_8080_8080 != 0 {
+        return None;
+    }
+    let pairs = below.wrapping_mul(10).wrapping_add(below >> 8);
+    let low = (pairs & 0x0000_00FF_0000_00FF).wrapping_mul(0x000F_4240_0000_0064);
+    let high = ((pairs >> 16) & 0x0000_00FF_0000_00FF).wrapping_mul(0x0000_2710_0000_0001);
+    Some(low.wrapping_add(high) >> 32)
+}
+
+/// The power after an `e`, saturating, and where it ends.
+fn power(text: &[u8], mut at: usize) -> Option<(i32, usize)> {
+    let negative = text.get(at) == Some(&b'-');
+    at += usize::from(matches!(text.get(at), Some(b'-' | b'+')));
+    let start = at;
+    let mut power: i32 = 0;
+    while let Some(digit) = text.get(at).filter(|byte| byte.is_ascii_digit()) {
+        power = power.saturating_mul(10).saturating_add(i32::from(digit - b'0'));
+        at += 1;
+    }
+    (at > start).then_some((if negative { -power } else { power }, at))
+}
+
+impl Number<'_> {
+    /// The nearest double; infinite beyond the range.
+    #[inline]
+    pub(super) fn to_f64(self) -> f64 {
+        match self.quick() {
+            Some(value) if self.mantissa <= 1 << 53 => self.signed(value),
+            _ => self.parse(),
+        }
+    }
+
+    /// The nearest single; infinite beyond the range.
+    ///
+    /// The quick double is off by two units in its last place at most. That decides the single, unless the double lies as
+    /// near to the middle between two of them: then the text is read again.
+    #[inline]
+    pub(super) fn to_f32(self) -> f32 {
+        const MIDDLE: u64 = 1 << 28;
+        match self.quick() {
+            Some(value) if (value.to_bits() & ((1 << 29) - 1)).abs_diff(MIDDLE) > 4 => self.signed(value) as f32,
+            _ => self.parse(),
+        }
+    }
+
+    /// The magnitude by one multiplication or division, where the powers of ten allow it. Correctly rounded for mantissas
+    /// up to 2^53.
+    #[inline]
+    fn quick(self) -> Option<f64> {
+        let power = *POWERS.get(self.exponent.unsigned_abs() as usize)?;
+        let mantissa = self.mantissa as f64;
+        self.exact.then_some(if self.exponent < 0 { mantissa / power } else { mantissa * power })
+    }
+
+    #[inline]
+    fn signed(self, magnitude: f64) -> f64 {
+        if self.negative { -magnitude } else { magnitude }
+    }
+
+    #[cold]
+    fn parse<F: std::str::FromStr>(self) -> F
+    where
+        F: Default,
+    {
+        // JSON's grammar is within that of Rust's floats, so this cannot fail.
+        str::from_utf8(self.text).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// Whether it has a point or an exponent.
+    pub(super) fn is_written_as_float(self) -> bool {
+        self.text.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
+    }
+
+    /// The integer that it is, however it is written: `3`, `3.0`, `0.3e1`.
+    #[inline]
+    pub(super) fn to_whole(self) -> Result<i128, NotWhole> {
+        if self.exact && self.exponent == 0 {
+            let magnitude = i128::from(self.mantissa);
+            return Ok(if self.negative { -magnitude } else { magnitude });
+        }
+        self.to_whole_slowly()
+    }
+
+    #[cold]
+    fn to_whole_slowly(self) -> Result<i128, NotWhole> {
+        let mantissa = self.text.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default();
+        let mut digits: Vec<u8> = mantissa.iter().copied().filter(u8::is_ascii_digit).collect();
+        let mut exponent = i64::from(self.exponent);
+        while digits.last() == Some(&b'0') {
+            digits.pop();
+            exponent += 1;
+        }
+        let leading = digits.iter().take_while(|&&digit| digit == b'0').count();
+        let digits = &digits[leading..];
+        if digits.is_empty() {
+            return Ok(0);
+        }
+        if exponent < 0 {
+            return Err(NotWhole::Fraction);
+        }
+        let power = u32::try_from(exponent).ok().and_then(|exponent| 10_i128.checked_pow(exponent));
+        let magnitude = digits
+            .iter()
+            .try_fold(0_i128, |value, &digit| value.checked_mul(10)?.checked_add(i128::from(digit - b'0')))
+            .and_then(|value| value.checked_mul(power?))
+            .ok_or(NotWhole::Huge)?;
+        Ok(if self.negative { -magnitude } else { magnitude })
+    }
+}

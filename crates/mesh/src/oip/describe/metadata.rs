@@ -94,8 +94,5 @@ impl<'a> ModelMetadata<'a> {
 }
 
 fn tensors(specs: &[TensorSpec]) -> Vec<TensorMetadata<'_>> {
-    specs
-        .iter()
-        .map(|spec| TensorMetadata { name: &spec.name, datatype: spec.datatype, shape: &spec.shape })
-        .collect()
+    specs.iter().map(|spec| TensorMetadata { name: &spec.name, datatype: spec.datatype, shape: &spec.shape }).collect()
 }

@@ -1,7 +1,9 @@
 //! The model repository extension: the index, and the bodies of load and unload.
 
 use berth_spec::InferError;
-use berth_wire::oip::{ModelRepositoryParameter, model_repository_parameter::ParameterChoice, repository_index_response};
+use berth_wire::oip::{
+    ModelRepositoryParameter, model_repository_parameter::ParameterChoice, repository_index_response,
+};
 use serde::{Deserialize, Serialize};
 
 /// A model's state in the words of the index.
@@ -94,8 +96,9 @@ pub fn index_ready_only(body: &[u8]) -> Result<bool, InferError> {
     if body.trim_ascii().is_empty() {
         return Ok(false);
     }
-    let body: IndexBody = serde_json::from_slice(body)
-        .map_err(|error| InferError::Invalid(format!("the body of an index request is not {{\"ready\": bool}}: {error}")))?;
+    let body: IndexBody = serde_json::from_slice(body).map_err(|error| {
+        InferError::Invalid(format!("the body of an index request is not {{\"ready\": bool}}: {error}"))
+    })?;
     Ok(body.ready.unwrap_or(false))
 }
 
