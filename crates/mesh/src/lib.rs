@@ -1,3 +1,42 @@
-//! The data plane of Berth.
+//! The data plane of Berth: the entrance for every client of the Open Inference Protocol.
+//!
+//! It decides only what to do with one request: which replica answers it, whether it waits, or why it is refused. What
+//! is loaded where is the controller's business (`berth-plan`); it arrives here as routes.
+//!
+//! ```text
+//!            listener ── HTTP/1.1 and h2c on one port
+//!                │
+//!            ingress ── rest │ grpc          oip: bytes ⇄ requests, pure
+//!                │
+//!  routes ──▶  stack ── find · admit · park · lease · infer · account
+//!     ▲          │  │
+//!  RouteChange   │  └─ miss ─▶ parking ─▶ demand ─▶ GatewayEvent
+//!                ▼
+//!              local ── the replicas of this process
+//! ```
+//!
+//! Read in this order: [`local`] is the seam to the worker, [`config`] the bounds, then the way of a request downwards.
 
+pub mod config;
 pub mod local;
+pub mod oip;
+
+mod gateway;
+mod listener;
+
+mod ingress;
+mod repository;
+mod stack;
+
+mod admit;
+mod demand;
+mod entry;
+mod parking;
+mod routes;
+
+mod latency;
+mod metrics;
+pub mod top;
+
+pub use config::{Config, Limits, SpanHook};
+pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};

@@ -83,6 +83,7 @@ pub struct Statistics {
 #[derive(Default)]
 pub struct LocalReplicas {
     by_revision: HashMap<RevisionId, Arc<Replica>>,
+    inserted: Notify,
 }
 
 impl LocalReplicas {
@@ -91,6 +92,7 @@ impl LocalReplicas {
         let replica =
             Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
         self.by_revision.pin().insert(revision, Arc::clone(&replica));
+        self.inserted.notify_one();
         replica
     }
 
@@ -98,6 +100,12 @@ impl LocalReplicas {
     #[must_use]
     pub fn get(&self, revision: &RevisionId) -> Option<Arc<Replica>> {
         self.by_revision.pin().get(revision).cloned()
+    }
+
+    /// Waits for the next [`insert`](Self::insert); one that came since the last wait counts. For one waiter, the
+    /// gateway: a replica that comes back under a route that never changed must wake who is parked for it.
+    pub async fn inserted(&self) {
+        self.inserted.notified().await;
     }
 
     /// Forgets a replica; leases that are out stay good.
@@ -137,6 +145,12 @@ impl Replica {
         self.state.load(Ordering::Relaxed) & !DRAINING
     }
 
+    /// No new leases are given.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & DRAINING != 0
+    }
+
     /// The right to run one request; `None` once draining has begun: go by the route again.
     #[must_use]
     pub fn acquire(self: &Arc<Self>) -> Option<Lease> {
@@ -154,6 +168,7 @@ impl Replica {
     /// Waits until no lease is out. Meaningful after [`begin_drain`](Self::begin_drain).
     pub async fn drained(&self) {
         loop {
+            // `Notified` counts `notify_waiters` calls from its creation on, so nothing is missed between these two.
             let idle = self.idle.notified();
             if self.in_flight() == 0 {
                 return;

@@ -1,0 +1,135 @@
+//! The door: counts the requests inside, refuses beyond a bound, and closes at shutdown.
+//!
+//! ```text
+//! Open ──close()──→ Closed ──last pass dropped──→ empty
+//! enter() → Pass    enter() → refused
+//! ```
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use berth_spec::{InferError, inference::Shed};
+use tokio::sync::Notify;
+
+/// The high bit of [`Door::state`].
+const CLOSED: u32 = 1 << 31;
+
+/// When to try again after the door was closed: another process has taken over by then.
+const RETRY_ELSEWHERE: Duration = Duration::from_secs(5);
+/// When to try again after too many requests: inferences are short.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// The count of requests inside, with its bound.
+pub(crate) struct Door {
+    max: u32,
+    /// Requests inside, and [`CLOSED`]. One word, so that a request is either counted or refused.
+    state: AtomicU32,
+    empty: Notify,
+}
+
+impl Door {
+    pub(crate) fn new(max: u32) -> Arc<Self> {
+        Arc::new(Self { max: max.min(CLOSED - 1), state: AtomicU32::new(0), empty: Notify::new() })
+    }
+
+    /// Lets one request in.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Pass, InferError> {
+        let before = self.state.fetch_add(1, Ordering::AcqRel);
+        let pass = Pass(Arc::clone(self));
+        if before & CLOSED != 0 {
+            return Err(shutting_down());
+        }
+        if before >= self.max {
+            let message = format!("the server has {before} requests at once and takes no more; try again");
+            return Err(InferError::shed(Shed::QueueFull, message, RETRY_SOON));
+        }
+        Ok(pass)
+    }
+
+    /// Refuses from now on; how many are inside. Idempotent.
+    pub(crate) fn close(&self) -> u32 {
+        let before = self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        self.empty.notify_waiters();
+        before & !CLOSED
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// Requests inside.
+    pub(crate) fn inside(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) & !CLOSED
+    }
+
+    /// Waits until nobody is inside. Meaningful after [`close`](Self::close).
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let mut empty = std::pin::pin!(self.empty.notified());
+            empty.as_mut().enable();
+            if self.inside() == 0 {
+                return;
+            }
+            empty.await;
+        }
+    }
+}
+
+/// The refusal of a server that is stopping.
+pub(crate) fn shutting_down() -> InferError {
+    InferError::shed(Shed::ShuttingDown, "the server is stopping; send the request to another one", RETRY_ELSEWHERE)
+}
+
+/// One request inside.
+pub(crate) struct Pass(Arc<Door>);
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
+        if before == CLOSED | 1 {
+            self.0.empty.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(result: Result<Pass, InferError>) -> &'static str {
+        result.err().map_or("in", |error| error.reason())
+    }
+
+    #[test]
+    fn counts_bounds_and_closes() {
+        let door = Door::new(2);
+        let (first, second) = (door.enter().expect("room"), door.enter().expect("room"));
+        assert_eq!(reason(door.enter()), "queue_full");
+        drop(second);
+        assert_eq!(reason(door.enter()), "in");
+        assert_eq!(door.close(), 1);
+        assert_eq!(reason(door.enter()), "shutting_down");
+        drop(first);
+        assert_eq!(door.inside(), 0);
+    }
+
+    #[tokio::test]
+    async fn emptied_waits_for_the_last() {
+        let door = Door::new(2);
+        let pass = door.enter().expect("room");
+        door.close();
+        let emptied = tokio_test_poll(door.emptied());
+        assert!(!emptied);
+        drop(pass);
+        door.emptied().await;
+    }
+
+    fn tokio_test_poll(future: impl Future<Output = ()>) -> bool {
+        futures::FutureExt::now_or_never(future).is_some()
+    }
+}

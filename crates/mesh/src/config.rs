@@ -1,0 +1,89 @@
+//! Where the gateway listens and what bounds it. Nothing here is read from a file or the environment: whoever builds
+//! the gateway hands it in.
+
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::HeaderMap;
+
+/// Makes the span of one request from its headers: the place to continue a trace that the caller began
+/// (`traceparent`). `None` leaves the request without a span.
+pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Sync>;
+
+/// What a gateway is built from.
+#[derive(Clone)]
+pub struct Config {
+    /// The address for REST and gRPC; port 0 takes a free one, see [`Handle::local_addr`](crate::Handle::local_addr).
+    pub http: SocketAddr,
+    /// The version that the server metadata tells.
+    pub version: String,
+    /// What bounds clients.
+    pub limits: Limits,
+    /// Makes spans of requests; without one only `debug`-level spans are made.
+    pub spans: Option<SpanHook>,
+}
+
+impl Config {
+    /// Defaults for everything but the address.
+    #[must_use]
+    pub fn new(http: SocketAddr) -> Self {
+        Self { http, version: env!("CARGO_PKG_VERSION").to_owned(), limits: Limits::default(), spans: None }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("http", &self.http).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What one client, and all of them together, may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once; further ones wait in the kernel's backlog. Each costs some 30 KiB at rest.
+    /// Halved: fewer idle clients. Doubled: check the limit of open files.
+    pub connections: usize,
+    /// Inferences at once, parked ones included; more are shed with `queue_full`.
+    /// Halved: large fleets of slow clients are shed early. Doubled: more memory under overload.
+    pub requests: u32,
+    /// Requests parked at once over all deployments (each deployment has its own bound in `concurrency.queue`).
+    pub parked: u32,
+    /// Bytes of a request body, before and after decompression. Triton's default.
+    pub body: usize,
+    /// The longest pause between two pieces of a REST request body.
+    /// Halved: clients on bad links are cut. Doubled: a silent client holds its place longer.
+    pub body_idle: Duration,
+    /// The longest that a connection may take to send a request's headers, or rest between two requests.
+    /// Halved: pools of slow clients reconnect often. Doubled: dead connections stay longer.
+    pub header_idle: Duration,
+    /// Bytes of a request's headers.
+    pub headers: usize,
+    /// Bytes of a path with its query.
+    pub uri: usize,
+    /// Streams at once on one HTTP/2 connection.
+    pub streams: u32,
+    /// The longest deadline that a caller may ask for; longer ones are cut to it.
+    pub deadline: Duration,
+    /// How long a load over the model repository protocol may take when the caller sets no deadline.
+    pub load: Duration,
+    /// How long requests have to finish once the gateway is told to stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            requests: 32_768,
+            parked: 8_192,
+            body: 64 << 20,
+            body_idle: Duration::from_secs(15),
+            header_idle: Duration::from_secs(75),
+            headers: 64 << 10,
+            uri: 8 << 10,
+            streams: 1_024,
+            deadline: Duration::from_secs(3_600),
+            load: Duration::from_secs(600),
+            drain: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the controller is told about use: coalesced, once a second, and at once for a miss.
+//!
+//! ```text
+//! request ── first since the last word ──→ listed ──┬─ every second ──→ Demand batch ─→ controller
+//! miss ───── listed, and the flusher is woken ──────┘  (still waiting or in flight: listed again)
+//! ```
+//!
+//! A deployment is listed once however many requests come, so the lock is taken once per deployment and second, and the
+//! list is bounded by the number of deployments.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
+    time::{Duration, SystemTime},
+};
+
+use berth_spec::{Demand, DeploymentName, GatewayEvent, Time};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::entry::Entry;
+
+/// How often use is told. Halved: twice the events for the controller. Doubled: recency is a second coarser.
+const FLUSH: Duration = Duration::from_secs(1);
+/// The most deployments in one event, so that none holds the controller up for long.
+const BATCH: usize = 1_024;
+
+/// Who was used and who is waited for since the controller was told last.
+pub(crate) struct Ledger {
+    listed: Mutex<Vec<Arc<Entry>>>,
+    /// Deployments that a client asked to page out.
+    page_outs: Mutex<Vec<DeploymentName>>,
+    /// A miss or a page-out: do not wait for the tick.
+    urgent: Notify,
+    /// The clocks at the same moment, so that one monotonic reading per request gives both its latency and its time.
+    started: (Instant, u64),
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Arc<Self> {
+        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Arc::new(Self {
+            listed: Mutex::default(),
+            page_outs: Mutex::default(),
+            urgent: Notify::new(),
+            started: (Instant::now(), u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX)),
+        })
+    }
+
+    /// Notes a request.
+    pub(crate) fn touch(&self, entry: &Arc<Entry>, now: Instant) {
+        let usage = &entry.hot().usage;
+        let since = u64::try_from((now - self.started.0).as_nanos()).unwrap_or(u64::MAX);
+        usage.last_used.store(self.started.1.saturating_add(since), Relaxed);
+        usage.requests.fetch_add(1, Relaxed);
+        self.list(entry);
+    }
+
+    /// Notes a request that waits: the controller is told at once.
+    pub(crate) fn demand(&self, entry: &Arc<Entry>, now: Instant) {
+        self.touch(entry, now);
+        self.urgent.notify_one();
+    }
+
+    /// Passes a client's wish on: page this deployment out.
+    pub(crate) fn page_out(&self, name: &DeploymentName) {
+        let mut page_outs = self.page_outs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !page_outs.contains(name) {
+            page_outs.push(name.clone());
+        }
+        drop(page_outs);
+        self.urgent.notify_one();
+    }
+
+    /// The deployments that somebody waits for (and some that were used lately).
+    pub(crate) fn listed(&self) -> Vec<Arc<Entry>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn list(&self, entry: &Arc<Entry>) {
+        let listed = &entry.hot().usage.listed;
+        if !listed.load(Relaxed) && !listed.swap(true, Relaxed) {
+            self.listed.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(entry));
+        }
+    }
+
+    /// Empties the ledger. What is still waited for or in flight is listed again, so that its end is told, too.
+    fn take(&self) -> Vec<GatewayEvent> {
+        let entries = mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
+        let page_outs = mem::take(&mut *self.page_outs.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut events: Vec<_> = page_outs.into_iter().map(GatewayEvent::PageOut).collect();
+        for batch in entries.chunks(BATCH) {
+            let demands = batch.iter().map(|entry| self.word(entry)).collect();
+            events.push(GatewayEvent::Demand(demands));
+        }
+        events
+    }
+
+    fn word(&self, entry: &Arc<Entry>) -> Demand {
+        let hot = entry.hot();
+        // Unlisted first: a request that comes now lists it again rather than being forgotten.
+        hot.usage.listed.store(false, Relaxed);
+        let demand = Demand {
+            deployment: entry.name.clone(),
+            waiting: hot.lot.waiting(),
+            in_flight: hot.usage.in_flight.load(Relaxed),
+            last_used: Time(hot.usage.last_used.load(Relaxed)),
+            requests: hot.usage.requests.swap(0, Relaxed),
+        };
+        if demand.waiting > 0 || demand.in_flight > 0 {
+            self.list(entry);
+        }
+        demand
+    }
+
+    /// Tells the controller until the gateway stops; the last word is told after that. A slow controller slows only
+    /// this down: what happens meanwhile is coalesced.
+    pub(crate) async fn run(&self, events: mpsc::Sender<GatewayEvent>, stopped: CancellationToken) {
+        let mut tick = interval(FLUSH);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let last = tokio::select! {
+                () = self.urgent.notified() => false,
+                _ = tick.tick() => false,
+                () = stopped.cancelled() => true,
+            };
+            for event in self.take() {
+                if events.send(event).await.is_err() {
+                    tracing::debug!("nobody listens to demand any more");
+                    return;
+                }
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}

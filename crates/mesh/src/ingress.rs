@@ -1,0 +1,102 @@
+//! From an HTTP request to an answer, whichever protocol it speaks.
+//!
+//! `application/grpc` goes to the gRPC service, everything else to REST; both on one port, over HTTP/1.1 and HTTP/2. A
+//! panic anywhere below fails its own request and nothing else.
+
+mod body;
+mod fault;
+mod grpc;
+mod path;
+mod reply;
+mod rest;
+mod stream;
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use berth_spec::Class;
+use berth_wire::oip::grpc_inference_service_server::GrpcInferenceServiceServer;
+use futures::FutureExt as _;
+use http::{HeaderMap, Request, Response, header};
+use hyper::body::Incoming;
+use tower_service::Service as _;
+use tracing::Instrument as _;
+
+pub(crate) use self::reply::{ReplyBody, infallible};
+use self::{fault::Fault, grpc::GrpcFace, rest::Rest};
+use crate::{config::SpanHook, stack::Stack};
+
+/// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
+pub(crate) const EXTENSIONS: &[&str] = &[
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "parameters",
+    "statistics",
+];
+
+/// The server's name in its metadata.
+pub(crate) const SERVER: &str = "berth";
+
+/// Answers requests. One per gateway, shared by all connections.
+pub(crate) struct Ingress {
+    rest: Rest,
+    grpc: GrpcInferenceServiceServer<GrpcFace>,
+    spans: Option<SpanHook>,
+}
+
+impl Ingress {
+    pub(crate) fn new(stack: Arc<Stack>, version: Arc<str>, spans: Option<SpanHook>) -> Arc<Self> {
+        // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
+        // hardly shrink. Compressed requests are taken.
+        let grpc = GrpcInferenceServiceServer::new(GrpcFace::new(Arc::clone(&stack), Arc::clone(&version)))
+            .max_decoding_message_size(stack.limits.body)
+            .max_encoding_message_size(usize::MAX)
+            .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
+            .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
+        Arc::new(Self { rest: Rest::new(stack, version), grpc, spans })
+    }
+
+    /// Answers one request; never fails.
+    pub(crate) async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<ReplyBody> {
+        match self.span(request.headers()) {
+            None => self.caught(request).await,
+            Some(span) => Box::pin(self.caught(request).instrument(span)).await,
+        }
+    }
+
+    fn span(&self, headers: &HeaderMap) -> Option<tracing::Span> {
+        match &self.spans {
+            Some(hook) => hook(headers),
+            None => tracing::enabled!(tracing::Level::DEBUG).then(|| tracing::debug_span!("request")),
+        }
+    }
+
+    async fn caught(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let grpc = is_grpc(request.headers());
+        match AssertUnwindSafe(self.answer(request, grpc)).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => {
+                // The panic hook has told where; the payload may hold what a client sent.
+                tracing::error!("a request panicked");
+                let fault = Fault::new(Class::Internal, "internal", "the server failed on this request".to_owned());
+                if grpc { tonic::Status::from(fault).into_http() } else { fault.into_response() }
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
+        if grpc {
+            let Ok(response) = self.grpc.clone().call(request).await;
+            response.map(ReplyBody::Grpc)
+        } else {
+            self.rest.answer(request).await
+        }
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let rest = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}

@@ -1,0 +1,87 @@
+//! What a client is told when there is no answer: the same fault as a REST body or as a gRPC status.
+
+use berth_spec::{Class, InferError, inference::Shed};
+use berth_wire::status::{grpc_code, http_status, retry_after_seconds};
+use http::{HeaderValue, Response, StatusCode, header};
+use tonic::metadata::{MetadataMap, MetadataValue};
+
+use super::reply::{ReplyBody, json};
+use crate::{oip, repository};
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    status: StatusCode,
+    class: Class,
+    reason: &'static str,
+    message: String,
+    /// The verbs that the path has, where the request had another.
+    allow: Option<&'static str>,
+}
+
+impl Fault {
+    pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
+        Self { status: http_status(class), class, reason, message, allow: None }
+    }
+
+    /// No such path.
+    pub(crate) fn no_such_path() -> Self {
+        let message = "no such path; the Open Inference Protocol lives under /v2".to_owned();
+        Self::new(Class::NotFound, "not_found", message)
+    }
+
+    /// The path has other verbs.
+    pub(crate) fn wrong_verb(allow: &'static str) -> Self {
+        let fault = Self::new(Class::Invalid, "method_not_allowed", format!("Method Not Allowed: use {allow}"));
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, allow: Some(allow), ..fault }
+    }
+
+    /// The path is longer than any path here.
+    pub(crate) fn uri_too_long(limit: usize) -> Self {
+        let fault = Self::new(Class::TooLarge, "uri_too_long", format!("paths have at most {limit} bytes"));
+        Self { status: StatusCode::URI_TOO_LONG, ..fault }
+    }
+
+    /// As a REST answer.
+    pub(crate) fn into_response(self) -> Response<ReplyBody> {
+        let mut response = json(self.status, oip::error_body(&self.message, self.reason));
+        let headers = response.headers_mut();
+        if let Some(seconds) = retry_after_seconds(self.class) {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.status == StatusCode::NOT_IMPLEMENTED {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+        }
+        if self.reason == Shed::ShuttingDown.as_str() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<InferError> for Fault {
+    fn from(error: InferError) -> Self {
+        Self::new(error.class(), error.reason(), error.to_string())
+    }
+}
+
+impl From<repository::Error> for Fault {
+    fn from(error: repository::Error) -> Self {
+        Self::new(error.class(), error.reason(), error.to_string())
+    }
+}
+
+impl From<Fault> for tonic::Status {
+    fn from(fault: Fault) -> Self {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("berth-reason", MetadataValue::from_static(fault.reason));
+        if let Some(seconds) = retry_after_seconds(fault.class) {
+            metadata.insert("retry-after", seconds.into());
+        }
+        let code = if fault.reason == "cancelled" { tonic::Code::Cancelled } else { grpc_code(fault.class) };
+        Self::with_metadata(code, fault.message, metadata)
+    }
+}

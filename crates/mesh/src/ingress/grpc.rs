@@ -1,0 +1,250 @@
+//! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
+
+mod refused;
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{Class, InferError};
+use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInferenceService};
+use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
+
+use super::{EXTENSIONS, SERVER, fault::Fault, rest, stream};
+use crate::{
+    metrics::Protocol,
+    oip::{
+        self,
+        describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
+    },
+    repository,
+    stack::{Call, Stack},
+};
+
+/// The most entries of the index in its one gRPC message; REST streams any number.
+/// Doubled: messages beyond the 4 MiB that most clients take.
+const INDEX: usize = 32_768;
+
+/// The gRPC face.
+pub(super) struct GrpcFace {
+    stack: Arc<Stack>,
+    version: Arc<str>,
+}
+
+impl GrpcFace {
+    pub(super) fn new(stack: Arc<Stack>, version: Arc<str>) -> Self {
+        Self { stack, version }
+    }
+}
+
+fn status(error: impl Into<Fault>) -> Status {
+    Status::from(error.into())
+}
+
+/// An empty version is none.
+fn version(version: &str) -> Option<&str> {
+    Some(version).filter(|version| !version.is_empty())
+}
+
+/// How long the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
+fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, InferError> {
+    let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
+    if let Some(value) = text("grpc-timeout") {
+        return grpc_timeout(value).map(Some).ok_or_else(|| {
+            InferError::Invalid(format!("grpc-timeout is {value:?}: it must be up to 8 digits and a unit of HMSmun"))
+        });
+    }
+    Ok(text(rest::TIMEOUT).and_then(|value| value.parse().ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+}
+
+fn grpc_timeout(value: &str) -> Option<Duration> {
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let count: u64 = Some(digits).filter(|digits| (1..=8).contains(&digits.len()))?.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3_600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// One inference; the stream's are no different.
+pub(super) async fn infer(
+    stack: &Stack,
+    mut message: wire::ModelInferRequest,
+    timeout: Option<Duration>,
+) -> Result<(wire::ModelInferResponse, oip::Options), InferError> {
+    let model = std::mem::take(&mut message.model_name);
+    let wanted = std::mem::take(&mut message.model_version);
+    let call = Call { model: &model, version: version(&wanted), protocol: Protocol::Grpc, timeout };
+    let mut admitted = stack.admit(call)?;
+    admitted.received(message.raw_input_contents.iter().map(bytes::Bytes::len).sum());
+    let decoded = oip::grpc::decode(message).map_err(|error| admitted.failed(error))?;
+    admitted.shorten(decoded.options.timeout);
+    let response = admitted.infer(decoded.request).await?;
+    let encoded = oip::grpc::encode(response, &decoded.form).map_err(|error| admitted.failed(error))?;
+    admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
+    Ok((encoded, decoded.options))
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for GrpcFace {
+    async fn server_live(
+        &self,
+        _: Request<wire::ServerLiveRequest>,
+    ) -> Result<Response<wire::ServerLiveResponse>, Status> {
+        Ok(Response::new(wire::ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(
+        &self,
+        _: Request<wire::ServerReadyRequest>,
+    ) -> Result<Response<wire::ServerReadyResponse>, Status> {
+        Ok(Response::new(wire::ServerReadyResponse { ready: self.stack.ready() }))
+    }
+
+    async fn model_ready(
+        &self,
+        request: Request<wire::ModelReadyRequest>,
+    ) -> Result<Response<wire::ModelReadyResponse>, Status> {
+        let asked = request.into_inner();
+        let ready = self.stack.is_ready(&asked.name, version(&asked.version)).map_err(status)?;
+        Ok(Response::new(wire::ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<wire::ServerMetadataRequest>,
+    ) -> Result<Response<wire::ServerMetadataResponse>, Status> {
+        let metadata = ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS };
+        Ok(Response::new(metadata.to_proto()))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<wire::ModelMetadataRequest>,
+    ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
+        let wait = timeout(request.metadata()).map_err(status)?;
+        let asked = request.into_inner();
+        let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
+        let (route, model) = (found.entry.route(), found.replica.model());
+        let versions = route.targets.iter().map(|target| &*target.version).collect();
+        let metadata = ModelMetadata::new(&asked.name, versions, model.platform(), model.signature());
+        Ok(Response::new(metadata.to_proto()))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<wire::ModelInferRequest>,
+    ) -> Result<Response<wire::ModelInferResponse>, Status> {
+        let wait = timeout(request.metadata()).map_err(status)?;
+        match infer(&self.stack, request.into_inner(), wait).await {
+            Ok((response, _)) => Ok(Response::new(response)),
+            Err(error) => Err(status(error)),
+        }
+    }
+
+    type ModelStreamInferStream = stream::Answers;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
+        let errors = stream::Errors::of(request.metadata());
+        Ok(Response::new(stream::answers(Arc::clone(&self.stack), request.into_inner(), errors)))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<wire::ModelConfigRequest>,
+    ) -> Result<Response<wire::ModelConfigResponse>, Status> {
+        let wait = timeout(request.metadata()).map_err(status)?;
+        let asked = request.into_inner();
+        let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
+        let model = found.replica.model();
+        let rows = model.max_batch_rows();
+        let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), rows, Duration::ZERO);
+        Ok(Response::new(config.to_proto()))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<wire::ModelStatisticsRequest>,
+    ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
+        let asked = request.into_inner();
+        let wanted = version(&asked.version);
+        let entries = if asked.name.is_empty() {
+            self.stack.routes.all()
+        } else {
+            let entry = self.stack.find(&asked.name).map_err(status)?;
+            entry.knows(wanted).map_err(|no| status(crate::parking::refusal(&entry, wanted, no)))?;
+            vec![entry]
+        };
+        let loaded: Vec<_> = entries.iter().flat_map(|entry| entry.loaded(wanted)).collect();
+        let stats = loaded.iter().map(|one| ModelStats::new(one.name.as_str(), &one.version, &one.statistics));
+        Ok(Response::new(ModelStatistics { model_stats: stats.collect() }.to_proto()))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<wire::RepositoryIndexRequest>,
+    ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
+        let ready_only = request.into_inner().ready;
+        let mut models = Vec::new();
+        for entry in repository::entries(&self.stack) {
+            repository::index(&entry, ready_only, |row| models.push(row.to_proto()));
+            if models.len() > INDEX {
+                let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
+                return Err(status(Fault::new(Class::TooLarge, "too_large", message)));
+            }
+        }
+        Ok(Response::new(wire::RepositoryIndexResponse { models }))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<wire::RepositoryModelLoadRequest>,
+    ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
+        let wait = timeout(request.metadata()).map_err(status)?;
+        let asked = request.into_inner();
+        let parameters = RepositoryParameters::from_proto(&asked.parameters);
+        repository::load(&self.stack, &asked.model_name, parameters, wait).await.map_err(status)?;
+        Ok(Response::new(wire::RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<wire::RepositoryModelUnloadRequest>,
+    ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
+        let wait = timeout(request.metadata()).map_err(status)?;
+        let asked = request.into_inner();
+        repository::unload(&self.stack, &asked.model_name, wait).await.map_err(status)?;
+        Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
+    }
+
+    refused::methods!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        for (text, expected) in [
+            ("5S", Some(Duration::from_secs(5))),
+            ("250m", Some(Duration::from_millis(250))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3_600))),
+            ("1n", Some(Duration::from_nanos(1))),
+            ("", None),
+            ("S", None),
+            ("123456789S", None),
+            ("5", None),
+            ("-5S", None),
+            ("5é", None),
+        ] {
+            assert_eq!(grpc_timeout(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Paths of the REST face, matched by hand: a split and a match cost less than any router, and there are few of them.
+
+use std::borrow::Cow;
+
+use http::Method;
+
+/// What a path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Endpoint<'a> {
+    Live,
+    Ready,
+    Server,
+    /// The names of all models: not in the protocol, harmless, and asked for by people.
+    List,
+    Model {
+        model: Cow<'a, str>,
+        version: Option<Cow<'a, str>>,
+        what: What,
+    },
+    AllStatistics,
+    Index,
+    Load(Cow<'a, str>),
+    Unload(Cow<'a, str>),
+    /// In the protocol or its extensions, and not here.
+    Unsupported(&'static str),
+}
+
+/// What of a model is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Metadata,
+    Ready,
+    Infer,
+    Config,
+    Statistics,
+}
+
+impl<'a> Endpoint<'a> {
+    /// From a path without its query; one slash at the end is as good as none.
+    pub(super) fn of(path: &'a str) -> Option<Self> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let mut rest = path.strip_prefix("/v2")?.split('/');
+        if rest.next() != Some("") {
+            return None;
+        }
+        let mut segments = [""; 6];
+        let mut count = 0;
+        for segment in rest {
+            *segments.get_mut(count)? = segment;
+            count += 1;
+        }
+        Some(match segments[..count] {
+            [] => Self::Server,
+            ["health", "live"] => Self::Live,
+            ["health", "ready"] => Self::Ready,
+            ["models"] => Self::List,
+            ["models", "stats"] => Self::AllStatistics,
+            ["models", model] => Self::model(model, None, What::Metadata)?,
+            ["models", model, "versions", version] => Self::model(model, Some(version), What::Metadata)?,
+            ["models", model, verb] => Self::verb(model, None, verb)?,
+            ["models", model, "versions", version, verb] => Self::verb(model, Some(version), verb)?,
+            ["repository", "index"] => Self::Index,
+            ["repository", "models", model, "load"] => Self::Load(decode(model)?),
+            ["repository", "models", model, "unload"] => Self::Unload(decode(model)?),
+            ["logging"] => Self::Unsupported("the logging extension"),
+            ["trace", "setting"] | ["models", _, "trace", "setting"] => Self::Unsupported("the trace extension"),
+            ["systemsharedmemory" | "cudasharedmemory", ..] => Self::Unsupported("shared memory"),
+            _ => return None,
+        })
+    }
+
+    fn verb(model: &'a str, version: Option<&'a str>, verb: &str) -> Option<Self> {
+        let what = match verb {
+            "infer" => What::Infer,
+            "ready" => What::Ready,
+            "config" => What::Config,
+            "stats" => What::Statistics,
+            "generate" | "generate_stream" => return Some(Self::Unsupported("the generate extension")),
+            _ => return None,
+        };
+        Self::model(model, version, what)
+    }
+
+    fn model(model: &'a str, version: Option<&'a str>, what: What) -> Option<Self> {
+        let version = match version {
+            Some(version) => Some(decode(version)?),
+            None => None,
+        };
+        Some(Self::Model { model: decode(model)?, version, what })
+    }
+
+    /// The verbs that it has.
+    pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
+        let allowed = match self {
+            Self::Model { what: What::Infer, .. } | Self::Index | Self::Load(_) | Self::Unload(_) => "POST",
+            Self::Unsupported(_) => return Ok(()),
+            _ => "GET, HEAD",
+        };
+        match *method {
+            Method::POST if allowed == "POST" => Ok(()),
+            Method::GET | Method::HEAD if allowed != "POST" => Ok(()),
+            _ => Err(allowed),
+        }
+    }
+}
+
+/// Percent-decodes one segment; `None` where it is not a segment of UTF-8.
+fn decode(segment: &str) -> Option<Cow<'_, str>> {
+    if segment.is_empty() {
+        return None;
+    }
+    if !segment.contains('%') {
+        return Some(Cow::Borrowed(segment));
+    }
+    let nibble = |byte: Option<u8>| char::from(byte?).to_digit(16);
+    let mut bytes = segment.bytes();
+    let mut decoded = Vec::with_capacity(segment.len());
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => u8::try_from(nibble(bytes.next())? * 16 + nibble(bytes.next())?).ok()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(decoded).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model<'a>(model: &'a str, version: Option<&'a str>, what: What) -> Option<Endpoint<'a>> {
+        Some(Endpoint::Model { model: model.into(), version: version.map(Cow::Borrowed), what })
+    }
+
+    #[test]
+    fn paths() {
+        for (path, endpoint) in [
+            ("/v2", Some(Endpoint::Server)),
+            ("/v2/", Some(Endpoint::Server)),
+            ("/v2/health/live", Some(Endpoint::Live)),
+            ("/v2/health/ready/", Some(Endpoint::Ready)),
+            ("/v2/models", Some(Endpoint::List)),
+            ("/v2/models/stats", Some(Endpoint::AllStatistics)),
+            ("/v2/models/iris", model("iris", None, What::Metadata)),
+            ("/v2/models/iris/versions/1", model("iris", Some("1"), What::Metadata)),
+            ("/v2/models/iris/infer", model("iris", None, What::Infer)),
+            ("/v2/models/ir%69s%2d1/versions/a%20b/infer", model("iris-1", Some("a b"), What::Infer)),
+            ("/v2/models/iris/versions/1/ready", model("iris", Some("1"), What::Ready)),
+            ("/v2/models/iris/config", model("iris", None, What::Config)),
+            ("/v2/models/iris/stats", model("iris", None, What::Statistics)),
+            ("/v2/repository/index", Some(Endpoint::Index)),
+            ("/v2/repository/models/iris/load", Some(Endpoint::Load("iris".into()))),
+            ("/v2/repository/models/iris/unload", Some(Endpoint::Unload("iris".into()))),
+            ("/v2/models/iris/generate", Some(Endpoint::Unsupported("the generate extension"))),
+            ("/v2/systemsharedmemory/region/x/register", Some(Endpoint::Unsupported("shared memory"))),
+            ("/", None),
+            ("", None),
+            ("/v2x", None),
+            ("/v1/models", None),
+            ("/v2//health", None),
+            ("/v2/models//infer", None),
+            ("/v2/models/%ff/infer", None),
+            ("/v2/models/a%2/infer", None),
+            ("/v2/models/a/b/c/d/e/f/g/h/i", None),
+        ] {
+            assert_eq!(Endpoint::of(path), endpoint, "{path}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The REST face of the Open Inference Protocol.
+
+mod index;
+mod infer;
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{Class, InferError};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::{
+    EXTENSIONS, SERVER, body,
+    fault::Fault,
+    path::{Endpoint, What},
+    reply::{Reply, ReplyBody, described, empty, json},
+};
+use crate::{
+    entry::Entry,
+    oip::{
+        self,
+        describe::{
+            ModelConfig, ModelMetadata, ModelReady, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata,
+        },
+    },
+    repository,
+    stack::Stack,
+};
+
+/// How long the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
+pub(super) const TIMEOUT: &str = "berth-timeout-ms";
+
+/// The most bytes of a body that only says what to load or list.
+const SMALL_BODY: usize = 64 << 10;
+
+/// The REST face.
+pub(super) struct Rest {
+    stack: Arc<Stack>,
+    version: Arc<str>,
+}
+
+impl Rest {
+    pub(super) fn new(stack: Arc<Stack>, version: Arc<str>) -> Self {
+        Self { stack, version }
+    }
+
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let (head, mut body) = request.into_parts();
+        let endpoint = match self.endpoint(&head) {
+            Ok(endpoint) => endpoint,
+            Err(fault) => {
+                body::discard(body).await;
+                return fault.into_response();
+            }
+        };
+        let reply = match &endpoint {
+            Endpoint::Model { model, version, what: What::Infer } => {
+                infer::infer(&self.stack, &head.headers, &mut body, model, version.as_deref()).await
+            }
+            other => Box::pin(self.describe(&head.headers, &mut body, other)).await,
+        };
+        match reply {
+            Ok(response) => response,
+            Err(fault) => {
+                if !body.is_end_stream() {
+                    body::discard(body).await;
+                }
+                fault.into_response()
+            }
+        }
+    }
+
+    fn endpoint<'a>(&self, head: &'a http::request::Parts) -> Result<Endpoint<'a>, Fault> {
+        let limit = self.stack.limits.uri;
+        if head.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > limit) {
+            return Err(Fault::uri_too_long(limit));
+        }
+        let endpoint = Endpoint::of(head.uri.path()).ok_or_else(Fault::no_such_path)?;
+        endpoint.allows(&head.method).map_err(Fault::wrong_verb)?;
+        Ok(endpoint)
+    }
+
+    /// Everything but inference.
+    async fn describe(&self, headers: &HeaderMap, body: &mut Incoming, endpoint: &Endpoint<'_>) -> Reply {
+        match endpoint {
+            Endpoint::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
+            Endpoint::Ready => self.ready(),
+            Endpoint::Server => {
+                Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
+            }
+            Endpoint::List => Ok(self.list()),
+            Endpoint::Model { model, version, what } => self.model(headers, model, version.as_deref(), *what).await,
+            Endpoint::AllStatistics => Ok(self.statistics(&self.stack.routes.all(), None)),
+            Endpoint::Index => {
+                let body = self.small(body).await?;
+                let ready_only = oip::describe::index_ready_only(&body)?;
+                Ok(index::index(repository::entries(&self.stack), ready_only))
+            }
+            Endpoint::Load(model) => {
+                let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
+                repository::load(&self.stack, model, parameters, timeout(headers)?).await?;
+                Ok(empty())
+            }
+            Endpoint::Unload(model) => {
+                RepositoryParameters::from_json(&self.small(body).await?)?;
+                repository::unload(&self.stack, model, timeout(headers)?).await?;
+                Ok(empty())
+            }
+            Endpoint::Unsupported(what) => {
+                let message = format!("{what} is not supported; GET /v2 lists the extensions that are");
+                Err(Fault::new(Class::Unsupported, "unsupported", message))
+            }
+        }
+    }
+
+    async fn small(&self, body: &mut Incoming) -> Result<Bytes, InferError> {
+        let limits = &self.stack.limits;
+        body::read(body, SMALL_BODY.min(limits.body), limits.body_idle, Instant::now() + limits.body_idle).await
+    }
+
+    fn ready(&self) -> Reply {
+        if self.stack.ready() {
+            return Ok(json(StatusCode::OK, Bytes::from_static(b"{\"ready\":true}")));
+        }
+        let readiness = self.stack.routes.readiness();
+        let message = if self.stack.door.is_closed() {
+            "the server is stopping".to_owned()
+        } else if readiness.planned {
+            let missing: Vec<_> = readiness.missing.iter().map(|name| name.as_str()).collect();
+            format!(
+                "{} of {} deployments that should be resident are ready; missing: {}",
+                readiness.ready,
+                readiness.expected,
+                missing.join(", ")
+            )
+        } else {
+            "the server is starting: nothing has been planned yet".to_owned()
+        };
+        let body = serde_json::json!({ "ready": false, "error": message });
+        Ok(json(StatusCode::SERVICE_UNAVAILABLE, body.to_string()))
+    }
+
+    async fn model(&self, headers: &HeaderMap, model: &str, version: Option<&str>, what: What) -> Reply {
+        match what {
+            What::Ready => {
+                let ready = self.stack.is_ready(model, version)?;
+                let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+                let mut response = described(&ModelReady { name: model, ready });
+                *response.status_mut() = status;
+                Ok(response)
+            }
+            What::Statistics => {
+                let entry = self.stack.find(model)?;
+                entry.knows(version).map_err(|no| crate::parking::refusal(&entry, version, no))?;
+                Ok(self.statistics(&[entry], version))
+            }
+            What::Metadata | What::Config | What::Infer => {
+                let found = self.stack.describe(model, version, timeout(headers)?).await?;
+                let loaded = found.replica.model();
+                if what == What::Config {
+                    let (platform, rows) = (loaded.platform(), loaded.max_batch_rows());
+                    return Ok(described(&ModelConfig::new(model, platform, loaded.signature(), rows, Duration::ZERO)));
+                }
+                let route = found.entry.route();
+                let versions = route.targets.iter().map(|target| &*target.version).collect();
+                Ok(described(&ModelMetadata::new(model, versions, loaded.platform(), loaded.signature())))
+            }
+        }
+    }
+
+    fn list(&self) -> Response<ReplyBody> {
+        let entries = self.stack.routes.all();
+        let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        described(&serde_json::json!({ "models": names }))
+    }
+
+    fn statistics(&self, entries: &[Arc<Entry>], version: Option<&str>) -> Response<ReplyBody> {
+        let loaded: Vec<_> = entries.iter().flat_map(|entry| entry.loaded(version)).collect();
+        let stats =
+            loaded.iter().map(|loaded| ModelStats::new(loaded.name.as_str(), &loaded.version, &loaded.statistics));
+        described(&ModelStatistics { model_stats: stats.collect() })
+    }
+}
+
+/// How long the caller says in the head that it waits.
+fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
+    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
+    let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|millis| *millis > 0);
+    millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(|| {
+        InferError::Invalid(format!("header {TIMEOUT} must be a number of milliseconds above 0, not {value:?}"))
+    })
+}

@@ -1,0 +1,74 @@
+//! A stream of inferences over gRPC, in Triton's form: one answer per request, in the order of the requests.
+//!
+//! Up to [`AHEAD`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
+//! `error_message` and the stream goes on, unless the client asked with `triton_grpc_error: true` for real gRPC errors,
+//! which end it.
+
+use std::{pin::Pin, sync::Arc};
+
+use berth_wire::oip::{
+    InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
+};
+use futures::{Stream, StreamExt as _};
+use tonic::{Status, Streaming, metadata::MetadataMap};
+
+use super::{fault::Fault, grpc};
+use crate::stack::Stack;
+
+/// Requests of one stream that run at once. Halved: one stream keeps a batching model less busy. Doubled: one client
+/// takes more of a model's queue.
+const AHEAD: usize = 16;
+
+/// The answers of a stream.
+pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+/// How a failed inference is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Errors {
+    /// In the answer; the stream goes on.
+    InAnswers,
+    /// As the status that ends the stream.
+    AsStatus,
+}
+
+impl Errors {
+    /// What the client asked for.
+    pub(super) fn of(metadata: &MetadataMap) -> Self {
+        let asked = metadata.get("triton_grpc_error").is_some_and(|value| value.as_encoded_bytes() == b"true");
+        if asked { Self::AsStatus } else { Self::InAnswers }
+    }
+}
+
+/// Answers every request of a stream.
+pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, errors: Errors) -> Answers {
+    let answers = requests.map(move |request| answer(Arc::clone(&stack), request, errors)).buffered(AHEAD);
+    // A status ends a stream; nothing may follow it.
+    Box::pin(answers.scan(false, |ended, answer| {
+        let before = std::mem::replace(ended, *ended || answer.is_err());
+        std::future::ready((!before).then_some(answer))
+    }))
+}
+
+async fn answer(
+    stack: Arc<Stack>,
+    request: Result<ModelInferRequest, Status>,
+    errors: Errors,
+) -> Result<ModelStreamInferResponse, Status> {
+    let request = request?;
+    let id = request.id.clone();
+    match grpc::infer(&stack, request, None).await {
+        Ok((mut response, options)) => {
+            if options.final_response {
+                let last = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
+                response.parameters.insert("triton_final_response".to_owned(), last);
+            }
+            Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })
+        }
+        Err(error) if errors == Errors::AsStatus => Err(Fault::from(error).into()),
+        Err(error) => Ok(ModelStreamInferResponse {
+            error_message: error.to_string(),
+            // The id says which request failed.
+            infer_response: Some(ModelInferResponse { id, ..Default::default() }),
+        }),
+    }
+}

@@ -1,0 +1,192 @@
+//! The port: accepts connections and serves HTTP/1.1 and HTTP/2 (prior knowledge) on them.
+//!
+//! ```text
+//! accepting ──stopping──→ finishing: no new connections; each one ends after its requests in flight
+//!                             │ all ended, or told to cut
+//!                             ▼
+//!                           closed
+//! ```
+//!
+//! An error of one connection, or of accepting one, ends that connection and nothing else.
+
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::Limits,
+    ingress::{Ingress, infallible},
+    metrics::Totals,
+};
+
+/// Connections that wait in the kernel to be accepted. Halved: bursts of new clients see resets. Doubled: nothing;
+/// the kernel cuts it to its own bound.
+const BACKLOG: i32 = 4_096;
+
+/// The pause after the kernel could not give a connection, most often for want of file descriptors.
+/// Halved: a busier loop while it lasts. Doubled: clients wait longer once it is over.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// HTTP/2 flow control: what a client may send ahead. Halved: large tensors wait for window updates. Doubled: more
+/// memory per slow reader.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// How often an idle HTTP/2 connection is asked whether its client still lives, and how long it may take to say so.
+const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Takes the address, so that a failure is told before anything runs.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+    let bind = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restart must not wait for the old process's connections to be forgotten.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(std::net::TcpListener::from(socket))
+    };
+    bind().map_err(named)
+}
+
+/// The port and all its connections.
+pub(crate) struct Listener {
+    pub(crate) listener: TcpListener,
+    pub(crate) ingress: Arc<Ingress>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) limits: Limits,
+    /// Accept no more and let connections end.
+    pub(crate) stopping: CancellationToken,
+    /// End connections now.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Listener {
+    /// Accepts until it is told to stop, then waits for the last connection.
+    pub(crate) async fn run(self) {
+        let connections = TaskTracker::new();
+        let room = Arc::new(Semaphore::new(self.limits.connections));
+        let http = Arc::new(builder(&self.limits, &connections));
+        loop {
+            let accepted = tokio::select! {
+                accepted = accept(&self.listener, &room) => accepted,
+                () = self.stopping.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, permit)) => {
+                    connections.spawn(self.connection(Arc::clone(&http), stream, permit));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+        drop(self.listener);
+        connections.close();
+        connections.wait().await;
+    }
+
+    fn connection(
+        &self,
+        http: Arc<auto::Builder<Tracked>>,
+        stream: TcpStream,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (stopping, cut) = (self.stopping.clone(), self.cut.clone());
+        let (ingress, totals) = (Arc::clone(&self.ingress), Arc::clone(&self.totals));
+        async move {
+            let _permit = permit;
+            let _open = Open::new(&totals);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let ingress = Arc::clone(&ingress);
+                async move { infallible(ingress.serve(request).await) }
+            });
+            let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+            let mut asked = false;
+            let ended = loop {
+                tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => break ended,
+                    () = stopping.cancelled(), if !asked => {
+                        asked = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    () = cut.cancelled() => return,
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        }
+    }
+}
+
+/// Counts an open connection.
+struct Open<'a>(&'a Totals);
+
+impl<'a> Open<'a> {
+    fn new(totals: &'a Totals) -> Self {
+        totals.connections.fetch_add(1, Relaxed);
+        Self(totals)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // Answers are written whole; waiting for more only delays them.
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+/// Spawns the streams of HTTP/2 connections where shutdown waits for them.
+#[derive(Clone)]
+pub(crate) struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}
+
+fn builder(limits: &Limits, connections: &TaskTracker) -> auto::Builder<Tracked> {
+    let mut builder = auto::Builder::new(Tracked(connections.clone()));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_idle)
+        .max_buf_size(limits.headers.max(8 << 10))
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.headers).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
+}

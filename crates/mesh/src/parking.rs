@@ -1,0 +1,180 @@
+//! Where requests wait for a deployment that has no ready replica.
+//!
+//! ```text
+//!            enter (queue not full)          route changed
+//! request ─────────────────────────→ parked ───────────────→ lease? ── yes ──→ goes on
+//!    │ full: queue_full                │  ↑                     │
+//!    ▼                                 │  └──── still a miss ───┤
+//!  shed                 deadline: loading                       └─ refused: no_capacity, load_failed, …
+//! ```
+//!
+//! Any number of waiters is one demand: the first makes the controller be told at once, and as long as somebody waits
+//! it is told again with every flush (`demand`). Every waiter keeps its own deadline. A wake-up is no promise: the
+//! woken request asks for a lease, and parks again if another change came between.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use berth_spec::{InferError, inference::Shed, routes::OnMiss};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    demand::Ledger,
+    entry::{Entry, Leased, NoLease},
+    local::LocalReplicas,
+};
+
+/// When to try again after a queue was full or a load took too long: about a small model's load.
+const RETRY_LOADING: Duration = Duration::from_secs(2);
+/// When to try again if no worker has room, or loading failed: after the plan may have changed.
+const RETRY_STUCK: Duration = Duration::from_secs(15);
+
+/// One deployment's waiting requests.
+#[derive(Default)]
+pub(crate) struct Lot {
+    waiting: AtomicU32,
+    changed: Notify,
+}
+
+/// Requests parked now, over all deployments, and their bound.
+pub(crate) struct Total {
+    parked: AtomicU32,
+    max: u32,
+}
+
+/// A place in a lot; leaving it is dropping it.
+struct Place<'a> {
+    lot: &'a Lot,
+    total: &'a Total,
+}
+
+impl Total {
+    pub(crate) fn new(max: u32) -> Self {
+        Self { parked: AtomicU32::new(0), max }
+    }
+}
+
+impl Lot {
+    /// Requests parked here.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Lets every waiter look at the route again.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves at the next change of the route after it was first polled or enabled.
+    pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+
+    fn enter<'a>(&'a self, queue: u32, total: &'a Total) -> Option<Place<'a>> {
+        let here = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let everywhere = total.parked.fetch_add(1, Ordering::Relaxed);
+        let place = Place { lot: self, total };
+        (here < queue && everywhere < total.max).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.lot.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.total.parked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What parking works with.
+pub(crate) struct Parking {
+    pub(crate) replicas: Arc<LocalReplicas>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) total: Total,
+}
+
+impl Parking {
+    /// A lease now, or as soon as one can be had before `deadline`. Anything else is an error of the right kind.
+    pub(crate) async fn lease(
+        &self,
+        entry: &Arc<Entry>,
+        version: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Leased, InferError> {
+        match entry.lease(version, &self.replicas) {
+            Ok(leased) => Ok(leased),
+            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park(entry, version, deadline)).await,
+            Err(no) => {
+                if matches!(no, NoLease::Miss(_)) {
+                    entry.hot().stats.miss();
+                    self.ledger.touch(entry, Instant::now());
+                }
+                Err(refusal(entry, version, no))
+            }
+        }
+    }
+
+    async fn park(&self, entry: &Arc<Entry>, version: Option<&str>, deadline: Instant) -> Result<Leased, InferError> {
+        let hot = entry.hot();
+        hot.stats.miss();
+        let queue = entry.route().concurrency.queue;
+        let Some(_place) = hot.lot.enter(queue, &self.total) else {
+            let message =
+                format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
+            return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
+        };
+        self.ledger.demand(entry, Instant::now());
+        loop {
+            // Listen first, look second: a change between the two must not be slept through.
+            let mut changed = std::pin::pin!(hot.lot.changed());
+            changed.as_mut().enable();
+            match entry.lease(version, &self.replicas) {
+                Ok(leased) => return Ok(leased),
+                Err(NoLease::Miss(OnMiss::Park)) => {}
+                Err(no) => return Err(refusal(entry, version, no)),
+            }
+            if timeout_at(deadline, changed).await.is_err() {
+                let message = format!("model {:?} is still loading; try again", entry.name.as_str());
+                return Err(InferError::shed(Shed::Loading, message, RETRY_LOADING));
+            }
+        }
+    }
+}
+
+/// The error for people and machines of a request that got no lease and will not wait.
+pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> InferError {
+    let name = entry.name.as_str();
+    match no {
+        NoLease::Gone => InferError::NotFound(format!("model {name:?} was deleted")),
+        NoLease::NoSuchVersion => {
+            let version = version.unwrap_or_default();
+            let known: Vec<_> = entry.route().targets.iter().map(|target| target.version.to_string()).collect();
+            InferError::NotFound(format!("model {name:?} has no version {version:?}; it has {known:?}"))
+        }
+        NoLease::VersionNotReady => {
+            let version = version.unwrap_or_default();
+            let message = format!("version {version:?} of model {name:?} is not ready; leave the version out");
+            InferError::shed(Shed::Unavailable, message, RETRY_STUCK)
+        }
+        NoLease::Miss(OnMiss::NoCapacity(why)) => {
+            InferError::shed(Shed::NoCapacity, format!("no worker can hold model {name:?}: {why}"), RETRY_STUCK)
+        }
+        NoLease::Miss(OnMiss::Failed(why)) => {
+            InferError::shed(Shed::LoadFailed, format!("model {name:?} could not be loaded: {why}"), RETRY_STUCK)
+        }
+        NoLease::Miss(OnMiss::ScaledDown) => {
+            let message = format!("model {name:?} is scaled to no replicas; raise replicas.max to serve it");
+            InferError::shed(Shed::ScaledDown, message, RETRY_STUCK)
+        }
+        NoLease::Miss(OnMiss::Park) => {
+            InferError::shed(Shed::Loading, format!("model {name:?} is loading; try again"), RETRY_LOADING)
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The model repository extension: load, unload and the index, in the words of deployments.
+//!
+//! Models are declared, not loaded: a load asks that a declared deployment be resident now, an unload that an on-demand
+//! one be paged out. Neither changes what is declared.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{Class, InferError, routes::OnMiss};
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    entry::{Entry, Resolved},
+    oip::describe::{IndexEntry, RepositoryParameters, State},
+    stack::Stack,
+};
+
+/// Why a load or unload was not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The same that an inference would have got.
+    #[error(transparent)]
+    Infer(#[from] InferError),
+    /// A model is what its deployment says; another one is another deployment.
+    #[error(
+        "a load cannot change model {0:?}: parameters \"config\" and \"file:…\" are not supported; change its manifest and apply it"
+    )]
+    Overrides(String),
+    /// The deployment wants to be resident.
+    #[error("model {0:?} is declared with replicas.min of 1 or more: set replicas.min to 0 or delete the deployment")]
+    Resident(String),
+}
+
+impl Error {
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Self::Infer(error) => error.class(),
+            Self::Overrides(_) => Class::Invalid,
+            Self::Resident(_) => Class::Conflict,
+        }
+    }
+
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Infer(error) => error.reason(),
+            Self::Overrides(_) => "overrides",
+            Self::Resident(_) => "resident",
+        }
+    }
+}
+
+/// Returns once the model answers, as Triton does, or with the reason why it will not.
+pub(crate) async fn load(
+    stack: &Stack,
+    model: &str,
+    parameters: RepositoryParameters,
+    timeout: Option<Duration>,
+) -> Result<(), Error> {
+    let entry = stack.find(model)?;
+    if parameters.overrides {
+        return Err(Error::Overrides(entry.name.to_string()));
+    }
+    let _pass = stack.door.enter()?;
+    stack.ledger.touch(&entry, Instant::now());
+    let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
+    stack.parking.lease(&entry, None, deadline).await?;
+    Ok(())
+}
+
+/// Returns once no replica is ready here any more.
+pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>) -> Result<(), Error> {
+    let entry = stack.find(model)?;
+    if !entry.route().on_demand {
+        return Err(Error::Resident(entry.name.to_string()));
+    }
+    let _pass = stack.door.enter()?;
+    let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
+    let hot = entry.hot();
+    let mut asked = false;
+    loop {
+        let mut changed = std::pin::pin!(hot.lot.changed());
+        changed.as_mut().enable();
+        if !entry.route().any_ready() {
+            return Ok(());
+        }
+        if !asked {
+            stack.ledger.page_out(&entry.name);
+            asked = true;
+        }
+        if timeout_at(deadline, changed).await.is_err() {
+            let message = format!("model {model:?} is still being unloaded");
+            return Err(InferError::TimedOut(message).into());
+        }
+    }
+}
+
+/// Calls `each` for every version of `entry` that the index tells: all reachable ones, or one without a version.
+pub(crate) fn index(entry: &Entry, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
+    let route = entry.route();
+    let name = entry.name.as_str();
+    let waiting = entry.used().is_some_and(|hot| hot.lot.waiting() > 0);
+    let mut tell = |version: &str, state: State, reason: &str| {
+        if !ready_only || state == State::Ready {
+            each(IndexEntry { name, version, state, reason });
+        }
+    };
+    if route.targets.is_empty() {
+        let (state, reason) = absent(&route, waiting);
+        tell("", state, reason);
+    }
+    for target in &route.targets {
+        match &target.replica {
+            Some(replica) if !replica.is_draining() => tell(&target.version, State::Ready, ""),
+            Some(_) => tell(&target.version, State::Unloading, ""),
+            None => {
+                let (state, reason) = absent(&route, waiting);
+                tell(&target.version, state, reason);
+            }
+        }
+    }
+}
+
+/// The state of what is not here.
+fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
+    match &route.on_miss {
+        OnMiss::Park if waiting || !route.on_demand => (State::Loading, ""),
+        OnMiss::Park => (State::Unavailable, "unloaded"),
+        OnMiss::NoCapacity(why) | OnMiss::Failed(why) => (State::Unavailable, why),
+        OnMiss::ScaledDown => (State::Unavailable, "scaled down"),
+    }
+}
+
+/// The deployments that the index tells, in the order of their names.
+pub(crate) fn entries(stack: &Stack) -> Vec<Arc<Entry>> {
+    stack.routes.all()
+}

@@ -1,0 +1,114 @@
+//! Every deployment by name, as the controller told it. Read without a lock by every request; written by one task.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use berth_spec::{DeploymentName, Route, RouteChange, WorkerId, routes::Readiness};
+use papaya::HashMap;
+
+use crate::{
+    entry::{Entry, Resolved},
+    local::LocalReplicas,
+};
+
+/// The deployments of this gateway.
+pub(crate) struct Routes {
+    entries: HashMap<DeploymentName, Arc<Entry>>,
+    readiness: ArcSwap<Readiness>,
+}
+
+impl Routes {
+    pub(crate) fn new() -> Self {
+        Self { entries: HashMap::new(), readiness: ArcSwap::default() }
+    }
+
+    /// A deployment by the name that a client sent.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Entry>> {
+        self.entries.pin().get(name).cloned()
+    }
+
+    /// All of them, in the order of their names.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        let mut entries: Vec<_> = self.entries.pin().values().cloned().collect();
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        entries
+    }
+
+    /// Calls `each` for every deployment, in no order, without copying the list.
+    pub(crate) fn each(&self, mut each: impl FnMut(&Arc<Entry>)) {
+        self.entries.pin().values().for_each(&mut each);
+    }
+
+    pub(crate) fn readiness(&self) -> Arc<Readiness> {
+        self.readiness.load_full()
+    }
+}
+
+/// Puts route changes in force. There is one per gateway, so that changes come in order.
+pub(crate) struct Applier {
+    routes: Arc<Routes>,
+    me: WorkerId,
+    replicas: Arc<LocalReplicas>,
+    seq: Option<u64>,
+    /// Bare states in use lately: cold deployments with the same settings share one.
+    bare: Vec<Arc<Resolved>>,
+}
+
+/// How many different bare states are kept for sharing. Halved or doubled: a little memory where fleets mix more
+/// timeouts and limits than this.
+const BARE_STATES: usize = 16;
+
+impl Applier {
+    pub(crate) fn new(routes: Arc<Routes>, me: WorkerId, replicas: Arc<LocalReplicas>) -> Self {
+        Self { routes, me, replicas, seq: None, bare: Vec::new() }
+    }
+
+    /// Applies one change: only what it names is touched, unless it is the whole.
+    pub(crate) fn apply(&mut self, change: RouteChange) {
+        if let Some(seq) = self.seq.filter(|seq| !change.whole && change.seq != seq + 1) {
+            tracing::warn!(expected = seq + 1, got = change.seq, "routes: a change is missing");
+        }
+        self.seq = Some(change.seq);
+        let routes = Arc::clone(&self.routes);
+        let entries = routes.entries.pin();
+        if change.whole {
+            let named: std::collections::HashSet<&DeploymentName> = change.set.iter().map(|r| &r.deployment).collect();
+            let gone: Vec<_> = entries.keys().filter(|name| !named.contains(name)).cloned().collect();
+            gone.iter().for_each(|name| self.forget(name));
+        }
+        change.unset.iter().for_each(|name| self.forget(name));
+        for route in &change.set {
+            let resolved = self.resolve(route);
+            match entries.get(&route.deployment) {
+                Some(entry) => entry.set_route(resolved),
+                None => {
+                    let entry = Arc::new(Entry::new(route.deployment.clone(), resolved));
+                    entries.insert(route.deployment.clone(), entry);
+                }
+            }
+        }
+        self.routes.readiness.store(Arc::new(change.readiness));
+    }
+
+    fn forget(&self, name: &DeploymentName) {
+        if let Some(entry) = self.routes.entries.pin().remove(name) {
+            entry.set_route(Arc::new(Resolved::gone()));
+        }
+    }
+
+    fn resolve(&mut self, route: &Route) -> Arc<Resolved> {
+        let resolved = Resolved::new(route, &self.me, &self.replicas);
+        if !resolved.is_bare() {
+            return Arc::new(resolved);
+        }
+        if let Some(shared) = self.bare.iter().find(|bare| bare.same_bare(&resolved)) {
+            return Arc::clone(shared);
+        }
+        if self.bare.len() == BARE_STATES {
+            self.bare.remove(0);
+        }
+        let resolved = Arc::new(resolved);
+        self.bare.push(Arc::clone(&resolved));
+        resolved
+    }
+}

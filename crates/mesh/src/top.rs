@@ -1,0 +1,55 @@
+//! A cheap look at what the gateway does now: what `berth top` shows. Counters and histograms are since the start;
+//! whoever looks twice subtracts.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use berth_spec::DeploymentName;
+
+pub use crate::latency::Snapshot as LatencySnapshot;
+use crate::{entry::Entry, metrics::Outcome, routes::Routes};
+
+/// One deployment that had a request.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Which one.
+    pub deployment: DeploymentName,
+    /// A replica answers here now.
+    pub ready: bool,
+    /// Requests that hold a replica now.
+    pub in_flight: u32,
+    /// Requests that wait for one now.
+    pub parked: u32,
+    /// Requests that ended, well or not.
+    pub requests: u64,
+    /// Those of them that ended with an error of any kind.
+    pub errors: u64,
+    /// Requests that found nothing ready.
+    pub misses: u64,
+    /// How long requests took.
+    pub latency: LatencySnapshot,
+}
+
+impl Row {
+    fn of(entry: &Entry) -> Option<Self> {
+        let hot = entry.used()?;
+        let requests = Outcome::ALL.map(|outcome| hot.stats.ended(outcome)).iter().sum();
+        Some(Self {
+            deployment: entry.name.clone(),
+            ready: entry.route().any_ready(),
+            in_flight: hot.usage.in_flight.load(Relaxed),
+            parked: hot.lot.waiting(),
+            requests,
+            errors: requests - hot.stats.ended(Outcome::Ok).min(requests),
+            misses: hot.stats.misses(),
+            latency: hot.stats.latency(),
+        })
+    }
+}
+
+/// Every deployment that had a request, by name.
+pub(crate) fn rows(routes: &Routes) -> Vec<Row> {
+    let mut rows = Vec::new();
+    routes.each(|entry| rows.extend(Row::of(entry)));
+    rows.sort_unstable_by(|a, b| a.deployment.cmp(&b.deployment));
+    rows
+}
