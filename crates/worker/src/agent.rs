@@ -105,8 +105,8 @@ pub enum Effect {
         /// For the answer.
         ticket: u64,
     },
-    /// Stop fetching. No answer is needed.
-    CancelFetch {
+    /// Stop fetching if it is being fetched, and let go of its artifact: it is gone. No answer is needed.
+    Forget {
         /// Which replica.
         revision: RevisionId,
     },
@@ -285,6 +285,7 @@ impl Agent {
             Event::Tick => self.retry_due(now, effects),
             Event::Stop => {
                 self.stopping = true;
+                self.unreported.whole = true;
                 let all: Vec<_> = self.replicas.keys().cloned().collect();
                 all.iter().for_each(|revision| self.retire(revision, now, effects));
             }
@@ -377,7 +378,7 @@ impl Agent {
         let serving = Arc::clone(&replica.placed.serving);
         match action {
             Action::Fetch => Effect::Fetch { revision: Arc::clone(&replica.placed.revision), ticket },
-            Action::CancelFetch => Effect::CancelFetch { revision },
+            Action::Forget => Effect::Forget { revision },
             Action::Load => {
                 let State::Loading(artifact) = replica.state() else { unreachable!("only a loading replica loads") };
                 let share = self.twins(id, replica).find(|(_, twin)| *twin == Twin::Loaded).map(|(id, _)| id.clone());
@@ -524,6 +525,8 @@ impl Agent {
         if !whole && !seen && replicas.is_empty() {
             return None;
         }
+        // The last word of a worker that stops is a whole one.
+        let whole = whole || self.stopped();
         let replicas = if whole {
             self.residencies().map(|(id, residency)| (id.clone(), Some(residency))).collect()
         } else {

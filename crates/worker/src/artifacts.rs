@@ -1,6 +1,43 @@
 //! Artifacts: from a location to a checked file on this machine.
-use berth_spec::{ByteSize, Digest};
-use std::path::PathBuf;
+//!
+//! ```text
+//! file:                       used in place, hashed once per (path, size, modification time)
+//! http: https: s3: gs: az: ──▶ cache? ──▶ download ──▶ SHA-256 ──▶ cache ──▶ Artifact
+//! ```
+//! A revision's artifact is one file. An ONNX graph with external data works where it lies beside it (`file:`); its
+//! data is not part of the digest. For the other stores, export the model as one file.
+
+mod cache;
+mod checksum;
+mod classify;
+mod download;
+mod file;
+mod gate;
+mod location;
+mod partial;
+mod progress;
+mod stores;
+mod web;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use berth_spec::{ByteSize, Digest, FailureCategory, Revision};
+pub use cache::Pin;
+pub use progress::Listener;
+
+use self::{
+    cache::{Cache, Known},
+    download::{Download, Outcome, blocking},
+    gate::Gate,
+    location::Location,
+    progress::Progress,
+    stores::Stores,
+};
+use crate::{fault::Fault, metrics::CacheMetrics};
+
+/// Connections per fetch. Doubled, a fetch crowds out requests on a shared line; halved, one slow connection is a
+/// quarter of a fetch instead of an eighth, but far stores are fetched at half their rate.
+pub const PARALLEL_RANGES: usize = 6;
 
 /// A checked artifact on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +50,152 @@ pub struct Artifact {
     pub size: ByteSize,
 }
 
-/// The dependency behind a location.
+/// The dependency behind a location, for circuit breakers: `s3://bucket`, `https://host:port`. `None` for files of
+/// this machine and for what is no location.
 #[must_use]
-pub fn origin(_uri: &str) -> Option<String> {
-    None
+pub fn origin(uri: &str) -> Option<String> {
+    Location::parse(uri).ok()?.origin()
+}
+
+/// Fetches artifacts and keeps them.
+pub struct Artifacts {
+    stores: Stores,
+    cache: Cache,
+    /// One download per location at a time: a cancelled one may still be on its way out.
+    gate: Gate,
+}
+
+impl Artifacts {
+    /// With a cache below `root`, bounded to `bound` bytes. Blocks.
+    pub fn open(
+        root: PathBuf,
+        bound: ByteSize,
+        credentials: BTreeMap<String, String>,
+        metrics: CacheMetrics,
+    ) -> Result<Self, Fault> {
+        let cache = Cache::open(root, bound, metrics).map_err(|error| Fault::disk(&error))?;
+        Ok(Self { stores: Stores::new(credentials)?, cache, gate: Gate::default() })
+    }
+
+    /// The artifact of a revision. It stays where it is while the pin lives. Dropping the future stops the fetch; the
+    /// next one goes on where it was.
+    pub async fn fetch(&self, revision: &Revision, listener: Listener) -> Result<(Artifact, Pin), Fault> {
+        let location = Location::parse(&revision.uri)?;
+        let progress = Progress::new(listener);
+        if let Some(path) = location.path() {
+            let artifact = file::check(&self.cache, &location, path, revision.digest).await?;
+            return Ok((artifact, Pin::NONE));
+        }
+        let key = location.key();
+        let _alone = self.gate.pass(&key).await;
+        if let Some(digest) = revision.digest
+            && let Some(hit) = self.cached(digest).await?
+        {
+            return Ok(hit);
+        }
+        let known = self.known(&key).await?;
+        let cached = match &known {
+            Some(known) if revision.digest.is_none() => self.cached(known.digest).await?,
+            _ => None,
+        };
+        let etag = known.and_then(|known| known.etag).filter(|_| cached.is_some());
+        match (self.download(&location, &key, etag, &progress).await, cached) {
+            (Ok(Outcome::Unchanged), Some(hit)) => Ok(hit),
+            (Ok(Outcome::Unchanged), None) => Err(Fault::internal("a store says unchanged of what was never fetched")),
+            (Ok(Outcome::Complete { etag, room }), _) => self.check(&location, &key, revision, etag, room).await,
+            // The bytes that were good before the restart are better than none while the store is away.
+            (Err(fault), Some(hit)) if fault.category.transient() => {
+                tracing::warn!(event = "artifact_not_revalidated", artifact_path = location.shown(), error = %fault);
+                Ok(hit)
+            }
+            (Err(fault), _) => Err(fault),
+        }
+    }
+
+    async fn cached(&self, digest: Digest) -> Result<Option<(Artifact, Pin)>, Fault> {
+        let cache = self.cache.clone();
+        let hit = blocking(move || Ok(cache.get(&digest))).await?;
+        match hit.is_some() {
+            true => self.cache.metrics().hits.inc(),
+            false => self.cache.metrics().misses.inc(),
+        };
+        Ok(hit)
+    }
+
+    async fn known(&self, key: &str) -> Result<Option<Known>, Fault> {
+        let (cache, key) = (self.cache.clone(), key.to_owned());
+        blocking(move || Ok(cache.known(&key))).await
+    }
+
+    async fn download(
+        &self,
+        location: &Location,
+        key: &str,
+        cached: Option<String>,
+        progress: &Progress,
+    ) -> Result<Outcome, Fault> {
+        if location.url.path().ends_with('/') {
+            let message = format!(
+                "{} is a folder: models of several files work as file: only; export the model as one file",
+                location.shown()
+            );
+            return Err(Fault::new(FailureCategory::InvalidModel, message));
+        }
+        let (store, object) = self.stores.open(location)?;
+        let path = self.cache.partial(key);
+        Download { location, store, key: object, cache: &self.cache, path, cached, progress }.run().await
+    }
+
+    /// Compares what was downloaded with what it must be, and takes it in.
+    async fn check(
+        &self,
+        location: &Location,
+        key: &str,
+        revision: &Revision,
+        etag: Option<String>,
+        room: cache::Reservation,
+    ) -> Result<(Artifact, Pin), Fault> {
+        let path = self.cache.partial(key);
+        let started = tokio::time::Instant::now();
+        let hashed = path.clone();
+        let digest = blocking(move || checksum::of_file(&hashed, |_| ())).await?;
+        if let Some(expected) = revision.digest
+            && expected != digest
+        {
+            blocking(move || Ok(partial::remove(&path))).await?;
+            return Err(mismatch(location, expected, digest));
+        }
+        validated(revision, digest, started.elapsed());
+        let (cache, key) = (self.cache.clone(), key.to_owned());
+        blocking(move || {
+            let (artifact, pin) = cache.admit(&path, digest, room)?;
+            cache.remember(&key, &Known { etag, digest, size: artifact.size.0 })?;
+            Ok((artifact, pin))
+        })
+        .await
+    }
+}
+
+/// The bytes are not the ones that were declared.
+fn mismatch(location: &Location, expected: Digest, actual: Digest) -> Fault {
+    let message = format!(
+        "{} has SHA-256 {actual}, declared is {expected}: the file was changed or damaged, or spec.model.sha256 is wrong",
+        location.shown()
+    );
+    tracing::error!(
+        event = "checksum_validation_failed",
+        artifact_path = location.shown(),
+        expected_checksum = %expected,
+        actual_checksum = %actual,
+    );
+    Fault::new(FailureCategory::Checksum, message)
+}
+
+fn validated(revision: &Revision, digest: Digest, took: Duration) {
+    tracing::debug!(
+        event = "checksum_validation_success",
+        deployment_id = %revision.id.deployment(),
+        checksum = %digest,
+        duration_ms = took.as_secs_f64() * 1e3,
+    );
 }

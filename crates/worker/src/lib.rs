@@ -12,10 +12,11 @@
 //! What is not here: deciding which replicas a worker should hold (`plan`), and answering requests (`mesh`).
 //!
 //! Reading order: [`agent`] diffs the assignment; [`replica`] is the life of one replica; [`order`] says which piece of
-//! work is next; [`breaker`] keeps failing hosts alone; `driver` carries it out with [`artifacts`] and [`runtime`].
+//! work is next; [`breaker`] keeps failing hosts alone; [`driver`] carries it out with [`artifacts`] and [`runtime`].
 
 pub mod agent;
 pub mod breaker;
+pub mod fault;
 pub mod order;
 pub mod replica;
 
@@ -24,6 +25,10 @@ pub mod runtime;
 
 pub mod capacity;
 pub mod config;
+pub mod driver;
+pub mod metrics;
 
 pub use agent::{Agent, Effect, Event};
 pub use config::Config;
+pub use driver::{Stopped, Worker, WorkerLink, build, build_with};
+pub use fault::Fault;

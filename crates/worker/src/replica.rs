@@ -17,11 +17,12 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
+    ByteSize, Digest, Failure, Placed, Residency, Signature, Time,
     residency::{Phases, Ready},
 };
 
 use crate::artifacts::Artifact;
+pub use crate::fault::Fault;
 
 /// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
 /// halved, an outage of two minutes is a permanent failure.
@@ -38,23 +39,6 @@ pub fn retry_delay(attempts: u32) -> Option<Duration> {
         let doublings = attempts.saturating_sub(1).min(16);
         RETRY_BASE.saturating_mul(1 << doublings).min(RETRY_CAP)
     })
-}
-
-/// A piece of work that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// What kind.
-    pub category: FailureCategory,
-    /// For people: what went wrong and what to do.
-    pub message: String,
-}
-
-impl Fault {
-    /// A fault of `category`.
-    #[must_use]
-    pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: message.into() }
-    }
 }
 
 /// What is known of a model once the runtime has loaded it.
@@ -159,8 +143,8 @@ pub enum Input {
 pub enum Action {
     /// Fetch the artifact.
     Fetch,
-    /// Stop fetching.
-    CancelFetch,
+    /// Stop fetching, let go of the artifact: it is gone.
+    Forget,
     /// Load, or share what a twin has loaded.
     Load,
     /// Run the validation inference.
@@ -309,7 +293,7 @@ impl Replica {
                 self.phases.fetch_ms = elapsed_ms;
                 Next::To(State::Fetched(artifact), None)
             }
-            (State::Fetching { .. }, Input::Retire) => Next::Gone(Some(A::CancelFetch)),
+            (State::Fetching { .. }, Input::Retire) => Next::Gone(Some(A::Forget)),
             (State::Fetched(artifact) | State::Refused(artifact, _), Input::Load) => {
                 self.phases.queued_ms += elapsed_ms;
                 Next::To(State::Loading(artifact), Some(A::Load))
@@ -337,7 +321,7 @@ impl Replica {
             }
             (State::Fetching { .. } | State::Loading(_), Input::Fail(fault)) => match self.wanted {
                 true => Next::To(State::Failed(self.failure(fault, now)), None),
-                false => Next::Gone(None),
+                false => Next::Gone(Some(A::Forget)),
             },
             (State::Queued, Input::HoldOff(fault, until)) => {
                 let Fault { category, message } = fault;
@@ -359,7 +343,7 @@ impl Replica {
                 (false, _) => Next::Gone(None),
             },
             (State::Queued | State::Fetched(_) | State::Refused(..) | State::Failed(_), Input::Retire) => {
-                Next::Gone(None)
+                Next::Gone(Some(A::Forget))
             }
             (state, _) => Next::To(state, None),
         }

@@ -1,0 +1,226 @@
+//! From a store to a file: one question that is also the first range, then the other ranges in parallel.
+//!
+//! ```text
+//! GET range 0, if-none-match ──304──▶ Unchanged: the cache has it
+//!        │ 206: size, etag                   │ 200: the server knows no ranges
+//!        ▼                                   ▼
+//! preallocate, GET the rest in parallel     GET it whole, in one stream
+//!        │ each with if-match                │
+//!        ▼                                   ▼
+//!      Complete (to be checked)            Complete
+//! ```
+//! A partial file of an earlier attempt is gone on with, if the object is still the same.
+
+use std::sync::Arc;
+
+use berth_spec::FailureCategory;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, path::Path as Key};
+
+use super::{
+    PARALLEL_RANGES,
+    cache::{Cache, Reservation},
+    classify::classify,
+    location::Location,
+    partial::{self, Partial, RANGE},
+    progress::Progress,
+    web::UNKNOWN_SIZE,
+};
+use crate::fault::Fault;
+
+/// Bytes that are gathered before they are written. Halved, twice the hand-overs to blocking threads; doubled, twice
+/// the memory per connection.
+const WRITE: usize = 1 << 20;
+
+/// What came of a download.
+pub(super) enum Outcome {
+    /// The object is what it was when it was last looked at.
+    Unchanged,
+    /// All bytes are in the partial file.
+    Complete { etag: Option<String>, room: Reservation },
+}
+
+/// Why a download stopped.
+enum Stop {
+    /// The object is another one than the partial file is of.
+    Changed,
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// One download.
+pub(super) struct Download<'a> {
+    pub(super) location: &'a Location,
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) key: Key,
+    pub(super) cache: &'a Cache,
+    /// Where it is put together.
+    pub(super) path: std::path::PathBuf,
+    /// The etag of what the cache has.
+    pub(super) cached: Option<String>,
+    pub(super) progress: &'a Progress,
+}
+
+impl Download<'_> {
+    pub(super) async fn run(&self) -> Result<Outcome, Fault> {
+        let path = self.path.clone();
+        if let Some(partial) = blocking(move || Ok(Partial::resume(&path))).await? {
+            match self.complete(partial, None).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Changed) => {
+                    let path = self.path.clone();
+                    blocking(move || Ok(partial::remove(&path))).await?;
+                }
+            }
+        }
+        match self.fresh().await {
+            Ok(outcome) => Ok(outcome),
+            Err(Stop::Fault(fault)) => Err(fault),
+            Err(Stop::Changed) => {
+                let message = format!("{} was changed while it was being fetched", self.location.shown());
+                Err(Fault::new(FailureCategory::Network, message))
+            }
+        }
+    }
+
+    async fn fresh(&self) -> Result<Outcome, Stop> {
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(0..RANGE)),
+            if_none_match: self.cached.clone(),
+            ..GetOptions::default()
+        };
+        match self.store.get_opts(&self.key, options).await {
+            Ok(first) => {
+                let (path, etag, size) = (self.path.clone(), first.meta.e_tag.clone(), first.meta.size);
+                let room = self.cache.reserve(size)?;
+                let partial = blocking(move || Partial::create(&path, etag, size)).await?;
+                self.fill(partial, Some(first), room).await
+            }
+            Err(Error::NotModified { .. }) => Ok(Outcome::Unchanged),
+            Err(Error::NotSupported { .. }) => Ok(self.whole().await?),
+            Err(error) => Err(classify(&error, self.location).into()),
+        }
+    }
+
+    async fn complete(&self, partial: Partial, first: Option<GetResult>) -> Result<Outcome, Stop> {
+        let room = self.cache.reserve(partial.size())?;
+        self.fill(partial, first, room).await
+    }
+
+    /// Fetches what is missing. `first` is the answer that carries range 0.
+    async fn fill(&self, partial: Partial, first: Option<GetResult>, room: Reservation) -> Result<Outcome, Stop> {
+        self.progress.begin(partial.done(), Some(partial.size()));
+        let mut first = first;
+        let missing: Vec<_> = partial.missing().iter().map(|&index| (index, first.take())).collect();
+        let partial = &partial;
+        stream::iter(missing)
+            .map(|(index, answer)| self.range(partial, index, answer))
+            .buffer_unordered(PARALLEL_RANGES)
+            .try_collect::<()>()
+            .await?;
+        Ok(Outcome::Complete { etag: partial.etag().map(ToOwned::to_owned), room })
+    }
+
+    async fn range(&self, partial: &Partial, index: u64, answer: Option<GetResult>) -> Result<(), Stop> {
+        let bounds = partial.bounds(index);
+        let answer = match answer {
+            Some(answer) => answer,
+            None => self.ask(partial, bounds.clone()).await?,
+        };
+        let end = self.write(answer, partial, bounds.start).await?;
+        if end != bounds.end {
+            let message = format!("{} ended {} bytes early", self.location.shown(), bounds.end - end.min(bounds.end));
+            return Err(Fault::new(FailureCategory::Network, message).into());
+        }
+        let partial = partial.clone();
+        Ok(blocking(move || partial.finished(index)).await?)
+    }
+
+    async fn ask(&self, partial: &Partial, bounds: std::ops::Range<u64>) -> Result<GetResult, Stop> {
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(bounds)),
+            if_match: partial.etag().map(ToOwned::to_owned),
+            ..GetOptions::default()
+        };
+        match self.store.get_opts(&self.key, options).await {
+            // Some servers do not look at `if-match`.
+            Ok(answer) if answer.meta.e_tag.as_deref() != partial.etag() || answer.meta.size != partial.size() => {
+                Err(Stop::Changed)
+            }
+            Ok(answer) => Ok(answer),
+            Err(Error::Precondition { .. } | Error::NotSupported { .. }) => Err(Stop::Changed),
+            Err(error) => Err(classify(&error, self.location).into()),
+        }
+    }
+
+    /// Fetches from a server that knows no ranges: from the beginning, each time.
+    async fn whole(&self) -> Result<Outcome, Fault> {
+        let options = GetOptions { if_none_match: self.cached.clone(), ..GetOptions::default() };
+        let answer = match self.store.get_opts(&self.key, options).await {
+            Ok(answer) => answer,
+            Err(Error::NotModified { .. }) => return Ok(Outcome::Unchanged),
+            Err(error) => return Err(classify(&error, self.location)),
+        };
+        let etag = answer.meta.e_tag.clone();
+        let size = Some(answer.meta.size).filter(|&size| size != UNKNOWN_SIZE);
+        let room = self.cache.reserve(size.unwrap_or(0))?;
+        self.progress.begin(0, size);
+        let path = self.path.clone();
+        let partial = blocking(move || Partial::create(&path, None, 0)).await?;
+        let end = self.write(answer, &partial, 0).await?;
+        if size.is_some_and(|size| size != end) {
+            let message = format!("{} ended after {end} bytes, too early", self.location.shown());
+            return Err(Fault::new(FailureCategory::Network, message));
+        }
+        let room = match size {
+            Some(_) => room,
+            None => self.cache.reserve(end)?,
+        };
+        Ok(Outcome::Complete { etag, room })
+    }
+
+    /// Writes an answer's body from `offset` on; returns where it ended.
+    async fn write(&self, answer: GetResult, partial: &Partial, mut offset: u64) -> Result<u64, Fault> {
+        let mut body = answer.into_stream();
+        let mut gathered = Vec::with_capacity(WRITE);
+        loop {
+            let next = body.next().await;
+            let ended = next.is_none();
+            if let Some(piece) = next {
+                let piece = piece.map_err(|error| classify(&error, self.location))?;
+                self.progress.add(piece.len() as u64);
+                self.cache.metrics().fetched_bytes.inc_by(piece.len() as u64);
+                gathered.extend_from_slice(&piece);
+            }
+            if gathered.len() >= WRITE || (ended && !gathered.is_empty()) {
+                let (partial, bytes) = (partial.clone(), gathered);
+                gathered = blocking(move || {
+                    partial.write(&bytes, offset)?;
+                    Ok(bytes)
+                })
+                .await?;
+                offset += gathered.len() as u64;
+                gathered.clear();
+            }
+            if ended {
+                return Ok(offset);
+            }
+        }
+    }
+}
+
+/// Runs what may block on the disk.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| Fault::disk(&error)),
+        Err(error) => Err(Fault::internal(error)),
+    }
+}

@@ -1,0 +1,86 @@
+//! Artifacts that lie on this machine: used in place. Their digest is computed once per path, size and modification
+//! time, and remembered across restarts.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{Instant, UNIX_EPOCH},
+};
+
+use berth_spec::{ByteSize, Digest, FailureCategory};
+
+use super::{
+    Artifact,
+    cache::{Cache, Known},
+    checksum,
+    location::Location,
+    mismatch,
+};
+use crate::fault::Fault;
+
+/// Finds and checks the file.
+pub(super) async fn check(
+    cache: &Cache,
+    location: &Location,
+    path: PathBuf,
+    expected: Option<Digest>,
+) -> Result<Artifact, Fault> {
+    let (cache, key) = (cache.clone(), location.key());
+    let artifact =
+        tokio::task::spawn_blocking(move || measure(&cache, &key, path)).await.map_err(Fault::internal)??;
+    match expected {
+        Some(expected) if expected != artifact.digest => Err(mismatch(location, expected, artifact.digest)),
+        _ => Ok(artifact),
+    }
+}
+
+fn measure(cache: &Cache, key: &str, path: PathBuf) -> Result<Artifact, Fault> {
+    let path = if path.is_dir() { graph_in(&path)? } else { path };
+    let metadata = fs_err::metadata(&path).map_err(|error| read_fault(&error))?;
+    let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    let state = format!("{}:{}:{}", path.display(), metadata.len(), modified.as_nanos());
+    let digest = match cache.known(key) {
+        Some(known) if known.etag.as_deref() == Some(&state) => known.digest,
+        _ => {
+            let started = Instant::now();
+            let digest = checksum::of_file(&path, |_| ()).map_err(|error| read_fault(&error))?;
+            tracing::debug!(event = "artifact_hashed", digest = %digest, duration_ms = started.elapsed().as_secs_f64() * 1e3);
+            // Losing it costs hashing again.
+            let _ = cache.remember(key, &Known { etag: Some(state), digest, size: metadata.len() });
+            digest
+        }
+    };
+    Ok(Artifact { path, digest, size: ByteSize(metadata.len()) })
+}
+
+/// The graph in a folder: `model.onnx`, or the only `.onnx` file. Its external data lies beside it.
+fn graph_in(dir: &Path) -> Result<PathBuf, Fault> {
+    let named = dir.join("model.onnx");
+    if named.is_file() {
+        return Ok(named);
+    }
+    let graphs: Vec<_> = fs_err::read_dir(dir)
+        .map_err(|error| read_fault(&error))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "onnx"))
+        .collect();
+    match <[PathBuf; 1]>::try_from(graphs) {
+        Ok([graph]) => Ok(graph),
+        Err(graphs) => {
+            let message = format!(
+                "the folder has {} .onnx files and no model.onnx: name the file in spec.model.uri",
+                graphs.len()
+            );
+            Err(Fault::new(FailureCategory::InvalidModel, message))
+        }
+    }
+}
+
+fn read_fault(error: &io::Error) -> Fault {
+    let (category, remedy) = match error.kind() {
+        io::ErrorKind::NotFound => (FailureCategory::NotFound, "check spec.model.uri; it is a path on the worker"),
+        io::ErrorKind::PermissionDenied => (FailureCategory::Auth, "let the worker's user read it"),
+        _ => (FailureCategory::Disk, "check the disk"),
+    };
+    Fault::new(category, format!("{error}: {remedy}"))
+}

@@ -1,0 +1,107 @@
+//! Where an artifact is: a URI, taken apart.
+
+use std::path::PathBuf;
+
+use berth_spec::FailureCategory;
+use url::Url;
+
+use super::checksum;
+use crate::fault::Fault;
+
+/// Which kind of store holds the artifact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    Http,
+    S3,
+    Gcs,
+    Azure,
+}
+
+/// A parsed location.
+#[derive(Debug, Clone)]
+pub(super) struct Location {
+    pub(super) url: Url,
+    pub(super) kind: Kind,
+}
+
+impl Location {
+    pub(super) fn parse(uri: &str) -> Result<Self, Fault> {
+        let invalid = |why: &str| Fault::new(FailureCategory::NotFound, format!("{why}: check spec.model.uri"));
+        let url = Url::parse(uri).map_err(|error| invalid(&format!("the model's uri is not a uri ({error})")))?;
+        let kind = match url.scheme() {
+            "file" => Kind::File,
+            "http" | "https" => Kind::Http,
+            "s3" | "s3a" => Kind::S3,
+            "gs" => Kind::Gcs,
+            "az" | "azure" | "abfs" | "abfss" => Kind::Azure,
+            other => {
+                return Err(invalid(&format!("no store for {other}: locations (file, http, https, s3, gs, az exist)")));
+            }
+        };
+        if kind != Kind::File && url.host_str().is_none_or(str::is_empty) {
+            return Err(invalid(&format!("{uri} names no host or bucket")));
+        }
+        Ok(Self { url, kind })
+    }
+
+    /// The path of a `file:` location.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        (self.kind == Kind::File).then(|| self.url.to_file_path().ok()).flatten()
+    }
+
+    /// Names the location in file names: the same for equal locations, and nothing can be read from it.
+    pub(super) fn key(&self) -> String {
+        checksum::of(self.url.as_str().as_bytes()).to_string()
+    }
+
+    /// For people and logs: without user, password, query and fragment, which carry credentials.
+    pub(super) fn shown(&self) -> String {
+        let mut url = self.url.clone();
+        // Fails only for locations that can have no user at all.
+        let _ = (url.set_username(""), url.set_password(None));
+        url.set_query(None);
+        url.set_fragment(None);
+        url.to_string()
+    }
+
+    /// Takes what may be secret in this location out of a text from below.
+    pub(super) fn redact(&self, text: &str) -> String {
+        let secrets = [self.url.query(), self.url.password(), Some(self.url.username())];
+        let secrets = secrets.into_iter().flatten().filter(|secret| !secret.is_empty());
+        secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+    }
+
+    /// The dependency behind the location: what fails together.
+    pub(super) fn origin(&self) -> Option<String> {
+        let host = self.url.host_str()?;
+        match (self.kind, self.url.port()) {
+            (Kind::File, _) => None,
+            (_, Some(port)) => Some(format!("{}://{host}:{port}", self.url.scheme())),
+            (_, None) => Some(format!("{}://{host}", self.url.scheme())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_apart() {
+        let cases = [
+            ("https://u:p@host:8443/a/b.onnx?sig=x#f", "https://host:8443/a/b.onnx", Some("https://host:8443")),
+            ("s3://bucket/k/m.onnx", "s3://bucket/k/m.onnx", Some("s3://bucket")),
+            ("file:///models/m.onnx", "file:///models/m.onnx", None),
+        ];
+        for (uri, shown, origin) in cases {
+            let location = Location::parse(uri).expect(uri);
+            assert_eq!(location.shown(), shown);
+            assert_eq!(location.origin().as_deref(), origin);
+            assert_eq!(location.redact("failed: sig=x").contains("sig=x"), !uri.contains("sig=x"));
+        }
+        for bad in ["iris.onnx", "ftp://host/x", "s3:///key", ""] {
+            assert_eq!(Location::parse(bad).expect_err(bad).category, FailureCategory::NotFound, "{bad}");
+        }
+    }
+}

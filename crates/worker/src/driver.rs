@@ -1,0 +1,216 @@
+//! Runs the agent: one loop that owns it, performs its effects, and feeds back what came of them.
+//!
+//! ```text
+//!  assignments ─▶┐                ┌─▶ hands: fetch, load, validate, announce, drain, unload ─▶ news ─┐
+//!  news ────────▶├─▶ Agent::on ───┤                                                                  │
+//!  wake_at ─────▶┘   ▲            └─▶ outbox ─▶ reports (the latest word, never a backlog)           │
+//!                    └───────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! At shutdown it drains and unloads everything, says so in a last whole report, and ends.
+
+mod clock;
+mod hands;
+mod outbox;
+
+use std::{
+    num::NonZero,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use berth_mesh::local::LocalReplicas;
+use berth_spec::{AssignmentChange, InventoryChange, WorkerInfo};
+use prometheus_client::registry::Registry;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use self::{clock::Clock, hands::Hands, outbox::Outbox};
+use crate::{
+    agent::{Agent, Effect, Event},
+    artifacts::Artifacts,
+    capacity::Capacity,
+    config::Config,
+    fault::Fault,
+    metrics::WorkerMetrics,
+    order::Limits,
+    runtime::{
+        Runtime,
+        metrics::Families,
+        onnx::{OnnxEngine, Options},
+    },
+};
+
+/// News from work under way that wait for the agent. When full, the work waits, not the agent. Halved or doubled,
+/// nothing is seen: it covers the time of one step of the agent.
+const NEWS: usize = 256;
+
+/// How long the stop may take beyond the longest drain. Halved, a load that was under way is cut; doubled, a stuck
+/// engine holds up the end of the process.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// The ends of the channels to the controller.
+pub struct WorkerLink {
+    /// What the worker should hold. When it closes, the worker keeps what it has.
+    pub assignments: mpsc::Receiver<AssignmentChange>,
+    /// What it holds.
+    pub reports: mpsc::Sender<InventoryChange>,
+}
+
+/// A worker that is ready to run.
+pub struct Worker {
+    info: WorkerInfo,
+    limits: Limits,
+    runtimes: Vec<Arc<dyn Runtime>>,
+    missing: Vec<String>,
+    artifacts: Arc<Artifacts>,
+    local: Arc<LocalReplicas>,
+    metrics: WorkerMetrics,
+}
+
+/// What a worker left behind when it stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stopped {
+    /// Replicas that were unloaded after their last request.
+    pub drained: usize,
+    /// Requests that were still in flight when the time for draining was up.
+    pub cut: usize,
+    /// Replicas that could not be unloaded in time.
+    pub left: usize,
+}
+
+/// A worker with the built-in runtimes. One whose library is missing is left out, and [`Worker::missing`] says why.
+/// Blocks for the time of opening the cache.
+pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Fault> {
+    let families = Families::register(registry);
+    let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families);
+    let (runtimes, missing): (Vec<Arc<dyn Runtime>>, _) = match engine {
+        Ok(engine) => (vec![Arc::new(engine)], Vec::new()),
+        Err(error) => (Vec::new(), vec![error.to_string()]),
+    };
+    for reason in &missing {
+        tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);
+    }
+    Ok(Worker { missing, ..build_with(config, runtimes, local, registry)? })
+}
+
+/// A worker with these runtimes.
+pub fn build_with(
+    config: Config,
+    runtimes: Vec<Arc<dyn Runtime>>,
+    local: Arc<LocalReplicas>,
+    registry: &mut Registry,
+) -> Result<Worker, Fault> {
+    let metrics = WorkerMetrics::register(registry);
+    let cache = config.data.join("cache");
+    let artifacts = Artifacts::open(cache, config.cache, config.credentials, metrics.cache.clone())?;
+    let capacity = Capacity::probe();
+    let memory = config.memory.unwrap_or_else(|| capacity.for_models());
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let limits = Limits {
+        memory,
+        parallel_loads: config.parallel_loads.unwrap_or((cores / 2).clamp(1, 4)).max(1),
+        parallel_fetches: config.parallel_fetches.max(1),
+    };
+    let mut formats: Vec<_> = runtimes.iter().flat_map(|runtime| runtime.formats().iter().copied()).collect();
+    formats.sort_unstable();
+    formats.dedup();
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let info = WorkerInfo {
+        id: config.id,
+        incarnation: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
+        labels: config.labels,
+        memory,
+        cpus: capacity.cpus,
+        formats,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    tracing::info!(
+        event = "worker_built",
+        worker_id = %info.id,
+        memory = %memory,
+        memory_from = if config.memory.is_some() { "--memory" } else { capacity.memory_from },
+        cpus = info.cpus,
+        parallel_loads = limits.parallel_loads,
+    );
+    Ok(Worker { info, limits, runtimes, missing: Vec::new(), artifacts: Arc::new(artifacts), local, metrics })
+}
+
+impl Worker {
+    /// What it tells of itself when it joins.
+    #[must_use]
+    pub fn info(&self) -> &WorkerInfo {
+        &self.info
+    }
+
+    /// Why runtimes are missing that it could have, one line each with the remedy.
+    #[must_use]
+    pub fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
+    /// Works until `shutdown`, then drains and unloads everything.
+    pub async fn run(self, link: WorkerLink, shutdown: CancellationToken) -> Stopped {
+        let WorkerLink { mut assignments, reports } = link;
+        let (news, mut heard) = mpsc::channel(NEWS);
+        let clock = Clock::start();
+        let mut agent = Agent::new(self.info.id, self.info.incarnation, self.limits);
+        let mut outbox = Outbox::default();
+        let mut hands = Hands::new(self.runtimes, self.artifacts, self.local, self.metrics, news);
+        let (mut connected, mut give_up) = (true, None);
+        let mut event = Event::Started;
+        loop {
+            perform(&mut agent, event, &clock, &mut hands, &mut outbox);
+            hands.gauge(&agent, self.limits.memory);
+            event = loop {
+                if agent.stopped() && outbox.is_empty() {
+                    return hands.finish(0).await;
+                }
+                let wake = agent.wake_at().map(|at| clock.instant(at));
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled(), if give_up.is_none() => {
+                        give_up = Some(Instant::now() + STOP_GRACE + hands.longest_drain(&agent));
+                        break Event::Stop;
+                    }
+                    permit = reports.reserve(), if !outbox.is_empty() => match (permit, outbox.take()) {
+                        (Ok(permit), Some(report)) => permit.send(report),
+                        // Nobody listens any more; the next controller asks for the whole.
+                        _ => {}
+                    },
+                    Some(heard) = heard.recv() => break hands.absorb(heard),
+                    change = assignments.recv(), if connected => match change {
+                        Some(change) => {
+                            hands.log_command(&change);
+                            break Event::Assigned(change);
+                        }
+                        None => connected = false,
+                    },
+                    () = sleep_until(wake) => break Event::Tick,
+                    () = sleep_until(give_up) => {
+                        let left = agent.replicas().count();
+                        return hands.finish(left).await;
+                    }
+                }
+            };
+        }
+    }
+}
+
+fn perform(agent: &mut Agent, event: Event, clock: &Clock, hands: &mut Hands, outbox: &mut Outbox) {
+    for effect in agent.on(event, clock.now()) {
+        match effect {
+            Effect::Report(change) => {
+                hands.log_report(&change);
+                outbox.put(change);
+            }
+            effect => hands.perform(effect),
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,463 @@
+//! Performs the agent's effects: each as a task or on a blocking thread, and each answers with one piece of news.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_mesh::local::{LocalReplicas, Model, Replica as Callable};
+use berth_spec::{
+    AssignmentChange, ByteSize, FailureCategory, InventoryChange, Residency, Revision, RevisionId, Serving,
+};
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::Stopped;
+use crate::{
+    agent::{Agent, Effect, Event},
+    artifacts::{Artifact, Artifacts, Listener, Pin},
+    fault::Fault,
+    metrics::WorkerMetrics,
+    replica::{Facts, State},
+    runtime::{LoadRequest, Loaded, LoadedModel, Runtime},
+};
+
+/// How often a draining replica tells how many requests it still has.
+const DRAIN_WORD: Duration = Duration::from_secs(1);
+/// A validation inference that takes longer has failed. Halved, a large model's first run (which allocates) may not
+/// make it on a busy machine; doubled, a stuck one holds its slot for two minutes.
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What came of an effect: what the agent hears, and what stays in the driver's hands.
+pub(super) struct News {
+    event: Event,
+    kept: Kept,
+}
+
+enum Kept {
+    Nothing,
+    /// Keeps the artifact in the cache until it is loaded.
+    Pin(RevisionId, u64, Pin),
+    Model(RevisionId, Arc<dyn LoadedModel>),
+    /// Requests that were in flight when the time for draining was up.
+    Cut(u32),
+}
+
+/// What the driver holds of one replica.
+#[derive(Default)]
+struct Slot {
+    ticket: u64,
+    begun: Option<Instant>,
+    /// It came beside another revision of its deployment that answered already.
+    reload: bool,
+    cancel: Option<CancellationToken>,
+    pin: Option<Pin>,
+    model: Option<Arc<dyn LoadedModel>>,
+    callable: Option<Arc<Callable>>,
+}
+
+/// The driver's hands.
+pub(super) struct Hands {
+    runtimes: Vec<Arc<dyn Runtime>>,
+    artifacts: Arc<Artifacts>,
+    local: Arc<LocalReplicas>,
+    metrics: WorkerMetrics,
+    news: mpsc::Sender<News>,
+    tasks: TaskTracker,
+    slots: BTreeMap<RevisionId, Slot>,
+    stopped: Stopped,
+}
+
+impl Hands {
+    pub(super) fn new(
+        runtimes: Vec<Arc<dyn Runtime>>,
+        artifacts: Arc<Artifacts>,
+        local: Arc<LocalReplicas>,
+        metrics: WorkerMetrics,
+        news: mpsc::Sender<News>,
+    ) -> Self {
+        let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
+        Self { runtimes, artifacts, local, metrics, news, tasks, slots, stopped }
+    }
+
+    pub(super) fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Fetch { revision, ticket } => self.fetch(revision, ticket),
+            Effect::Forget { revision } => {
+                if let Some(cancel) = self.slots.remove(&revision).and_then(|slot| slot.cancel) {
+                    cancel.cancel();
+                }
+            }
+            Effect::Load { revision, ticket, artifact, serving, share } => match share {
+                Some(twin) => self.share(&revision, ticket, &twin),
+                None => self
+                    .load(LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving }, ticket),
+            },
+            Effect::Validate { revision, ticket, serving } => self.validate(revision, ticket, serving),
+            Effect::Announce { revision, serving } => self.announce(&revision, &serving),
+            Effect::Reconfigure { revision, serving } => {
+                if let Some(model) = self.slots.get(&revision).and_then(|slot| slot.model.as_ref()) {
+                    tracing::info!(event = "model_reconfigured", deployment_id = %revision.deployment(), revision = %revision);
+                    model.set_serving(&serving);
+                }
+            }
+            Effect::Drain { revision, timeout } => self.drain(revision, timeout),
+            Effect::Unload { revision } => self.unload(revision),
+            Effect::Report(_) => {}
+        }
+    }
+
+    /// Keeps what came with the news and hands on what the agent is to hear.
+    pub(super) fn absorb(&mut self, news: News) -> Event {
+        match news.kept {
+            Kept::Nothing => {}
+            Kept::Cut(requests) => self.stopped.cut += requests as usize,
+            Kept::Pin(revision, ticket, pin) => {
+                if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
+                    slot.pin = Some(pin);
+                }
+            }
+            Kept::Model(revision, model) => {
+                let slot = self.slots.entry(revision).or_default();
+                slot.model = Some(model);
+                // The engine has read it.
+                slot.pin = None;
+            }
+        }
+        if let Event::Loaded { revision, result: Err(_), .. } = &news.event
+            && let Some(slot) = self.slots.get_mut(revision)
+        {
+            slot.pin = None;
+        }
+        self.log_outcome(&news.event);
+        news.event
+    }
+
+    fn fetch(&mut self, revision: Arc<Revision>, ticket: u64) {
+        let id = revision.id.clone();
+        let serves = |(other, slot): (&RevisionId, &Slot)| {
+            other != &id && other.deployment() == id.deployment() && slot.callable.is_some()
+        };
+        let reload = self.slots.iter().any(serves);
+        let cancel = CancellationToken::new();
+        let slot =
+            Slot { ticket, begun: Some(Instant::now()), reload, cancel: Some(cancel.clone()), ..Slot::default() };
+        self.slots.insert(id.clone(), slot);
+        let event = if reload { "model_reload_started" } else { "model_load_started" };
+        tracing::info!(
+            event,
+            deployment_id = %id.deployment(),
+            model_version = revision.version,
+            revision = %id,
+            correlation_id = correlation(&id, ticket),
+        );
+        let (artifacts, news) = (Arc::clone(&self.artifacts), self.news.clone());
+        self.tasks.spawn(async move {
+            let listener = progress(&news, &id, ticket);
+            let fetched = tokio::select! {
+                fetched = artifacts.fetch(&revision, listener) => fetched,
+                () = cancel.cancelled() => return,
+            };
+            let (kept, result) = match fetched {
+                Ok((artifact, pin)) => (Kept::Pin(id.clone(), ticket, pin), Ok(artifact)),
+                Err(fault) => (Kept::Nothing, Err(fault)),
+            };
+            tell(&news, Event::Fetched { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    fn load(&mut self, request: LoadRequest, ticket: u64) {
+        let id = request.revision.id.clone();
+        tracing::debug!(
+            event = "model_initialization_started",
+            deployment_id = %id.deployment(),
+            revision = %id,
+            correlation_id = correlation(&id, ticket),
+        );
+        let format = request.revision.format;
+        let runtime = self.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
+        let news = self.news.clone();
+        self.tasks.spawn(async move {
+            let loaded = match runtime {
+                Some(runtime) => on_thread(move || runtime.load(&request).map_err(Fault::from)).await,
+                None => Err(Fault::new(
+                    FailureCategory::Runtime,
+                    format!("this worker has no runtime for {}: see its log for what is missing", format.as_str()),
+                )),
+            };
+            let (kept, result) = match loaded {
+                Ok(loaded) => {
+                    let facts = facts(&loaded);
+                    (Kept::Model(id.clone(), loaded.model), Ok(facts))
+                }
+                Err(fault) => (Kept::Nothing, Err(fault)),
+            };
+            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    /// Takes the model of a twin. The twin's memory is the larger word on it; the agent counts it once.
+    fn share(&mut self, revision: &Revision, ticket: u64, twin: &RevisionId) {
+        let id = revision.id.clone();
+        let news = self.news.clone();
+        let model = self.slots.get(twin).and_then(|slot| slot.model.clone());
+        self.tasks.spawn(async move {
+            let (kept, result) = match model {
+                Some(model) => {
+                    let memory = ByteSize(model.statistics().memory);
+                    let signature = Arc::clone(model.signature());
+                    let facts = Facts { memory, measured: true, signature, note: None };
+                    (Kept::Model(id.clone(), model), Ok(facts))
+                }
+                None => (Kept::Nothing, Err(Fault::internal("the model to share is gone"))),
+            };
+            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    fn validate(&mut self, id: RevisionId, ticket: u64, serving: Arc<Serving>) {
+        tracing::debug!(event = "model_validation_started", deployment_id = %id.deployment(), revision = %id);
+        let model = self.slots.get(&id).and_then(|slot| slot.model.clone());
+        let news = self.news.clone();
+        self.tasks.spawn(async move {
+            let result = match model {
+                Some(model) => {
+                    let run = on_thread(move || model.validate(&serving.warmup).map_err(Fault::from));
+                    tokio::time::timeout(VALIDATION_TIMEOUT, run).await.unwrap_or_else(|_| Err(validation_too_long()))
+                }
+                None => Err(Fault::internal("the model to validate is gone")),
+            };
+            tell(&news, Event::Validated { revision: id, ticket, result }, Kept::Nothing).await;
+        });
+    }
+
+    fn announce(&mut self, id: &RevisionId, serving: &Serving) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let Some(model) = slot.model.clone() else { return };
+        model.set_serving(serving);
+        slot.callable = Some(self.local.insert(id.clone(), model as Arc<dyn Model>));
+        let took = slot.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        let (event, histogram) = match slot.reload {
+            true => ("model_reload_success", &self.metrics.reload),
+            false => ("model_load_success", &self.metrics.load),
+        };
+        histogram.observe(took.as_secs_f64());
+        self.metrics.succeeded();
+        tracing::info!(
+            event,
+            deployment_id = %id.deployment(),
+            revision = %id,
+            correlation_id = correlation(id, slot.ticket),
+            total_duration_ms = millis(took),
+        );
+    }
+
+    fn drain(&mut self, id: RevisionId, timeout: Duration) {
+        tracing::info!(event = "model_unload_started", deployment_id = %id.deployment(), revision = %id);
+        let callable = self.slots.get(&id).and_then(|slot| slot.callable.clone());
+        if let Some(callable) = &callable {
+            callable.begin_drain();
+        }
+        let news = self.news.clone();
+        self.tasks.spawn(async move {
+            let cut = match callable {
+                Some(callable) => drained(&callable, &id, timeout, &news).await,
+                None => 0,
+            };
+            if cut > 0 {
+                tracing::warn!(event = "drain_timed_out", deployment_id = %id.deployment(), revision = %id, in_flight = cut);
+            }
+            tell(&news, Event::Drained { revision: id }, Kept::Cut(cut)).await;
+        });
+    }
+
+    /// Lets go of the model. Requests that outlived their time to drain keep it until they end.
+    fn unload(&mut self, id: RevisionId) {
+        let begun = Instant::now();
+        let slot = self.slots.remove(&id).unwrap_or_default();
+        if slot.callable.is_some() {
+            self.local.remove(&id);
+            self.stopped.drained += 1;
+        }
+        let (news, histogram) = (self.news.clone(), self.metrics.unload.clone());
+        self.tasks.spawn(async move {
+            // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.
+            let _ = tokio::task::spawn_blocking(move || drop((slot.callable, slot.model, slot.pin))).await;
+            let took = begun.elapsed();
+            histogram.observe(took.as_secs_f64());
+            tracing::info!(
+                event = "model_unload_success",
+                deployment_id = %id.deployment(),
+                revision = %id,
+                duration_ms = millis(took),
+            );
+            tell(&news, Event::Unloaded { revision: id }, Kept::Nothing).await;
+        });
+    }
+
+    /// The time that the replicas which answer have for their last requests.
+    pub(super) fn longest_drain(&self, agent: &Agent) -> Duration {
+        let times = agent.replicas().map(|(_, replica)| replica.placed.serving.drain_timeout);
+        times.max().unwrap_or_default()
+    }
+
+    pub(super) async fn finish(mut self, left: usize) -> Stopped {
+        self.slots.values().filter_map(|slot| slot.cancel.as_ref()).for_each(CancellationToken::cancel);
+        self.tasks.close();
+        if left == 0 {
+            drop(self.news);
+            self.tasks.wait().await;
+        }
+        self.stopped.left = left;
+        let Stopped { drained, cut, left } = self.stopped;
+        tracing::info!(event = "worker_stopped", drained, cut, left);
+        self.stopped
+    }
+
+    /// What the agent holds, as numbers.
+    pub(super) fn gauge(&self, agent: &Agent, memory: ByteSize) {
+        let count = |is: fn(&State) -> bool| {
+            i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
+        };
+        self.metrics.loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
+        self.metrics.failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
+        let held = agent.held();
+        self.metrics.memory_used.set(i64::try_from(held.0).unwrap_or(i64::MAX));
+        self.metrics.memory_available.set(i64::try_from(memory.saturating_sub(held).0).unwrap_or(i64::MAX));
+    }
+
+    /// What the controller wants.
+    pub(super) fn log_command(&self, change: &AssignmentChange) {
+        let correlation_id = change.generation.0;
+        for placed in &change.set {
+            let id = &placed.revision.id;
+            if !self.slots.contains_key(id) {
+                tracing::info!(event = "command_received", command_type = "LOAD", deployment_id = %id.deployment(), revision = %id, correlation_id);
+            }
+        }
+        for id in &change.unset {
+            tracing::info!(event = "command_received", command_type = "UNLOAD", deployment_id = %id.deployment(), revision = %id, correlation_id);
+        }
+    }
+
+    /// Failures and phases, where they are first known.
+    pub(super) fn log_report(&self, change: &InventoryChange) {
+        // A whole report repeats what was said already.
+        for (id, residency) in change.replicas.iter().filter(|_| !change.whole) {
+            match residency {
+                Some(Residency::Failed(failure)) => {
+                    self.metrics.failed_load(failure.category.as_str());
+                    tracing::error!(
+                        event = "model_load_failed",
+                        deployment_id = %id.deployment(),
+                        revision = %id,
+                        error_type = failure.category.as_str(),
+                        error_message = failure.message,
+                        attempts = failure.attempts,
+                        retry_at = failure.retry_at.map(|at| at.to_string()),
+                    );
+                }
+                Some(Residency::Ready(ready)) => {
+                    let phases = &ready.phases;
+                    self.metrics.phase("queued", phases.queued_ms);
+                    self.metrics.phase("fetch", phases.fetch_ms);
+                    self.metrics.phase("load", phases.load_ms);
+                    self.metrics.phase("validate", phases.validate_ms);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn log_outcome(&self, event: &Event) {
+        match event {
+            Event::Fetched { revision: id, ticket, result: Ok(Artifact { size, .. }) } => {
+                let took = self.slots.get(id).and_then(|slot| slot.begun).map(|begun| millis(begun.elapsed()));
+                tracing::debug!(
+                    event = "artifact_download_completed",
+                    deployment_id = %id.deployment(),
+                    size_bytes = size.0,
+                    duration_ms = took,
+                    correlation_id = correlation(id, *ticket),
+                );
+            }
+            Event::Validated { revision: id, ticket, result } => match result {
+                Ok(()) => tracing::info!(
+                    event = "model_validation_success",
+                    deployment_id = %id.deployment(),
+                    correlation_id = correlation(id, *ticket),
+                ),
+                Err(fault) => tracing::error!(
+                    event = "model_validation_failed",
+                    deployment_id = %id.deployment(),
+                    correlation_id = correlation(id, *ticket),
+                    validation_error = %fault,
+                ),
+            },
+            _ => {}
+        }
+    }
+}
+
+/// Ties together the log lines of one attempt.
+fn correlation(id: &RevisionId, ticket: u64) -> String {
+    format!("{id}#{ticket}")
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn facts(loaded: &Loaded) -> Facts {
+    let signature = Arc::clone(loaded.model.signature());
+    Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
+}
+
+fn validation_too_long() -> Fault {
+    let seconds = VALIDATION_TIMEOUT.as_secs();
+    Fault::new(
+        FailureCategory::Validation,
+        format!(
+            "the validation inference took longer than {seconds} s: give a smaller one (spec.warmup), or turn it off"
+        ),
+    )
+}
+
+async fn tell(news: &mpsc::Sender<News>, event: Event, kept: Kept) {
+    // The driver is gone only when nobody needs the news.
+    let _ = news.send(News { event, kept }).await;
+}
+
+/// Progress is worth nothing late: it is dropped when the agent is busy.
+fn progress(news: &mpsc::Sender<News>, id: &RevisionId, ticket: u64) -> Listener {
+    let (news, id) = (news.clone(), id.clone());
+    Arc::new(move |done, total| {
+        let event = Event::Progress { revision: id.clone(), ticket, done, total };
+        let _ = news.try_send(News { event, kept: Kept::Nothing });
+    })
+}
+
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Fault::internal(format!("the runtime panicked: {error}"))),
+    }
+}
+
+/// Waits for the last request; returns how many are left when the time is up.
+async fn drained(callable: &Callable, id: &RevisionId, timeout: Duration, news: &mpsc::Sender<News>) -> u32 {
+    let deadline = tokio::time::Instant::now() + timeout;
+    loop {
+        let in_flight = callable.in_flight();
+        if in_flight > 0 {
+            tell(news, Event::Draining { revision: id.clone(), in_flight }, Kept::Nothing).await;
+        }
+        let word = tokio::time::Instant::now() + DRAIN_WORD;
+        tokio::select! {
+            () = callable.drained() => return 0,
+            () = tokio::time::sleep_until(deadline) => return callable.in_flight(),
+            () = tokio::time::sleep_until(word) => {}
+        }
+    }
+}
