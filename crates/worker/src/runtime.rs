@@ -4,8 +4,15 @@
 //! LoadRequest ──Runtime::load──▶ Loaded { model, memory, note } ──model.validate──▶ mesh::LocalReplicas
 //!                                   └ dropping the last Arc of the model unloads it
 //! ```
-//! `onnx` is the built-in engine. `batch` joins requests for any engine. `fake` is scripted, for tests.
+//! [`onnx`] is the built-in engine. [`batch`] joins requests for any engine. `fake` is scripted, for tests.
 //! Not here: fetching the artifact, deciding when to load, and draining: those are the agent's.
+
+pub mod batch;
+pub mod metrics;
+pub mod onnx;
+
+mod input;
+mod sample;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;

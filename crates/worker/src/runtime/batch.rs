@@ -1,0 +1,55 @@
+//! Dynamic batching: requests that are there together run together, whatever the engine.
+//!
+//! ```text
+//! infer ──check──▶ queue ──▶ leader ── short runs ──▶ this thread ─┐
+//!                    │         └────── long runs ───▶ pool ────────┼─▶ join ▶ Engine::run ▶ split ─▶ answers
+//!                    └◀─────────── takes until empty ◀─────────────┘
+//! ```
+//! Flat combining: whoever pushes a request while nobody is gathering becomes the leader. It lets the other ready
+//! connections go first (one yield, or `max_delay`), then runs everything that fits together and answers for all. A
+//! request therefore costs no thread switch while runs are short, and batches grow by themselves under load.
+//!
+//! What holds, and is property-tested: an answer is the same as without batching, bit for bit where the engine is; a
+//! request that fails, fails alone; a request that was dropped or whose deadline passed is not run; no queue is
+//! unbounded.
+//!
+//! Reading order: [`queue`] decides who runs with whom, [`join`] copies, [`batcher`] leads, [`pool`] lends threads,
+//! [`tally`] counts. [`independence`] says whether a model may be batched at all.
+
+pub mod batcher;
+pub mod independence;
+pub mod join;
+pub mod pool;
+pub mod queue;
+pub mod tally;
+
+use berth_spec::{Datatype, InferError, Tensor};
+
+pub use batcher::{Batcher, Limits};
+pub use pool::Pool;
+
+/// One input of one run: row-major, little-endian, as in [`Tensor`].
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The element type.
+    pub datatype: Datatype,
+    /// Dimensions, all at least 0.
+    pub shape: &'a [i64],
+    /// The elements; exactly as many as `shape` says.
+    pub data: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// All of `tensor`.
+    #[must_use]
+    pub fn of(tensor: &'a Tensor) -> Self {
+        Self { datatype: tensor.datatype, shape: &tensor.shape, data: &tensor.data }
+    }
+}
+
+/// What executes runs. Called from many threads at once, at most [`Limits::lanes`] of them.
+pub trait Engine: Send + Sync + 'static {
+    /// Runs the model on `inputs`, which are in the order of its signature, and gives the outputs whose indices in
+    /// the signature are `outputs`, in that order. Blocks.
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError>;
+}

@@ -1,0 +1,293 @@
+//! Leads the requests of one model to the engine. See [`super`] for the picture and [`queue`](super::queue) for who
+//! runs with whom.
+//!
+//! ```text
+//!  Baton:  gather ──▶ short runs: turn, turn, … until empty ─┐        ┌─▶ released
+//!             │           └──── budget spent ──▶ pool: one turn ──▶ back of the line
+//!             └─ long runs ────────────────────────▲         (dropped anywhere: passed to the pool)
+//! ```
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use berth_spec::{InferError, Tensor, inference::Shed};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout_at,
+};
+
+use super::{
+    Engine,
+    join::{Spent, run_alone, run_joined},
+    pool::Line,
+    queue::{Entry, Pushed, Queue, Share, Work},
+    tally::{Run, Tally},
+};
+use crate::runtime::metrics::ModelMetrics;
+
+pub use super::queue::Limits;
+
+/// Runs that take less than this are done by the thread of a connection. Halved, models of 100 to 200 µs pay a thread
+/// switch (about 30 µs) per batch; doubled, other connections of that thread wait longer behind a run.
+const SHORT: Duration = Duration::from_micros(200);
+
+/// How long a leader goes on running batches of others before it hands them to the pool. Halved, batches change
+/// threads more often; doubled, the leader's own answer and its other connections wait longer.
+const BUDGET: Duration = Duration::from_micros(500);
+
+/// The requests of one model on their way to its engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Batcher {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Box<dyn Engine>,
+    queue: Mutex<Queue>,
+    /// Wakes the leader that gathers.
+    complete: Notify,
+    line: Arc<Line>,
+    tally: Tally,
+    metrics: Arc<ModelMetrics>,
+}
+
+impl Batcher {
+    /// A batcher that runs on `engine`, and on the pool of `line` when runs are long.
+    #[must_use]
+    pub fn new(engine: Box<dyn Engine>, limits: Limits, line: Arc<Line>, metrics: Arc<ModelMetrics>) -> Self {
+        let queue = Mutex::new(Queue::new(limits));
+        let complete = Notify::new();
+        Self { shared: Arc::new(Shared { engine, queue, complete, line, tally: Tally::default(), metrics }) }
+    }
+
+    /// The engine, for runs outside of the queue.
+    #[must_use]
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.shared.engine
+    }
+
+    /// The counts.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.shared.tally
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.queue().limits()
+    }
+
+    /// Changes the bounds from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        self.shared.queue().set_limits(limits);
+    }
+
+    /// Runs one request, together with others where that is possible.
+    ///
+    /// # Errors
+    /// [`InferError::TimedOut`] once `deadline` has passed, [`InferError::Shed`] where the queue is full, or what the
+    /// engine says about this very request. Dropping the future takes the request out unless it is running.
+    pub async fn infer(&self, work: Work, deadline: Instant) -> Result<Vec<Tensor>, InferError> {
+        let since = Instant::now();
+        if deadline <= since {
+            return Err(too_late());
+        }
+        let (reply, answer) = oneshot::channel();
+        let entry = Entry { work, deadline, since, reply };
+        let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
+        match pushed {
+            Ok(Pushed::Lead(delay)) => self.lead(delay).await,
+            Ok(Pushed::Follow) => {}
+            Ok(Pushed::Complete) => self.shared.complete.notify_one(),
+            Err(_) => return Err(self.shared.full()),
+        }
+        match timeout_at(deadline.into(), answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(InferError::Internal("the run was given up; this is a fault of the server".to_owned())),
+            Err(_) => Err(too_late()),
+        }
+    }
+
+    /// Gathers, then runs or has the pool run what is there.
+    async fn lead(&self, delay: Duration) {
+        let mut baton = Baton { shared: Some(Arc::clone(&self.shared)), gathers: true };
+        if delay.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            // Whether it is complete or time is up makes no difference.
+            let _ = tokio::time::timeout(delay, self.shared.complete.notified()).await;
+        }
+        baton.gathered();
+        if self.shared.tally.run_time() < SHORT {
+            baton.turns_here(Instant::now() + BUDGET);
+        } else {
+            baton.hand_over();
+        }
+    }
+}
+
+/// The lead over one lane of a model. Whoever holds it must run, pass it on, or drop it, which passes it on.
+pub struct Baton {
+    /// `None` once it was passed on or released.
+    shared: Option<Arc<Shared>>,
+    gathers: bool,
+}
+
+impl Baton {
+    fn gathered(&mut self) {
+        if let (true, Some(shared)) = (self.gathers, &self.shared) {
+            self.gathers = false;
+            shared.queue().gathered();
+        }
+    }
+
+    /// Runs batches on this thread until nothing waits or `until` has passed.
+    fn turns_here(mut self, until: Instant) {
+        while self.turn() {
+            if Instant::now() >= until {
+                return self.hand_over();
+            }
+        }
+    }
+
+    /// One batch, then to the back of the line.
+    pub(super) fn turn_on_pool(mut self) {
+        if self.turn() {
+            self.hand_over();
+        }
+    }
+
+    /// One batch. `false`: nothing was left to run and the lead is released.
+    fn turn(&mut self) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let now = Instant::now();
+        let share = if shared.tally.run_time() < SHORT { Share::All } else { Share::Lane };
+        let taken = shared.queue().take(now, share);
+        for entry in taken.expired {
+            // Nobody may be waiting any more.
+            let _ = entry.reply.send(Err(too_late()));
+        }
+        if taken.batch.is_empty() {
+            self.shared = None;
+            return false;
+        }
+        shared.run(taken.batch, now);
+        true
+    }
+
+    /// Lets the pool go on; where it has stopped, goes on here.
+    fn hand_over(self) {
+        let line = self.shared.as_ref().map(|shared| Arc::clone(&shared.line));
+        if let Some(line) = line
+            && let Err(mut baton) = line.join(self)
+        {
+            while baton.turn() {}
+        }
+    }
+}
+
+impl Drop for Baton {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        let needed = {
+            let mut queue = shared.queue();
+            if self.gathers {
+                queue.gathered();
+            }
+            queue.abandon()
+        };
+        if needed {
+            Self { shared: Some(shared), gathers: false }.hand_over();
+        }
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs what was taken and answers it.
+    fn run(&self, batch: Vec<Entry>, started: Instant) {
+        let finish = Finish { shared: self, count: batch.len() };
+        let mut spent = Spent::default();
+        let works: Vec<&Work> = batch.iter().map(|entry| &entry.work).collect();
+        let rows = works.iter().map(|work| u64::from(work.counted_rows())).sum();
+        let (answers, executions) = self.answers(&works, &mut spent);
+
+        let done = Instant::now();
+        let mut run =
+            Run { requests: 0, succeeded: 0, rows, executions, spent, queued: Duration::ZERO, total: Duration::ZERO };
+        for (entry, answer) in batch.iter().zip(&answers) {
+            let (queued, total) = (started - entry.since, done - entry.since);
+            run.requests += 1;
+            run.queued += queued;
+            self.metrics.queued(queued);
+            if answer.is_ok() {
+                run.succeeded += 1;
+                run.total += total;
+                self.metrics.took(total);
+            }
+        }
+        self.metrics.batch(rows);
+        self.tally.ran(&run);
+        drop(finish);
+        for (entry, answer) in batch.into_iter().zip(answers) {
+            // Nobody may be waiting any more.
+            let _ = entry.reply.send(answer);
+        }
+    }
+
+    /// Runs what was taken, together where that works, and says how often the engine was called.
+    fn answers(&self, works: &[&Work], spent: &mut Spent) -> (Vec<Result<Vec<Tensor>, InferError>>, u64) {
+        let mut executions = 0;
+        if works.len() > 1 {
+            executions += 1;
+            match run_joined(&*self.engine, works, spent) {
+                Ok(answers) => return (answers.into_iter().map(Ok).collect(), executions),
+                Err(error) => {
+                    tracing::debug!(requests = works.len(), %error, "a batch failed, its requests are run one by one");
+                }
+            }
+        }
+        executions += works.len() as u64;
+        (works.iter().map(|work| run_alone(&*self.engine, work, spent)).collect(), executions)
+    }
+
+    /// The answer where the queue is full.
+    fn full(&self) -> InferError {
+        let (limits, waiting) = {
+            let queue = self.queue();
+            (queue.limits(), queue.waiting())
+        };
+        let lanes = limits.lanes.max(1) as f64;
+        let runs = (waiting as f64 / f64::from(limits.max_rows.max(1)) / lanes).ceil();
+        let retry_in = self.tally.run_time().mul_f64(runs.max(1.0));
+        let retry_in = retry_in.clamp(Duration::from_millis(1), Duration::from_secs(30));
+        let most = limits.max_requests;
+        InferError::shed(
+            Shed::QueueFull,
+            format!("{most} requests are in this replica already: try again later, or raise concurrency.max"),
+            retry_in,
+        )
+    }
+}
+
+/// Makes room in the queue when a run is over, even if it panics.
+struct Finish<'a> {
+    shared: &'a Shared,
+    count: usize,
+}
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.shared.queue().finish(self.count);
+    }
+}
+
+fn too_late() -> InferError {
+    InferError::TimedOut("the deadline passed before the model could answer".to_owned())
+}

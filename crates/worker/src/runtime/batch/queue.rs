@@ -1,0 +1,244 @@
+//! The waiting requests of one model, and who may run with whom. Synchronous; the batcher holds it in a mutex for
+//! well under a microsecond at a time.
+//!
+//! ```text
+//!          push: first leader                  take: something to run
+//!  idle ───────────────────────▶ gathering ───────────────────────────▶ running ──▶ finish ─┐
+//!   ▲                                │ take: nothing                      ▲                 │
+//!   └────────────────────────────────┴────────── take: nothing ───────────┴──── take ◀──────┘
+//! ```
+//! At most one leader gathers and at most `lanes` lead at all. While a leader gathers, those that run stop when their
+//! batch is done: the gatherer takes what is left.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_spec::{InferError, Tensor};
+use tokio::sync::oneshot;
+
+/// A request that was checked against the signature.
+#[derive(Debug)]
+pub struct Work {
+    /// Inputs in the order of the signature.
+    pub inputs: Vec<Tensor>,
+    /// Indices into the signature's outputs, in the order asked for.
+    pub outputs: Arc<[usize]>,
+    /// The first dimension that all inputs share; `None`: they do not, so it runs alone.
+    pub rows: Option<u32>,
+}
+
+impl Work {
+    /// Rows for counting: a request that has none counts 1.
+    #[must_use]
+    pub fn counted_rows(&self) -> u32 {
+        self.rows.unwrap_or(1)
+    }
+
+    /// Whether the two differ in nothing but the number of rows.
+    fn compatible(&self, other: &Self) -> bool {
+        let same_form = |(a, b): (&Tensor, &Tensor)| a.datatype == b.datatype && a.shape.get(1..) == b.shape.get(1..);
+        self.inputs.len() == other.inputs.len()
+            && (Arc::ptr_eq(&self.outputs, &other.outputs) || self.outputs == other.outputs)
+            && self.inputs.iter().zip(&other.inputs).all(same_form)
+    }
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+pub struct Entry {
+    /// What to run.
+    pub work: Work,
+    /// Not started after this.
+    pub deadline: Instant,
+    /// When it was pushed.
+    pub since: Instant,
+    /// Where the answer goes; closed when nobody waits any more.
+    pub reply: oneshot::Sender<Result<Vec<Tensor>, InferError>>,
+}
+
+/// The bounds of one model's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests at once, waiting and running.
+    pub max_requests: usize,
+    /// Rows in one run; 1: no batching. A single request may have more and then runs alone.
+    pub max_rows: u32,
+    /// How long a leader gathers. Zero: it yields once.
+    pub max_delay: Duration,
+    /// Runs at once.
+    pub lanes: usize,
+}
+
+/// What a push led to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// The caller leads: gather for this long (zero: yield once), then take.
+    Lead(Duration),
+    /// Somebody else leads.
+    Follow,
+    /// Somebody else gathers and need not wait any longer.
+    Complete,
+}
+
+/// How much a leader may take at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// As much as fits in one run: right where the cost of a run is mostly its start.
+    All,
+    /// One lane's part: right where the cost grows with the rows, so that lanes work side by side.
+    Lane,
+}
+
+/// What a leader took.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// To be run together; empty: nothing is left and the leader is released.
+    pub batch: Vec<Entry>,
+    /// To be told that they are too late.
+    pub expired: Vec<Entry>,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    waiting: VecDeque<Entry>,
+    waiting_rows: u64,
+    running: usize,
+    leaders: usize,
+    /// Until when the gatherer waits, while there is one.
+    gathering: Option<Instant>,
+    limits: Limits,
+}
+
+impl Queue {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { waiting: VecDeque::new(), waiting_rows: 0, running: 0, leaders: 0, gathering: None, limits }
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Changes the bounds; what waits stays.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Requests that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Queues a request, or gives it back where the queue is full. `run` is how long a run takes, as far as is known:
+    /// a gatherer is told to hurry when an entry could not be finished otherwise.
+    #[expect(clippy::result_large_err, reason = "the entry goes straight back to its caller")]
+    pub fn push(&mut self, entry: Entry, run: Duration) -> Result<Pushed, Entry> {
+        if self.waiting.len() + self.running >= self.limits.max_requests {
+            self.forget_closed();
+            if self.waiting.len() + self.running >= self.limits.max_requests {
+                return Err(entry);
+            }
+        }
+        let (since, deadline) = (entry.since, entry.deadline);
+        self.waiting_rows += u64::from(entry.work.counted_rows());
+        self.waiting.push_back(entry);
+        let enough = self.waiting_rows >= u64::from(self.limits.max_rows);
+        if let Some(until) = self.gathering {
+            return Ok(if enough || deadline < until + run { Pushed::Complete } else { Pushed::Follow });
+        }
+        if self.leaders >= self.limits.lanes.max(1) {
+            return Ok(Pushed::Follow);
+        }
+        self.leaders += 1;
+        let delay = if enough { Duration::ZERO } else { self.limits.max_delay };
+        let delay = delay.min(deadline.saturating_duration_since(since + run));
+        self.gathering = Some(since + delay);
+        Ok(Pushed::Lead(delay))
+    }
+
+    /// Ends the gathering of the leader that began it; it goes on leading.
+    pub fn gathered(&mut self) {
+        self.gathering = None;
+    }
+
+    /// Takes what a leader runs next: the request at the front, and behind it, in order, what is compatible and fits.
+    /// An empty batch releases the leader.
+    pub fn take(&mut self, now: Instant, share: Share) -> Taken {
+        let mut taken = Taken::default();
+        if self.gathering.is_some() {
+            self.leaders -= 1;
+            return taken;
+        }
+        let most = match share {
+            Share::All => self.limits.max_rows,
+            Share::Lane => {
+                let part = self.waiting_rows.div_ceil(self.limits.lanes.max(1) as u64);
+                self.limits.max_rows.min(u32::try_from(part).unwrap_or(u32::MAX))
+            }
+        };
+        let mut rows = 0;
+        let mut index = 0;
+        while index < self.waiting.len() {
+            let entry = &self.waiting[index];
+            if entry.reply.is_closed() {
+                self.remove(index);
+            } else if entry.deadline <= now {
+                taken.expired.extend(self.remove(index));
+            } else if let Some(first) = taken.batch.first() {
+                let fits = entry.work.rows.is_some_and(|n| n > 0 && n <= most.saturating_sub(rows));
+                if fits && entry.work.compatible(&first.work) {
+                    rows += entry.work.counted_rows();
+                    taken.batch.extend(self.remove(index));
+                } else {
+                    index += 1;
+                }
+            } else {
+                rows = entry.work.rows.filter(|&n| n > 0).unwrap_or(u32::MAX);
+                taken.batch.extend(self.remove(index));
+            }
+            if rows >= most {
+                break;
+            }
+        }
+        if taken.batch.is_empty() {
+            self.leaders -= 1;
+        }
+        self.running += taken.batch.len();
+        taken
+    }
+
+    /// A leader gives up before it took anything. Whether it has to be replaced: something waits and nobody gathers.
+    /// The replacement leads in its place; otherwise it is released.
+    #[must_use]
+    pub fn abandon(&mut self) -> bool {
+        let needed = !self.waiting.is_empty() && self.gathering.is_none();
+        if !needed {
+            self.leaders -= 1;
+        }
+        needed
+    }
+
+    /// `count` requests that were taken have been answered.
+    pub fn finish(&mut self, count: usize) {
+        self.running -= count;
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Entry> {
+        let entry = self.waiting.remove(index)?;
+        self.waiting_rows -= u64::from(entry.work.counted_rows());
+        Some(entry)
+    }
+
+    fn forget_closed(&mut self) {
+        self.waiting.retain(|entry| !entry.reply.is_closed());
+        self.waiting_rows = self.waiting.iter().map(|entry| u64::from(entry.work.counted_rows())).sum();
+    }
+}

@@ -1,0 +1,114 @@
+//! Counts and times of one model since it was loaded: for the statistics extension of the protocol, and for the
+//! guesses of how long a run takes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use berth_mesh::local::{Statistics, Sum};
+
+use super::join::Spent;
+
+/// How much one run weighs in the moving average: 1/8. Halved, a model that changed its mind (longer inputs) blocks
+/// connection threads for longer before it is moved to the pool; doubled, one slow run moves it there.
+const WEIGHT: u64 = 8;
+
+/// Batch sizes that are counted apart; larger ones are counted with the largest of them. Bounds memory, not accuracy:
+/// `max_rows` beyond it is rare.
+const MAX_SIZES: usize = 256;
+
+/// The tally.
+#[derive(Debug, Default)]
+pub struct Tally {
+    run_ns: AtomicU64,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sums: Statistics,
+    batches: BTreeMap<u64, [Sum; 3]>,
+}
+
+/// One run of the engine and what it was for.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// Requests in it.
+    pub requests: u64,
+    /// Requests that succeeded.
+    pub succeeded: u64,
+    /// Rows in it.
+    pub rows: u64,
+    /// How many times the engine was called: more than once where a batch had to be run one by one.
+    pub executions: u64,
+    /// Where the time went.
+    pub spent: Spent,
+    /// How long its requests waited, together.
+    pub queued: Duration,
+    /// How long its successful requests took from push to answer, together.
+    pub total: Duration,
+}
+
+impl Tally {
+    /// The moving average of one run of the engine; zero before the first.
+    #[must_use]
+    pub fn run_time(&self) -> Duration {
+        Duration::from_nanos(self.run_ns.load(Ordering::Relaxed))
+    }
+
+    /// Counts a run.
+    pub fn ran(&self, run: &Run) {
+        self.seed(run.spent.infer / u32::try_from(run.executions.max(1)).unwrap_or(u32::MAX));
+        let mut counts = self.locked();
+        let sums = &mut counts.sums;
+        sums.last_inference_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        sums.inference_count += run.rows;
+        sums.execution_count += run.executions;
+        add(&mut sums.success, run.succeeded, run.total);
+        add(&mut sums.queue, run.requests, run.queued);
+        add(&mut sums.compute_input, run.requests, run.spent.input);
+        add(&mut sums.compute_infer, run.requests, run.spent.infer);
+        add(&mut sums.compute_output, run.requests, run.spent.output);
+        if counts.batches.len() < MAX_SIZES || counts.batches.contains_key(&run.rows) {
+            let [input, infer, output] = counts.batches.entry(run.rows).or_default();
+            add(input, 1, run.spent.input);
+            add(infer, 1, run.spent.infer);
+            add(output, 1, run.spent.output);
+        }
+    }
+
+    /// Puts one measured run into the moving average.
+    pub fn seed(&self, run: Duration) {
+        let new = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let old = self.run_ns.load(Ordering::Relaxed);
+        let next = if old == 0 { new } else { (old * (WEIGHT - 1) + new) / WEIGHT };
+        self.run_ns.store(next, Ordering::Relaxed);
+    }
+
+    /// Counts a request that failed after `took`.
+    pub fn failed(&self, took: Duration) {
+        add(&mut self.locked().sums.fail, 1, took);
+    }
+
+    /// All of it; `memory` is the model's.
+    #[must_use]
+    pub fn statistics(&self, memory: u64) -> Statistics {
+        let counts = self.locked();
+        let batches = counts.batches.iter().map(|(&rows, &[input, infer, output])| (rows, input, infer, output));
+        Statistics { batches: batches.collect(), memory, ..counts.sums.clone() }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn add(sum: &mut Sum, count: u64, time: Duration) {
+    sum.count += count;
+    sum.ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+}

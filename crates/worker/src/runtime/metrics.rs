@@ -1,0 +1,185 @@
+//! What Prometheus sees of models: families that are registered once, and one set of handles per deployment that is
+//! loaded, so that counting looks nothing up.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use berth_spec::{DeploymentName, InferError};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Registry, Unit},
+};
+
+/// The label of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabel {
+    model: String,
+}
+
+/// The labels of a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabel {
+    model: String,
+    error: &'static str,
+}
+
+/// The words of [`InferError::reason`] that a model's own requests can end with.
+const REASONS: [&str; 7] = ["invalid", "too_large", "queue_full", "deadline", "cancelled", "model", "internal"];
+
+/// A family of histograms whose buckets are chosen here.
+type Histograms = Family<ModelLabel, Histogram, fn() -> Histogram>;
+
+/// The families of all models. Clones share them.
+#[derive(Clone)]
+pub struct Families {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    requests: Family<ModelLabel, Counter>,
+    errors: Family<ErrorLabel, Counter>,
+    duration: Histograms,
+    queue: Histograms,
+    rows: Histograms,
+    /// Handles that are in use. Two revisions of one deployment share theirs.
+    used: Mutex<HashMap<DeploymentName, Weak<ModelMetrics>>>,
+}
+
+/// 20 µs to 10 s: models are as fast as the former and as slow as the latter.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(20e-6, 2.5, 15))
+}
+
+/// 1 to 512 rows.
+fn rows() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 10))
+}
+
+impl Families {
+    /// Registers the families.
+    pub fn register(registry: &mut Registry) -> Self {
+        let inner = Inner {
+            requests: Family::default(),
+            errors: Family::default(),
+            duration: Histograms::new_with_constructor(seconds),
+            queue: Histograms::new_with_constructor(seconds),
+            rows: Histograms::new_with_constructor(rows),
+            used: Mutex::default(),
+        };
+        registry.register("worker_inference_requests", "Requests to a model", inner.requests.clone());
+        registry.register("worker_inference_errors", "Requests that failed, by reason", inner.errors.clone());
+        registry.register_with_unit(
+            "worker_inference_duration",
+            "From arrival at the model to its answer, successful requests",
+            Unit::Seconds,
+            inner.duration.clone(),
+        );
+        registry.register_with_unit(
+            "berth_queue",
+            "Waiting in a model's queue before a run",
+            Unit::Seconds,
+            inner.queue.clone(),
+        );
+        registry.register("berth_batch_rows", "Rows in one run of the engine", inner.rows.clone());
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The handles of a deployment; they disappear from the registry with the last clone of the `Arc`.
+    #[must_use]
+    pub fn model(&self, deployment: &DeploymentName) -> Arc<ModelMetrics> {
+        let mut used = self.inner.used();
+        if let Some(metrics) = used.get(deployment).and_then(Weak::upgrade) {
+            return metrics;
+        }
+        let label = ModelLabel { model: deployment.to_string() };
+        let metrics = Arc::new(ModelMetrics {
+            requests: self.inner.requests.get_or_create_owned(&label),
+            duration: self.inner.duration.get_or_create_owned(&label),
+            queue: self.inner.queue.get_or_create_owned(&label),
+            rows: self.inner.rows.get_or_create_owned(&label),
+            deployment: deployment.clone(),
+            families: self.clone(),
+        });
+        used.insert(deployment.clone(), Arc::downgrade(&metrics));
+        metrics
+    }
+}
+
+impl Inner {
+    fn used(&self) -> MutexGuard<'_, HashMap<DeploymentName, Weak<ModelMetrics>>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The handles of one deployment.
+pub struct ModelMetrics {
+    requests: Counter,
+    duration: Histogram,
+    queue: Histogram,
+    rows: Histogram,
+    deployment: DeploymentName,
+    families: Families,
+}
+
+impl ModelMetrics {
+    /// A request came.
+    pub fn request(&self) {
+        self.requests.inc();
+    }
+
+    /// A request failed.
+    pub fn failed(&self, error: &InferError) {
+        let label = ErrorLabel { model: self.deployment.to_string(), error: error.reason() };
+        self.families.inner.errors.get_or_create(&label).inc();
+    }
+
+    /// A successful request took this long.
+    pub fn took(&self, time: Duration) {
+        self.duration.observe(time.as_secs_f64());
+    }
+
+    /// A request waited this long.
+    pub fn queued(&self, time: Duration) {
+        self.queue.observe(time.as_secs_f64());
+    }
+
+    /// A run had so many rows.
+    pub fn batch(&self, rows: u64) {
+        self.rows.observe(rows as f64);
+    }
+}
+
+impl fmt::Debug for ModelMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelMetrics").field("deployment", &self.deployment).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ModelMetrics {
+    fn drop(&mut self) {
+        let inner = &self.families.inner;
+        let mut used = inner.used();
+        if used.get(&self.deployment).is_some_and(|metrics| metrics.strong_count() > 0) {
+            return; // Loaded again in the meantime.
+        }
+        used.remove(&self.deployment);
+        let model = self.deployment.to_string();
+        for error in REASONS {
+            inner.errors.remove(&ErrorLabel { model: model.clone(), error });
+        }
+        let label = ModelLabel { model };
+        inner.requests.remove(&label);
+        inner.duration.remove(&label);
+        inner.queue.remove(&label);
+        inner.rows.remove(&label);
+    }
+}

@@ -1,0 +1,132 @@
+//! The built-in engine: ONNX graphs, in process, on the CPU.
+//!
+//! ```text
+//! open: library ──▶ environment          load: session ──▶ signature ──▶ rows independent? ──▶ OnnxModel
+//!       (once per process)                └────────────── memory is measured around it ──────────┘
+//! ```
+//! Sessions are made one at a time, so that what the heap grows by is that model's. Runs are concurrent.
+
+mod call;
+mod library;
+mod memory;
+mod model;
+mod session;
+
+use std::{
+    io,
+    num::NonZero,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use berth_spec::{ByteSize, Digest, FailureCategory, deployment::ModelFormat};
+use ort::environment::Environment;
+
+use self::{
+    call::Call,
+    memory::Used,
+    model::{Footprint, OnnxModel},
+};
+use super::{
+    LoadError, LoadRequest, Loaded, Runtime,
+    batch::{Pool, independence::rows_are_independent},
+    metrics::Families,
+};
+
+pub use library::OpenError;
+
+/// Verdicts about batching that are remembered, so that a model that is paged in again is not tried out again.
+/// Doubled, a few hundred kilobytes more; halved, more models pay the check again (three runs each).
+const MAX_VERDICTS: usize = 4096;
+
+/// The settings of the engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads for long runs, shared by all models. 0: one per core.
+    pub threads: usize,
+    /// Threads inside one run where the revision does not say. 0: 1, which serves many models best: requests of
+    /// different clients then run side by side, each on one core.
+    pub intra_threads: usize,
+}
+
+/// The engine.
+pub struct OnnxEngine {
+    environment: Environment,
+    pool: Pool,
+    intra_threads: usize,
+    families: Families,
+    /// Held while a session is made and measured.
+    measuring: Mutex<Verdicts>,
+}
+
+/// Why a model's rows may not be joined (`None`: they may), by the digest of its bytes.
+type Verdicts = std::collections::HashMap<Digest, Option<String>>;
+
+/// The library is missing, or threads could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The library.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The threads.
+    #[error("cannot start threads for runs: {0}")]
+    Threads(#[from] io::Error),
+}
+
+impl OnnxEngine {
+    /// Loads the library at `library` (a file or a folder), or searches for it where that is `None`.
+    pub fn open(library: Option<&Path>, options: &Options, families: Families) -> Result<Self, EngineError> {
+        let environment = library::open(library)?;
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let pool = Pool::start(if options.threads == 0 { cores } else { options.threads })?;
+        let intra_threads = options.intra_threads.max(1);
+        Ok(Self { environment, pool, intra_threads, families, measuring: Mutex::default() })
+    }
+
+    /// The execution providers that the library was built with.
+    #[must_use]
+    pub fn providers(&self) -> Vec<String> {
+        call::providers()
+    }
+}
+
+impl Runtime for OnnxEngine {
+    fn formats(&self) -> &[ModelFormat] {
+        &[ModelFormat::Onnx]
+    }
+
+    fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
+        let revision = &request.revision;
+        session::check_provider(&revision.runtime)?;
+        let size = fs_err::metadata(&request.artifact).map_err(|error| {
+            LoadError::new(FailureCategory::Internal, format!("the artifact is gone from the cache: {error}"))
+        })?;
+        let size = ByteSize(size.len());
+        let threads = match usize::from(revision.runtime.threads) {
+            0 => self.intra_threads,
+            threads => threads,
+        };
+
+        let mut verdicts = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = Used::now();
+        let session = session::build(&self.environment, &request.artifact, threads)?;
+        let signature = session::signature(&session, revision.signature.as_deref())?;
+        let signature = Arc::new(signature);
+        let call = Call::new(session, &signature)
+            .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
+        let verdict = verdicts.get(&request.digest).cloned();
+        let verdict = verdict.unwrap_or_else(|| rows_are_independent(&call, &signature).err());
+        let (memory, measured) = before.grown(size);
+        if verdicts.len() < MAX_VERDICTS {
+            verdicts.insert(request.digest, verdict.clone());
+        }
+        drop(verdicts);
+
+        let note = verdict.as_ref().map(|reason| format!("batching is off: {reason}"));
+        let footprint =
+            Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
+        let metrics = self.families.model(&request.serving.deployment);
+        let model = OnnxModel::new(call, signature, footprint, &request.serving, self.pool.line(), metrics);
+        Ok(Loaded { model: Arc::new(model), memory, measured, note })
+    }
+}

@@ -1,0 +1,144 @@
+//! Finding and loading the shared library of ONNX Runtime: once per process, and never a panic when it is not there.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use ort::{environment::Environment, logging::LogLevel};
+
+/// What the library's file is called; versions follow it after a dot.
+const FILE: &str = "libonnxruntime.so";
+
+/// Why the engine is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// It is nowhere.
+    #[error(
+        "no {FILE} in {}: run `cargo xtask setup`, or get it with `pip download --no-deps onnxruntime` and name it by \
+         --onnx-library or ORT_DYLIB_PATH",
+        places(.0)
+    )]
+    NotFound(Vec<PathBuf>),
+    /// It is there and is not what it should be.
+    #[error("{} is not a usable ONNX Runtime 1.24 or later: {message}", path.display())]
+    Unusable {
+        /// Which file.
+        path: PathBuf,
+        /// What the loader says.
+        message: String,
+    },
+    /// Another one is loaded in this process already.
+    #[error("{} is loaded in this process already: restart it to use {}", loaded.display(), wanted.display())]
+    Other {
+        /// The one that is loaded.
+        loaded: PathBuf,
+        /// The one that was asked for.
+        wanted: PathBuf,
+    },
+}
+
+fn places(looked: &[PathBuf]) -> String {
+    let looked: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
+    looked.join(", ")
+}
+
+/// The library and the environment made from it; kept until the process ends, as ONNX Runtime wants it.
+static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
+
+/// Loads the library at `explicit`, or the first one in the usual places.
+pub(super) fn open(explicit: Option<&Path>) -> Result<Environment, OpenError> {
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = match (explicit, &*loaded) {
+        (None, Some((_, environment))) => return Ok(environment.clone()),
+        (explicit, _) => find(explicit)?,
+    };
+    if let Some((loaded, environment)) = &*loaded {
+        let (loaded, wanted) = (loaded.clone(), path);
+        return if loaded == wanted { Ok(environment.clone()) } else { Err(OpenError::Other { loaded, wanted }) };
+    }
+    let unusable = |message: String| OpenError::Unusable { path: path.clone(), message };
+    let builder = ort::init_from(&path).map_err(|error| unusable(error.to_string()))?;
+    let environment = builder.with_name("berth").with_telemetry(false).with_logger(std::sync::Arc::new(log));
+    let environment = environment.build().map_err(|error| unusable(error.to_string()))?;
+    environment.set_log_level(LogLevel::Warning);
+    tracing::info!(path = %path.display(), "onnx runtime loaded");
+    *loaded = Some((path, environment.clone()));
+    Ok(environment)
+}
+
+/// Passes the library's own words on; its warnings are about models, not about Berth.
+fn log(level: LogLevel, category: &str, _id: &str, _place: &str, message: &str) {
+    match level {
+        LogLevel::Error | LogLevel::Fatal => tracing::warn!(target: "onnxruntime", category, "{message}"),
+        LogLevel::Warning => tracing::debug!(target: "onnxruntime", category, "{message}"),
+        LogLevel::Info | LogLevel::Verbose => tracing::trace!(target: "onnxruntime", category, "{message}"),
+    }
+}
+
+fn find(explicit: Option<&Path>) -> Result<PathBuf, OpenError> {
+    if let Some(path) = explicit {
+        let found = if path.is_dir() { in_directory(path) } else { path.is_file().then(|| path.to_owned()) };
+        return found.map(canonical).ok_or_else(|| OpenError::NotFound(vec![path.to_owned()]));
+    }
+    let looked = directories();
+    match looked.iter().find_map(|directory| in_directory(directory)) {
+        Some(path) => Ok(canonical(path)),
+        None => Err(OpenError::NotFound(looked)),
+    }
+}
+
+fn canonical(path: PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or(path)
+}
+
+/// Where it is looked for when nobody says where it is, in this order.
+fn directories() -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {
+        directories.push(beside.to_owned());
+        directories.push(beside.join("../lib"));
+    }
+    if let Some(home) = env::home_dir() {
+        directories.push(home.join(".local/share/berth"));
+    }
+    let machine = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+    directories.extend(["/usr/local/lib", &machine, "/usr/lib64", "/usr/lib"].map(PathBuf::from));
+    directories
+}
+
+/// The library in `directory`: the plain name, or the last version by name.
+fn in_directory(directory: &Path) -> Option<PathBuf> {
+    let plain = directory.join(FILE);
+    if plain.is_file() {
+        return Some(plain);
+    }
+    let entries = directory.read_dir().ok()?.flatten();
+    let versions = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("libonnxruntime.so."));
+    versions.map(|entry| entry.path()).filter(|path| path.is_file()).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_where_it_looked_and_how_to_get_it() {
+        let error = open(Some(Path::new("/nonexistent/onnx"))).map(|_| ()).expect_err("there is nothing there");
+        let message = error.to_string();
+        assert!(message.contains("/nonexistent/onnx") && message.contains("cargo xtask setup"), "{message}");
+        assert!(!message.contains('\n'));
+    }
+
+    #[test]
+    fn prefers_the_plain_name_and_the_last_version() {
+        let directory = tempfile::tempdir().expect("a folder");
+        for name in ["libonnxruntime.so.1.24.4", "libonnxruntime.so.1.31.1", "libonnxruntime_providers_shared.so"] {
+            fs_err::write(directory.path().join(name), "").expect("a file");
+        }
+        assert_eq!(in_directory(directory.path()), Some(directory.path().join("libonnxruntime.so.1.31.1")));
+        fs_err::write(directory.path().join(FILE), "").expect("a file");
+        assert_eq!(in_directory(directory.path()), Some(directory.path().join(FILE)));
+    }
+}

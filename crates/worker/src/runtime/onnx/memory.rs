@@ -1,0 +1,68 @@
+//! How much memory a load took.
+//!
+//! The binary's own allocator is not glibc's, so what glibc has handed out is ONNX Runtime's, to the byte. Where that
+//! says nothing (another C library), the resident set does, more coarsely.
+#![expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrapper")]
+
+use berth_spec::ByteSize;
+
+/// The least that is believed of any model: session, graph and names.
+const FLOOR: u64 = 64 << 10;
+
+/// What was in use at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Used {
+    heap: Option<u64>,
+    resident: Option<u64>,
+}
+
+impl Used {
+    /// Now.
+    #[must_use]
+    pub(super) fn now() -> Self {
+        Self { heap: heap(), resident: resident() }
+    }
+
+    /// What has been added since `self`, and whether that is a measurement. An artifact's bytes are in memory at
+    /// least: a smaller measurement (something else was freed meanwhile) is not believed.
+    #[must_use]
+    pub(super) fn grown(self, artifact: ByteSize) -> (ByteSize, bool) {
+        let now = Self::now();
+        let grown = |before: Option<u64>, now: Option<u64>| now?.checked_sub(before?);
+        let plausible = |&bytes: &u64| bytes >= artifact.0 / 2;
+        let measured = grown(self.heap, now.heap).filter(plausible);
+        match measured.or_else(|| grown(self.resident, now.resident).filter(plausible)) {
+            Some(bytes) => (ByteSize(bytes.max(FLOOR)), true),
+            None => (ByteSize((artifact.0 + artifact.0 / 2).max(FLOOR)), false),
+        }
+    }
+}
+
+/// Bytes that glibc has handed out: from its arenas, and mapped for large pieces.
+#[cfg(target_env = "gnu")]
+fn heap() -> Option<u64> {
+    // SAFETY: it reads the allocator's own counters, under its locks.
+    let info = unsafe { libc::mallinfo2() };
+    Some((info.uordblks + info.hblkhd) as u64)
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn heap() -> Option<u64> {
+    None
+}
+
+/// The resident set, in bytes.
+fn resident() -> Option<u64> {
+    let statm = fs_err::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Gives freed memory back to the system. Takes some milliseconds where much was freed.
+pub(super) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches only what is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -1,0 +1,154 @@
+//! A loaded ONNX model: checks requests, batches them, answers them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_mesh::{
+    local::{Model, Statistics},
+    oip,
+};
+use berth_spec::{ByteSize, FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, deployment::Warmup};
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+
+use super::{call::Call, memory};
+use crate::runtime::{
+    LoadError, LoadedModel,
+    batch::{Batcher, Limits, View, pool::Line, queue::Work},
+    input::Checker,
+    metrics::ModelMetrics,
+    sample,
+};
+
+/// Requests in one replica at once where the deployment does not say: with 64 clients, four times what batching
+/// needs. Halved, bursts are refused sooner; doubled, a slow model's last request waits twice as long.
+const DEFAULT_MAX_REQUESTS: u32 = 256;
+
+/// What loading found out about a model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Footprint {
+    /// Bytes.
+    pub(super) memory: ByteSize,
+    /// Runs at once.
+    pub(super) lanes: usize,
+    /// Whether rows of different requests may run together.
+    pub(super) batchable: bool,
+}
+
+/// The model.
+pub(super) struct OnnxModel {
+    checker: Checker,
+    batcher: Batcher,
+    footprint: Footprint,
+    metrics: Arc<ModelMetrics>,
+    /// After the session, which fields above hold, has been dropped.
+    _trim: Trim,
+}
+
+/// Gives the memory of an unloaded model back to the system.
+struct Trim;
+
+impl Drop for Trim {
+    fn drop(&mut self) {
+        memory::give_back();
+    }
+}
+
+impl OnnxModel {
+    pub(super) fn new(
+        call: Call,
+        signature: Arc<Signature>,
+        footprint: Footprint,
+        serving: &Serving,
+        line: Arc<Line>,
+        metrics: Arc<ModelMetrics>,
+    ) -> Self {
+        let limits = limits(serving, footprint);
+        let batcher = Batcher::new(Box::new(call), limits, line, Arc::clone(&metrics));
+        Self { checker: Checker::new(signature), batcher, footprint, metrics, _trim: Trim }
+    }
+
+    async fn answer(&self, request: InferRequest, deadline: Instant) -> Result<Vec<Tensor>, InferError> {
+        let arrived = Instant::now();
+        self.metrics.request();
+        let result = match self.checker.check(request) {
+            Ok(work) => self.batcher.infer(work, deadline).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            self.metrics.failed(error);
+            self.batcher.tally().failed(arrived.elapsed());
+        }
+        result
+    }
+
+    fn warmup(&self, warmup: &Warmup) -> Result<Option<Work>, String> {
+        let work = |inputs: Vec<Tensor>| {
+            let request = InferRequest { inputs, ..InferRequest::default() };
+            self.checker.check(request).map_err(|error| error.to_string())
+        };
+        match warmup {
+            Warmup::Off => Ok(None),
+            Warmup::Generated => {
+                let inputs = sample::zeros(self.checker.signature());
+                work(inputs.ok_or("its inputs are too large to be generated: give a request in warmup")?).map(Some)
+            }
+            Warmup::Given(json) => {
+                let body = Bytes::copy_from_slice(json.as_bytes());
+                let decoded = oip::decode(&body, oip::Layout::Json, self.checker.signature());
+                work(decoded.map_err(|error| error.to_string())?.request.inputs).map(Some)
+            }
+        }
+    }
+}
+
+fn limits(serving: &Serving, footprint: Footprint) -> Limits {
+    Limits {
+        max_requests: serving.concurrency.max.unwrap_or(DEFAULT_MAX_REQUESTS).max(1) as usize,
+        max_rows: if footprint.batchable { serving.batching.max_rows.max(1) } else { 1 },
+        max_delay: if footprint.batchable { serving.batching.max_delay } else { Duration::ZERO },
+        lanes: footprint.lanes,
+    }
+}
+
+impl Model for OnnxModel {
+    fn signature(&self) -> &Arc<Signature> {
+        self.checker.signature()
+    }
+
+    fn platform(&self) -> &'static str {
+        "onnx_onnxv1"
+    }
+
+    fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {
+        self.answer(request, deadline).boxed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.batcher.tally().statistics(self.footprint.memory.0)
+    }
+
+    fn max_batch_rows(&self) -> u32 {
+        self.batcher.limits().max_rows
+    }
+}
+
+impl LoadedModel for OnnxModel {
+    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+        let failed = |message: String| {
+            LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
+        };
+        let Some(work) = self.warmup(warmup).map_err(failed)? else { return Ok(()) };
+        let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
+        let start = Instant::now();
+        self.batcher.engine().run(&views, &work.outputs).map_err(|error| failed(error.to_string()))?;
+        self.batcher.tally().seed(start.elapsed());
+        Ok(())
+    }
+
+    fn set_serving(&self, serving: &Serving) {
+        self.batcher.set_limits(limits(serving, self.footprint));
+    }
+}

@@ -1,0 +1,147 @@
+//! From an artifact to a session and its signature.
+
+use std::path::Path;
+
+use berth_spec::{Datatype, FailureCategory, Signature, TensorSpec, deployment::RuntimeOptions};
+use ort::{
+    environment::Environment,
+    ep,
+    session::{Session, builder::GraphOptimizationLevel},
+    value::{Outlet, TensorElementType, ValueType},
+};
+
+use super::call::providers;
+use crate::runtime::LoadError;
+
+/// Loads and optimises the graph. `threads` run inside one run, the caller's included.
+pub(super) fn build(environment: &Environment, artifact: &Path, threads: usize) -> Result<Session, LoadError> {
+    let options = || -> ort::Result<_> {
+        let builder = Session::builder(environment)?
+            .with_optimization_level(GraphOptimizationLevel::All)?
+            .with_intra_threads(threads)?
+            .with_inter_threads(1)?
+            // Threads that wait for work by spinning would take the cores of everybody else.
+            .with_intra_op_spinning(false)?
+            .with_inter_op_spinning(false)?
+            // A plan of memory per shape seen: it grows with every new batch size and sequence length.
+            .with_memory_pattern(false)?
+            // Weights outside of the arena, so that an unloaded model's memory goes back to the system.
+            .with_device_allocated_initializers()?
+            .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
+        Ok(builder)
+    };
+    let mut builder = options().map_err(|error| {
+        LoadError::new(FailureCategory::Runtime, format!("onnxruntime refused its options: {}", error.message()))
+    })?;
+    builder.commit_from_file(artifact).map_err(|error| {
+        let message = without_path(error.message(), artifact);
+        let category = if message.contains("bad_alloc") || message.contains("Failed to allocate memory") {
+            FailureCategory::Memory
+        } else {
+            FailureCategory::InvalidModel
+        };
+        LoadError::new(category, format!("onnxruntime cannot load it: {message}"))
+    })
+}
+
+/// The place of an artifact in the cache says nothing to its author.
+fn without_path(message: &str, artifact: &Path) -> String {
+    let message = message.replace(&*artifact.to_string_lossy(), "the artifact");
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Checks that the engine has the execution provider that the revision wants.
+pub(super) fn check_provider(options: &RuntimeOptions) -> Result<(), LoadError> {
+    let wanted = options.execution_provider.as_str();
+    if wanted == "cpu" {
+        return Ok(());
+    }
+    let offered = providers().join(", ");
+    let message = format!(
+        "execution provider {wanted:?} cannot be used: set runtime.executionProvider to \"cpu\" (this onnxruntime \
+         was built with {offered}; Berth drives cpu)"
+    );
+    Err(LoadError::new(FailureCategory::Runtime, message))
+}
+
+/// What the session takes and gives, made narrower by what the author declared.
+pub(super) fn signature(session: &Session, declared: Option<&Signature>) -> Result<Signature, LoadError> {
+    let mut own = Signature {
+        inputs: session.inputs().iter().map(|outlet| spec("input", outlet)).collect::<Result<_, _>>()?,
+        outputs: session.outputs().iter().map(|outlet| spec("output", outlet)).collect::<Result<_, _>>()?,
+    };
+    if let Some(declared) = declared {
+        narrow("input", &mut own.inputs, &declared.inputs)?;
+        narrow("output", &mut own.outputs, &declared.outputs)?;
+    }
+    Ok(own)
+}
+
+fn invalid(message: String) -> LoadError {
+    LoadError::new(FailureCategory::InvalidModel, message)
+}
+
+fn spec(side: &str, outlet: &Outlet) -> Result<TensorSpec, LoadError> {
+    let name = outlet.name();
+    let ValueType::Tensor { ty, shape, .. } = outlet.dtype() else {
+        return Err(invalid(format!(
+            "{side} {name:?} is a {}, and only tensors can be served: for a scikit-learn model convert it with \
+             skl2onnx's options={{\"zipmap\": False}}",
+            outlet.dtype()
+        )));
+    };
+    let Some(datatype) = datatype(*ty) else {
+        return Err(invalid(format!("{side} {name:?} has element type {ty}, which the protocol has no name for")));
+    };
+    let shape = shape.iter().map(|&dimension| dimension.max(-1)).collect();
+    Ok(TensorSpec { name: name.to_owned(), datatype, shape })
+}
+
+fn datatype(element: TensorElementType) -> Option<Datatype> {
+    Some(match element {
+        TensorElementType::Float32 => Datatype::Fp32,
+        TensorElementType::Float64 => Datatype::Fp64,
+        TensorElementType::Float16 => Datatype::Fp16,
+        TensorElementType::Bfloat16 => Datatype::Bf16,
+        TensorElementType::Int8 => Datatype::Int8,
+        TensorElementType::Int16 => Datatype::Int16,
+        TensorElementType::Int32 => Datatype::Int32,
+        TensorElementType::Int64 => Datatype::Int64,
+        TensorElementType::Uint8 => Datatype::Uint8,
+        TensorElementType::Uint16 => Datatype::Uint16,
+        TensorElementType::Uint32 => Datatype::Uint32,
+        TensorElementType::Uint64 => Datatype::Uint64,
+        TensorElementType::Bool => Datatype::Bool,
+        TensorElementType::String => Datatype::Bytes,
+        _ => return None,
+    })
+}
+
+/// Takes over the author's fixed dimensions where the graph leaves them open; anything else must agree.
+fn narrow(side: &str, own: &mut [TensorSpec], declared: &[TensorSpec]) -> Result<(), LoadError> {
+    if declared.is_empty() {
+        return Ok(());
+    }
+    for spec in declared {
+        let name = &spec.name;
+        let Some(found) = own.iter_mut().find(|own| own.name == *name) else {
+            let names: Vec<&str> = own.iter().map(|own| own.name.as_str()).collect();
+            return Err(invalid(format!("{side} {name:?} is declared, and the artifact has only {names:?}")));
+        };
+        let agree = |(&a, &b): (&i64, &i64)| a < 0 || b < 0 || a == b;
+        let rank = found.shape.len() == spec.shape.len();
+        if found.datatype != spec.datatype || !rank || !found.shape.iter().zip(&spec.shape).all(agree) {
+            return Err(invalid(format!(
+                "{side} {name:?} is declared as {} {:?}, and the artifact has {} {:?}",
+                spec.datatype, spec.shape, found.datatype, found.shape
+            )));
+        }
+        for (own, &declared) in found.shape.iter_mut().zip(&spec.shape) {
+            *own = (*own).max(declared);
+        }
+    }
+    match own.iter().find(|own| declared.iter().all(|spec| spec.name != own.name)) {
+        Some(missing) => Err(invalid(format!("{side} {:?} of the artifact is not declared", missing.name))),
+        None => Ok(()),
+    }
+}

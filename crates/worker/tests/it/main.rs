@@ -1,0 +1,4 @@
+//! Tests of the worker's parts from outside.
+
+mod batching;
+mod onnx;

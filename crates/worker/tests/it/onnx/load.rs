@@ -1,0 +1,118 @@
+//! Loading: signatures, notes, errors, memory.
+
+use std::sync::Arc;
+
+use berth_spec::{ByteSize, Datatype, FailureCategory, Revision, Serving, Signature, TensorSpec, deployment::Warmup};
+use berth_worker::runtime::{LoadError, LoadRequest, Loaded, Runtime};
+
+use super::{engine, load, request};
+
+fn spec(name: &str, datatype: Datatype, shape: &[i64]) -> TensorSpec {
+    TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() }
+}
+
+fn changed(name: &str, change: impl FnOnce(&mut Revision)) -> LoadRequest {
+    let mut request = request(name);
+    change(Arc::make_mut(&mut request.revision));
+    request
+}
+
+fn refused(result: Result<Loaded, LoadError>) -> LoadError {
+    result.map(|_| ()).expect_err("it is not loadable")
+}
+
+#[test]
+fn a_model_knows_its_signature_and_its_memory() {
+    let Some(engine) = engine() else { return };
+    let loaded = load(engine, "mlp").expect("it loads");
+    let signature = loaded.model.signature();
+    assert_eq!(signature.inputs, [spec("x", Datatype::Fp32, &[-1, 4])]);
+    assert_eq!(signature.outputs, [spec("label", Datatype::Int64, &[-1]), spec("p", Datatype::Fp32, &[-1, 3])]);
+    assert!(loaded.memory >= ByteSize(64 << 10) && loaded.memory < ByteSize::mib(64), "{}", loaded.memory);
+    assert_eq!((loaded.note, loaded.model.max_batch_rows()), (None, 32));
+    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(()));
+}
+
+#[test]
+fn batching_is_only_for_models_whose_rows_are_independent() {
+    let Some(engine) = engine() else { return };
+    let cases = [
+        ("fixed", "the first dimension of \"x\" [2, 4] is not variable"),
+        ("mixes", "output \"y\" of a row depends on the other rows of its batch"),
+    ];
+    for (name, want) in cases {
+        let loaded = load(engine, name).expect(name);
+        assert_eq!(loaded.model.max_batch_rows(), 1, "{name}");
+        assert!(loaded.note.as_deref().is_some_and(|note| note.contains(want)), "{name}: {:?}", loaded.note);
+    }
+    for name in ["add", "strings", "flip", "half", "bfloat", "lookup", "wide"] {
+        let loaded = load(engine, name).expect(name);
+        assert_eq!((loaded.note, loaded.model.max_batch_rows()), (None, 32), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_says_what_to_do() {
+    let Some(engine) = engine() else { return };
+    let error = refused(load(engine, "zipmap"));
+    assert_eq!(error.category, FailureCategory::InvalidModel);
+    assert!(error.message.contains("options={\"zipmap\": False}"), "{error}");
+
+    let mut broken = request("add");
+    let directory = tempfile::tempdir().expect("a folder");
+    broken.artifact = directory.path().join("broken.onnx");
+    fs_err::write(&broken.artifact, "this is no protobuf").expect("a file");
+    let error = refused(engine.load(&broken));
+    assert_eq!(error.category, FailureCategory::InvalidModel);
+    assert!(!error.message.contains(&*directory.path().to_string_lossy()), "{error}");
+
+    let error =
+        refused(engine.load(&changed("add", |revision| revision.runtime.execution_provider = "tpu".to_owned())));
+    assert_eq!(error.category, FailureCategory::Runtime);
+    assert!(error.message.contains("\"tpu\"") && error.message.contains("cpu"), "{error}");
+}
+
+#[test]
+fn a_declared_signature_must_agree() {
+    let Some(engine) = engine() else { return };
+    let declared = |inputs: Vec<TensorSpec>| {
+        let signature = Signature { inputs, outputs: Vec::new() };
+        engine.load(&changed("wide", |revision| revision.signature = Some(Box::new(signature))))
+    };
+    let loaded = declared(vec![spec("x", Datatype::Fp32, &[-1, 5])]).expect("it agrees");
+    assert_eq!(loaded.model.signature().inputs[0].shape, [-1, 5]);
+    for (inputs, want) in [
+        (vec![spec("x", Datatype::Fp64, &[-1, 5])], "declared as FP64 [-1, 5], and the artifact has FP32 [-1, -1]"),
+        (vec![spec("x", Datatype::Fp32, &[-1])], "declared as FP32 [-1]"),
+        (vec![spec("y", Datatype::Fp32, &[-1, 5])], "\"y\" is declared, and the artifact has only [\"x\"]"),
+    ] {
+        let error = refused(declared(inputs));
+        assert!(error.category == FailureCategory::InvalidModel && error.message.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn serving_changes_without_a_load() {
+    let Some(engine) = engine() else { return };
+    let loaded = load(engine, "mlp").expect("it loads");
+    let mut serving = Serving::clone(&request("mlp").serving);
+    serving.batching.max_rows = 7;
+    loaded.model.set_serving(&serving);
+    assert_eq!(loaded.model.max_batch_rows(), 7);
+}
+
+#[test]
+fn a_validation_that_fails_says_why() {
+    let Some(engine) = engine() else { return };
+    let loaded = load(engine, "lookup").expect("it loads");
+    assert_eq!(loaded.model.validate(&Warmup::Off), Ok(()));
+    let given = |index: i64| {
+        let json = format!(r#"{{"inputs":[{{"name":"i","shape":[1],"datatype":"INT64","data":[{index}]}}]}}"#);
+        loaded.model.validate(&Warmup::Given(json.into_boxed_str()))
+    };
+    assert_eq!(given(2), Ok(()));
+    let error = given(9).expect_err("there are three rows");
+    assert!(error.category == FailureCategory::Validation && error.message.contains("out of data bounds"), "{error}");
+    let json = Warmup::Given("{}".into());
+    assert_eq!(loaded.model.validate(&json).expect_err("no inputs").category, FailureCategory::Validation);
+}
