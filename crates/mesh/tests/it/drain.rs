@@ -1,0 +1,126 @@
+//! Replicas that drain and gateways that stop lose nothing.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use berth_mesh::Drained;
+use futures::future::join_all;
+
+use crate::fixture::{Echo, House, cold, revision, warm};
+
+/// 10,000 requests while the model is replaced all the time, and paged out now and then: none fails, and none runs on a
+/// model that is unloaded (the model asserts it).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_while_routes_switch() {
+    const CLIENTS: usize = 20;
+    const EACH: usize = 500;
+    let mut house = House::new();
+    house.serve("iris", "0", Echo::open()).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let asked: Vec<Vec<_>> = (0..CLIENTS).map(|_| (0..EACH).map(|_| house.infer("iris", &[])).collect()).collect();
+    let clients = asked.into_iter().map(|asked| {
+        tokio::task::spawn(async move {
+            for answer in asked {
+                let answer = answer.await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+            }
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    let finished = tokio::task::spawn({
+        let done = Arc::clone(&done);
+        async move {
+            let ended = join_all(clients).await;
+            done.store(true, Ordering::SeqCst);
+            assert!(ended.iter().all(Result::is_ok));
+        }
+    });
+    let mut switches = 0;
+    let mut old = "0".to_owned();
+    let mut old_model: Option<Arc<Echo>> = None;
+    while !done.load(Ordering::SeqCst) {
+        switches += 1;
+        let new = switches.to_string();
+        let model = Echo::open();
+        if switches % 3 == 0 {
+            // Paged out first: requests park until the new one is there.
+            house.set(vec![cold("iris")]).await;
+        }
+        house.replicas.insert(revision("iris", &new), model.clone());
+        house.set(vec![warm("iris", &new)]).await;
+        let replica = house.replicas.get(&revision("iris", &old)).expect("it is there");
+        replica.begin_drain();
+        replica.drained().await;
+        house.replicas.remove(replica.revision());
+        if let Some(old) = old_model.replace(model) {
+            old.unloaded.store(true, Ordering::SeqCst);
+        }
+        old = new;
+    }
+    finished.await.expect("every request was answered");
+    assert!(switches > 3, "{switches}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_finishes_what_is_inside() {
+    let mut house = House::new();
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let inside = tokio::task::spawn(house.infer("iris", &[]));
+    echo.started.acquire().await.expect("it starts").forget();
+    house.shutdown.cancel();
+    while house.handle.ready() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!house.running.is_finished());
+    echo.gate.close();
+    assert_eq!(inside.await.expect("it ran").status, 200);
+    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
+}
+
+#[tokio::test]
+async fn what_does_not_finish_in_time_is_cut() {
+    let mut house = House::with(|limits| limits.drain = Duration::from_millis(50));
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let path = house.uri("/v2/models/iris/infer");
+    let client: hyper_util::client::legacy::Client<_, http_body_util::Full<bytes::Bytes>> =
+        hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
+    let request = http::Request::post(path).body(crate::fixture::REQUEST.into()).expect("a request");
+    let inside = tokio::task::spawn(client.request(request));
+    echo.started.acquire().await.expect("it starts").forget();
+    house.shutdown.cancel();
+    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 0, cut: 1 });
+    assert!(inside.await.expect("it ran").is_err());
+}
+
+/// A connection that is kept and used again while the gateway drains gets a clear answer, or is closed before it asks.
+#[tokio::test]
+async fn new_requests_are_refused_while_draining() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut house = House::new();
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let mut kept = tokio::net::TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let body = crate::fixture::REQUEST;
+    let post =
+        format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    // The first holds the connection open; the second is pipelined behind it and reaches the gateway after the stop.
+    kept.write_all(post.as_bytes()).await.expect("written");
+    echo.started.acquire().await.expect("it starts").forget();
+    house.shutdown.cancel();
+    while house.handle.ready() {
+        tokio::task::yield_now().await;
+    }
+    echo.gate.close();
+    let mut answers = String::new();
+    kept.read_to_string(&mut answers).await.expect("answered and closed");
+    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+    assert!(answers.to_lowercase().contains("connection: close"), "{answers}");
+    assert_eq!(house.running.await.expect("it ends").cut, 0);
+}

@@ -1,0 +1,274 @@
+//! A gateway with everything around it made by hand: routes, replicas, clients.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use berth_mesh::{
+    Config, Drained, Gateway, GatewayLink, Handle, Limits, build,
+    local::{LocalReplicas, Model, Replica, Statistics},
+};
+use berth_spec::{
+    Datatype, Demand, DeploymentName, GatewayEvent, InferError, InferRequest, RevisionId, Route, RouteChange,
+    Signature, Tensor, TensorSpec, WorkerId,
+    deployment::Concurrency,
+    routes::{OnMiss, Readiness, Version},
+};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use prometheus_client::registry::Registry;
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const WORKER: &str = "w1";
+
+/// A model that gives back what it takes.
+pub(crate) struct Echo {
+    signature: Arc<Signature>,
+    /// Requests take a permit each; closed: they go through.
+    pub(crate) gate: Semaphore,
+    /// No request may run on it any more.
+    pub(crate) unloaded: AtomicBool,
+    pub(crate) runs: AtomicU64,
+    pub(crate) started: Semaphore,
+}
+
+impl Echo {
+    pub(crate) fn open() -> Arc<Self> {
+        let echo = Self::shut();
+        echo.gate.close();
+        echo
+    }
+
+    /// Requests wait until the gate lets them through.
+    pub(crate) fn shut() -> Arc<Self> {
+        let tensor = |name: &str, datatype| TensorSpec { name: name.to_owned(), datatype, shape: vec![-1, 4] };
+        let signature =
+            Signature { inputs: vec![tensor("x", Datatype::Fp32)], outputs: vec![tensor("x", Datatype::Fp32)] };
+        Arc::new(Self {
+            signature: Arc::new(signature),
+            gate: Semaphore::new(0),
+            unloaded: AtomicBool::new(false),
+            runs: AtomicU64::new(0),
+            started: Semaphore::new(0),
+        })
+    }
+}
+
+impl Model for Echo {
+    fn signature(&self) -> &Arc<Signature> {
+        &self.signature
+    }
+
+    fn platform(&self) -> &'static str {
+        "echo_echo"
+    }
+
+    fn infer(&self, request: InferRequest, _: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {
+        Box::pin(async move {
+            self.started.add_permits(1);
+            if request.inputs.iter().any(|input| input.name == "panic") {
+                panic!("asked to");
+            }
+            if request.inputs.iter().any(|input| input.name == "fail") {
+                return Err(InferError::Model("the model failed".to_owned()));
+            }
+            if request.inputs.is_empty() {
+                return Err(InferError::Invalid("no inputs".to_owned()));
+            }
+            if let Ok(permit) = self.gate.acquire().await {
+                permit.forget();
+            }
+            assert!(!self.unloaded.load(Ordering::SeqCst), "a request ran on an unloaded model");
+            self.runs.fetch_add(1, Ordering::SeqCst);
+            Ok(request.inputs)
+        })
+    }
+
+    fn statistics(&self) -> Statistics {
+        Statistics { inference_count: self.runs.load(Ordering::SeqCst), memory: 7, ..Statistics::default() }
+    }
+
+    fn max_batch_rows(&self) -> u32 {
+        8
+    }
+}
+
+pub(crate) fn name(name: &str) -> DeploymentName {
+    DeploymentName::new(name).expect("a name")
+}
+
+pub(crate) fn revision(deployment: &str, version: &str) -> RevisionId {
+    RevisionId::of(name(deployment), version.as_bytes())
+}
+
+/// A cold on-demand deployment that parks.
+pub(crate) fn cold(deployment: &str) -> Route {
+    Route {
+        deployment: name(deployment),
+        split: Vec::new(),
+        versions: Vec::new(),
+        on_miss: OnMiss::Park,
+        on_demand: true,
+        timeout: Duration::from_secs(10),
+        concurrency: Concurrency { max: None, queue: 100 },
+    }
+}
+
+/// A deployment whose `version` is ready here.
+pub(crate) fn warm(deployment: &str, version: &str) -> Route {
+    let revision = revision(deployment, version);
+    let version = Version {
+        name: version.to_owned(),
+        revision: revision.clone(),
+        ready: vec![WorkerId::new(WORKER).expect("a name")],
+    };
+    Route { split: vec![(revision, 100)], versions: vec![version], ..cold(deployment) }
+}
+
+/// A running gateway.
+pub(crate) struct House {
+    pub(crate) handle: Handle,
+    pub(crate) replicas: Arc<LocalReplicas>,
+    pub(crate) registry: Registry,
+    routes: mpsc::Sender<RouteChange>,
+    pub(crate) events: mpsc::Receiver<GatewayEvent>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) running: JoinHandle<Drained>,
+    client: Client<HttpConnector, Full<Bytes>>,
+    seq: u64,
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(limits: impl FnOnce(&mut Limits)) -> Self {
+        let mut config = Config::new(([127, 0, 0, 1], 0).into());
+        limits(&mut config.limits);
+        let replicas = Arc::new(LocalReplicas::default());
+        let mut registry = Registry::default();
+        let me = WorkerId::new(WORKER).expect("a name");
+        let (gateway, handle): (Gateway, Handle) =
+            build(config, me, Arc::clone(&replicas), &mut registry).expect("a free port");
+        let (routes, from_controller) = mpsc::channel(16);
+        let (to_controller, events) = mpsc::channel(16);
+        let shutdown = CancellationToken::new();
+        let link = GatewayLink { routes: from_controller, events: to_controller };
+        let stop = shutdown.clone();
+        let running = tokio::task::spawn(async move { gateway.run(link, stop).await.expect("it serves") });
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { handle, replicas, registry, routes, events, shutdown, running, client, seq: 0 }
+    }
+
+    /// Sends a change and waits until it is in force.
+    pub(crate) async fn change(&mut self, change: RouteChange) {
+        self.seq += 1;
+        // Readiness changes last: once this number is seen, the rest is in force.
+        let missing = vec![name(&format!("seq-{}", self.seq))];
+        let readiness = Readiness { missing: missing.clone(), ..change.readiness };
+        self.routes.send(RouteChange { seq: self.seq, readiness, ..change }).await.expect("the gateway listens");
+        while self.handle.readiness().missing != missing {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(crate) async fn set(&mut self, routes: Vec<Route>) {
+        let ready = Readiness { planned: true, ..Readiness::default() };
+        self.change(RouteChange { set: routes, readiness: ready, ..RouteChange::default() }).await;
+    }
+
+    /// A model that is ready and routed to.
+    pub(crate) async fn serve(&mut self, deployment: &str, version: &str, model: Arc<Echo>) -> Arc<Replica> {
+        let replica = self.replicas.insert(revision(deployment, version), model);
+        self.set(vec![warm(deployment, version)]).await;
+        replica
+    }
+
+    /// The next demand of a deployment that somebody waits for.
+    pub(crate) async fn miss(&mut self, deployment: &str) -> Demand {
+        loop {
+            if let GatewayEvent::Demand(demands) = self.events.recv().await.expect("the gateway speaks")
+                && let Some(demand) = demands.into_iter().find(|d| d.waiting > 0 && d.deployment.as_str() == deployment)
+            {
+                return demand;
+            }
+        }
+    }
+
+    pub(crate) fn uri(&self, path: &str) -> String {
+        format!("http://{}{path}", self.handle.local_addr())
+    }
+
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Asked {
+        let mut request = Request::builder().method(method).uri(self.uri(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = self.client.request(request.body(Full::new(body.into())).expect("a request"));
+        Box::pin(async move {
+            let (head, body) = answer.await.expect("an answer").into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            Answer { status: head.status, headers: head.headers, body }
+        })
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.request(Method::GET, path, &[], "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: impl Into<Bytes>) -> Answer {
+        self.request(Method::POST, path, &[], body).await
+    }
+
+    /// One inference of four numbers.
+    pub(crate) fn infer(&self, deployment: &str, headers: &[(&str, &str)]) -> Asked {
+        self.request(Method::POST, &format!("/v2/models/{deployment}/infer"), headers, REQUEST)
+    }
+}
+
+pub(crate) const REQUEST: &str =
+    r#"{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[1,2,3.5,4]}]}"#;
+
+pub(crate) type Asked = BoxFuture<'static, Answer>;
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        self.json()["reason"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
+    }
+}

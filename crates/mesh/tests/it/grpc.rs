@@ -1,0 +1,140 @@
+//! The gRPC face, with tonic's client.
+
+use std::time::Duration;
+
+use berth_wire::oip::{
+    self as wire, ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
+    model_infer_request::InferInputTensor,
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Code, Request, transport::Channel};
+
+use crate::fixture::{Echo, House, cold, revision, warm};
+
+async fn client(house: &House) -> GrpcInferenceServiceClient<Channel> {
+    GrpcInferenceServiceClient::connect(house.uri("")).await.expect("it listens")
+}
+
+fn infer(model: &str, id: &str) -> ModelInferRequest {
+    let input = InferInputTensor {
+        name: "x".to_owned(),
+        datatype: "FP32".to_owned(),
+        shape: vec![1, 4],
+        ..InferInputTensor::default()
+    };
+    ModelInferRequest {
+        model_name: model.to_owned(),
+        id: id.to_owned(),
+        inputs: vec![input],
+        raw_input_contents: vec![vec![0; 16].into()],
+        ..ModelInferRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn the_whole_service() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    let mut client = client(&house).await;
+    assert!(client.server_live(wire::ServerLiveRequest {}).await.expect("live").into_inner().live);
+    assert!(client.server_ready(wire::ServerReadyRequest {}).await.expect("ready").into_inner().ready);
+    let server = client.server_metadata(wire::ServerMetadataRequest {}).await.expect("metadata").into_inner();
+    assert!(server.name == "berth" && server.extensions.iter().any(|e| e == "statistics"));
+    let (name, version) = ("iris".to_owned(), String::new());
+    let ready = wire::ModelReadyRequest { name: name.clone(), version: version.clone() };
+    assert!(client.model_ready(ready).await.expect("ready").into_inner().ready);
+    let metadata = wire::ModelMetadataRequest { name: name.clone(), version: version.clone() };
+    let metadata = client.model_metadata(metadata).await.expect("metadata").into_inner();
+    assert_eq!((metadata.platform.as_str(), metadata.versions), ("echo_echo", vec!["1".to_owned()]));
+    let config = wire::ModelConfigRequest { name: name.clone(), version: version.clone() };
+    let config = client.model_config(config).await.expect("config").into_inner().config.expect("given");
+    assert_eq!(config.max_batch_size, 8);
+    let answer = client.model_infer(infer("iris", "7")).await.expect("an answer").into_inner();
+    assert_eq!((answer.id.as_str(), answer.model_version.as_str(), answer.raw_output_contents.len()), ("7", "1", 1));
+    let statistics = wire::ModelStatisticsRequest { name: name.clone(), version };
+    let statistics = client.model_statistics(statistics).await.expect("statistics").into_inner();
+    assert_eq!(statistics.model_stats[0].inference_count, 1);
+    let index = client.repository_index(wire::RepositoryIndexRequest::default()).await.expect("index").into_inner();
+    assert_eq!(index.models[0].state, "READY");
+    let load = wire::RepositoryModelLoadRequest { model_name: name.clone(), ..Default::default() };
+    client.repository_model_load(load).await.expect("loaded");
+    house.set(vec![cold("iris")]).await;
+    let unload = wire::RepositoryModelUnloadRequest { model_name: name, ..Default::default() };
+    client.repository_model_unload(unload).await.expect("unloaded");
+}
+
+#[tokio::test]
+async fn errors_have_their_codes() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    house.set(vec![cold("cold")]).await;
+    let mut client = client(&house).await;
+    let mut codes = Vec::new();
+    let mut bad = infer("iris", "");
+    bad.inputs[0].shape = vec![-1];
+    let mut failing = infer("iris", "");
+    failing.inputs[0].name = "fail".to_owned();
+    let mut panicking = infer("iris", "");
+    panicking.inputs[0].name = "panic".to_owned();
+    for request in [infer("none", ""), bad, failing, panicking] {
+        codes.push(client.model_infer(request).await.expect_err("an error").code());
+    }
+    assert_eq!(codes, [Code::NotFound, Code::InvalidArgument, Code::Internal, Code::Internal]);
+    let mut hurried = Request::new(infer("cold", ""));
+    hurried.metadata_mut().insert("berth-timeout-ms", "20".parse().expect("text"));
+    let shed = client.model_infer(hurried).await.expect_err("an error");
+    assert_eq!(shed.code(), Code::Unavailable);
+    assert_eq!(shed.metadata().get("berth-reason").expect("a reason"), "loading");
+    assert!(shed.metadata().get("retry-after").is_some());
+    let refused = client.log_settings(wire::LogSettingsRequest::default()).await.expect_err("an error");
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let shm = client.system_shared_memory_status(wire::SystemSharedMemoryStatusRequest::default()).await;
+    assert_eq!(shm.expect_err("an error").code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_deadline_of_the_client_is_kept() {
+    let mut house = House::new();
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let mut client = client(&house).await;
+    let mut request = Request::new(infer("iris", ""));
+    request.set_timeout(Duration::from_millis(30));
+    let error = client.model_infer(request).await.expect_err("an error");
+    assert!(matches!(error.code(), Code::DeadlineExceeded | Code::Cancelled), "{error:?}");
+    while house.handle.inside() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_cold_model_is_waited_for() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let mut client = client(&house).await;
+    let waiting = tokio::task::spawn(async move { client.model_infer(infer("iris", "")).await });
+    house.miss("iris").await;
+    house.serve("iris", "1", Echo::open()).await;
+    waiting.await.expect("it ran").expect("an answer");
+}
+
+#[tokio::test]
+async fn a_stream_answers_in_order_and_survives_errors() {
+    let mut house = House::new();
+    house.replicas.insert(revision("iris", "1"), Echo::open());
+    house.set(vec![warm("iris", "1")]).await;
+    let mut client = client(&house).await;
+    let requests: Vec<_> = (0..100).map(|i| infer(if i % 10 == 3 { "none" } else { "iris" }, &i.to_string())).collect();
+    let answers = client.model_stream_infer(tokio_stream::iter(requests.clone())).await.expect("a stream");
+    let answers: Vec<_> = answers.into_inner().map(|answer| answer.expect("no status")).collect().await;
+    assert_eq!(answers.len(), 100);
+    for (i, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer.error_message.is_empty(), i % 10 != 3, "{i}");
+        assert_eq!(answer.infer_response.expect("an answer").id, i.to_string());
+    }
+    let mut strict = Request::new(tokio_stream::iter(requests));
+    strict.metadata_mut().insert("triton_grpc_error", "true".parse().expect("text"));
+    let answers: Vec<_> = client.model_stream_infer(strict).await.expect("a stream").into_inner().collect().await;
+    assert_eq!(answers.len(), 4);
+    assert_eq!(answers[3].as_ref().expect_err("a status").code(), Code::NotFound);
+}

@@ -1,0 +1,103 @@
+//! What clients may not do.
+
+use std::time::Duration;
+
+use http::Method;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::fixture::{Echo, House, REQUEST};
+
+async fn raw(house: &House, sent: &[u8]) -> String {
+    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    stream.write_all(sent).await.expect("written");
+    let mut answer = Vec::new();
+    // A reset after the answer is as good as a close.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn bodies_paths_and_headers_are_bounded() {
+    let mut house = House::with(|limits| {
+        limits.body = 1_000;
+        limits.uri = 300;
+        limits.headers = 8 << 10;
+    });
+    house.serve("iris", "1", Echo::open()).await;
+    let large = house.post("/v2/models/iris/infer", vec![b' '; 1_001]).await;
+    assert_eq!((large.status.as_u16(), large.reason().as_str()), (413, "too_large"));
+    let chunked =
+        "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("258\r\n{}\r\n", " ".repeat(600));
+    let answer = raw(&house, format!("{chunked}{chunk}{chunk}0\r\n\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let path = house.get(&format!("/v2/models/{}", "x".repeat(400))).await;
+    assert_eq!(path.status, 414);
+    let header = format!("GET /v2 HTTP/1.1\r\nHost: x\r\nX-Large: {}\r\n\r\n", "x".repeat(20_000));
+    let answer = raw(&house, header.as_bytes()).await;
+    // What was not read any more may reset the connection before the answer is seen.
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let answer = raw(&house, b"NONSENSE\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(house.infer("iris", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn slow_clients_are_cut_off() {
+    let mut house = House::with(|limits| {
+        limits.body_idle = Duration::from_millis(50);
+        limits.header_idle = Duration::from_millis(100);
+    });
+    house.serve("iris", "1", Echo::open()).await;
+    let answer = raw(&house, b"POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{").await;
+    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("paused"), "{answer}");
+    // Half a head is no request: the connection is closed without an answer of ours.
+    let answer = raw(&house, b"GET /v2 HTTP/1.1\r\nHo").await;
+    assert!(!answer.contains(" 200 "), "{answer}");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_wait_for_others_to_end() {
+    let mut house = House::with(|limits| limits.connections = 1);
+    house.serve("iris", "1", Echo::open()).await;
+    let mut first = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("written");
+    first.readable().await.expect("it is served");
+    let mut second = TcpStream::connect(house.handle.local_addr()).await.expect("the kernel takes it");
+    second.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("written");
+    let mut byte = [0];
+    let waits = tokio::time::timeout(Duration::from_millis(50), second.read(&mut byte)).await;
+    assert!(waits.is_err(), "the second is not served beside the first");
+    drop(first);
+    let mut answer = String::new();
+    second.read_to_string(&mut answer).await.expect("it is served now");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn requests_beyond_the_bound_are_shed_before_their_body_is_read() {
+    let mut house = House::with(|limits| limits.requests = 1);
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let first = tokio::task::spawn(house.infer("iris", &[]));
+    echo.started.acquire().await.expect("it starts").forget();
+    let second = house.infer("iris", &[]).await;
+    assert_eq!((second.status.as_u16(), second.reason().as_str()), (503, "queue_full"));
+    echo.gate.close();
+    assert_eq!(first.await.expect("it ran").status, 200);
+}
+
+#[tokio::test]
+async fn deadlines_end_requests() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::shut()).await;
+    let head = house.infer("iris", &[("berth-timeout-ms", "30")]).await;
+    assert_eq!((head.status.as_u16(), head.reason().as_str()), (504, "deadline"));
+    let body = REQUEST.replacen('{', "{\"parameters\":{\"timeout\":30000},", 1);
+    let parameter = house.request(Method::POST, "/v2/models/iris/infer", &[], body).await;
+    assert_eq!((parameter.status.as_u16(), parameter.reason().as_str()), (504, "deadline"));
+    assert_eq!(house.handle.top()[0].in_flight, 0);
+}

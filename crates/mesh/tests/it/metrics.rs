@@ -1,0 +1,40 @@
+//! What Prometheus and `berth top` see.
+
+use prometheus_client::encoding::text::encode;
+
+use crate::fixture::{Echo, House, cold};
+
+#[tokio::test]
+async fn requests_are_counted_by_deployment_protocol_and_code() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    house.set(vec![cold("cold")]).await;
+    for _ in 0..3 {
+        assert_eq!(house.infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(house.post("/v2/models/iris/infer", "{").await.status, 400);
+    assert_eq!(house.infer("made-up", &[]).await.status, 404);
+    assert_eq!(house.infer("cold", &[("berth-timeout-ms", "10")]).await.status, 503);
+    let mut text = String::new();
+    encode(&mut text, &house.registry).expect("a String takes everything");
+    for line in [
+        r#"berth_gateway_requests_total{deployment="iris",protocol="rest",code="200"} 3"#,
+        r#"berth_gateway_requests_total{deployment="iris",protocol="rest",code="400"} 1"#,
+        r#"berth_gateway_requests_total{deployment="",protocol="rest",code="404"} 1"#,
+        r#"berth_gateway_requests_total{deployment="cold",protocol="rest",code="503"} 1"#,
+        r#"berth_gateway_request_seconds_count{deployment="iris",protocol="rest"} 4"#,
+        r#"berth_gateway_misses_total{deployment="cold"} 1"#,
+        r#"berth_gateway_shed_total{reason="loading"} 1"#,
+        r#"berth_gateway_in_flight{deployment="iris"} 0"#,
+        r#"berth_gateway_parked{deployment="cold"} 0"#,
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+    }
+    let rows = house.handle.top();
+    let iris = rows.iter().find(|row| row.deployment.as_str() == "iris").expect("it was used");
+    assert_eq!((iris.requests, iris.errors, iris.ready), (4, 1, true));
+    assert!(iris.latency.quantile(0.99).is_some());
+    // The numbers go with the deployment.
+    house.change(berth_spec::RouteChange { whole: true, ..Default::default() }).await;
+    assert!(house.handle.top().is_empty());
+}

@@ -1,0 +1,137 @@
+//! Requests for cold deployments.
+
+use std::time::{Duration, Instant};
+
+use berth_spec::{
+    Route, RouteChange,
+    deployment::Concurrency,
+    routes::{OnMiss, Readiness},
+};
+use futures::future::join_all;
+
+use crate::fixture::{Echo, House, cold, name, revision};
+
+#[tokio::test]
+async fn one_miss_is_one_demand_and_ready_wakes_all() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let waiting: Vec<_> = (0..50).map(|_| tokio::task::spawn(house.infer("iris", &[]))).collect();
+    let before = Instant::now();
+    assert!(house.miss("iris").await.waiting >= 1);
+    assert!(before.elapsed() < Duration::from_millis(900), "a miss does not wait for the tick");
+    // Refreshed while they wait, with all of them in it.
+    while house.miss("iris").await.waiting < 50 {}
+    house.serve("iris", "1", Echo::open()).await;
+    let answers = join_all(waiting).await;
+    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.status == 200)));
+}
+
+#[tokio::test]
+async fn every_waiter_keeps_its_own_deadline() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let patient = tokio::task::spawn(house.infer("iris", &[]));
+    let answer = house.infer("iris", &[("berth-timeout-ms", "50")]).await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, "loading"), "{answer:?}");
+    assert!(!answer.header("retry-after").is_empty());
+    house.serve("iris", "1", Echo::open()).await;
+    assert_eq!(patient.await.expect("it ran").status, 200);
+    let bad = house.infer("iris", &[("berth-timeout-ms", "soon")]).await;
+    assert_eq!(bad.status, 400);
+}
+
+#[tokio::test]
+async fn a_full_lot_sheds() {
+    let mut house = House::new();
+    let concurrency = Concurrency { max: None, queue: 2 };
+    house.set(vec![Route { concurrency, ..cold("iris") }]).await;
+    let waiting: Vec<_> = (0..2).map(|_| tokio::task::spawn(house.infer("iris", &[]))).collect();
+    while house.miss("iris").await.waiting < 2 {}
+    let answer = house.infer("iris", &[]).await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, "queue_full"));
+    house.serve("iris", "1", Echo::open()).await;
+    assert!(join_all(waiting).await.into_iter().all(|answer| answer.is_ok_and(|answer| answer.status == 200)));
+}
+
+#[tokio::test]
+async fn all_lots_together_are_bounded() {
+    let mut house = House::with(|limits| limits.parked = 1);
+    house.set(vec![cold("a"), cold("b")]).await;
+    let waiting = tokio::task::spawn(house.infer("a", &[]));
+    house.miss("a").await;
+    assert_eq!(house.infer("b", &[]).await.reason(), "queue_full");
+    house.serve("a", "1", Echo::open()).await;
+    assert_eq!(waiting.await.expect("it ran").status, 200);
+}
+
+#[tokio::test]
+async fn the_verdict_of_the_plan_reaches_who_waits() {
+    for (verdict, reason) in [
+        (OnMiss::NoCapacity("needs 9GiB, the best worker has 2GiB".to_owned()), "no_capacity"),
+        (OnMiss::Failed("not an ONNX file".to_owned()), "load_failed"),
+        (OnMiss::ScaledDown, "scaled_down"),
+    ] {
+        let mut house = House::new();
+        house.set(vec![cold("iris")]).await;
+        let waiting = tokio::task::spawn(house.infer("iris", &[]));
+        house.miss("iris").await;
+        house.set(vec![Route { on_miss: verdict, ..cold("iris") }]).await;
+        let answer = waiting.await.expect("it ran");
+        assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, reason), "{answer:?}");
+        assert!(!answer.header("retry-after").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_deployment_that_goes_tells_who_waits() {
+    let mut house = House::new();
+    house.set(vec![cold("iris"), cold("other")]).await;
+    let waiting = tokio::task::spawn(house.infer("iris", &[]));
+    house.miss("iris").await;
+    let readiness = Readiness { planned: true, ..Readiness::default() };
+    house.change(RouteChange { unset: vec![name("iris")], readiness, ..RouteChange::default() }).await;
+    assert_eq!(waiting.await.expect("it ran").status, 404);
+    assert_eq!(house.infer("iris", &[]).await.status, 404);
+    // The whole: what it does not name is gone.
+    let whole = RouteChange { whole: true, set: vec![cold("new")], ..RouteChange::default() };
+    house.change(whole).await;
+    assert_eq!(house.get("/v2/models/other/ready").await.status, 404);
+    assert_eq!(house.get("/v2/models/new/ready").await.status, 503);
+}
+
+#[tokio::test]
+async fn a_replica_that_comes_back_under_an_unchanged_route_is_found() {
+    let mut house = House::new();
+    let replica = house.serve("iris", "1", Echo::open()).await;
+    replica.begin_drain();
+    house.replicas.remove(replica.revision());
+    let waiting = tokio::task::spawn(house.infer("iris", &[]));
+    house.miss("iris").await;
+    house.replicas.insert(revision("iris", "1"), Echo::open());
+    assert_eq!(waiting.await.expect("it ran").status, 200);
+    assert_eq!(house.infer("iris", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_not_waited_for() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let leaving = tokio::task::spawn(house.infer("iris", &[]));
+    house.miss("iris").await;
+    leaving.abort();
+    while house.handle.inside() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(house.handle.top()[0].parked, 0);
+}
+
+#[tokio::test]
+async fn metadata_of_a_cold_model_is_a_miss() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let asked = house.request(http::Method::GET, "/v2/models/iris", &[], "");
+    let waiting = tokio::task::spawn(asked);
+    house.miss("iris").await;
+    house.serve("iris", "1", Echo::open()).await;
+    assert_eq!(waiting.await.expect("it ran").json()["platform"], "echo_echo");
+}

@@ -1,0 +1,61 @@
+//! The model repository extension.
+
+use berth_spec::{GatewayEvent, Route, routes::OnMiss};
+use http::Method;
+
+use crate::fixture::{Echo, House, cold, warm};
+
+#[tokio::test]
+async fn load_returns_when_the_model_answers() {
+    let mut house = House::new();
+    house.set(vec![cold("iris")]).await;
+    let load = tokio::task::spawn(house.request(Method::POST, "/v2/repository/models/iris/load", &[], ""));
+    assert_eq!(house.miss("iris").await.waiting, 1);
+    house.serve("iris", "1", Echo::open()).await;
+    let answer = load.await.expect("it ran");
+    assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
+    assert_eq!(house.post("/v2/repository/models/iris/load", "{}").await.status, 200);
+    assert_eq!(house.post("/v2/repository/models/none/load", "").await.status, 404);
+    let overrides = house.post("/v2/repository/models/iris/load", r#"{"parameters":{"config":"{}"}}"#).await;
+    assert_eq!((overrides.status.as_u16(), overrides.reason().as_str()), (400, "overrides"));
+    house.set(vec![Route { on_miss: OnMiss::Failed("not a model".to_owned()), ..cold("iris") }]).await;
+    assert_eq!(house.post("/v2/repository/models/iris/load", "").await.reason(), "load_failed");
+}
+
+#[tokio::test]
+async fn unload_pages_out_what_is_on_demand() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    let unload = tokio::task::spawn(house.request(Method::POST, "/v2/repository/models/iris/unload", &[], ""));
+    while !matches!(house.events.recv().await, Some(GatewayEvent::PageOut(name)) if name.as_str() == "iris") {}
+    assert!(!unload.is_finished());
+    house.set(vec![cold("iris")]).await;
+    assert_eq!(unload.await.expect("it ran").status, 200);
+    assert_eq!(house.post("/v2/repository/models/iris/unload", "").await.status, 200);
+    house.set(vec![Route { on_demand: false, ..warm("resident", "1") }]).await;
+    let answer = house.post("/v2/repository/models/resident/unload", "").await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (409, "resident"));
+}
+
+#[tokio::test]
+async fn the_index_lists_any_number() {
+    let mut house = House::new();
+    house.replicas.insert(crate::fixture::revision("m-00001", "1"), Echo::open());
+    let mut routes: Vec<_> = (0..5_000).map(|i| cold(&format!("m-{i:05}"))).collect();
+    routes[1] = warm("m-00001", "1");
+    routes[2].on_miss = OnMiss::NoCapacity("full".to_owned());
+    routes[3].on_demand = false;
+    house.set(routes).await;
+    let answer = house.post("/v2/repository/index", "").await.json();
+    let rows = answer.as_array().expect("an array");
+    assert_eq!(rows.len(), 5_000);
+    for (row, state, reason) in
+        [(0, "UNAVAILABLE", "unloaded"), (1, "READY", ""), (2, "UNAVAILABLE", "full"), (3, "LOADING", "")]
+    {
+        assert_eq!((rows[row]["state"].as_str(), rows[row]["reason"].as_str()), (Some(state), Some(reason)), "{row}");
+    }
+    let ready = house.post("/v2/repository/index", "{\"ready\":true}").await.json();
+    assert_eq!(ready.as_array().map(Vec::len), Some(1));
+    house.change(berth_spec::RouteChange { whole: true, ..Default::default() }).await;
+    assert_eq!(house.post("/v2/repository/index", "").await.body, "[]");
+}
