@@ -1,1 +1,41 @@
-//! The control API.
+//! The control API: REST and gRPC on one port, with an OpenAPI document and gRPC reflection.
+//!
+//! ```text
+//!                 ┌ rest ── JSON ──┐
+//! listener ─serve─┤                ├──▶ service ──▶ Handle
+//!                 └ grpc ── proto ─┘       │
+//!                                          └──▶ view: controller's words → berth_wire::api shapes
+//! ```
+//! Reading order: [`serve`], the listener; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
+//! answers. Small parts: `error`, `query`, `selector`, `body`, `watch`, [`top`].
+
+pub mod error;
+pub mod top;
+
+mod body;
+mod grpc;
+mod query;
+mod rest;
+mod selector;
+mod serve;
+mod service;
+mod view;
+mod watch;
+
+use std::sync::Arc;
+
+pub use serve::serve;
+
+/// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.
+pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What the API tells and the controller does not know.
+#[derive(Clone)]
+pub struct Seams {
+    /// Every metric of the process, for `/metrics`.
+    pub metrics: MetricsSource,
+    /// The gateway's counters, for `/v1/top`.
+    pub top: top::TopSource,
+    /// The version of the binary, for `/version`.
+    pub version: String,
+}

@@ -39,9 +39,6 @@ pub struct WorkerSpec {
 pub struct WorkerStatus {
     /// `Joining` (attached, has not reported yet), `Ready` or `Lost`.
     pub state: String,
-    /// When it last reported.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reported: Option<Timestamp>,
     /// Its version of Berth.
     pub version: String,
     /// Which start of the process.

@@ -1,0 +1,157 @@
+//! Manifests as they arrive: a bounded body of YAML or JSON, and the place that relative URIs start from.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use berth_spec::{Class, manifest::ParseContext};
+use berth_wire::api::{BASE_URI_HEADER, MAX_BODY};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    error::ApiError,
+    service::{BODIES, Service},
+};
+
+/// The text of a request's body and where it says that it comes from.
+#[derive(Debug)]
+pub(crate) struct Manifests {
+    pub(crate) text: String,
+    pub(crate) context: ParseContext,
+    /// Held until the request is answered: see [`BODIES`].
+    _permit: OwnedSemaphorePermit,
+}
+
+/// How long a body may take to arrive. Halved, large folders over slow links fail; doubled, a stalled sender holds one
+/// of [`BODIES`] places twice as long.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// Names the text in errors; `berth apply` puts its own file names there.
+const FILE_HEADER: &str = "x-berth-file";
+
+/// Media types that are read as manifests. JSON is YAML, so one reader takes all of them.
+const ACCEPTED: [&str; 7] = [
+    "application/yaml",
+    "application/x-yaml",
+    "text/yaml",
+    "text/x-yaml",
+    "application/json",
+    "text/plain",
+    "application/octet-stream",
+];
+
+impl FromRequest<Arc<Service>> for Manifests {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        check_media_type(request.headers())?;
+        let context = context(request.headers())?;
+        let permit = permit(service)?;
+        let arrival = tokio::time::timeout(ARRIVES_WITHIN, Bytes::from_request(request, service));
+        let body = match arrival.await {
+            Ok(Ok(body)) => body,
+            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => return Err(too_large()),
+            Ok(Err(_)) => return Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
+            Err(_) => {
+                let message = format!("the body did not arrive within {} s", ARRIVES_WITHIN.as_secs());
+                return Err(ApiError::invalid("body", message, "send the manifests in several requests"));
+            }
+        };
+        let text = String::from_utf8(body.into()).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            ApiError::invalid("body", format!("the body is not UTF-8: byte {at} is wrong"), "send UTF-8 text")
+        })?;
+        Ok(Self { text, context, _permit: permit })
+    }
+}
+
+/// A place among the bodies that are worked on at once.
+pub(crate) fn permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(&service.bodies).try_acquire_owned().map_err(|_| {
+        let class = Class::Waiting { retry_in: Duration::from_secs(1) };
+        ApiError::new(class, format!("{BODIES} requests with manifests are being worked on: try again in a second"))
+    })
+}
+
+/// Where manifests come from, as gRPC requests say it: `base_uri` may be empty.
+pub(crate) fn context_of(file: &str, base_uri: &str) -> Result<ParseContext, ApiError> {
+    let base = match base_uri {
+        "" => None,
+        base if base.starts_with("file:///") => {
+            Some(if base.ends_with('/') { base.to_owned() } else { format!("{base}/") })
+        }
+        other => {
+            let message = format!("{other:?} is not the URI of a folder");
+            return Err(ApiError::invalid(BASE_URI_HEADER, message, "write it as file:///path/to/folder/"));
+        }
+    };
+    Ok(ParseContext { file: file.to_owned(), base })
+}
+
+fn context(headers: &HeaderMap) -> Result<ParseContext, ApiError> {
+    let text = |name: &str| match headers.get(name).map(|value| value.to_str()) {
+        None => Ok(""),
+        Some(Ok(value)) => Ok(value),
+        Some(Err(_)) => {
+            Err(ApiError::invalid(name, format!("the header {name} is not plain text"), "percent-encode it"))
+        }
+    };
+    context_of(text(FILE_HEADER)?, text(BASE_URI_HEADER)?)
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|value| *value != "identity") {
+        return Err(ApiError::unsupported_media_type(format!(
+            "the content encoding {encoding:?} is not supported: send the manifests as they are"
+        )));
+    }
+    let Some(media_type) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence = media_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if ACCEPTED.iter().any(|accepted| essence.eq_ignore_ascii_case(accepted)) {
+        Ok(())
+    } else {
+        Err(ApiError::unsupported_media_type(format!(
+            "the content type {essence:?} is not supported: send application/yaml or application/json \
+             (curl: --data-binary @file -H 'content-type: application/yaml')"
+        )))
+    }
+}
+
+fn too_large() -> ApiError {
+    let mib = MAX_BODY >> 20;
+    ApiError::new(Class::TooLarge, format!("the body is larger than {mib} MiB: send the manifests in several requests"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value"))).collect()
+    }
+
+    #[test]
+    fn media_types() {
+        for good in ["application/yaml", "Application/JSON; charset=utf-8", "text/plain"] {
+            assert!(check_media_type(&headers(&[("content-type", good)])).is_ok(), "{good}");
+        }
+        assert!(check_media_type(&HeaderMap::new()).is_ok());
+        for bad in [("content-type", "multipart/form-data"), ("content-encoding", "gzip")] {
+            assert_eq!(check_media_type(&headers(&[bad])).expect_err(bad.1).info().code, 415);
+        }
+    }
+
+    #[test]
+    fn bases() {
+        let base = |uri| context(&headers(&[(BASE_URI_HEADER, uri)])).map(|context| context.base);
+        assert_eq!(base("file:///models"), Ok(Some("file:///models/".into())));
+        assert_eq!(base("file:///models/"), Ok(Some("file:///models/".into())));
+        for bad in ["/models", "http://example.com/", "file:models"] {
+            assert!(base(bad).is_err(), "{bad}");
+        }
+        assert_eq!(context(&HeaderMap::new()), Ok(ParseContext::default()));
+    }
+}

@@ -1,0 +1,250 @@
+//! A refused request, and how both faces say it.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use berth_spec::{Class, manifest::ManifestError};
+use berth_wire::{
+    api::{ErrorBody, ErrorDetail, ErrorInfo},
+    status,
+};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
+
+use crate::handle;
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    fault: Fault,
+    /// One word for machines.
+    reason: &'static str,
+    message: String,
+    details: Vec<ErrorDetail>,
+}
+
+/// What kind of refusal: an error class of the system, or one that only HTTP knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Class(Class),
+    /// The request is well-formed, the manifests in it are not.
+    InvalidManifest,
+    /// `If-Match` names another version than the stored one.
+    PreconditionFailed,
+    MethodNotAllowed,
+    UnsupportedMediaType,
+}
+
+impl ApiError {
+    /// An error of a class.
+    #[must_use]
+    pub fn new(class: Class, message: impl Into<String>) -> Self {
+        Self::of(Fault::Class(class), message)
+    }
+
+    fn of(fault: Fault, message: impl Into<String>) -> Self {
+        Self { fault, reason: fault.reason(), message: message.into(), details: Vec::new() }
+    }
+
+    /// The caller sent something wrong: `path` names the parameter, header or field.
+    pub(crate) fn invalid(path: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let message = message.into();
+        let detail = ErrorDetail {
+            path: path.to_owned(),
+            message: message.clone(),
+            remedy: remedy.into(),
+            ..ErrorDetail::default()
+        };
+        Self::new(Class::Invalid, message).with(vec![detail])
+    }
+
+    /// Manifests that do not pass the checks.
+    pub(crate) fn manifests(errors: Vec<ManifestError>) -> Self {
+        let message = match errors.as_slice() {
+            [] => "the manifest is invalid".to_owned(),
+            [one] => one.to_string(),
+            [first, rest @ ..] => format!("{first} (and {} more, see details)", rest.len()),
+        };
+        Self::of(Fault::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Class::NotFound, message)
+    }
+
+    pub(crate) fn precondition_failed(message: impl Into<String>) -> Self {
+        Self::of(Fault::PreconditionFailed, message)
+    }
+
+    pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
+        Self::of(Fault::MethodNotAllowed, message)
+    }
+
+    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::of(Fault::UnsupportedMediaType, message)
+    }
+
+    /// The same with what exactly is wrong.
+    pub(crate) fn with(mut self, details: Vec<ErrorDetail>) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// What it means for the caller.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self.fault {
+            Fault::Class(class) => class,
+            Fault::PreconditionFailed => Class::Conflict,
+            Fault::InvalidManifest | Fault::UnsupportedMediaType => Class::Invalid,
+            Fault::MethodNotAllowed => Class::Unsupported,
+        }
+    }
+
+    /// As JSON says it.
+    pub(crate) fn info(&self) -> ErrorInfo {
+        ErrorInfo {
+            code: self.fault.http_status().as_u16(),
+            reason: self.reason.to_owned(),
+            message: self.message.clone(),
+            details: self.details.clone(),
+        }
+    }
+}
+
+impl Fault {
+    const fn http_status(self) -> StatusCode {
+        match self {
+            Self::Class(class) => status::http_status(class),
+            Self::InvalidManifest => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        }
+    }
+
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Class(Class::Invalid) => "BadRequest",
+            Self::Class(Class::NotFound) => "NotFound",
+            Self::Class(Class::Conflict) => "Conflict",
+            Self::Class(Class::Waiting { .. }) => "Unavailable",
+            Self::Class(Class::TimedOut) => "TimedOut",
+            Self::Class(Class::Stalled) => "Stalled",
+            Self::Class(Class::TooLarge) => "TooLarge",
+            Self::Class(Class::Unsupported) => "Unsupported",
+            Self::Class(Class::Internal) => "Internal",
+            Self::InvalidManifest => "InvalidManifest",
+            Self::PreconditionFailed => "PreconditionFailed",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::UnsupportedMediaType => "UnsupportedMediaType",
+        }
+    }
+}
+
+impl From<handle::Error> for ApiError {
+    fn from(error: handle::Error) -> Self {
+        Self { reason: error.reason(), ..Self::new(error.class(), error.to_string()) }
+    }
+}
+
+fn detail(error: ManifestError) -> ErrorDetail {
+    let known = |place: u32| (place > 0).then_some(place);
+    ErrorDetail {
+        file: (!error.file.is_empty()).then_some(error.file),
+        line: known(error.line),
+        column: known(error.column),
+        path: error.path,
+        message: error.message,
+        remedy: error.remedy,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.fault.http_status(), Json(ErrorBody { error: self.info() })).into_response();
+        if let Some(seconds) = status::retry_after_seconds(self.class()) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<ApiError> for tonic::Status {
+    /// Faults travel as `google.rpc.BadRequest`, which gRPC clients of every language can read.
+    fn from(error: ApiError) -> Self {
+        let code = status::grpc_code(error.class());
+        let violations: Vec<FieldViolation> = error
+            .details
+            .iter()
+            .map(|detail| {
+                let place = detail.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+                let remedy = if detail.remedy.is_empty() { String::new() } else { format!("; {}", detail.remedy) };
+                FieldViolation::new(detail.path.clone(), format!("{place}{}{remedy}", detail.message))
+            })
+            .collect();
+        if violations.is_empty() {
+            Self::new(code, error.message)
+        } else {
+            Self::with_error_details(code, error.message, ErrorDetails::with_bad_request(violations))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn manifest_error(line: u32) -> ManifestError {
+        ManifestError {
+            file: "iris.yaml".into(),
+            line,
+            column: line,
+            path: "spec.replicas.min".into(),
+            message: "-1 is not a number of replicas".into(),
+            remedy: "write 0 or more".into(),
+            source_line: String::new(),
+        }
+    }
+
+    #[test]
+    fn statuses_and_reasons() {
+        let waiting = Class::Waiting { retry_in: Duration::from_millis(1_200) };
+        for (error, code, reason) in [
+            (ApiError::invalid("limit", "no", "yes"), 400, "BadRequest"),
+            (ApiError::not_found("no"), 404, "NotFound"),
+            (ApiError::method_not_allowed("no"), 405, "MethodNotAllowed"),
+            (ApiError::new(Class::Conflict, "no"), 409, "Conflict"),
+            (ApiError::precondition_failed("no"), 412, "PreconditionFailed"),
+            (ApiError::new(Class::TooLarge, "no"), 413, "TooLarge"),
+            (ApiError::unsupported_media_type("no"), 415, "UnsupportedMediaType"),
+            (ApiError::manifests(vec![manifest_error(7)]), 422, "InvalidManifest"),
+            (ApiError::new(waiting, "no"), 503, "Unavailable"),
+        ] {
+            let info = error.info();
+            assert_eq!((info.code, info.reason.as_str()), (code, reason), "{error:?}");
+            assert_eq!(error.into_response().status().as_u16(), code);
+        }
+        let response = ApiError::new(waiting, "no").into_response();
+        assert_eq!(response.headers().get(header::RETRY_AFTER), Some(&HeaderValue::from(2)));
+    }
+
+    #[test]
+    fn every_fault_keeps_its_place() {
+        let error = ApiError::manifests(vec![manifest_error(7), manifest_error(0)]);
+        let info = error.info();
+        assert!(info.message.contains("iris.yaml:7:7") && info.message.contains("and 1 more"), "{}", info.message);
+        assert_eq!((info.details[0].line, info.details[0].column), (Some(7), Some(7)));
+        assert_eq!((info.details[1].line, info.details[1].column), (None, None));
+        let status = tonic::Status::from(error);
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        let violations =
+            status.get_error_details().bad_request().expect("faults travel along").field_violations.clone();
+        assert_eq!(violations.len(), 2);
+        assert_eq!(violations[0].field, "spec.replicas.min");
+        assert_eq!(violations[0].description, "line 7: -1 is not a number of replicas; write 0 or more");
+    }
+}

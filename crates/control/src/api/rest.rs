@@ -1,0 +1,144 @@
+//! The REST face: requests in, JSON out. What is done is in `service`; here is only how it is asked for.
+
+mod ask;
+mod declare;
+mod operate;
+mod tell;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    http::{HeaderMap, HeaderValue, Method, Uri, header},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, delete, get, post},
+};
+use berth_wire::api::MAX_BODY;
+use utoipa::OpenApi;
+
+use super::{error::ApiError, query::nearest, service::Service};
+
+/// A route's methods, in the order of the list.
+type Methods = &'static [&'static str];
+
+/// Every route: its path, its methods, its handlers. The router is made from it, and a test holds the OpenAPI document
+/// against it.
+pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>)> {
+    vec![
+        ("/v1/deployments", &["get"], get(tell::deployments)),
+        (
+            "/v1/deployments/{name}",
+            &["get", "put", "delete"],
+            get(tell::deployment).put(declare::put).merge(delete(declare::delete)),
+        ),
+        ("/v1/deployments/{name}/explain", &["get"], get(tell::explain)),
+        ("/v1/apply", &["post"], post(declare::apply)),
+        ("/v1/plan", &["post"], post(declare::plan)),
+        ("/v1/validate", &["post"], post(declare::validate)),
+        ("/v1/workers", &["get"], get(tell::workers)),
+        ("/v1/workers/{id}", &["get"], get(tell::worker)),
+        ("/v1/workers/{id}/cordon", &["post"], post(operate::cordon)),
+        ("/v1/workers/{id}/uncordon", &["post"], post(operate::uncordon)),
+        ("/v1/replicas", &["get"], get(tell::replicas)),
+        ("/v1/revisions", &["get"], get(tell::revisions)),
+        ("/v1/aliases", &["get"], get(tell::aliases)),
+        ("/v1/events", &["get"], get(tell::events)),
+        ("/v1/top", &["get"], get(tell::top)),
+        ("/healthz", &["get"], get(operate::healthz)),
+        ("/readyz", &["get"], get(operate::readyz)),
+        ("/version", &["get"], get(operate::version)),
+        ("/metrics", &["get"], get(operate::metrics)),
+        ("/openapi.json", &["get"], get(operate::openapi)),
+        ("/", &["get"], get(operate::index)),
+    ]
+}
+
+/// The whole REST face.
+pub(super) fn router(service: Arc<Service>) -> Router {
+    let routes = routes();
+    let mut router = Router::new();
+    for (path, _, handlers) in routes {
+        router = router.route(path, handlers);
+    }
+    router
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(no_such_path)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(service)
+}
+
+/// Clients of gRPC get their own kind of answer for a method that does not exist.
+async fn no_such_path(request: Request) -> Response {
+    if is_grpc(request.headers()) {
+        let message = format!("there is no method {}", request.uri().path());
+        return tonic::Status::unimplemented(message).into_http::<axum::body::Body>();
+    }
+    let routes = routes();
+    let path = request.uri().path();
+    let message = match nearest(path, routes.iter().map(|(path, ..)| *path)) {
+        Some(near) => format!("there is no path {path:?}: did you mean {near:?}? GET / lists all of them"),
+        None => format!("there is no path {path:?}: GET / lists all of them"),
+    };
+    ApiError::not_found(message).into_response()
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(format!("{method} is not for {:?}: GET / lists what is", uri.path()))
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    content_type.starts_with(b"application/grpc")
+}
+
+/// The OpenAPI document, made from the handlers.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Berth control API",
+        description = "Declares models and tells what became of them. The same is offered over gRPC on the same port: \
+                       berth.control.v1.Control.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        tell::deployments,
+        tell::deployment,
+        tell::explain,
+        tell::workers,
+        tell::worker,
+        tell::replicas,
+        tell::revisions,
+        tell::aliases,
+        tell::events,
+        tell::top,
+        declare::put,
+        declare::delete,
+        declare::apply,
+        declare::plan,
+        declare::validate,
+        operate::cordon,
+        operate::uncordon,
+        operate::healthz,
+        operate::readyz,
+        operate::version,
+        operate::metrics,
+        operate::openapi,
+        operate::index,
+    ),
+    components(schemas(berth_wire::api::WatchEvent, berth_wire::api::EventWatch)),
+    tags(
+        (name = "declare", description = "Say what should be served"),
+        (name = "tell", description = "See what is"),
+        (name = "operate", description = "Keep it running"),
+    )
+)]
+struct Document;
+
+/// The OpenAPI document.
+pub(super) fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! How REST requests say what they want, and the shapes of answers that are not plain JSON.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{FromRequestParts, RawQuery},
+    http::{HeaderMap, HeaderValue, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+
+use crate::{
+    api::{
+        error::ApiError,
+        query::Query,
+        service::{Expect, Service, Write},
+        watch::version,
+    },
+    handle::{ApplyMode, Ownership},
+    store::Rev,
+};
+
+/// What handlers answer.
+pub(super) type Answer<T> = Result<Json<T>, ApiError>;
+
+/// The query of a request, not read yet.
+pub(super) struct Asked(Option<String>);
+
+impl FromRequestParts<Arc<Service>> for Asked {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
+        let RawQuery(raw) = RawQuery::from_request_parts(parts, service).await?;
+        Ok(Self(raw))
+    }
+}
+
+impl Asked {
+    /// Reads it, with only the `known` parameters.
+    pub(super) fn read(&self, known: &[&str]) -> Result<Query, ApiError> {
+        Query::parse(self.0.as_deref(), known)
+    }
+
+    /// Makes sure that there is none.
+    pub(super) fn nothing(&self) -> Result<(), ApiError> {
+        self.read(&[]).map(|_| ())
+    }
+}
+
+/// `dryRun` and `force`.
+pub(super) fn write(query: &Query) -> Result<Write, ApiError> {
+    Ok(Write {
+        mode: if query.flag("dryRun")? { ApplyMode::DryRun } else { ApplyMode::Commit },
+        ownership: if query.flag("force")? { Ownership::TakeOver } else { Ownership::Respect },
+    })
+}
+
+/// `If-Match: "7"` (that version), `If-None-Match: *` (nothing yet). RFC 9110 §13.1.
+pub(super) fn expect(headers: &HeaderMap) -> Result<Expect, ApiError> {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
+    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+        (None, None) | (Some("*"), None) => Ok(Expect::Anything),
+        (Some(tag), None) => version("If-Match", tag.trim_matches('"')).map(Expect::Version),
+        (None, Some("*")) => Ok(Expect::Version(Rev::NONE)),
+        (None, Some(other)) => {
+            let message = format!("the header If-None-Match is {other:?}");
+            Err(ApiError::invalid("If-None-Match", message, "only * is understood: create, never change"))
+        }
+        (Some(_), Some(_)) => {
+            let message = "If-Match and If-None-Match contradict each other";
+            Err(ApiError::invalid("If-Match", message, "send one of them"))
+        }
+    }
+}
+
+/// An object with its version as an entity tag, for `If-Match`.
+pub(super) fn tagged<T: Serialize>(resource_version: &str, object: T) -> Response {
+    let mut response = Json(object).into_response();
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{resource_version}\"")) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// Newline-delimited JSON, a line per item, as they come.
+pub(super) fn lines<T: Serialize + 'static>(items: impl Stream<Item = T> + Send + 'static) -> Response {
+    let lines = items.map(|item| {
+        let mut line = serde_json::to_vec(&item)?;
+        line.push(b'\n');
+        Ok::<_, serde_json::Error>(Bytes::from(line))
+    });
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
+    (headers, Body::from_stream(lines)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preconditions() {
+        let read = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(n, v)| (n.parse().expect("a name"), HeaderValue::from_static(v)));
+            expect(&pairs.collect())
+        };
+        assert_eq!(read(&[]), Ok(Expect::Anything));
+        assert_eq!(read(&[("if-match", "\"7\"")]), Ok(Expect::Version(Rev(7))));
+        assert_eq!(read(&[("if-match", "7")]), Ok(Expect::Version(Rev(7))));
+        assert_eq!(read(&[("if-match", "*")]), Ok(Expect::Anything));
+        assert_eq!(read(&[("if-none-match", "*")]), Ok(Expect::Version(Rev::NONE)));
+        for bad in [
+            vec![("if-match", "\"abc\"")],
+            vec![("if-none-match", "7")],
+            vec![("if-match", "7"), ("if-none-match", "*")],
+        ] {
+            assert!(read(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

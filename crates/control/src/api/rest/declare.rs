@@ -1,0 +1,142 @@
+//! Say what should be served.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use berth_wire::api::{Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
+
+use super::ask::{Answer, Asked, expect, write};
+use crate::api::{
+    body::Manifests,
+    error::ApiError,
+    service::{Declared, Delete, Service, name},
+};
+
+/// Declares every document of the body, YAML or JSON; none where one is refused.
+#[utoipa::path(
+    post, path = "/v1/apply", tag = "declare",
+    params(
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Take over what another source declared"),
+        ("x-berth-base-uri" = Option<String>, Header, description = "The file: URI of the folder that relative file: URIs start from"),
+        ("x-berth-file" = Option<String>, Header, description = "What errors call the text"),
+    ),
+    request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
+    responses(
+        (status = 200, description = "What became of each", body = Applied),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+        (status = 409, description = "Changed meanwhile, or declared by another source", body = ErrorBody),
+        (status = 413, description = "Too large", body = ErrorBody),
+        (status = 415, description = "Neither YAML nor JSON", body = ErrorBody),
+        (status = 422, description = "A manifest is wrong: details say where and what to do", body = ErrorBody),
+        (status = 503, description = "Not now", body = ErrorBody),
+    )
+)]
+pub(super) async fn apply(State(service): State<Arc<Service>>, asked: Asked, manifests: Manifests) -> Answer<Applied> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    service.apply(documents, write).await.map(Json)
+}
+
+/// What would change if the body were applied. Changes nothing.
+#[utoipa::path(
+    post, path = "/v1/plan", tag = "declare",
+    params(("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
+    request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
+    responses(
+        (status = 200, description = "Loads, evictions, memory before and after", body = PlanView),
+        (status = 409, description = "Declared by another source", body = ErrorBody),
+        (status = 422, description = "A manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn plan(State(service): State<Arc<Service>>, asked: Asked, manifests: Manifests) -> Answer<PlanView> {
+    asked.nothing()?;
+    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    service.plan(documents).await.map(Json)
+}
+
+/// Checks the body against the rules for manifests, and nothing else.
+#[utoipa::path(
+    post, path = "/v1/validate", tag = "declare",
+    params(("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
+    request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
+    responses(
+        (status = 200, description = "All of it is right", body = Validated),
+        (status = 422, description = "A manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn validate(
+    State(service): State<Arc<Service>>,
+    asked: Asked,
+    manifests: Manifests,
+) -> Answer<Validated> {
+    asked.nothing()?;
+    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    Ok(Json(service.validated(&documents)))
+}
+
+/// Declares one deployment. `If-Match` (or `metadata.resourceVersion` in the body) makes sure that nobody wrote in
+/// between; `If-None-Match: *` that there is none yet.
+#[utoipa::path(
+    put, path = "/v1/deployments/{name}", tag = "declare",
+    params(
+        ("name" = String, Path, description = "The deployment"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Take over what another source declared"),
+        ("if-match" = Option<String>, Header, description = "The ETag that the change is for"),
+        ("x-berth-base-uri" = Option<String>, Header, description = "As with apply"),
+    ),
+    request_body(content = DeploymentView, description = "The manifest; status and what the server adds to metadata are ignored"),
+    responses(
+        (status = 200, description = "Changed, or unchanged", body = ApplyResult),
+        (status = 201, description = "Created", body = ApplyResult),
+        (status = 409, description = "Changed meanwhile, or declared by another source", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+        (status = 422, description = "The manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn put(
+    State(service): State<Arc<Service>>,
+    Path(of): Path<String>,
+    asked: Asked,
+    headers: HeaderMap,
+    manifests: Manifests,
+) -> Result<Response, ApiError> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    let result = service.put(&name(&of)?, documents, write, expect(&headers)?).await?;
+    let status = if result.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(result)).into_response())
+}
+
+/// Asks for a deployment to go: its replicas drain, then it is forgotten. Asking again changes nothing.
+#[utoipa::path(
+    delete, path = "/v1/deployments/{name}", tag = "declare",
+    params(
+        ("name" = String, Path, description = "The deployment"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Delete it even if another source declared it"),
+        ("if-match" = Option<String>, Header, description = "The ETag that the deletion is for"),
+    ),
+    responses(
+        (status = 200, description = "It is going", body = ApplyResult),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+        (status = 409, description = "Declared by another source", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete(
+    State(service): State<Arc<Service>>,
+    Path(of): Path<String>,
+    asked: Asked,
+    headers: HeaderMap,
+) -> Answer<ApplyResult> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let delete = Delete { write, expect: expect(&headers)? };
+    service.delete(&name(&of)?, delete).await.map(Json)
+}

@@ -1,0 +1,206 @@
+//! See what is.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use berth_wire::api::{
+    AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, ReplicaView, RevisionView, TopView, WorkerView,
+};
+
+use super::ask::{Answer, Asked, lines, tagged};
+use crate::{
+    api::{
+        error::ApiError,
+        query::Query,
+        service::{Page, Service, name},
+        watch::{Watch, version},
+    },
+    events::EventFilter,
+};
+
+/// The most models or events that are asked for by number.
+const MOST: usize = 10_000;
+
+/// Deployments, by name, a page at a time; or, with `watch=true`, as they change.
+#[utoipa::path(
+    get, path = "/v1/deployments", tag = "tell",
+    params(
+        ("labelSelector" = Option<String>, Query, description = "`key=value`, `key!=value`, `key`, `!key`, joined by commas"),
+        ("limit" = Option<u32>, Query, description = "The most in one page, up to 500"),
+        ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
+        ("watch" = Option<bool>, Query, description = "Newline-delimited JSON of WatchEvent: what there is, then changes"),
+        ("resourceVersion" = Option<String>, Query, description = "With watch: only changes after this version"),
+    ),
+    responses(
+        (status = 200, description = "A page, or a watch", body = List<DeploymentView>),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 409, description = "With watch: the version is too old, list again", body = ErrorBody),
+        (status = 503, description = "Not now", body = ErrorBody),
+    )
+)]
+pub(super) async fn deployments(State(service): State<Arc<Service>>, asked: Asked) -> Result<Response, ApiError> {
+    let query = asked.read(&["labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
+    let selector = query.text("labelSelector").unwrap_or_default();
+    if query.flag("watch")? {
+        let watch = Watch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
+        return Ok(lines(service.watch(watch).await?));
+    }
+    Ok(Json(service.list(&page(&query)?).await?).into_response())
+}
+
+/// One deployment.
+#[utoipa::path(
+    get, path = "/v1/deployments/{name}", tag = "tell",
+    params(("name" = String, Path, description = "The deployment")),
+    responses(
+        (status = 200, description = "The deployment; its version is the ETag", body = DeploymentView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn deployment(
+    State(service): State<Arc<Service>>,
+    Path(of): Path<String>,
+    asked: Asked,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let found = service.get(&name(&of)?).await?;
+    Ok(tagged(&found.metadata.resource_version.clone(), found))
+}
+
+/// Why a deployment is where it is, or why it is nowhere.
+#[utoipa::path(
+    get, path = "/v1/deployments/{name}/explain", tag = "tell",
+    params(("name" = String, Path, description = "The deployment")),
+    responses(
+        (status = 200, description = "A verdict per worker, with numbers", body = ExplainView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn explain(
+    State(service): State<Arc<Service>>,
+    Path(of): Path<String>,
+    asked: Asked,
+) -> Answer<ExplainView> {
+    asked.nothing()?;
+    service.explain(&name(&of)?).await.map(Json)
+}
+
+/// Every worker.
+#[utoipa::path(
+    get, path = "/v1/workers", tag = "tell",
+    responses((status = 200, description = "By name", body = List<WorkerView>))
+)]
+pub(super) async fn workers(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<WorkerView>> {
+    asked.nothing()?;
+    service.workers().await.map(Json)
+}
+
+/// One worker.
+#[utoipa::path(
+    get, path = "/v1/workers/{id}", tag = "tell",
+    params(("id" = String, Path, description = "The worker")),
+    responses(
+        (status = 200, description = "The worker", body = WorkerView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn worker(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+    asked: Asked,
+) -> Answer<WorkerView> {
+    asked.nothing()?;
+    service.worker(&id).await.map(Json)
+}
+
+/// Every replica.
+#[utoipa::path(
+    get, path = "/v1/replicas", tag = "tell",
+    params(("deployment" = Option<String>, Query, description = "Only those of this deployment")),
+    responses((status = 200, description = "By revision and worker", body = List<ReplicaView>))
+)]
+pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<ReplicaView>> {
+    let query = asked.read(&["deployment"])?;
+    let of = query.text("deployment").map(name).transpose()?;
+    service.replicas(of.as_ref()).await.map(Json)
+}
+
+/// The revisions that are wanted or still have replicas.
+#[utoipa::path(
+    get, path = "/v1/revisions", tag = "tell",
+    params(
+        ("labelSelector" = Option<String>, Query, description = "Labels of the deployment: `key=value`, joined by commas"),
+        ("limit" = Option<u32>, Query, description = "The most deployments in one page, up to 500"),
+        ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
+    ),
+    responses((status = 200, description = "By deployment", body = List<RevisionView>))
+)]
+pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<RevisionView>> {
+    let query = asked.read(&["labelSelector", "limit", "continue"])?;
+    service.revisions(&page(&query)?.equalities_only()?).await.map(Json)
+}
+
+/// The names that clients use, and the revisions that share their traffic.
+#[utoipa::path(
+    get, path = "/v1/aliases", tag = "tell",
+    params(
+        ("labelSelector" = Option<String>, Query, description = "Labels of the deployment: `key=value`, joined by commas"),
+        ("limit" = Option<u32>, Query, description = "The most in one page, up to 500"),
+        ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
+    ),
+    responses((status = 200, description = "By name", body = List<AliasView>))
+)]
+pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<AliasView>> {
+    let query = asked.read(&["labelSelector", "limit", "continue"])?;
+    service.aliases(&page(&query)?.equalities_only()?).await.map(Json)
+}
+
+/// What happened lately, oldest first; or, with `watch=true`, as it happens.
+#[utoipa::path(
+    get, path = "/v1/events", tag = "tell",
+    params(
+        ("deployment" = Option<String>, Query, description = "Only those about this deployment"),
+        ("limit" = Option<u32>, Query, description = "The most, the latest; all that are kept unless given"),
+        ("resourceVersion" = Option<String>, Query, description = "Only those after this number"),
+        ("watch" = Option<bool>, Query, description = "Newline-delimited JSON of EventWatch: what there is, then new ones"),
+    ),
+    responses(
+        (status = 200, description = "Events, or a watch", body = List<EventView>),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) -> Result<Response, ApiError> {
+    let query = asked.read(&["deployment", "limit", "resourceVersion", "watch"])?;
+    let filter = EventFilter {
+        deployment: query.text("deployment").map(name).transpose()?,
+        after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
+        limit: query.number("limit", MOST)?.unwrap_or(0),
+    };
+    if query.flag("watch")? {
+        return Ok(lines(service.watch_events(filter)));
+    }
+    Ok(Json(service.events(filter).await?).into_response())
+}
+
+/// Rates and latencies per model, the busiest first. Rates need two looks, half a second to ten seconds apart.
+#[utoipa::path(
+    get, path = "/v1/top", tag = "tell",
+    params(("limit" = Option<u32>, Query, description = "The most models; 100 unless given")),
+    responses((status = 200, description = "Figures", body = TopView))
+)]
+pub(super) async fn top(State(service): State<Arc<Service>>, asked: Asked) -> Answer<TopView> {
+    let query = asked.read(&["limit"])?;
+    service.top(query.number("limit", MOST)?.unwrap_or(100)).await.map(Json)
+}
+
+fn page(query: &Query) -> Result<Page, ApiError> {
+    Page::of(
+        query.text("labelSelector").unwrap_or_default(),
+        query.number("limit", usize::MAX)?,
+        query.text("continue").unwrap_or_default(),
+    )
+}

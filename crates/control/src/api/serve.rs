@@ -1,0 +1,122 @@
+//! The listener: one port, HTTP/1.1 and HTTP/2, REST and gRPC.
+//!
+//! ```text
+//! accept (bounded) ─▶ hyper (h1 | h2) ─▶ router ─┬ /berth.control.v1.Control/…   gRPC
+//!                                                ├ /grpc.reflection.v1…/…        gRPC reflection
+//!                                                └ everything else               REST
+//! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
+//! ```
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Seams, grpc, rest, service::Service};
+use crate::Handle;
+
+/// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
+/// doubled, idle clients may hold twice the memory.
+const CONNECTIONS: usize = 1_024;
+
+/// Streams in one HTTP/2 connection. Halved, clients that watch much need more connections; doubled, one client may take
+/// up twice as much.
+const STREAMS: u32 = 128;
+
+/// How long a client may take to send a request's head. Halved, slow links fail; doubled, connections that send nothing
+/// are held twice as long.
+const HEAD_WITHIN: Duration = Duration::from_secs(15);
+
+/// The most bytes in a request's head, both protocols. Halved, long tokens do not fit; doubled, each connection may hold
+/// twice as much before anything is known of it.
+const HEAD_BYTES: usize = 32 << 10;
+
+/// An idle HTTP/2 connection is asked after this long whether it lives. Halved, twice the pings; doubled, dead watches
+/// are noticed that much later.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// How long requests in flight have at shutdown. Halved, a large apply is cut; doubled, stopping takes that long when a
+/// client hangs.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A pause after a failed accept: without it, a process out of file descriptors spins.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Serves the control API on `listener` until `shutdown`, then lets requests in flight finish.
+///
+/// # Errors
+/// [`io::Error`] when the listener has no address any more; a failed connection is not an error.
+pub async fn serve(listener: TcpListener, handle: Handle, seams: Seams, shutdown: CancellationToken) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    let service = Arc::new(Service::new(handle, seams, shutdown.child_token()));
+    let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
+    tracing::info!(event = "control_api_started", %address);
+    let (server, graceful) = (server(), GracefulShutdown::new());
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        // Reaps those that have ended, so that the set holds only the living.
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = graceful.watch(connect(&server, stream, &router));
+                connections.spawn(async move {
+                    if let Err(error) = connection.await {
+                        tracing::debug!(%error, "a control connection ended badly");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a control connection failed");
+                sleep(BREATH).await;
+            }
+        }
+    }
+    drop(listener);
+    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!(open = connections.len(), "control connections were cut at shutdown");
+    }
+    connections.shutdown().await;
+    tracing::info!(event = "control_api_stopped", %address);
+    Ok(())
+}
+
+fn server() -> auto::Builder<TokioExecutor> {
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES);
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY);
+    server
+}
+
+fn connect(
+    server: &auto::Builder<TokioExecutor>,
+    stream: TcpStream,
+    router: &Router,
+) -> auto::Connection<'static, TokioIo<TcpStream>, TowerToHyperService<Router>, TokioExecutor> {
+    // Answers are small and waited for; a socket that refuses the option still works.
+    let _ = stream.set_nodelay(true);
+    server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone())).into_owned()
+}

@@ -1,0 +1,93 @@
+//! What the control API does, once for both faces: REST and gRPC turn requests into these calls and the answers, which
+//! are [`berth_wire::api`] shapes, into bytes.
+
+mod declare;
+mod tell;
+
+use std::sync::Arc;
+
+use berth_spec::DeploymentName;
+use berth_wire::api::{ReadinessView, VersionView};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use declare::{Declared, Delete, Expect, Write};
+pub(crate) use tell::Page;
+
+use super::{Seams, error::ApiError, query::nearest, top::Sampler};
+use crate::{
+    Handle,
+    handle::{Error, ListRequest},
+};
+
+/// Bodies that are read or worked on at once; more are told to come again. Each may take [`berth_wire::api::MAX_BODY`]
+/// several times over while it is parsed: halved, a build farm's applies get in each other's way; doubled, so does the
+/// memory that callers can make the process take.
+pub(crate) const BODIES: usize = 8;
+
+/// What the control API does.
+pub(crate) struct Service {
+    pub(super) handle: Handle,
+    sampler: Sampler,
+    metrics: super::MetricsSource,
+    version: String,
+    pub(super) bodies: Arc<Semaphore>,
+    /// Ends watches, which would not end by themselves.
+    pub(super) shutdown: CancellationToken,
+}
+
+impl Service {
+    pub(crate) fn new(handle: Handle, seams: Seams, shutdown: CancellationToken) -> Self {
+        Self {
+            handle,
+            sampler: Sampler::new(seams.top),
+            metrics: seams.metrics,
+            version: seams.version,
+            bodies: Arc::new(Semaphore::new(BODIES)),
+            shutdown,
+        }
+    }
+
+    /// Every metric, as OpenMetrics text. Encoded beside the runtime: with many models it takes milliseconds.
+    pub(crate) async fn metrics(&self) -> Result<String, ApiError> {
+        let source = Arc::clone(&self.metrics);
+        tokio::task::spawn_blocking(move || source()).await.map_err(|error| {
+            tracing::error!(%error, "encoding the metrics failed");
+            ApiError::new(berth_spec::Class::Internal, "encoding the metrics failed: the log says why")
+        })
+    }
+
+    pub(crate) fn readiness(&self) -> ReadinessView {
+        let readiness = self.handle.readiness().borrow().clone();
+        ReadinessView {
+            ready: readiness.planned && readiness.ready >= readiness.expected,
+            planned: readiness.planned,
+            expected: readiness.expected,
+            available: readiness.ready,
+            missing: readiness.missing.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    pub(crate) fn version(&self) -> VersionView {
+        VersionView { version: self.version.clone(), api_version: berth_wire::api::API_VERSION.to_owned() }
+    }
+
+    /// The error for the caller: where a name is not known, the name that was probably meant.
+    async fn explained(&self, error: Error) -> ApiError {
+        // Looking further would make every typing error cost as much as a listing of everything.
+        const LOOKED_AT: usize = 500;
+        let Error::NotFound(name) = &error else { return error.into() };
+        let request = ListRequest { limit: LOOKED_AT, ..ListRequest::default() };
+        let Ok(page) = self.handle.aliases(request).await else { return error.into() };
+        match nearest(name.as_str(), page.items.iter().map(|alias| alias.name.as_str())) {
+            Some(near) => ApiError::not_found(format!("there is no deployment {name:?}: did you mean {near:?}?")),
+            None => error.into(),
+        }
+    }
+}
+
+/// A deployment's name, as it stands in a path or a message.
+pub(crate) fn name(text: &str) -> Result<DeploymentName, ApiError> {
+    DeploymentName::new(text)
+        .map_err(|error| ApiError::invalid("metadata.name", format!("{text:?} is not a name: {error}"), ""))
+}

@@ -1,0 +1,217 @@
+//! Declaring, previewing and deleting. All documents of a request are checked, against the manifest's rules and against
+//! what is stored, before the first is taken.
+
+use berth_spec::{
+    Class, DeploymentName, Origin,
+    manifest::{self, ManifestDeployment, ParseContext},
+};
+use berth_wire::api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated};
+use futures::future::BoxFuture;
+
+use super::Service;
+use crate::{
+    api::{error::ApiError, view},
+    handle::{ApplyMode, ApplyRequest, DeleteRequest, Error, Ownership, PreviewRequest},
+    store::Rev,
+};
+
+/// Documents that passed the manifest's checks.
+#[derive(Debug)]
+pub(crate) struct Declared(Vec<ManifestDeployment>);
+
+/// How to write.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) mode: ApplyMode,
+    pub(crate) ownership: Ownership,
+}
+
+/// Which version a write is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// Whatever is there.
+    Anything,
+    /// This one; nothing, where it is [`Rev::NONE`]. From `If-Match` or `If-None-Match`.
+    Version(Rev),
+}
+
+/// How to delete.
+#[derive(Debug, Clone)]
+pub(crate) struct Delete {
+    pub(crate) write: Write,
+    pub(crate) expect: Expect,
+}
+
+impl Expect {
+    fn rev(self) -> Option<Rev> {
+        match self {
+            Self::Anything => None,
+            Self::Version(rev) => Some(rev),
+        }
+    }
+
+    /// A version that came in a header is a precondition, and its failure has a status of its own.
+    fn refused(self, error: Error) -> ApiError {
+        match (&error, self) {
+            (Error::Stale { .. }, Self::Version(_)) => ApiError::precondition_failed(error.to_string()),
+            _ => error.into(),
+        }
+    }
+}
+
+impl Declared {
+    /// Reads a text of many documents.
+    pub(crate) fn parse(text: &str, context: &ParseContext) -> Result<Self, ApiError> {
+        let documents = manifest::parse(text, context).map_err(ApiError::manifests)?;
+        Self::some(documents)
+    }
+
+    /// Reads documents that are JSON already.
+    pub(crate) fn of(documents: &[serde_json::Value], context: &ParseContext) -> Result<Self, ApiError> {
+        let (mut read, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
+        for (index, document) in documents.iter().enumerate() {
+            let file = format!("deployments[{index}]");
+            match manifest::from_value(document, &ParseContext { file, ..context.clone() }) {
+                Ok(document) => read.push(document),
+                Err(found) => errors.extend(found),
+            }
+        }
+        if errors.is_empty() { Self::some(read) } else { Err(ApiError::manifests(errors)) }
+    }
+
+    fn some(documents: Vec<ManifestDeployment>) -> Result<Self, ApiError> {
+        if documents.is_empty() {
+            let remedy = "send at least one document with kind: ModelDeployment";
+            return Err(ApiError::invalid("body", "there is no document in the request", remedy));
+        }
+        Ok(Self(documents))
+    }
+
+    fn requests(self, write: &Write, expect: Expect) -> Vec<ApplyRequest> {
+        let request = |manifest| ApplyRequest {
+            expect: expect.rev(),
+            mode: write.mode,
+            ownership: write.ownership,
+            ..ApplyRequest::new(manifest, Origin::Api)
+        };
+        self.0.into_iter().map(request).collect()
+    }
+}
+
+impl Service {
+    /// Declares every document, or none where one is refused.
+    pub(crate) async fn apply(&self, documents: Declared, write: Write) -> Result<Applied, ApiError> {
+        let requests = documents.requests(&write, Expect::Anything);
+        if requests.len() > 1 && write.mode == ApplyMode::Commit {
+            let rehearsal = requests.iter().map(|request| ApplyRequest { mode: ApplyMode::DryRun, ..request.clone() });
+            self.apply_each(rehearsal.collect()).await?;
+        }
+        let results = self.apply_each(requests).await?;
+        Ok(Applied {
+            api_version: API_VERSION.to_owned(),
+            kind: "ApplyResult".to_owned(),
+            dry_run: write.mode == ApplyMode::DryRun,
+            results,
+        })
+    }
+
+    /// Declares the one document of a PUT, which must be about `name`.
+    pub(crate) async fn put(
+        &self,
+        name: &DeploymentName,
+        mut documents: Declared,
+        write: Write,
+        expect: Expect,
+    ) -> Result<ApplyResult, ApiError> {
+        let others = documents.0.len() - 1;
+        let found = &documents.0[0].name;
+        if others > 0 {
+            let message = format!("a PUT takes one document, this one has {}", others + 1);
+            return Err(ApiError::invalid("body", message, "use POST /v1/apply for many"));
+        }
+        if found != name {
+            let message = format!("the path names {name:?}, the document {found:?}");
+            return Err(ApiError::invalid("metadata.name", message, "make them the same"));
+        }
+        documents.0.truncate(1);
+        let mut requests = documents.requests(&write, expect);
+        let Some(request) = requests.pop() else { return Err(ApiError::manifests(Vec::new())) };
+        let applied = self.handle.apply(request).await.map_err(|error| expect.refused(error))?;
+        Ok(view::applied(applied))
+    }
+
+    /// What would change if the documents were applied.
+    pub(crate) async fn plan(&self, documents: Declared) -> Result<PlanView, ApiError> {
+        let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Respect };
+        let requests = documents.requests(&write, Expect::Anything);
+        let results = self.apply_each(requests.clone()).await?;
+        let changes = requests.into_iter().map(|request| PreviewRequest::Apply(Box::new(request))).collect();
+        let preview = self.handle.preview(changes).await?;
+        Ok(view::plan(&preview, results))
+    }
+
+    /// Says that documents passed the checks.
+    pub(crate) fn validated(&self, documents: &Declared) -> Validated {
+        Validated {
+            api_version: API_VERSION.to_owned(),
+            kind: "Validated".to_owned(),
+            documents: documents.0.iter().map(|document| document.name.to_string()).collect(),
+        }
+    }
+
+    /// Asks for a deployment to go.
+    pub(crate) async fn delete(&self, name: &DeploymentName, delete: Delete) -> Result<ApplyResult, ApiError> {
+        let found = match self.handle.get(name).await {
+            Ok(found) => found,
+            Err(error) => return Err(self.explained(error).await),
+        };
+        let generation = found.deployment.generation.0;
+        if delete.write.mode == ApplyMode::DryRun {
+            let owner = &found.deployment.origin;
+            if delete.write.ownership == Ownership::Respect && *owner != Origin::Api {
+                return Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: Origin::Api }.into());
+            }
+            if let Some(expected) = delete.expect.rev().filter(|expected| *expected != found.rev) {
+                let stale = Error::Stale { name: name.clone(), expected, found: found.rev };
+                return Err(delete.expect.refused(stale));
+            }
+            return Ok(view::deleted(name.as_str(), generation, found.rev.to_string()));
+        }
+        let request =
+            DeleteRequest { origin: Origin::Api, expect: delete.expect.rev(), ownership: delete.write.ownership };
+        let deleted = self.handle.delete(name, request).await.map_err(|error| delete.expect.refused(error))?;
+        Ok(view::deleted(name.as_str(), generation, deleted.rev.to_string()))
+    }
+
+    /// Applies each; one answer for all of them.
+    async fn apply_each(&self, requests: Vec<ApplyRequest>) -> Result<Vec<ApplyResult>, ApiError> {
+        let names: Vec<DeploymentName> = requests.iter().map(|request| request.manifest.name.clone()).collect();
+        let (mut applied, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
+        let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(requests));
+        for (name, result) in names.into_iter().zip(applying.await) {
+            match result {
+                Ok(result) => applied.push(view::applied(result)),
+                Err(error) => refused.push((name, error)),
+            }
+        }
+        let Some((_, first)) = refused.first() else { return Ok(applied) };
+        let error = ApiError::from(first.clone());
+        if applied.is_empty() && refused.len() == 1 {
+            return Err(error);
+        }
+        Err(error.with(refused.iter().map(|(name, error)| refusal(name, error)).collect()))
+    }
+}
+
+fn refusal(name: &DeploymentName, error: &Error) -> ErrorDetail {
+    let remedy = match error.class() {
+        Class::Waiting { .. } => "try again",
+        _ => "",
+    };
+    ErrorDetail {
+        path: name.to_string(),
+        message: error.to_string(),
+        remedy: remedy.to_owned(),
+        ..ErrorDetail::default()
+    }
+}

@@ -1,0 +1,189 @@
+//! Telling: deployments, the fleet, events, explanations, figures. All of it is asked of the controller, nothing is kept.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use berth_spec::DeploymentName;
+use berth_wire::api::{
+    API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, ModelTop, ReplicaView,
+    RevisionView, Timestamp, TopView, WorkerView,
+};
+
+use super::Service;
+use crate::{
+    api::{error::ApiError, selector::LabelSelector, view},
+    events::EventFilter,
+    handle::{self, Cordon, DeploymentPage, ListRequest},
+};
+
+/// The most items in one page. Halved, listing everything takes twice the requests; doubled, one answer holds the driver
+/// and the connection twice as long.
+pub(crate) const MAX_PAGE: usize = 500;
+
+/// Which page of a list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Page {
+    pub(crate) selector: LabelSelector,
+    pub(crate) limit: Option<usize>,
+    /// Where the last page ended, as it said itself.
+    pub(crate) after: Option<DeploymentName>,
+}
+
+impl Page {
+    /// As it stands in a request; empty texts mean: not given.
+    pub(crate) fn of(selector: &str, limit: Option<usize>, after: &str) -> Result<Self, ApiError> {
+        let after = match after {
+            "" => None,
+            after => Some(DeploymentName::new(after).map_err(|_| {
+                let message = format!("{after:?} is not a place to continue from");
+                ApiError::invalid("continue", message, "send metadata.continue of the page before")
+            })?),
+        };
+        Ok(Self { selector: selector.parse()?, limit: limit.map(|limit| limit.min(MAX_PAGE)), after })
+    }
+
+    /// For lists whose items have no labels of their own: the controller must be able to do all of the selecting.
+    pub(crate) fn equalities_only(self) -> Result<Self, ApiError> {
+        if self.selector.only_equalities() {
+            return Ok(self);
+        }
+        let message = "this list is selected by key=value alone";
+        Err(ApiError::invalid("labelSelector", message, "list deployments for !=, key and !key"))
+    }
+
+    fn request(&self) -> ListRequest {
+        ListRequest {
+            labels: self.selector.equalities(),
+            after: self.after.clone(),
+            limit: self.limit.unwrap_or(MAX_PAGE),
+        }
+    }
+}
+
+impl Service {
+    pub(crate) async fn get(&self, name: &DeploymentName) -> Result<DeploymentView, ApiError> {
+        match self.handle.get(name).await {
+            Ok(found) => Ok(view::deployment(&found)),
+            Err(error) => Err(self.explained(error).await),
+        }
+    }
+
+    /// A page may hold fewer than asked for, where the selector says more than `key=value`.
+    pub(crate) async fn list(&self, page: &Page) -> Result<List<DeploymentView>, ApiError> {
+        let mut found = self.handle.list(page.request()).await?;
+        found.items.retain(|item| page.selector.matches(&item.deployment.labels));
+        Ok(list(&found, view::deployment))
+    }
+
+    pub(crate) async fn revisions(&self, page: &Page) -> Result<List<RevisionView>, ApiError> {
+        Ok(list(&self.handle.revisions(page.request()).await?, view::revision))
+    }
+
+    pub(crate) async fn aliases(&self, page: &Page) -> Result<List<AliasView>, ApiError> {
+        Ok(list(&self.handle.aliases(page.request()).await?, view::alias))
+    }
+
+    pub(crate) async fn workers(&self) -> Result<List<WorkerView>, ApiError> {
+        let (workers, replicas) = (self.handle.workers().await?, self.handle.replicas().await?);
+        Ok(List::of(workers.iter().map(|worker| view::worker(worker, &replicas)).collect()))
+    }
+
+    pub(crate) async fn worker(&self, id: &str) -> Result<WorkerView, ApiError> {
+        let workers = self.workers().await?;
+        let known: Vec<String> = workers.items.iter().map(|worker| worker.metadata.name.clone()).collect();
+        workers.items.into_iter().find(|worker| worker.metadata.name == id).ok_or_else(|| {
+            let known = if known.is_empty() { "none is attached".to_owned() } else { known.join(", ") };
+            ApiError::not_found(format!("there is no worker {id:?}: there is {known}"))
+        })
+    }
+
+    /// Keeps new replicas off a worker, or lets them in again.
+    pub(crate) async fn cordon(&self, id: &str, cordon: Cordon) -> Result<WorkerView, ApiError> {
+        let worker = self.worker(id).await?;
+        let Ok(id) = berth_spec::WorkerId::new(&worker.metadata.name) else { return Ok(worker) };
+        self.handle.cordon(&id, cordon).await?;
+        self.worker(id.as_str()).await
+    }
+
+    /// Every replica, or those of one deployment.
+    pub(crate) async fn replicas(&self, of: Option<&DeploymentName>) -> Result<List<ReplicaView>, ApiError> {
+        let mut replicas = self.handle.replicas().await?;
+        replicas.retain(|replica| of.is_none_or(|name| replica.revision.deployment() == name));
+        Ok(List::of(replicas.iter().map(view::replica).collect()))
+    }
+
+    /// Recent events, oldest first; the version of the list is the number of the last event there is.
+    pub(crate) async fn events(&self, filter: EventFilter) -> Result<List<EventView>, ApiError> {
+        let page = self.handle.events(filter).await?;
+        let events = page.events.iter().map(|(number, event)| view::event(*number, event)).collect();
+        let metadata = ListMetadata { resource_version: page.last.to_string(), continue_: None };
+        Ok(List::page(events, metadata))
+    }
+
+    pub(crate) async fn explain(&self, name: &DeploymentName) -> Result<ExplainView, ApiError> {
+        let explanation = match self.handle.explain(name).await {
+            Ok(explanation) => explanation,
+            Err(error) => return Err(self.explained(error).await),
+        };
+        let status = self.handle.get(name).await.ok().and_then(|found| found.status);
+        Ok(view::explanation(&explanation, status.as_ref()))
+    }
+
+    /// The `limit` busiest models and the memory of all workers.
+    pub(crate) async fn top(&self, limit: usize) -> Result<TopView, ApiError> {
+        let now = (self.handle.clock)();
+        let (window, figures) = self.sampler.look(now);
+        let replicas = self.handle.replicas().await?;
+        let mut models = joined(figures, &replicas);
+        models.truncate(limit);
+        for model in &mut models {
+            let Ok(name) = DeploymentName::new(&model.deployment) else { continue };
+            let status = self.handle.get(&name).await.ok().and_then(|found| found.status);
+            model.phase = view::phase(status.as_ref()).to_owned();
+        }
+        let workers = self.handle.workers().await?;
+        let memory = workers
+            .iter()
+            .fold((0, 0), |(total, used), worker| (total + worker.info.memory.0, used + worker.claimed.0));
+        Ok(TopView {
+            api_version: API_VERSION.to_owned(),
+            kind: "Top".to_owned(),
+            at: Timestamp(now),
+            window_ms: millis(window),
+            memory: berth_wire::api::Memory {
+                total: memory.0,
+                used: memory.1,
+                free: memory.0.saturating_sub(memory.1),
+            },
+            models,
+        })
+    }
+}
+
+/// Use and memory together, the busiest first.
+fn joined(figures: Vec<ModelTop>, replicas: &[handle::ReplicaView]) -> Vec<ModelTop> {
+    let mut models: BTreeMap<String, ModelTop> =
+        figures.into_iter().map(|model| (model.deployment.clone(), model)).collect();
+    for replica in replicas {
+        let deployment = replica.revision.deployment().to_string();
+        let model = models.entry(deployment.clone()).or_insert_with(|| ModelTop { deployment, ..ModelTop::default() });
+        let shown = view::replica(replica).status;
+        model.memory += shown.memory;
+        model.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
+    }
+    let mut models: Vec<ModelTop> = models.into_values().collect();
+    models.sort_by(|a, b| {
+        let busy = b.requests_per_second.total_cmp(&a.requests_per_second);
+        busy.then(b.memory.cmp(&a.memory)).then_with(|| a.deployment.cmp(&b.deployment))
+    });
+    models
+}
+
+fn list<Item, Shown: berth_wire::api::Kind>(page: &DeploymentPage<Item>, show: fn(&Item) -> Shown) -> List<Shown> {
+    let metadata =
+        ListMetadata { resource_version: page.rev.to_string(), continue_: page.next.as_ref().map(ToString::to_string) };
+    List::page(page.items.iter().map(show).collect(), metadata)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,164 @@
+//! What was decided, what would be, and why.
+
+use berth_plan::{
+    Rejection,
+    preview::{Action, Preview, Step},
+    report::{Explanation, WorkerVerdict as Verdict, WorkerView as Seen},
+};
+use berth_spec::{Event, event::Severity, status::Status};
+use berth_wire::api::{
+    self, ApplyResult, EventView, ExplainView, Metadata, Outcome, PlanStep, PlanView, SeverityView, StepKind,
+    Timestamp, Unplaced, Victim, WorkerMemoryChange, WorkerVerdict, WorkerVerdictKind,
+};
+
+use super::{deployment, fleet, head};
+use crate::handle;
+
+/// What became of an applied document.
+pub(crate) fn applied(applied: handle::Applied) -> ApplyResult {
+    ApplyResult {
+        name: applied.name.to_string(),
+        outcome: match applied.outcome {
+            handle::ApplyOutcome::Created => Outcome::Created,
+            handle::ApplyOutcome::Configured => Outcome::Configured,
+            handle::ApplyOutcome::Unchanged => Outcome::Unchanged,
+        },
+        generation: applied.generation.0,
+        resource_version: applied.rev.to_string(),
+        warnings: applied.warnings,
+    }
+}
+
+/// What became of a deletion; `generation` is that of the deployment.
+pub(crate) fn deleted(name: &str, generation: u64, resource_version: String) -> ApplyResult {
+    ApplyResult { name: name.to_owned(), outcome: Outcome::Deleted, generation, resource_version, warnings: Vec::new() }
+}
+
+/// An event and its number.
+pub(crate) fn event(number: u64, event: &Event) -> EventView {
+    let (api_version, kind) = head::<EventView>();
+    EventView {
+        api_version,
+        kind,
+        metadata: Metadata::named(number.to_string()),
+        at: Timestamp(event.at),
+        severity: match event.severity {
+            Severity::Normal => SeverityView::Normal,
+            Severity::Warning => SeverityView::Warning,
+        },
+        reason: event.reason.to_owned(),
+        message: event.message.clone(),
+        deployment: event.deployment.as_ref().map(ToString::to_string),
+        worker: event.worker.as_ref().map(ToString::to_string),
+    }
+}
+
+/// Why a deployment is where it is, or why it is nowhere.
+pub(crate) fn explanation(explanation: &Explanation, status: Option<&Status>) -> ExplainView {
+    let (api_version, kind) = head::<ExplainView>();
+    ExplainView {
+        api_version,
+        kind,
+        metadata: Metadata::named(explanation.deployment.to_string()),
+        phase: deployment::phase(status).to_owned(),
+        summary: explanation.summary.clone(),
+        revision: explanation.revision.to_string(),
+        desired: explanation.desired,
+        need: explanation.need.0,
+        need_from: explanation.basis.as_str().to_owned(),
+        workers: explanation.workers.iter().map(verdict).collect(),
+        conditions: status.iter().flat_map(|status| &status.conditions).map(deployment::condition).collect(),
+    }
+}
+
+fn verdict(seen: &Seen) -> WorkerVerdict {
+    let free = seen.memory - seen.used;
+    let mut view = WorkerVerdict {
+        worker: seen.worker.to_string(),
+        verdict: WorkerVerdictKind::Rejected,
+        message: String::new(),
+        memory: fleet::memory(seen.memory, seen.used),
+        state: None,
+        rejection: None,
+        would_evict: Vec::new(),
+    };
+    match &seen.verdict {
+        Verdict::Holds { revision, claim, residency } => {
+            let state = residency.clone().unwrap_or_else(|| "Assigned".to_owned());
+            view.verdict = WorkerVerdictKind::Holds;
+            view.message = format!("holds {revision} with {claim}: {state}");
+            view.state = Some(state);
+        }
+        Verdict::Fits { evicts, .. } => {
+            view.verdict = WorkerVerdictKind::Fits;
+            view.would_evict = evicts.iter().map(|revision| Victim { revision: revision.to_string() }).collect();
+            view.message = match evicts.as_slice() {
+                [] => format!("could hold it: {free} free of {}", seen.memory),
+                victims => {
+                    let victims: Vec<String> = victims.iter().map(ToString::to_string).collect();
+                    format!("could hold it after evicting {}: {free} free of {}", victims.join(", "), seen.memory)
+                }
+            };
+        }
+        Verdict::Rejected(why) => {
+            view.message = why.to_string();
+            view.rejection = Some(rejection(why));
+        }
+    }
+    view
+}
+
+fn rejection(rejection: &Rejection) -> api::Rejection {
+    let reason = match rejection {
+        Rejection::NoRuntime { .. } => "NoRuntime",
+        Rejection::Label { .. } => "Label",
+        Rejection::Memory { .. } => "Memory",
+        Rejection::Lost => "Lost",
+        Rejection::Cordoned => "Cordoned",
+        Rejection::Holds => "Holds",
+        Rejection::FailedHere { .. } => "FailedHere",
+    };
+    let mut view = api::Rejection { reason: reason.to_owned(), ..api::Rejection::default() };
+    if let Rejection::Memory { need, free, evictable, .. } = rejection {
+        (view.need, view.free, view.evictable) = (Some(need.0), Some(free.0), Some(evictable.0));
+    }
+    view
+}
+
+/// What would change, with what would become of the documents.
+pub(crate) fn plan(preview: &Preview, documents: Vec<ApplyResult>) -> PlanView {
+    let (api_version, kind) = head::<PlanView>();
+    let change = |change: &berth_plan::preview::MemoryChange| WorkerMemoryChange {
+        worker: change.worker.to_string(),
+        total: change.total.0,
+        before: change.before.0,
+        peak: change.peak.0,
+        after: change.after.0,
+    };
+    let unplaced = preview.unplaced.iter();
+    PlanView {
+        api_version,
+        kind,
+        documents,
+        steps: preview.steps.iter().map(step).collect(),
+        memory: preview.memory.iter().map(change).collect(),
+        unplaced: unplaced.map(|(name, why)| Unplaced { deployment: name.to_string(), message: why.clone() }).collect(),
+    }
+}
+
+fn step(step: &Step) -> PlanStep {
+    let (action, from) = match &step.action {
+        Action::Load => (StepKind::Load, None),
+        Action::Reload { from } => (StepKind::Reload, Some(from.to_string())),
+        Action::Unload => (StepKind::Unload, None),
+        Action::Evict => (StepKind::Evict, None),
+    };
+    PlanStep {
+        action,
+        deployment: step.revision.deployment().to_string(),
+        revision: step.revision.to_string(),
+        worker: step.worker.to_string(),
+        memory: step.memory.0,
+        from,
+    }
+}

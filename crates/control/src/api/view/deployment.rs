@@ -1,0 +1,198 @@
+//! Deployments and their status.
+
+use berth_spec::{
+    Deployment, DeploymentName, Origin, Residency,
+    status::{Condition, Phase, ReplicaStatus, Status},
+};
+use berth_wire::api::{
+    ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
+    RevisionPair, Timestamp,
+};
+use serde_json::Value;
+
+use super::head;
+use crate::{handle, store::Rev};
+
+/// A deployment: what was declared as it was written, and what is true of it.
+pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
+    let (api_version, kind) = head::<DeploymentView>();
+    let deployment = &view.deployment;
+    let annotations = view.manifest.pointer("/metadata/annotations").and_then(Value::as_object);
+    let annotations = annotations.into_iter().flatten().filter_map(|(key, value)| {
+        let text = value.as_str()?;
+        Some((key.clone(), text.to_owned()))
+    });
+    DeploymentView {
+        api_version,
+        kind,
+        metadata: DeploymentMetadata {
+            name: deployment.name.to_string(),
+            labels: deployment.labels.clone(),
+            annotations: annotations.collect(),
+            generation: deployment.generation.0,
+            resource_version: view.rev.to_string(),
+            creation_timestamp: Some(Timestamp(deployment.created)),
+            origin: origin(&deployment.origin),
+            deleting: deployment.deleting,
+        },
+        spec: view.manifest.get("spec").cloned().unwrap_or_default(),
+        status: view.status.as_ref().map_or_else(|| undecided(deployment), status),
+    }
+}
+
+/// What is left of a deployment that is gone: its name, and the version at which that was known.
+pub(crate) fn gone(name: &DeploymentName, rev: Rev) -> DeploymentView {
+    let (api_version, kind) = head::<DeploymentView>();
+    let metadata = DeploymentMetadata {
+        name: name.to_string(),
+        resource_version: rev.to_string(),
+        deleting: true,
+        ..DeploymentMetadata::default()
+    };
+    let status = DeploymentStatus { phase: Phase::Terminating.as_str().to_owned(), ..DeploymentStatus::default() };
+    DeploymentView { api_version, kind, metadata, spec: Value::Object(serde_json::Map::new()), status }
+}
+
+/// The phase in one word; what was declared a moment ago is on its way.
+pub(crate) fn phase(status: Option<&Status>) -> &'static str {
+    status.map_or(Phase::Progressing, |status| status.phase).as_str()
+}
+
+fn origin(origin: &Origin) -> String {
+    match origin {
+        Origin::Api => "api".to_owned(),
+        Origin::Directory(folder) => format!("directory:{folder}"),
+    }
+}
+
+/// Declared a moment ago: the controller has not looked at it.
+fn undecided(deployment: &Deployment) -> DeploymentStatus {
+    DeploymentStatus {
+        phase: phase(None).to_owned(),
+        replicas: ReplicaCount { desired: deployment.spec.replicas.min, ready: 0 },
+        revision: RevisionPair { wanted: deployment.revision_id().to_string(), serving: None },
+        ..DeploymentStatus::default()
+    }
+}
+
+fn status(status: &Status) -> DeploymentStatus {
+    DeploymentStatus {
+        phase: status.phase.as_str().to_owned(),
+        observed_generation: status.observed_generation.0,
+        conditions: status.conditions.iter().map(condition).collect(),
+        replicas: ReplicaCount { desired: status.desired, ready: status.ready },
+        revision: RevisionPair {
+            wanted: status.wanted.to_string(),
+            serving: status.serving.as_ref().map(ToString::to_string),
+        },
+        replica_details: status.replicas.iter().map(detail).collect(),
+        last_used: status.last_used.filter(|at| at.0 > 0).map(Timestamp),
+    }
+}
+
+pub(super) fn condition(condition: &Condition) -> ConditionView {
+    ConditionView {
+        kind: condition.kind.to_owned(),
+        status: condition.status.as_str().to_owned(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+    }
+}
+
+fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
+    let said = Said::of(replica.residency.as_ref());
+    ReplicaDetail {
+        revision: replica.revision.to_string(),
+        worker: replica.worker.to_string(),
+        state: said.state.to_owned(),
+        memory: said.memory.unwrap_or(replica.claim.0),
+        measured: said.measured,
+        message: said.message,
+        progress: said.progress,
+    }
+}
+
+/// What a residency says to people.
+pub(super) struct Said {
+    pub(super) state: &'static str,
+    pub(super) message: String,
+    pub(super) progress: Option<Progress>,
+    /// Bytes, where it is ready.
+    pub(super) memory: Option<u64>,
+    pub(super) measured: bool,
+}
+
+impl Said {
+    pub(super) fn of(residency: Option<&Residency>) -> Self {
+        let mut said = Self {
+            state: residency.map_or("Assigned", Residency::as_str),
+            message: String::new(),
+            progress: None,
+            memory: None,
+            measured: false,
+        };
+        match residency {
+            None => said.message = "the worker has not reported it yet".to_owned(),
+            Some(Residency::Fetching { done, total }) => {
+                said.progress = Some(Progress { done: done.0, total: total.map(|total| total.0) });
+            }
+            Some(Residency::Ready(ready)) => {
+                said.message = ready.note.clone().unwrap_or_default();
+                said.memory = Some(ready.memory.0);
+                said.measured = ready.measured;
+            }
+            Some(Residency::Draining { since, in_flight }) => {
+                said.message = format!("{in_flight} requests in flight, draining since {since}");
+            }
+            Some(Residency::Failed(failure)) => {
+                let again = match failure.retry_at {
+                    Some(at) => format!("tried again at {at}"),
+                    None => "not tried again by itself".to_owned(),
+                };
+                said.message = format!(
+                    "{} ({}, attempt {}, {again})",
+                    failure.message,
+                    failure.category.as_str(),
+                    failure.attempts
+                );
+            }
+            Some(Residency::Queued | Residency::Preparing | Residency::Loading | Residency::Validating) => {}
+        }
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_spec::{ByteSize, Failure, FailureCategory, Time};
+
+    use super::*;
+
+    #[test]
+    fn replicas_in_words() {
+        let failed = Failure {
+            category: FailureCategory::Network,
+            message: "the store did not answer".into(),
+            attempts: 2,
+            at: Time(1),
+            retry_at: Some(Time(1_000_000_000)),
+        };
+        let fetching = Residency::Fetching { done: ByteSize(1), total: Some(ByteSize(4)) };
+        for (residency, state, message) in [
+            (None, "Assigned", "the worker has not reported it yet"),
+            (Some(Residency::Queued), "Queued", ""),
+            (Some(fetching.clone()), "Fetching", ""),
+            (
+                Some(Residency::Failed(Arc::new(failed))),
+                "Failed",
+                "the store did not answer (network, attempt 2, tried again at 1970-01-01T00:00:01.000Z)",
+            ),
+        ] {
+            let said = Said::of(residency.as_ref());
+            assert_eq!((said.state, said.message.as_str()), (state, message));
+        }
+        assert_eq!(Said::of(Some(&fetching)).progress, Some(Progress { done: 1, total: Some(4) }));
+    }
+}

@@ -1,0 +1,94 @@
+//! Workers, replicas, revisions, aliases.
+
+use berth_spec::{ByteSize, Residency};
+use berth_wire::api::{
+    AliasStatus, AliasView, Memory, Metadata, ReplicaState, ReplicaView, RevisionState, RevisionView, Timestamp,
+    WeightedRevision, WorkerSpec, WorkerStatus, WorkerView,
+};
+
+use super::{deployment::Said, head};
+use crate::handle;
+
+/// A worker; `replicas` are those of the whole system.
+pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]) -> WorkerView {
+    let (api_version, kind) = head::<WorkerView>();
+    let info = &view.info;
+    let here = replicas.iter().filter(|replica| replica.worker == info.id);
+    WorkerView {
+        api_version,
+        kind,
+        metadata: Metadata { name: info.id.to_string(), labels: info.labels.clone() },
+        spec: WorkerSpec { cordoned: view.cordoned },
+        status: WorkerStatus {
+            state: view.state.as_str().to_owned(),
+            version: info.version.clone(),
+            incarnation: info.incarnation,
+            cpus: info.cpus,
+            formats: info.formats.iter().map(|format| format.as_str().to_owned()).collect(),
+            memory: memory(info.memory, view.claimed),
+            replicas: view.assigned,
+            ready: view.ready,
+            models: here.map(|replica| replica.revision.to_string()).collect(),
+        },
+    }
+}
+
+pub(super) fn memory(total: ByteSize, used: ByteSize) -> Memory {
+    Memory { total: total.0, used: used.0, free: (total - used).0 }
+}
+
+/// A replica.
+pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
+    let (api_version, kind) = head::<ReplicaView>();
+    let said = Said::of(view.residency.as_ref());
+    let ready_since = match &view.residency {
+        Some(Residency::Ready(ready)) => Some(Timestamp(ready.since)),
+        _ => None,
+    };
+    ReplicaView {
+        api_version,
+        kind,
+        metadata: Metadata::named(format!("{}/{}", view.revision, view.worker)),
+        status: ReplicaState {
+            deployment: view.revision.deployment().to_string(),
+            revision: view.revision.to_string(),
+            worker: view.worker.to_string(),
+            state: said.state.to_owned(),
+            memory: said.memory.unwrap_or(view.claim.unwrap_or_default().0),
+            measured: said.measured,
+            message: said.message,
+            progress: said.progress,
+            ready_since,
+        },
+    }
+}
+
+/// A revision.
+pub(crate) fn revision(view: &handle::RevisionView) -> RevisionView {
+    let (api_version, kind) = head::<RevisionView>();
+    RevisionView {
+        api_version,
+        kind,
+        metadata: Metadata::named(view.id.to_string()),
+        status: RevisionState {
+            deployment: view.id.deployment().to_string(),
+            version: view.version.clone(),
+            uri: view.uri.clone(),
+            sha256: view.digest.map(|digest| digest.to_string()),
+            wanted: view.wanted,
+            serving: view.serving,
+            replicas: view.replicas,
+            ready: view.ready,
+        },
+    }
+}
+
+/// An alias.
+pub(crate) fn alias(view: &handle::AliasView) -> AliasView {
+    let (api_version, kind) = head::<AliasView>();
+    let targets = view.targets.iter();
+    let revisions = targets
+        .map(|(revision, weight)| WeightedRevision { revision: revision.to_string(), weight: *weight })
+        .collect();
+    AliasView { api_version, kind, metadata: Metadata::named(view.name.to_string()), status: AliasStatus { revisions } }
+}

@@ -1,0 +1,142 @@
+//! Watches: deployments and events as they change, for both faces.
+//!
+//! ```text
+//! Handle::watch ──event──▶ WatchEvent ──▶ NDJSON line | gRPC message
+//!       └─ nothing for a while ──▶ BOOKMARK, so that both sides notice a dead connection
+//! ```
+//! A watch ends with an `ERROR` (list again) or when the control plane stops.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_wire::api::{Bookmark, EventWatch, WatchEvent};
+use futures::{Stream, StreamExt, stream};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{error::ApiError, selector::LabelSelector, service::Service, view};
+use crate::{
+    events::EventFilter,
+    handle::{self, WatchRequest, WatchStream},
+    store::Rev,
+};
+
+/// Silence after which a bookmark is sent. Halved, idle watches cost twice as much; doubled, proxies that cut silent
+/// connections after a minute cut these.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// How often new events are looked for. Halved, idle watches cost twice as much; doubled, `berth get events --watch`
+/// feels late.
+const EVENTS_EVERY: Duration = Duration::from_millis(500);
+
+/// Which deployments, from when.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watch {
+    pub(crate) selector: LabelSelector,
+    pub(crate) from: Option<Rev>,
+}
+
+impl Watch {
+    /// As it stands in a request; empty texts mean: not given.
+    pub(crate) fn of(selector: &str, from: &str) -> Result<Self, ApiError> {
+        let from = match from {
+            "" => None,
+            from => Some(version("resourceVersion", from)?),
+        };
+        Ok(Self { selector: selector.parse()?, from })
+    }
+}
+
+/// A resource version as it stands in a request.
+pub(crate) fn version(field: &str, text: &str) -> Result<Rev, ApiError> {
+    text.parse().map(Rev).map_err(|_| {
+        let message = format!("{text:?} is not a resource version");
+        ApiError::invalid(field, message, "send metadata.resourceVersion as it was received")
+    })
+}
+
+struct Watching {
+    changes: WatchStream,
+    selector: LabelSelector,
+    /// The latest version that was told.
+    told: Rev,
+    ended: bool,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<WatchEvent> {
+        while !self.ended {
+            let event = match timeout(SILENCE, self.changes.next()).await {
+                Err(_) => Some(self.bookmark()),
+                Ok(None) => return None,
+                Ok(Some(Ok(event))) => self.tell(event),
+                Ok(Some(Err(error))) => {
+                    self.ended = true;
+                    Some(WatchEvent::Error(ApiError::from(error).info()))
+                }
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// `None`: the selector does not want it.
+    fn tell(&mut self, event: handle::WatchEvent) -> Option<WatchEvent> {
+        let rev = match &event {
+            handle::WatchEvent::Added(found) | handle::WatchEvent::Modified(found) => {
+                if !self.selector.matches(&found.deployment.labels) {
+                    return None;
+                }
+                found.rev
+            }
+            handle::WatchEvent::Deleted { rev, .. } | handle::WatchEvent::Bookmark(rev) => *rev,
+        };
+        self.told = self.told.max(rev);
+        Some(match event {
+            handle::WatchEvent::Added(found) => WatchEvent::Added(Box::new(view::deployment(&found))),
+            handle::WatchEvent::Modified(found) => WatchEvent::Modified(Box::new(view::deployment(&found))),
+            handle::WatchEvent::Deleted { name, rev } => WatchEvent::Deleted(Box::new(view::gone(&name, rev))),
+            handle::WatchEvent::Bookmark(_) => self.bookmark(),
+        })
+    }
+
+    fn bookmark(&self) -> WatchEvent {
+        WatchEvent::Bookmark(Bookmark { resource_version: self.told.to_string() })
+    }
+}
+
+impl Service {
+    /// Deployments as they change.
+    pub(crate) async fn watch(&self, watch: Watch) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
+        let request = WatchRequest { from: watch.from, labels: watch.selector.equalities(), ..WatchRequest::default() };
+        let changes = self.handle.watch(request).await?;
+        let told = watch.from.unwrap_or_default();
+        let watching = Watching { changes, selector: watch.selector, told, ended: false };
+        let events = stream::unfold(watching, |mut watching| async move {
+            let event = watching.next().await?;
+            Some((event, watching))
+        });
+        Ok(events.take_until(self.shutdown.clone().cancelled_owned()))
+    }
+
+    /// Events as they happen: those that are kept, then new ones.
+    pub(crate) fn watch_events(self: &Arc<Self>, filter: EventFilter) -> impl Stream<Item = EventWatch> + Send + use<> {
+        let mut ticks = interval(EVENTS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let looking = Some((Arc::clone(self), filter, ticks));
+        let pages = stream::unfold(looking, |looking| async move {
+            let (service, mut filter, mut ticks) = looking?;
+            ticks.tick().await;
+            match service.handle.events(filter.clone()).await {
+                Ok(page) => {
+                    filter.after = page.last;
+                    let shown = |(number, event): &(u64, _)| EventWatch::Added(Box::new(view::event(*number, event)));
+                    let events: Vec<EventWatch> = page.events.iter().map(shown).collect();
+                    Some((events, Some((service, filter, ticks))))
+                }
+                Err(error) => Some((vec![EventWatch::Error(ApiError::from(error).info())], None)),
+            }
+        });
+        pages.flat_map(stream::iter).take_until(self.shutdown.clone().cancelled_owned())
+    }
+}

@@ -1,0 +1,6 @@
+//! The control API over loopback, on a real control plane with a store in memory.
+
+mod grpc;
+mod rest;
+mod watching;
+mod world;

@@ -1,0 +1,197 @@
+//! REST: declaring, conflicts, errors with their places, limits.
+
+use serde_json::json;
+
+use berth_spec::ByteSize;
+
+use super::world::{World, answer, manifest};
+
+#[tokio::test]
+async fn declare_look_and_delete() {
+    let mut world = World::start().await;
+    world.worker("node-1", ByteSize::gib(1)).await;
+    let body = format!("{}---\n{}", manifest("iris"), manifest("wine"));
+    let applied = world.post("/v1/apply", body.clone()).await.ok(200);
+    let results = applied["results"].as_array().expect("one per document");
+    assert_eq!(
+        results.iter().map(|r| (&r["name"], &r["outcome"])).collect::<Vec<_>>(),
+        [(&json!("iris"), &json!("created")), (&json!("wine"), &json!("created"))]
+    );
+    let again = world.post("/v1/apply", body).await.ok(200);
+    assert_eq!(again["results"][0]["outcome"], "unchanged");
+
+    let iris = world.until_phase("iris", "Available").await;
+    assert_eq!(iris["apiVersion"], "berth.dev/v1");
+    assert_eq!(iris["kind"], "ModelDeployment");
+    assert_eq!(iris["metadata"]["generation"], 1);
+    assert_eq!(iris["metadata"]["origin"], "api");
+    assert_eq!(iris["spec"]["model"]["format"], "onnx");
+    assert_eq!(iris["spec"].get("priority"), None, "what was not written is not shown");
+    assert_eq!(iris["status"]["replicas"], json!({ "desired": 1, "ready": 1 }));
+    assert_eq!(iris["status"]["replicaDetails"][0]["memory"], 10 << 20);
+
+    let list = world.get("/v1/deployments?labelSelector=app%3Dshop&limit=1").await.ok(200);
+    assert_eq!((&list["kind"], list["items"].as_array().map(Vec::len)), (&json!("ModelDeploymentList"), Some(1)));
+    let next = list["metadata"]["continue"].as_str().expect("there is more");
+    let rest = world.get(&format!("/v1/deployments?labelSelector=app%3Dshop&limit=1&continue={next}")).await.ok(200);
+    assert_eq!(rest["items"][0]["metadata"]["name"], "wine");
+    let none = world.get("/v1/deployments?labelSelector=app!%3Dshop").await.ok(200);
+    assert_eq!(none["items"], json!([]));
+
+    for (path, kind) in [
+        ("/v1/workers", "WorkerList"),
+        ("/v1/replicas?deployment=iris", "ReplicaList"),
+        ("/v1/revisions", "RevisionList"),
+        ("/v1/aliases", "AliasList"),
+        ("/v1/events", "EventList"),
+    ] {
+        let list = world.get(path).await.ok(200);
+        assert_eq!(list["kind"], kind);
+        assert!(list["items"].as_array().is_some_and(|items| !items.is_empty()), "{path}: {list}");
+    }
+    let top = world.get("/v1/top").await.ok(200);
+    assert_eq!((&top["models"][0]["requests"], &top["models"][0]["ready"]), (&json!(7), &json!(1)), "{top}");
+    let explained = world.get("/v1/deployments/iris/explain").await.ok(200);
+    assert_eq!(explained["workers"][0]["verdict"], "Holds", "{explained}");
+
+    let gone = answer(world.request("DELETE", "/v1/deployments/iris")).await.ok(200);
+    assert_eq!(gone["outcome"], "deleted");
+}
+
+#[tokio::test]
+async fn bad_manifests_say_where_and_what_to_do() {
+    let world = World::start().await;
+    let bad = format!("{}---\n{}  replicas: {{min: -1}}\n  priorty: 3\n", manifest("iris"), manifest("wine"));
+    let request = world.request("POST", "/v1/apply").header("x-berth-file", "models.yaml").body(bad);
+    let error = answer(request).await.refused(422, "InvalidManifest");
+    let details = error["details"].as_array().expect("one per fault");
+    let fault = details.iter().find(|d| d["path"].as_str().is_some_and(|p| p.contains("priorty"))).expect("it is told");
+    assert_eq!(fault["file"], "models.yaml");
+    assert_eq!(fault["line"], 22, "{error}");
+    assert!(fault["column"].as_u64().is_some_and(|column| column > 0));
+    assert!(fault["remedy"].as_str().is_some_and(|remedy| remedy.contains("priority")), "{fault}");
+    assert!(details.iter().any(|d| d["path"].as_str().is_some_and(|p| p.starts_with("spec.replicas"))), "{error}");
+    let list = world.get("/v1/deployments").await.ok(200);
+    assert_eq!(list["items"], json!([]), "nothing was applied");
+
+    let fine = world.post("/v1/validate", manifest("iris")).await.ok(200);
+    assert_eq!(fine["documents"], json!(["iris"]));
+    world.post("/v1/validate", "a: [").await.refused(422, "InvalidManifest");
+    world.post("/v1/apply", "").await.refused(400, "BadRequest");
+}
+
+#[tokio::test]
+async fn two_writers() {
+    let world = World::start().await;
+    let put = |body: String| world.request("PUT", "/v1/deployments/iris").body(body);
+    let created = answer(put(manifest("iris")).header("if-none-match", "*")).await.ok(201);
+    let first = created["resourceVersion"].as_str().expect("a version").to_owned();
+    answer(put(manifest("iris")).header("if-none-match", "*")).await.refused(412, "PreconditionFailed");
+
+    let found = world.get("/v1/deployments/iris").await;
+    assert_eq!(found.headers["etag"], format!("\"{first}\""));
+
+    let changed = manifest("iris") + "  priority: 70\n";
+    let written = answer(put(changed.clone()).header("if-match", format!("\"{first}\""))).await.ok(200);
+    assert_eq!((&written["outcome"], &written["generation"]), (&json!("configured"), &json!(2)));
+    answer(put(manifest("iris")).header("if-match", format!("\"{first}\""))).await.refused(412, "PreconditionFailed");
+
+    let stale = manifest("iris").replace("metadata:\n", &format!("metadata:\n  resourceVersion: \"{first}\"\n"));
+    let error = answer(put(stale.clone())).await.refused(409, "ResourceVersionChanged");
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("read it again")), "{error}");
+
+    // One stale document keeps the others from being applied.
+    let both = format!("{}---\n{stale}", manifest("wine"));
+    let error = world.post("/v1/apply", both).await.refused(409, "ResourceVersionChanged");
+    assert_eq!(error["details"][0]["path"], "iris");
+    world.get("/v1/deployments/wine").await.refused(404, "NotFound");
+
+    answer(world.request("PUT", "/v1/deployments/other").body(manifest("iris"))).await.refused(400, "BadRequest");
+    let stale = world.request("DELETE", "/v1/deployments/iris").header("if-match", "\"1\"");
+    answer(stale).await.refused(412, "PreconditionFailed");
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let mut world = World::start().await;
+    world.worker("node-1", ByteSize::gib(1)).await;
+    let dry = world.post("/v1/apply?dryRun=true", manifest("iris")).await.ok(200);
+    assert_eq!((&dry["dryRun"], &dry["results"][0]["outcome"]), (&json!(true), &json!("created")));
+    world.get("/v1/deployments/iris").await.refused(404, "NotFound");
+
+    let plan = world.post("/v1/plan", manifest("iris")).await.ok(200);
+    assert_eq!(plan["documents"][0]["outcome"], "created");
+    assert_eq!(plan["steps"][0]["action"], "Load", "{plan}");
+    assert_eq!(plan["steps"][0]["worker"], "node-1");
+    world.get("/v1/deployments/iris").await.refused(404, "NotFound");
+
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    let dry = answer(world.request("DELETE", "/v1/deployments/iris?dryRun=true")).await.ok(200);
+    assert_eq!(dry["outcome"], "deleted");
+    world.get("/v1/deployments/iris").await.ok(200);
+}
+
+#[tokio::test]
+async fn what_is_not_there_gets_a_suggestion() {
+    let world = World::start().await;
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    for (path, status, reason, says) in [
+        ("/v1/deployments/irsi", 404, "NotFound", "did you mean \"iris\"?"),
+        ("/v1/deployments/zzzzzz", 404, "NotFound", "berth get deployments"),
+        ("/v1/deployments/irsi/explain", 404, "NotFound", "did you mean"),
+        ("/v1/deployments/Not-A-Name", 400, "BadRequest", "lower-case"),
+        ("/v1/deployment", 404, "NotFound", "/v1/deployments"),
+        ("/v1/deployments?lablSelector=a", 400, "BadRequest", "labelSelector"),
+        ("/v1/deployments?limit=0", 400, "BadRequest", "from 1"),
+        ("/v1/deployments?watch=true&resourceVersion=x", 400, "BadRequest", "resource version"),
+        ("/v1/workers/nobody", 404, "NotFound", "none is attached"),
+        ("/v1/apply", 405, "MethodNotAllowed", "GET is not for"),
+    ] {
+        let error = world.get(path).await.refused(status, reason);
+        assert!(
+            error["message"].as_str().is_some_and(|m| m.contains(says)) || error.to_string().contains(says),
+            "{path}: {error}"
+        );
+    }
+    answer(world.request("DELETE", "/v1/deployments/irsi")).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn limits() {
+    let world = World::start().await;
+    world.post("/v1/apply", vec![b'#'; (16 << 20) + 1]).await.refused(413, "TooLarge");
+    world.post("/v1/apply", vec![0xff, 0xfe]).await.refused(400, "BadRequest");
+    let form = world.request("POST", "/v1/apply").header("content-type", "multipart/form-data").body("x");
+    answer(form).await.refused(415, "UnsupportedMediaType");
+    let zipped = world.request("POST", "/v1/apply").header("content-encoding", "gzip").body("x");
+    answer(zipped).await.refused(415, "UnsupportedMediaType");
+    let deep = format!("a: {}{}", "[".repeat(50_000), "]".repeat(50_000));
+    world.post("/v1/validate", deep).await.refused(422, "InvalidManifest");
+    let base = world.request("POST", "/v1/apply").header("x-berth-base-uri", "models").body(manifest("iris"));
+    answer(base).await.refused(400, "BadRequest");
+    world.get("/healthz").await;
+}
+
+#[tokio::test]
+async fn operating() {
+    let mut world = World::start().await;
+    assert_eq!(world.get("/healthz").await.text, "ok\n");
+    assert_eq!(world.get("/version").await.ok(200), json!({ "version": "1.2.3", "apiVersion": "berth.dev/v1" }));
+    assert_eq!(world.get("/metrics").await.text, "# EOF\n");
+    let index = world.get("/").await;
+    assert!(index.text.contains("/v1/deployments/{name}/explain"), "{}", index.text);
+    let document = world.get("/openapi.json").await.ok(200);
+    assert_eq!(document["info"]["version"], "1.2.3");
+
+    world.worker("node-1", ByteSize::gib(1)).await;
+    let cordoned = world.post("/v1/workers/node-1/cordon", "").await.ok(200);
+    assert_eq!(cordoned["spec"]["cordoned"], true, "{cordoned}");
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    let explained = world.get("/v1/deployments/iris/explain").await.ok(200);
+    assert_eq!(explained["workers"][0]["rejection"]["reason"], "Cordoned", "{explained}");
+    assert_eq!(world.get("/readyz").await.ok(503)["ready"], false);
+    let open = world.post("/v1/workers/node-1/uncordon", "").await.ok(200);
+    assert_eq!(open["spec"]["cordoned"], false, "{open}");
+    world.until_phase("iris", "Available").await;
+    assert_eq!(world.get("/readyz").await.ok(200)["ready"], true);
+}
