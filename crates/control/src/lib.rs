@@ -1,1 +1,34 @@
-//! Placeholder.
+//! The control plane of one system: what people declare goes into the [`store`], the [`controller`] decides with
+//! `berth_plan` and sends workers their assignments and gateways their routes.
+//!
+//! ```text
+//! source / api ──apply──▶ handle ──txn──▶ store ──watch──▶ driver ──Event──▶ controller (brain) ──▶ plan()
+//!                                           ▲                 │ ◀──Effect──        │
+//!                                           └──records (CAS)──┤                    └ World
+//!                                                             ├── assignments ──▶ workers ──reports──▶ driver
+//!                                                             └── routes ──▶ gateways ──demand──▶ driver
+//! ```
+//!
+//! Not here: what is decided (`berth_plan`), what a worker does with it (`berth_worker`), requests for inference
+//! (`berth_mesh`).
+//!
+//! Reading order: [`store`] and its layout; [`controller`], the brain; [`driver`], which runs it; [`handle`], the way
+//! in; [`source`], where deployments come from besides the API; [`api`], the control API.
+
+pub mod store;
+
+pub mod controller;
+mod debouncer;
+pub mod driver;
+pub mod events;
+mod mailbox;
+mod metrics;
+
+pub mod handle;
+mod resolve;
+
+pub mod api;
+pub mod source;
+
+pub use driver::{Config, Control, build};
+pub use handle::Handle;

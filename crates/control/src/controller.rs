@@ -1,0 +1,376 @@
+//! The controller's brain: it keeps the [`World`], asks `berth_plan` what should be, and says what to store and send.
+//! It reads no clock and does no I/O; [`driver`](crate::driver) runs it, `berth_sim` runs it under a virtual clock.
+//!
+//! ```text
+//! Settling ──attached workers have reported, or the time is up──▶ Idle
+//!   Idle ──due──▶ plan() ──no record changes──▶ taken over, sent ──▶ Idle
+//!                   └──────records to store──▶ Committing
+//!   Committing ──Committed──▶ taken over, sent ──▶ Idle
+//!   Committing ──Refused────▶ nothing sent, the same is planned again after a pause ──▶ Idle
+//! ```
+//!
+//! Rules: there is never more than one plan in flight. Nothing is sent before what it rests on is stored. What people
+//! declare counts once the store has it, and not in the middle of a commit. Events only say that something happened;
+//! deciding is done on [`Event::Tick`], so what comes together is decided together.
+
+mod effect;
+mod event;
+mod send;
+mod stopwatch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_plan::{Planned, Policy, Record, Scope, World, plan};
+use berth_spec::{
+    ByteSize, Deployment, DeploymentName, Digest, GatewayEvent, InventoryChange, Time, WorkerId, WorkerInfo,
+    event::Severity, routes::Readiness,
+};
+
+pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
+pub use event::{Declared, Event, GatewayId};
+use stopwatch::Stopwatch;
+
+use crate::{debouncer::Debouncer, handle::Cordon, store::Rev};
+
+/// How long declarations wait for others that come with them. Halved, a folder of manifests is planned in more pieces;
+/// doubled, an apply takes effect that much later.
+pub const DEBOUNCE: Duration = Duration::from_millis(10);
+
+/// How long after the start the controller waits for attached workers to say what they hold. Halved, a busy machine
+/// plans before it knows, and moves what need not move; doubled, a machine without workers is ready later.
+pub const SETTLE: Duration = Duration::from_millis(500);
+
+/// How long to wait before a plan is made again that could not be stored. Halved, a failing store is asked twice as
+/// often; doubled, a lost race takes that much longer.
+pub const RETRY: Duration = Duration::from_millis(100);
+
+/// What the store held at start.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// The store's rev when this was read.
+    pub rev: Rev,
+    /// Deployments with their resource versions.
+    pub deployments: Vec<(Arc<Deployment>, Rev)>,
+    /// Records of the last plans.
+    pub records: Vec<(DeploymentName, Record)>,
+    /// Measured sizes.
+    pub measured: Vec<(Digest, ByteSize)>,
+    /// Workers that are cordoned.
+    pub cordoned: BTreeSet<WorkerId>,
+}
+
+/// The brain.
+pub struct Controller {
+    world: World,
+    phase: Phase,
+    /// When to plan.
+    due: Debouncer,
+    /// What plans that were not stored were for.
+    again: Option<Scope>,
+    /// The first plan has not been made.
+    fresh: bool,
+    /// The resource version of each deployment.
+    revs: BTreeMap<DeploymentName, Rev>,
+    workers: BTreeMap<WorkerId, Attached>,
+    cordoned: BTreeSet<WorkerId>,
+    /// Changes that came while a plan was being stored.
+    held: Vec<Event>,
+    /// Counts changes of routes.
+    route_seq: u64,
+    readiness: Readiness,
+    stopwatch: Stopwatch,
+}
+
+/// Where the brain is; see the diagram.
+#[derive(Debug)]
+enum Phase {
+    Settling { until: Time },
+    Idle,
+    Committing(Box<InFlight>),
+}
+
+#[derive(Debug)]
+struct InFlight {
+    planned: Planned,
+    scope: Scope,
+}
+
+/// A worker that is attached.
+#[derive(Debug, Default)]
+struct Attached {
+    /// When it last spoke, once it has said what it holds.
+    reported: Option<Time>,
+    /// It has been sent its whole assignment.
+    greeted: bool,
+}
+
+impl Controller {
+    /// Goes on where the store says that the last controller stopped.
+    #[must_use]
+    pub fn new(policy: Policy, restored: Restored, now: Time) -> Self {
+        let mut world = World::new(policy);
+        let mut revs = BTreeMap::new();
+        for (digest, size) in restored.measured {
+            world.set_measured(digest, size);
+        }
+        for (deployment, rev) in restored.deployments {
+            revs.insert(deployment.name.clone(), rev);
+            world.set_deployment(deployment);
+        }
+        for (name, record) in restored.records {
+            world.set_record(name, Some(record));
+        }
+        Self {
+            world,
+            phase: Phase::Settling { until: now + SETTLE },
+            due: Debouncer::new(DEBOUNCE),
+            again: None,
+            fresh: true,
+            revs,
+            workers: BTreeMap::new(),
+            cordoned: restored.cordoned,
+            held: Vec::new(),
+            route_seq: 0,
+            readiness: Readiness::default(),
+            stopwatch: Stopwatch::default(),
+        }
+    }
+
+    /// Takes an event in and says what to do.
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
+        let mut out = Vec::new();
+        match event {
+            Event::Changed { .. } | Event::Cordon { .. } if self.committing() => self.held.push(event),
+            Event::Changed { rev, changes } => self.changed(rev, changes, now, &mut out),
+            Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now),
+            Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
+            Event::WorkerDetached(id) => self.worker_detached(&id, now),
+            Event::Reported(change) => self.reported(&change, now, &mut out),
+            Event::GatewayAttached(id) => {
+                let change = self.whole_routes(now);
+                out.push(Effect::SendRoutes { to: To::One(id), change });
+            }
+            Event::Gateway(GatewayEvent::Demand(demands)) => {
+                for demand in &demands {
+                    self.world.demand(demand);
+                }
+                if demands.iter().any(|demand| demand.waiting > 0) {
+                    self.due.hurry(now);
+                }
+            }
+            Event::Gateway(GatewayEvent::PageOut(name)) => {
+                self.world.page_out(&name);
+                self.due.hurry(now);
+            }
+            Event::Committed => self.committed(now, &mut out),
+            Event::Refused => self.refused(now, &mut out),
+            Event::Tick => self.tick(now, &mut out),
+        }
+        out
+    }
+
+    /// When to send [`Event::Tick`]; a time that has passed means at once.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Settling { .. } if self.all_reported() => Some(Time::ZERO),
+            Phase::Settling { until } => Some(*until),
+            Phase::Idle => [self.due.due(), self.world.wake_at()].into_iter().flatten().min(),
+            Phase::Committing(_) => None,
+        }
+    }
+
+    /// All that is known, for questions.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The resource version of a deployment.
+    #[must_use]
+    pub fn rev_of(&self, name: &DeploymentName) -> Option<Rev> {
+        self.revs.get(name).copied()
+    }
+
+    /// Deployments after `after` with their resource versions, by name.
+    pub fn declared(&self, after: Option<&DeploymentName>) -> impl Iterator<Item = (&DeploymentName, Rev)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        self.revs.range::<DeploymentName, _>((from, Unbounded)).map(|(name, rev)| (name, *rev))
+    }
+
+    /// Whether a plan is being stored: [`Event::Changed`] is put by until it is, so it is better left where it is.
+    #[must_use]
+    pub fn committing(&self) -> bool {
+        matches!(self.phase, Phase::Committing(_))
+    }
+
+    /// When an attached worker last reported; `None`: it has not, or is not attached.
+    #[must_use]
+    pub fn reported_at(&self, worker: &WorkerId) -> Option<Time> {
+        self.workers.get(worker)?.reported
+    }
+
+    fn changed(&mut self, rev: Rev, changes: Vec<Declared>, now: Time, out: &mut Vec<Effect>) {
+        let mut touched = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change {
+                Declared::Set { deployment, rev } => {
+                    let name = deployment.name.clone();
+                    let before = self.world.deployment(&name).cloned();
+                    let known = self.revs.insert(name.clone(), rev);
+                    out.extend(event::declared(before.as_deref(), &deployment, now).map(Effect::Emit));
+                    self.stopwatch.start(&deployment, now);
+                    self.world.set_deployment(deployment);
+                    touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
+                }
+                Declared::Gone(name) => {
+                    self.revs.remove(&name);
+                    self.stopwatch.forget(&name);
+                    self.world.remove_deployment(&name);
+                    touched.push((name, Touch::Deleted));
+                }
+            }
+        }
+        if !touched.is_empty() {
+            self.due.change(now);
+            out.push(Effect::Touched(touched));
+        }
+        out.push(Effect::Seen(rev));
+    }
+
+    fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time) {
+        self.world.set_cordoned(&worker, cordon == Cordon::Cordoned);
+        match cordon {
+            Cordon::Cordoned => self.cordoned.insert(worker),
+            Cordon::Open => self.cordoned.remove(&worker),
+        };
+        self.due.change(now);
+    }
+
+    fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
+        let id = info.id.clone();
+        self.world.set_worker(info);
+        self.world.set_cordoned(&id, self.cordoned.contains(&id));
+        self.workers.insert(id.clone(), Attached::default());
+        out.push(Effect::Emit(event::worker(&id, Severity::Normal, "WorkerJoined", format!("{id} joined"), now)));
+        if matches!(self.phase, Phase::Idle) {
+            self.greet(&id, out);
+        }
+        self.due.change(now);
+    }
+
+    fn worker_detached(&mut self, id: &WorkerId, now: Time) {
+        if self.workers.remove(id).is_some() {
+            self.world.lose_worker(id, now);
+            self.due.hurry(now);
+        }
+    }
+
+    fn reported(&mut self, change: &InventoryChange, now: Time, out: &mut Vec<Effect>) {
+        let observed = self.world.observe(change, now);
+        if observed.resync {
+            tracing::warn!(worker_id = %change.worker, "a worker reported a part of its inventory before the whole");
+        } else if let Some(attached) = self.workers.get_mut(&change.worker) {
+            if change.whole || attached.reported.is_some() {
+                attached.reported = Some(now);
+            }
+        }
+        out.extend(observed.measured.into_iter().map(|(digest, size)| Effect::PersistMeasured(digest, size)));
+        out.extend(observed.events.into_iter().map(Effect::Emit));
+        out.extend(self.stopwatch.stop(&self.world, &observed.touched, now));
+        // Also those that only moved on, e.g. bytes fetched: nothing to decide, but somebody may be watching.
+        let names: BTreeSet<&DeploymentName> =
+            change.replicas.iter().map(|(revision, _)| revision.deployment()).chain(&observed.touched).collect();
+        if !names.is_empty() {
+            out.push(Effect::Touched(names.into_iter().map(|name| (name.clone(), Touch::Modified)).collect()));
+        }
+        if !observed.touched.is_empty() {
+            self.due.hurry(now);
+        }
+    }
+
+    fn all_reported(&self) -> bool {
+        !self.workers.is_empty() && self.workers.values().all(|attached| attached.reported.is_some())
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if let Phase::Settling { until } = self.phase {
+            if now < until && !self.all_reported() {
+                return;
+            }
+            self.phase = Phase::Idle;
+            self.due.hurry(now);
+        }
+        let woken = self.world.wake_at().is_some_and(|at| at <= now);
+        if matches!(self.phase, Phase::Idle) && (self.due.take(now) || woken) {
+            self.decide(now, out);
+        }
+    }
+
+    fn decide(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let scope = self.scope(now);
+        let planned = plan(&self.world, &scope, now);
+        if planned.records.is_empty() && planned.gone.is_empty() {
+            self.take_over(planned, &scope, now, out);
+            return;
+        }
+        out.push(Effect::Commit(Commit {
+            generation: planned.generation,
+            records: planned.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
+            forget: planned.gone.iter().map(|name| (name.clone(), self.rev_of(name).unwrap_or(Rev::NONE))).collect(),
+        }));
+        self.phase = Phase::Committing(Box::new(InFlight { planned, scope }));
+    }
+
+    /// What to plan for. The very first plan is for what should always be resident, so that its loads go out before
+    /// those of models that nobody has asked for yet.
+    fn scope(&mut self, now: Time) -> Scope {
+        let due = join(self.again.take(), self.world.due(now));
+        if !std::mem::take(&mut self.fresh) {
+            return due;
+        }
+        self.again = Some(due);
+        self.due.hurry(now);
+        let resident = |deployment: &&Arc<Deployment>| deployment.spec.replicas.min > 0;
+        Scope::Only(self.world.deployments().filter(resident).map(|deployment| deployment.name.clone()).collect())
+    }
+
+    fn committed(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if let Phase::Committing(flight) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            self.take_over(flight.planned, &flight.scope, now, out);
+        }
+        self.release(now, out);
+    }
+
+    fn refused(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if let Phase::Committing(flight) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            self.again = Some(join(self.again.take(), flight.scope));
+            self.due.at(now + RETRY);
+        }
+        self.release(now, out);
+    }
+
+    /// Takes in what was held while a plan was being stored.
+    fn release(&mut self, now: Time, out: &mut Vec<Effect>) {
+        for event in std::mem::take(&mut self.held) {
+            out.extend(self.on(event, now));
+        }
+    }
+}
+
+/// Both.
+fn join(one: Option<Scope>, other: Scope) -> Scope {
+    match (one, other) {
+        (None, scope) => scope,
+        (Some(Scope::Only(mut one)), Scope::Only(other)) => {
+            one.extend(other);
+            Scope::Only(one)
+        }
+        (Some(_), _) => Scope::All,
+    }
+}

@@ -1,0 +1,98 @@
+//! What happens to the controller.
+
+use std::sync::Arc;
+
+use berth_spec::{
+    Deployment, DeploymentName, GatewayEvent, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity,
+};
+
+use crate::{handle::Cordon, store::Rev};
+
+/// Something that happened. It says so; it does not say what to do.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The store took changes of deployments.
+    Changed {
+        /// The rev up to which everything has been told now.
+        rev: Rev,
+        /// What changed, in order.
+        changes: Vec<Declared>,
+    },
+    /// The store took a word on a worker.
+    Cordon {
+        /// Which worker.
+        worker: WorkerId,
+        /// What people say of it.
+        cordon: Cordon,
+    },
+    /// A worker was connected, or connected again.
+    WorkerAttached(WorkerInfo),
+    /// A worker's connection is gone.
+    WorkerDetached(WorkerId),
+    /// A worker reported.
+    Reported(InventoryChange),
+    /// A gateway was connected: it wants every route.
+    GatewayAttached(GatewayId),
+    /// A gateway spoke.
+    Gateway(GatewayEvent),
+    /// The store took what [`Effect::Commit`](super::Effect::Commit) asked for, all of it.
+    Committed,
+    /// It did not: somebody was faster, or the store failed.
+    Refused,
+    /// The time that [`wake_at`](super::Controller::wake_at) named has come.
+    Tick,
+}
+
+/// A change of a deployment.
+#[derive(Debug, Clone)]
+pub enum Declared {
+    /// It was declared or changed.
+    Set {
+        /// How it is now.
+        deployment: Arc<Deployment>,
+        /// Its resource version.
+        rev: Rev,
+    },
+    /// It is no longer in the store.
+    Gone(DeploymentName),
+}
+
+/// A number for a connected gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GatewayId(pub u64);
+
+/// The event for people about a declaration; none where nothing about the spec changed.
+pub(super) fn declared(before: Option<&Deployment>, after: &Deployment, now: Time) -> Option<berth_spec::Event> {
+    let name = &after.name;
+    let (reason, message) = match before {
+        _ if after.deleting => ("Deleting", format!("{name} is being deleted")),
+        None => ("Declared", format!("{name} was declared with {}", after.spec.model.uri)),
+        Some(before) if before.generation == after.generation => return None,
+        Some(before) if before.revision_id() != after.revision_id() => {
+            ("Changed", format!("{name} generation {}: revision {}", after.generation, after.revision_id().hash()))
+        }
+        Some(_) => ("Changed", format!("{name} generation {}: the same revision", after.generation)),
+    };
+    if before.is_some_and(|before| before.deleting) && after.deleting {
+        return None;
+    }
+    Some(berth_spec::Event {
+        at: now,
+        severity: Severity::Normal,
+        reason,
+        message,
+        deployment: Some(name.clone()),
+        worker: None,
+    })
+}
+
+/// An event for people about a worker.
+pub(super) fn worker(
+    id: &WorkerId,
+    severity: Severity,
+    reason: &'static str,
+    message: String,
+    now: Time,
+) -> berth_spec::Event {
+    berth_spec::Event { at: now, severity, reason, message, deployment: None, worker: Some(id.clone()) }
+}

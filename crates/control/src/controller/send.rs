@@ -1,0 +1,102 @@
+//! Taking a plan over and sending what follows from it.
+
+use berth_plan::{Planned, Scope};
+use berth_spec::{AssignmentChange, DeploymentName, RouteChange, Time, WorkerId};
+
+use super::{Command, CommandKind, Controller, Effect, Tally, To, Touch};
+
+impl Controller {
+    /// The plan holds: its records, if any, are stored. Workers hear of it before gateways do.
+    pub(super) fn take_over(&mut self, planned: Planned, scope: &Scope, now: Time, out: &mut Vec<Effect>) {
+        let commands: Vec<(WorkerId, Vec<Command>)> = planned
+            .assignments
+            .iter()
+            .map(|(worker, change)| (worker.clone(), self.commands(worker, change)))
+            .collect();
+        self.world.commit(&planned);
+        let names = planned.records.keys().chain(planned.routes.iter().map(|route| &route.deployment));
+        let mut touched: Vec<_> = names.map(|name| (name.clone(), Touch::Modified)).collect();
+        for name in &planned.gone {
+            self.revs.remove(name);
+            self.stopwatch.forget(name);
+            touched.push((name.clone(), Touch::Deleted));
+        }
+        out.push(Effect::Planned(Tally {
+            considered: match scope {
+                Scope::All => None,
+                Scope::Only(names) => Some(names.len()),
+            },
+            records: planned.records.len(),
+            evictions: planned.events.iter().filter(|event| event.reason == "Evicted").count(),
+            routes: planned.routes.len(),
+        }));
+        let Planned { mut assignments, routes, gone, readiness, events, wake_at, .. } = planned;
+        for (worker, commands) in commands {
+            let greeted = self.workers.get(&worker).is_some_and(|attached| attached.greeted);
+            if let Some(change) = assignments.remove(&worker).filter(|_| greeted) {
+                out.push(Effect::SendAssignment { worker, change, commands });
+            }
+        }
+        let waiting: Vec<WorkerId> =
+            self.workers.iter().filter(|(_, attached)| !attached.greeted).map(|(id, _)| id.clone()).collect();
+        for worker in waiting {
+            self.greet(&worker, out);
+        }
+        let ready_changed = self.readiness != readiness;
+        if ready_changed {
+            self.readiness = readiness.clone();
+            out.push(Effect::Readiness(readiness.clone()));
+        }
+        if ready_changed || !routes.is_empty() || !gone.is_empty() {
+            self.route_seq += 1;
+            let change = RouteChange { seq: self.route_seq, whole: false, set: routes, unset: gone, readiness };
+            out.push(Effect::SendRoutes { to: To::All, change });
+        }
+        out.extend(events.into_iter().map(Effect::Emit));
+        if !touched.is_empty() {
+            out.push(Effect::Touched(touched));
+        }
+        if let Some(at) = wake_at {
+            self.due.at(at.max(now));
+        }
+    }
+
+    /// Sends a worker everything that it should hold, what should always be resident first.
+    pub(super) fn greet(&mut self, worker: &WorkerId, out: &mut Vec<Effect>) {
+        let mut change = self.world.whole_assignment(worker);
+        let resident = |placed: &berth_spec::Placed| {
+            let deployment = self.world.deployment(&placed.serving.deployment);
+            deployment.is_some_and(|deployment| deployment.spec.replicas.min > 0)
+        };
+        change.set.sort_by_key(|placed| (!placed.urgent, !resident(placed)));
+        let load =
+            |placed: &berth_spec::Placed| Command { kind: CommandKind::Load, revision: placed.revision.id.clone() };
+        let commands = change.set.iter().map(load).collect();
+        if let Some(attached) = self.workers.get_mut(worker) {
+            attached.greeted = true;
+        }
+        out.push(Effect::SendAssignment { worker: worker.clone(), change, commands });
+    }
+
+    /// Every route as things are.
+    pub(super) fn whole_routes(&self, now: Time) -> RouteChange {
+        RouteChange { seq: self.route_seq, ..self.world.whole_routes(now) }
+    }
+
+    /// An assignment's change in the words of logs and metrics. To be asked before the plan is taken over.
+    fn commands(&self, worker: &WorkerId, change: &AssignmentChange) -> Vec<Command> {
+        let assigned = self.world.worker(worker).map(|seats| &seats.assigned);
+        let has = |revision| assigned.is_some_and(|assigned| assigned.contains_key(revision));
+        let has_other = |deployment: &DeploymentName| {
+            assigned.is_some_and(|assigned| assigned.keys().any(|revision| revision.deployment() == deployment))
+        };
+        let set = change.set.iter().filter(|placed| !has(&placed.revision.id)).map(|placed| {
+            let revision = placed.revision.id.clone();
+            let kind = if has_other(revision.deployment()) { CommandKind::Reload } else { CommandKind::Load };
+            Command { kind, revision }
+        });
+        let unset =
+            change.unset.iter().map(|revision| Command { kind: CommandKind::Unload, revision: revision.clone() });
+        set.chain(unset).collect()
+    }
+}

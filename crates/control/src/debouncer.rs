@@ -1,0 +1,71 @@
+//! A window that the first change opens: what comes while it is open is decided together with it.
+//!
+//! ```text
+//! Quiet ──change──▶ Open{until} ──until──▶ due          (any state) ──hurry──▶ due at once
+//! ```
+//! The window does not move, so that a steady stream of changes cannot put a decision off for ever.
+
+use std::time::Duration;
+
+use berth_spec::Time;
+
+/// When something is due that more changes may still join.
+#[derive(Debug, Clone)]
+pub(crate) struct Debouncer {
+    window: Duration,
+    due: Option<Time>,
+}
+
+impl Debouncer {
+    pub(crate) fn new(window: Duration) -> Self {
+        Self { window, due: None }
+    }
+
+    /// Something changed that can wait for others.
+    pub(crate) fn change(&mut self, now: Time) {
+        self.at(now + self.window);
+    }
+
+    /// Something changed that cannot wait.
+    pub(crate) fn hurry(&mut self, now: Time) {
+        self.at(now);
+    }
+
+    /// It is due at `at`, if not before.
+    pub(crate) fn at(&mut self, at: Time) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When it is due.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// Whether it is due; the window is closed then.
+    pub(crate) fn take(&mut self, now: Time) -> bool {
+        let due = self.due.is_some_and(|due| due <= now);
+        if due {
+            self.due = None;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_change_sets_the_time_and_hurry_beats_it() {
+        let (t, window) = (Time(1_000_000_000), Duration::from_millis(10));
+        let mut debouncer = Debouncer::new(window);
+        assert!(!debouncer.take(t));
+        debouncer.change(t);
+        debouncer.change(t + window / 2);
+        assert_eq!(debouncer.due(), Some(t + window));
+        assert!(!debouncer.take(t + window / 2));
+        debouncer.hurry(t + window / 2);
+        assert!(debouncer.take(t + window / 2));
+        assert!(!debouncer.take(t + window), "taken once");
+    }
+}

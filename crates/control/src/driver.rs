@@ -1,0 +1,321 @@
+//! Runs the [`Controller`]: one task that owns it, one loop, everything that happens in one place. It does what the
+//! brain wants done and tells it what became of that.
+//!
+//! ```text
+//! store watch ┐                                          ┌▶ one plan at a time ──▶ store ──▶ Committed | Refused
+//! reports     ├──▶ Event ──▶ Controller::on ──▶ Effect ──┼▶ assignments, routes (mailboxes: latest wins)
+//! demand      │        ▲                                 └▶ events, metrics, watches
+//! questions ──┼─────── │ ── answered from the world
+//! wake_at ────┘        └── Tick
+//! ```
+//! Nothing here waits for a worker, a gateway or the store: each of those is a branch of the loop.
+
+mod answers;
+mod connections;
+mod perform;
+mod persist;
+
+use std::{sync::Arc, time::Duration};
+
+use berth_plan::Policy;
+use berth_spec::{DeploymentName, GatewayEvent, InventoryChange, Time, routes::Readiness};
+use futures::{StreamExt, future::BoxFuture};
+use prometheus_client::registry::Registry;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use crate::controller::Touch;
+use crate::{
+    controller::{Controller, Event},
+    events::EventRing,
+    handle::{Handle, Request},
+    metrics::Metrics,
+    resolve::Resolver,
+    store::{Rev, Store, StoreError, Watch},
+};
+use connections::{Connections, Woke};
+use persist::{Chores, PlanKey, Stored};
+
+/// Which deployments were touched, for those who watch.
+pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
+
+/// Tells the time.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// Questions that may wait. Halved, bursts of API calls wait outside; doubled, the last one waits longer inside.
+const REQUESTS: usize = 256;
+
+/// Reports and words of gateways that may wait; their senders wait beyond that.
+const REPORTS: usize = 1_024;
+
+/// Touches that a watch may be behind before it must list again.
+const BEHIND: usize = 4_096;
+
+/// How often gauges that need a walk over all workers are set, and the loop looks at things though nothing happens.
+const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// How long to wait before the store's changes are watched again after a failure.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// Settings of the control plane.
+#[derive(Clone)]
+pub struct Config {
+    /// Settings of the planner.
+    pub policy: Policy,
+    /// Tells the time.
+    pub clock: Clock,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { policy: Policy::default(), clock: system_clock() }
+    }
+}
+
+/// The time of day at the start, advanced by the runtime's clock: it never jumps, and stands still where a test pauses
+/// the runtime's.
+#[must_use]
+pub fn system_clock() -> Clock {
+    let epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let (start, began) = (Time::ZERO + epoch, tokio::time::Instant::now());
+    Arc::new(move || start + began.elapsed())
+}
+
+/// Puts the control plane together; it begins to work when [`Control::run`] is awaited.
+pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> (Control, Handle) {
+    let (request_sender, requests) = mpsc::channel(REQUESTS);
+    let (report_sender, reports) = mpsc::channel(REPORTS);
+    let (demand_sender, demand) = mpsc::channel(REPORTS);
+    let (seen_sender, seen) = watch::channel(Rev::NONE);
+    let (readiness_sender, readiness) = watch::channel(Readiness::default());
+    let (touched, _) = broadcast::channel(BEHIND);
+    let handle = Handle {
+        store: Arc::clone(&store),
+        resolver: Arc::new(Resolver::default()),
+        requests: request_sender,
+        touched: touched.downgrade(),
+        seen,
+        readiness,
+        clock: Arc::clone(&config.clock),
+    };
+    let control = Control {
+        config,
+        store,
+        metrics: Metrics::register(registry),
+        inputs: Inputs { requests, reports, demand },
+        outputs: Outputs { seen: seen_sender, readiness: readiness_sender, touched },
+        report_sender,
+        demand_sender,
+    };
+    (control, handle)
+}
+
+/// The control plane, not yet running.
+pub struct Control {
+    config: Config,
+    store: Arc<dyn Store>,
+    metrics: Metrics,
+    inputs: Inputs,
+    outputs: Outputs,
+    report_sender: mpsc::Sender<InventoryChange>,
+    demand_sender: mpsc::Sender<GatewayEvent>,
+}
+
+struct Inputs {
+    requests: mpsc::Receiver<Request>,
+    reports: mpsc::Receiver<InventoryChange>,
+    demand: mpsc::Receiver<GatewayEvent>,
+}
+
+struct Outputs {
+    seen: watch::Sender<Rev>,
+    readiness: watch::Sender<Readiness>,
+    touched: broadcast::Sender<Touched>,
+}
+
+impl Control {
+    /// Restores what the store holds, then works until `shutdown`. What was stored stays; nothing is undone.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store cannot be read at the start. Later failures are retried.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
+        let Self { config, store, metrics, inputs, outputs, report_sender, demand_sender } = self;
+        let mut events = EventRing::default();
+        let now = (config.clock)();
+        let (restored, key) = persist::restore(&*store, &mut events, now).await?;
+        tracing::info!(
+            event = "controller_restored",
+            deployments = restored.deployments.len(),
+            records = restored.records.len(),
+            rev = restored.rev.0
+        );
+        outputs.seen.send_replace(restored.rev);
+        let watch = store.watch("/", restored.rev.next()).await?;
+        let driver = Driver {
+            brain: Controller::new(config.policy, restored, now),
+            clock: config.clock,
+            commit: None,
+            chores: Chores::new(Arc::clone(&store)),
+            key,
+            store,
+            watch: Some(watch),
+            connections: Connections::new(report_sender, demand_sender),
+            events,
+            metrics,
+            outputs,
+        };
+        driver.run(inputs, shutdown).await;
+        Ok(())
+    }
+}
+
+struct Driver {
+    brain: Controller,
+    clock: Clock,
+    store: Arc<dyn Store>,
+    /// Every commit from where the world is on; `None` after a failure, until it is watched again.
+    watch: Option<Watch>,
+    /// The plan that is being stored.
+    commit: Option<BoxFuture<'static, Stored>>,
+    key: PlanKey,
+    chores: Chores,
+    connections: Connections,
+    events: EventRing,
+    metrics: Metrics,
+    outputs: Outputs,
+}
+
+/// What the loop woke up for.
+enum Wake {
+    Shutdown,
+    Stored(Stored),
+    Changes(Option<Result<crate::store::Commit, StoreError>>),
+    Event(Event),
+    Connection(Woke),
+    Request(Request),
+    Chore,
+    WatchAgain,
+    Gauges,
+}
+
+impl Driver {
+    async fn run(mut self, mut inputs: Inputs, shutdown: CancellationToken) {
+        let mut gauges = tokio::time::interval(GAUGES_EVERY);
+        loop {
+            let wake = self.next(&mut inputs, &mut gauges, &shutdown).await;
+            match wake {
+                Wake::Shutdown => break,
+                Wake::Stored(stored) => self.stored(stored),
+                Wake::Changes(changes) => self.changes(changes),
+                Wake::Event(event) => self.feed(event),
+                Wake::Connection(woke) => self.connection(woke),
+                Wake::Request(request) => self.answer(request),
+                Wake::Chore => {}
+                Wake::WatchAgain => self.watch_again().await,
+                Wake::Gauges => self.metrics.gauges(self.brain.world()),
+            }
+        }
+        // A plan on its way to the store is stored, so that the next start knows what workers may hold.
+        if let Some(commit) = self.commit.take() {
+            commit.await;
+        }
+    }
+
+    async fn next(
+        &mut self,
+        inputs: &mut Inputs,
+        gauges: &mut tokio::time::Interval,
+        shutdown: &CancellationToken,
+    ) -> Wake {
+        let now = (self.clock)();
+        let sleep = self.brain.wake_at().map(|at| tokio::time::sleep(at.since(now)));
+        let listening = !self.brain.committing();
+        let broken = self.watch.is_none();
+        tokio::select! {
+            () = shutdown.cancelled() => Wake::Shutdown,
+            stored = optional(self.commit.as_mut()) => {
+                self.commit = None;
+                Wake::Stored(stored)
+            }
+            Some(report) = inputs.reports.recv() => Wake::Event(Event::Reported(report)),
+            Some(demand) = inputs.demand.recv() => Wake::Event(Event::Gateway(demand)),
+            commit = optional(self.watch.as_mut().map(StreamExt::next)), if listening => Wake::Changes(commit),
+            Some(request) = inputs.requests.recv() => Wake::Request(request),
+            Some(woke) = self.connections.next() => Wake::Connection(woke),
+            () = self.chores.run() => Wake::Chore,
+            () = optional(sleep) => Wake::Event(Event::Tick),
+            () = tokio::time::sleep(WATCH_AGAIN), if broken => Wake::WatchAgain,
+            _ = gauges.tick() => Wake::Gauges,
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        let ticking = matches!(event, Event::Tick);
+        let began = std::time::Instant::now();
+        let effects = self.brain.on(event, (self.clock)());
+        if ticking {
+            self.metrics.planned(began.elapsed(), &effects);
+        }
+        self.perform(effects);
+    }
+
+    fn stored(&mut self, stored: Stored) {
+        self.metrics.store_commit.observe(stored.took.as_secs_f64());
+        self.key = stored.key;
+        match stored.result {
+            Ok(true) => self.feed(Event::Committed),
+            Ok(false) => {
+                tracing::info!("a deployment changed while a plan was being stored: planning again");
+                self.feed(Event::Refused);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a plan could not be stored: planning again");
+                self.feed(Event::Refused);
+            }
+        }
+    }
+
+    fn changes(&mut self, changes: Option<Result<crate::store::Commit, StoreError>>) {
+        match changes {
+            Some(Ok(commit)) => {
+                for event in persist::events_of(&commit, &mut self.events, (self.clock)()) {
+                    self.feed(event);
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the watch of the store ended: reading it again");
+                self.watch = None;
+            }
+            None => self.watch = None,
+        }
+    }
+
+    /// Reads everything again, tells the brain what differs, and watches from there.
+    async fn watch_again(&mut self) {
+        let now = (self.clock)();
+        let read = persist::restore(&*self.store, &mut self.events, now).await;
+        let read = match read {
+            Ok((restored, key)) => self.store.watch("/", restored.rev.next()).await.map(|watch| (restored, key, watch)),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok((restored, key, watch)) => {
+                self.watch = Some(watch);
+                if self.commit.is_none() {
+                    self.key = key;
+                }
+                let event = persist::difference(&self.brain, restored);
+                self.feed(event);
+            }
+            Err(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+        }
+    }
+}
+
+/// Waits for it; for ever if there is none.
+async fn optional<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

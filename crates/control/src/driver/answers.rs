@@ -1,0 +1,113 @@
+//! Answering questions from the world. A question costs no more than what it returns.
+
+use std::collections::BTreeSet;
+
+use berth_plan::{World, preview, report, world::Liveness};
+use berth_spec::{DeploymentName, RevisionId, WorkerId};
+
+use super::Driver;
+use crate::{
+    controller::Event,
+    handle::{
+        ReplicaView, Request, WorkerState, WorkerView,
+        view::{Known, Scan, Scanned},
+    },
+};
+
+/// Deployments that one step of a walk looks at. Halved, a filtered list takes more turns of the loop; doubled, others
+/// wait longer for theirs.
+const STEP: usize = 2_000;
+
+impl Driver {
+    pub(super) fn answer(&mut self, request: Request) {
+        let now = (self.clock)();
+        let world = self.brain.world();
+        // Who asked may have gone away: nobody is left to be told.
+        let _asker_gone = match request {
+            Request::Status { name, reply } => reply.send(self.known(&name)).is_err(),
+            Request::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
+            Request::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
+            Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
+            Request::Workers { reply } => {
+                reply.send(world.workers().filter_map(|(id, _)| self.worker(world, id)).collect()).is_err()
+            }
+            Request::Replicas { reply } => reply.send(replicas(world)).is_err(),
+            Request::Events { filter, reply } => reply.send(self.events.page(&filter)).is_err(),
+            Request::Note { event, reply } => {
+                self.events.push(*event);
+                reply.send(()).is_err()
+            }
+            Request::AttachWorker { info, reply } => {
+                let ends = self.connections.attach_worker(info.id.clone());
+                self.feed(Event::WorkerAttached(*info));
+                reply.send(ends).is_err()
+            }
+            Request::AttachGateway { reply } => {
+                let (id, ends) = self.connections.attach_gateway();
+                self.feed(Event::GatewayAttached(id));
+                reply.send(ends).is_err()
+            }
+        };
+    }
+
+    fn known(&self, name: &DeploymentName) -> Option<Known> {
+        let world = self.brain.world();
+        let deployment = world.deployment(name)?.clone();
+        let status = report::status(world, name, (self.clock)());
+        Some(Known { deployment, rev: self.brain.rev_of(name).unwrap_or_default(), status })
+    }
+
+    fn scan(&self, scan: &Scan) -> Scanned {
+        let mut scanned = Scanned { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
+        let mut last = None;
+        for (looked, (name, _)) in self.brain.declared(scan.after.as_ref()).enumerate() {
+            if looked == STEP || scanned.found.len() == scan.limit {
+                scanned.next = last;
+                break;
+            }
+            last = Some(name.clone());
+            let Some(deployment) = self.brain.world().deployment(name) else { continue };
+            if scan.labels.iter().all(|(key, value)| deployment.labels.get(key) == Some(value)) {
+                scanned.found.extend(self.known(name));
+            }
+        }
+        scanned
+    }
+
+    fn worker(&self, world: &World, id: &WorkerId) -> Option<WorkerView> {
+        let seats = world.worker(id)?;
+        // A worker that is only known from records has not said what it is.
+        let info = seats.info.clone()?;
+        let reported = self.brain.reported_at(id);
+        let state = match seats.liveness {
+            Liveness::Alive if reported.is_some() => WorkerState::Ready,
+            Liveness::Alive | Liveness::Unseen => WorkerState::Joining,
+            Liveness::Lost { .. } => WorkerState::Lost,
+        };
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Some(WorkerView {
+            info,
+            state,
+            cordoned: seats.cordoned,
+            claimed: seats.used,
+            assigned: count(seats.assigned.len()),
+            ready: count(seats.assigned.keys().filter(|revision| seats.ready(revision)).count()),
+            reported,
+        })
+    }
+}
+
+fn replicas(world: &World) -> Vec<ReplicaView> {
+    let mut views = Vec::new();
+    for (id, seats) in world.workers() {
+        let revisions: BTreeSet<&RevisionId> = seats.assigned.keys().chain(seats.inventory.keys()).collect();
+        views.extend(revisions.into_iter().map(|revision| ReplicaView {
+            revision: revision.clone(),
+            worker: id.clone(),
+            residency: seats.inventory.get(revision).cloned(),
+            claim: seats.assigned.get(revision).map(|placed| placed.claim),
+        }));
+    }
+    views.sort_by(|a, b| (&a.revision, &a.worker).cmp(&(&b.revision, &b.worker)));
+    views
+}

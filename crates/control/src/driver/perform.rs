@@ -1,0 +1,105 @@
+//! Doing what the brain wants done.
+
+use std::sync::Arc;
+
+use berth_spec::event::Severity;
+
+use super::{Driver, connections::Woke, persist};
+use crate::controller::{Command, Effect, Event};
+
+impl Driver {
+    pub(super) fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Commit(commit) => {
+                    self.commit = Some(persist::store_plan(Arc::clone(&self.store), commit, self.key));
+                }
+                Effect::SendAssignment { worker, change, commands } => {
+                    for command in &commands {
+                        self.metrics.dispatched(command.kind);
+                        log_command(command, &worker, change.generation);
+                    }
+                    self.connections.send_assignment(&worker, change);
+                }
+                Effect::SendRoutes { to, change } => self.connections.send_routes(to, &change),
+                Effect::Emit(event) => {
+                    log_event(&event);
+                    self.events.push(event);
+                }
+                Effect::PersistMeasured(digest, size) => self.chores.measured(digest, size),
+                Effect::Touched(touched) => {
+                    // Nobody may be watching.
+                    let _watchers = self.outputs.touched.send(touched.into()).unwrap_or(0);
+                }
+                Effect::Readiness(readiness) => {
+                    self.outputs.readiness.send_replace(readiness);
+                }
+                Effect::Seen(rev) => {
+                    self.outputs.seen.send_replace(rev);
+                }
+                Effect::BecameReady { deployment, took } => {
+                    self.metrics.time_to_ready.observe(took.as_secs_f64());
+                    tracing::info!(
+                        event = "deployment_ready",
+                        deployment_id = %deployment,
+                        duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+                    );
+                }
+                Effect::Planned(tally) => {
+                    self.metrics.evicted(tally.evictions);
+                    tracing::debug!(
+                        event = "reconciliation_cycle_completed",
+                        considered = tally.considered,
+                        records = tally.records,
+                        routes = tally.routes,
+                        evictions = tally.evictions
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn connection(&mut self, woke: Woke) {
+        match woke {
+            Woke::WorkerRoom(id, connection, permit) => self.connections.worker_room(&id, connection, permit),
+            Woke::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
+            Woke::GatewayGone(id) => self.connections.gateway_gone(id),
+            Woke::WorkerGone(id, connection) => {
+                if self.connections.worker_gone(&id, connection) {
+                    let loaded = self.brain.world().worker(&id).map_or(0, |seats| seats.inventory.len());
+                    tracing::error!(event = "worker_marked_failed", worker_id = %id, loaded_models = loaded);
+                    self.feed(Event::WorkerDetached(id));
+                }
+            }
+        }
+    }
+}
+
+/// The log line of the registry's document for a command (§9.2).
+fn log_command(command: &Command, worker: &berth_spec::WorkerId, generation: berth_spec::Generation) {
+    tracing::info!(
+        event = "command_dispatched",
+        command_type = command.kind.as_str(),
+        deployment_id = %command.revision.deployment(),
+        worker_id = %worker,
+        correlation_id = format_args!("{worker}-{generation}"),
+        revision = %command.revision
+    );
+}
+
+/// Events for people appear in the log as well, under their own word.
+fn log_event(event: &berth_spec::Event) {
+    let deployment_id = event.deployment.as_ref().map(berth_spec::DeploymentName::as_str);
+    let worker_id = event.worker.as_ref().map(berth_spec::WorkerId::as_str);
+    match (event.severity, event.reason) {
+        (_, "Evicted") => {
+            tracing::warn!(event = "eviction_triggered", deployment_id, worker_id, reason = event.message);
+        }
+        (Severity::Normal, reason) => {
+            tracing::info!(event = "deployment_event", reason, deployment_id, worker_id, details = event.message);
+        }
+        (Severity::Warning, reason) => {
+            tracing::warn!(event = "deployment_event", reason, deployment_id, worker_id, details = event.message);
+        }
+    }
+}

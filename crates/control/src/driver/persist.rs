@@ -1,0 +1,259 @@
+//! Between the controller and the store: reading all of it, writing plans, and telling changes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_spec::{ByteSize, DeploymentName, Digest, Time, event::Severity};
+use futures::{FutureExt, future::BoxFuture};
+
+use crate::{
+    controller::{self, Controller, Declared, Event, Restored},
+    events::EventRing,
+    handle::Cordon,
+    store::{
+        Change, Commit, Compare, Entry, Op, Outcome, Page, Rev, Store, StoreError, Txn,
+        layout::{self, StoredDeployment},
+    },
+};
+
+/// Records in one transaction: the plan's key and the deployments that are compared leave room below the store's limit.
+const BATCH: usize = 60;
+
+/// The rev at which the plan's key was last written: what the next plan compares with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PlanKey(Rev);
+
+/// What became of storing a plan.
+pub(super) struct Stored {
+    pub(super) key: PlanKey,
+    /// Whether all of it was stored.
+    pub(super) result: Result<bool, StoreError>,
+    pub(super) took: Duration,
+}
+
+/// Reads everything, a page at a time.
+pub(super) async fn restore(
+    store: &dyn Store,
+    events: &mut EventRing,
+    now: Time,
+) -> Result<(Restored, PlanKey), StoreError> {
+    // The first rev is the one to watch from: what changes while the rest is read is told again.
+    let mut restored = Restored { rev: store.rev().await?, ..Restored::default() };
+    for entry in all(store, layout::DEPLOYMENTS).await? {
+        match StoredDeployment::read_deployment(&entry) {
+            Ok(deployment) => restored.deployments.push((deployment, entry.modified)),
+            Err(error) => unreadable(&error, events, now),
+        }
+    }
+    for entry in all(store, layout::RECORDS).await? {
+        match (layout::name_in(&entry.key, layout::RECORDS), layout::read_record(&entry)) {
+            (Some(name), Ok(record)) => restored.records.push((name, record)),
+            (_, Err(error)) => unreadable(&error, events, now),
+            (None, Ok(_)) => {}
+        }
+    }
+    for entry in all(store, layout::MEASURED).await? {
+        match layout::read_measured(&entry) {
+            Ok(measured) => restored.measured.push(measured),
+            Err(error) => unreadable(&error, events, now),
+        }
+    }
+    let cordoned = all(store, layout::WORKERS).await?;
+    restored.cordoned = cordoned.iter().filter_map(|entry| layout::worker_in(&entry.key)).collect();
+    let key = PlanKey(plan_rev(store).await?);
+    Ok((restored, key))
+}
+
+async fn all(store: &dyn Store, prefix: &str) -> Result<Vec<Entry>, StoreError> {
+    let mut entries = Vec::new();
+    let mut page = Page::default();
+    loop {
+        let listing = store.list(prefix, page).await?;
+        entries.extend(listing.entries);
+        match entries.last().filter(|_| listing.more) {
+            Some(last) => page = Page { after: Some(last.key.clone()), limit: 0 },
+            None => return Ok(entries),
+        }
+    }
+}
+
+async fn plan_rev(store: &dyn Store) -> Result<Rev, StoreError> {
+    Ok(store.get(layout::PLAN).await?.map_or(Rev::NONE, |entry| entry.modified))
+}
+
+/// One value that cannot be read does not keep the rest from being served.
+fn unreadable(error: &StoreError, events: &mut EventRing, now: Time) {
+    tracing::error!(%error, "a stored value is skipped");
+    events.push(berth_spec::Event {
+        at: now,
+        severity: Severity::Warning,
+        reason: "StoredValueUnreadable",
+        message: error.to_string(),
+        deployment: None,
+        worker: None,
+    });
+}
+
+/// What one commit of the store means for the controller.
+pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> Vec<Event> {
+    let mut changes = Vec::new();
+    let mut others = Vec::new();
+    for change in &commit.changes {
+        let key = change.key();
+        if let Some(name) = layout::name_in(key, layout::DEPLOYMENTS) {
+            match declared(name, change) {
+                Ok(declared) => changes.push(declared),
+                Err(error) => unreadable(&error, events, now),
+            }
+        } else if let Some(worker) = layout::worker_in(key) {
+            let cordon = match change {
+                Change::Put(_) => Cordon::Cordoned,
+                Change::Deleted { .. } => Cordon::Open,
+            };
+            others.push(Event::Cordon { worker, cordon });
+        }
+    }
+    // Also a commit that changes no deployment moves on what has been seen.
+    others.push(Event::Changed { rev: commit.rev, changes });
+    others
+}
+
+fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreError> {
+    match change {
+        Change::Deleted { .. } => Ok(Declared::Gone(name)),
+        Change::Put(entry) => {
+            let deployment = StoredDeployment::read_deployment(entry)?;
+            Ok(Declared::Set { deployment, rev: entry.modified })
+        }
+    }
+}
+
+/// What differs between what the brain knows and what the store holds.
+pub(super) fn difference(brain: &Controller, restored: Restored) -> Event {
+    let there: BTreeSet<DeploymentName> =
+        restored.deployments.iter().map(|(deployment, _)| deployment.name.clone()).collect();
+    let gone = brain.declared(None).map(|(name, _)| name).filter(|name| !there.contains(*name));
+    let mut changes: Vec<Declared> = gone.cloned().map(Declared::Gone).collect();
+    changes.extend(restored.deployments.into_iter().filter_map(|(deployment, rev)| {
+        (brain.rev_of(&deployment.name) != Some(rev)).then_some(Declared::Set { deployment, rev })
+    }));
+    Event::Changed { rev: restored.rev, changes }
+}
+
+/// Stores a plan: each transaction compares the plan's key, so that a second controller would be noticed, and each
+/// deployment that it forgets, so that one that was declared again stays.
+pub(super) fn store_plan(
+    store: Arc<dyn Store>,
+    commit: controller::Commit,
+    key: PlanKey,
+) -> BoxFuture<'static, Stored> {
+    async move {
+        let began = Instant::now();
+        let mut key = key;
+        let result = write_plan(&*store, &commit, &mut key).await;
+        if !matches!(result, Ok(true))
+            && let Ok(rev) = plan_rev(&*store).await
+        {
+            key = PlanKey(rev);
+        }
+        Stored { key, result, took: began.elapsed() }
+    }
+    .boxed()
+}
+
+async fn write_plan(store: &dyn Store, commit: &controller::Commit, key: &mut PlanKey) -> Result<bool, StoreError> {
+    let records = commit.records.iter().map(|(name, record)| {
+        let key = layout::record_key(name);
+        let op = match record {
+            Some(record) => Op::Put { key, value: layout::record_bytes(record) },
+            None => Op::Delete { key },
+        };
+        (None, op)
+    });
+    let forgets = commit.forget.iter().map(|(name, rev)| {
+        let key = layout::deployment_key(name);
+        (Some(Compare { key: key.clone(), modified: *rev }), Op::Delete { key })
+    });
+    // What is forgotten goes first: if it was declared again, nothing of the plan has been stored yet.
+    let writes: Vec<(Option<Compare>, Op)> = forgets.chain(records).collect();
+    for batch in batches(&writes) {
+        let mut txn = Txn {
+            compare: vec![Compare { key: layout::PLAN.to_owned(), modified: key.0 }],
+            ops: vec![Op::Put { key: layout::PLAN.to_owned(), value: layout::plan_bytes(commit.generation) }],
+        };
+        txn.compare.extend(batch.iter().filter_map(|(compare, _)| compare.clone()));
+        txn.ops.extend(batch.iter().map(|(_, op)| op.clone()));
+        match store.commit(txn).await? {
+            Outcome::Committed(rev) => *key = PlanKey(rev),
+            Outcome::Conflict => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Cuts writes so that each part is within the store's limits. One record is a few KiB: [`BATCH`] of them are far below
+/// the limit on bytes unless records grow a lot, which is measured here.
+fn batches(writes: &[(Option<Compare>, Op)]) -> Vec<&[(Option<Compare>, Op)]> {
+    let mut parts = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, (_, op)) in writes.iter().enumerate() {
+        let size = op.key().len() + if let Op::Put { value, .. } = op { value.len() } else { 0 };
+        if index > start && (index - start >= BATCH || bytes + size > crate::store::MAX_BYTES / 2) {
+            parts.push(&writes[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += size;
+    }
+    if start < writes.len() {
+        parts.push(&writes[start..]);
+    }
+    parts
+}
+
+/// Writes that nobody waits for: measured sizes. The latest of each artifact wins.
+pub(super) struct Chores {
+    store: Arc<dyn Store>,
+    waiting: BTreeMap<Digest, ByteSize>,
+    running: Option<BoxFuture<'static, ()>>,
+}
+
+impl Chores {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, waiting: BTreeMap::new(), running: None }
+    }
+
+    pub(super) fn measured(&mut self, digest: Digest, size: ByteSize) {
+        self.waiting.insert(digest, size);
+    }
+
+    /// Goes on with them; ready when a write is done, never while there is nothing to do.
+    pub(super) async fn run(&mut self) {
+        if self.running.is_none() {
+            let mut ops = Vec::new();
+            while ops.len() < BATCH
+                && let Some((digest, size)) = self.waiting.pop_first()
+            {
+                ops.push(Op::Put { key: layout::measured_key(&digest), value: layout::measured_bytes(size) });
+            }
+            if ops.is_empty() {
+                return std::future::pending().await;
+            }
+            let store = Arc::clone(&self.store);
+            self.running = Some(
+                async move {
+                    if let Err(error) = store.commit(Txn { compare: Vec::new(), ops }).await {
+                        tracing::warn!(%error, "measured sizes are not stored: they will be measured again");
+                    }
+                }
+                .boxed(),
+            );
+        }
+        if let Some(running) = &mut self.running {
+            running.await;
+        }
+        self.running = None;
+    }
+}

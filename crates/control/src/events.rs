@@ -1,0 +1,95 @@
+//! What happened lately, for people: a bounded ring in memory.
+
+use std::collections::VecDeque;
+
+use berth_spec::{DeploymentName, Event};
+
+/// Events that are kept. Halved, a burst of evictions hides last night's failure; doubled, it costs some 500 KiB more.
+const KEPT: usize = 4_096;
+
+/// Which events to give.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Only those about this deployment.
+    pub deployment: Option<DeploymentName>,
+    /// Only those after this number: what the previous page said.
+    pub after: u64,
+    /// At most so many, the newest; 0 means all that are kept.
+    pub limit: usize,
+}
+
+/// Some events, oldest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EventPage {
+    /// The events with their numbers.
+    pub events: Vec<(u64, Event)>,
+    /// The number of the last event there is: where to go on.
+    pub last: u64,
+}
+
+/// The ring.
+#[derive(Debug, Default)]
+pub(crate) struct EventRing {
+    events: VecDeque<Event>,
+    /// The number of the newest event; the first one has 1.
+    last: u64,
+}
+
+impl EventRing {
+    pub(crate) fn push(&mut self, event: Event) {
+        if self.events.len() == KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+        self.last += 1;
+    }
+
+    pub(crate) fn page(&self, filter: &EventFilter) -> EventPage {
+        let limit = if filter.limit == 0 { KEPT } else { filter.limit };
+        let about =
+            |event: &Event| filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name));
+        let numbers = (1..=self.last).rev();
+        let mut events: Vec<(u64, Event)> = numbers
+            .zip(self.events.iter().rev())
+            .take_while(|(number, _)| *number > filter.after)
+            .filter(|(_, event)| about(event))
+            .take(limit)
+            .map(|(number, event)| (number, event.clone()))
+            .collect();
+        events.reverse();
+        EventPage { events, last: self.last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::{Time, event::Severity};
+
+    use super::*;
+
+    fn event(deployment: &str, at: u64) -> Event {
+        Event {
+            at: Time(at),
+            severity: Severity::Normal,
+            reason: "Placed",
+            message: String::new(),
+            deployment: DeploymentName::new(deployment).ok(),
+            worker: None,
+        }
+    }
+
+    #[test]
+    fn the_ring_keeps_the_newest_and_numbers_go_on() {
+        let mut ring = EventRing::default();
+        for at in 0..KEPT as u64 + 10 {
+            ring.push(event(if at % 2 == 0 { "even" } else { "odd" }, at));
+        }
+        let all = ring.page(&EventFilter::default());
+        assert_eq!((all.events.len(), all.events[0].0, all.last), (KEPT, 11, KEPT as u64 + 10));
+        let odd = EventFilter { deployment: DeploymentName::new("odd").ok(), after: 0, limit: 3 };
+        let times: Vec<u64> = ring.page(&odd).events.iter().map(|(_, event)| event.at.0).collect();
+        assert_eq!(times, [4101, 4103, 4105]);
+        let none = EventFilter { after: all.last, ..EventFilter::default() };
+        assert!(ring.page(&none).events.is_empty());
+    }
+}

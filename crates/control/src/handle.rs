@@ -1,0 +1,182 @@
+//! The way in: everything that the rest of the process may ask of the control plane.
+//!
+//! Writes go to the store from the caller's own task (see [`declare`]) and come back to the driver as changes, so the
+//! store stays the only truth and a burst of writes never queues in the driver. Questions go to the driver over a
+//! bounded channel and cost it no more than what they return. A write returns once the driver has seen it: who asks
+//! next reads his own write.
+
+mod declare;
+mod error;
+mod queries;
+pub(crate) mod view;
+mod watching;
+
+use std::{sync::Arc, time::Duration};
+
+use berth_plan::{preview::Preview, report::Explanation};
+use berth_spec::{
+    AssignmentChange, DeploymentName, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    routes::Readiness,
+};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::{
+    driver::Touched,
+    events::{EventFilter, EventPage},
+    resolve::Resolver,
+    store::{Rev, Store},
+};
+
+pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, DeleteRequest, Deleted, Ownership};
+pub use error::Error;
+pub use queries::PreviewRequest;
+pub use view::{
+    AliasView, DeploymentPage, DeploymentView, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
+};
+pub use watching::{WatchEvent, WatchRequest, WatchStream};
+
+/// How long a question may wait for a place in the driver's queue, and for its answer. The driver answers in
+/// microseconds and plans for milliseconds: who waits for this long meets a fault, not a queue.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a write waits until the driver has seen it. After that it returns all the same: it is durable.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// The worker's end of its connection to the controller.
+pub type WorkerEnds = (mpsc::Sender<InventoryChange>, mpsc::Receiver<AssignmentChange>);
+
+/// The gateway's end of its connection to the controller.
+pub type GatewayEnds = (mpsc::Sender<GatewayEvent>, mpsc::Receiver<RouteChange>);
+
+/// Access to the control plane. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) touched: broadcast::WeakSender<Touched>,
+    pub(crate) seen: watch::Receiver<Rev>,
+    pub(crate) readiness: watch::Receiver<Readiness>,
+    pub(crate) clock: crate::driver::Clock,
+}
+
+/// A question to the driver.
+pub(crate) enum Request {
+    Scan { scan: view::Scan, reply: oneshot::Sender<view::Scanned> },
+    Status { name: DeploymentName, reply: oneshot::Sender<Option<view::Known>> },
+    Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
+    Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
+    Workers { reply: oneshot::Sender<Vec<WorkerView>> },
+    Replicas { reply: oneshot::Sender<Vec<ReplicaView>> },
+    Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
+    Note { event: Box<berth_spec::Event>, reply: oneshot::Sender<()> },
+    AttachWorker { info: Box<WorkerInfo>, reply: oneshot::Sender<WorkerEnds> },
+    AttachGateway { reply: oneshot::Sender<GatewayEnds> },
+}
+
+impl Handle {
+    /// Connects a worker. It is lost when the receiver of assignments is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when the control plane is stopping.
+    pub async fn attach_worker(&self, info: WorkerInfo) -> Result<WorkerEnds, Error> {
+        self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await
+    }
+
+    /// Connects a gateway. The first thing it receives is every route.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when the control plane is stopping.
+    pub async fn attach_gateway(&self) -> Result<GatewayEnds, Error> {
+        self.ask(|reply| Request::AttachGateway { reply }).await
+    }
+
+    /// Every worker that is attached or still remembered, by name.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        self.ask(|reply| Request::Workers { reply }).await
+    }
+
+    /// Every replica that is assigned or held, by revision and worker.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn replicas(&self) -> Result<Vec<ReplicaView>, Error> {
+        self.ask(|reply| Request::Replicas { reply }).await
+    }
+
+    /// Why a deployment is where it is, or why it is nowhere.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Stopped`], [`Error::Busy`].
+    pub async fn explain(&self, name: &DeploymentName) -> Result<Explanation, Error> {
+        let found = self.ask(|reply| Request::Explain { name: name.clone(), reply }).await?;
+        found.ok_or_else(|| Error::NotFound(name.clone()))
+    }
+
+    /// Recent events, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn events(&self, filter: EventFilter) -> Result<EventPage, Error> {
+        self.ask(|reply| Request::Events { filter, reply }).await
+    }
+
+    /// Adds an event to those that people can list: for sources.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn note(&self, event: berth_spec::Event) -> Result<(), Error> {
+        self.ask(|reply| Request::Note { event: Box::new(event), reply }).await
+    }
+
+    /// Whether everything that should be resident answers; changes can be awaited.
+    #[must_use]
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.clone()
+    }
+
+    /// Keeps new replicas off a worker, or lets them in again. Survives a restart.
+    ///
+    /// # Errors
+    /// [`Error::NoWorker`] if no such worker is attached; [`Error::Store`].
+    pub async fn cordon(&self, worker: &WorkerId, cordon: Cordon) -> Result<(), Error> {
+        if !self.workers().await?.iter().any(|known| known.info.id == *worker) {
+            return Err(Error::NoWorker(worker.clone()));
+        }
+        self.write_cordon(worker, cordon).await
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        match self.requests.send_timeout(request(reply), PATIENCE).await {
+            Ok(()) => {}
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(Error::Busy { retry_in: PATIENCE }),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return Err(Error::Stopped),
+        }
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(answer) => answer.map_err(|_| Error::Stopped),
+            Err(_) => Err(Error::Busy { retry_in: PATIENCE }),
+        }
+    }
+
+    /// Waits until the driver has seen `rev`, or gives up waiting.
+    async fn until_seen(&self, rev: Rev) {
+        let mut seen = self.seen.clone();
+        let wait = tokio::time::timeout(SEEN_WITHIN, seen.wait_for(|seen| *seen >= rev)).await;
+        if !matches!(wait, Ok(Ok(_))) {
+            tracing::debug!(rev = rev.0, "a write returns before the driver has seen it");
+        }
+    }
+}
+
+/// Whether a worker takes new replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cordon {
+    /// It takes no new ones.
+    Cordoned,
+    /// It takes new ones.
+    Open,
+}

@@ -1,0 +1,356 @@
+//! Declaring and deleting deployments: optimistic writes to the store.
+//!
+//! ```text
+//! read what is there → decide (pure) → nothing to write: Unchanged
+//!      ▲                            └→ compare-and-set ──ok──▶ wait until the driver has seen it
+//!      └──────somebody was faster───────────┘
+//! ```
+//! The generation counts changes of the spec; labels and the text of a manifest may change without it. A deployment
+//! belongs to the source that declared it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use berth_spec::{Deployment, DeploymentName, Generation, Origin, Time, manifest::ManifestDeployment};
+use futures::{FutureExt, StreamExt, stream};
+
+use super::{Error, Handle};
+use crate::{
+    resolve::Resolution,
+    store::{
+        Compare, Entry, MAX_BYTES, Op, Outcome, Rev, Txn,
+        layout::{self, StoredDeployment},
+    },
+};
+
+/// How often a write is tried again when somebody else was faster. Each failure means that somebody else succeeded.
+const ATTEMPTS: usize = 8;
+
+/// Deployments in one transaction of [`Handle::apply_all`]: below the store's limit on operations.
+const BATCH: usize = 100;
+
+/// Existing deployments that are read at once for a batch.
+const READS: usize = 16;
+
+/// A deployment to be declared.
+#[derive(Debug, Clone)]
+pub struct ApplyRequest {
+    /// The checked manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
+    pub manifest: ManifestDeployment,
+    /// Who declares it.
+    pub origin: Origin,
+    /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
+    pub expect: Option<Rev>,
+    /// Whether to do it.
+    pub mode: ApplyMode,
+    /// What to do about one that another source declared.
+    pub ownership: Ownership,
+}
+
+impl ApplyRequest {
+    /// Declares it, if nobody else owns it.
+    #[must_use]
+    pub fn new(manifest: ManifestDeployment, origin: Origin) -> Self {
+        Self { manifest, origin, expect: None, mode: ApplyMode::Commit, ownership: Ownership::Respect }
+    }
+}
+
+/// Whether to do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyMode {
+    /// Do it.
+    Commit,
+    /// Only say what would be done.
+    DryRun,
+}
+
+/// What to do about a deployment that another source declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// Refuse.
+    Respect,
+    /// Take it over.
+    TakeOver,
+}
+
+/// What applying did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// Which deployment.
+    pub name: DeploymentName,
+    /// What was done (or would be, in a dry run).
+    pub outcome: ApplyOutcome,
+    /// The generation that it has now.
+    pub generation: Generation,
+    /// The resource version that it has now; of a dry run, the one that it had.
+    pub rev: Rev,
+    /// What the author should know, e.g. that a local artifact is not there yet.
+    pub warnings: Vec<String>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyOutcome {
+    /// It is new.
+    Created,
+    /// It was changed.
+    Configured,
+    /// It was the same already; nothing was written.
+    Unchanged,
+}
+
+impl ApplyOutcome {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Configured => "configured",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// A deployment to be deleted.
+#[derive(Debug, Clone)]
+pub struct DeleteRequest {
+    /// Who asks.
+    pub origin: Origin,
+    /// Only if the stored one still has this resource version.
+    pub expect: Option<Rev>,
+    /// What to do about one that another source declared.
+    pub ownership: Ownership,
+}
+
+/// A deletion was accepted: replicas drain, then the deployment is forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deleted {
+    /// Which deployment.
+    pub name: DeploymentName,
+    /// The resource version of the deletion.
+    pub rev: Rev,
+}
+
+/// What is stored now.
+struct Existing {
+    stored: StoredDeployment,
+    deployment: Arc<Deployment>,
+    rev: Rev,
+}
+
+/// What applying comes to.
+struct Decision {
+    applied: Applied,
+    /// What to write; `None`: nothing.
+    write: Option<(Compare, Op)>,
+    deployment: Arc<Deployment>,
+}
+
+impl Handle {
+    /// Declares a deployment, or changes it.
+    ///
+    /// # Errors
+    /// [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
+    pub async fn apply(&self, request: ApplyRequest) -> Result<Applied, Error> {
+        let resolution = self.resolver.resolve(&request.manifest.spec.model).await;
+        for _ in 0..ATTEMPTS {
+            let Decision { mut applied, write, .. } = self.decide(&request, &resolution).await?;
+            let Some((compare, op)) = write else { return Ok(applied) };
+            let txn = Txn { compare: vec![compare], ops: vec![op] };
+            if let Outcome::Committed(rev) = self.store.commit(txn).await? {
+                applied.rev = rev;
+                self.until_seen(rev).await;
+                return Ok(applied);
+            }
+        }
+        Err(Error::Contended(request.manifest.name))
+    }
+
+    /// Declares many, in as few transactions as may be. Each succeeds or fails by itself; results are in the order of
+    /// the requests.
+    pub async fn apply_all(&self, requests: Vec<ApplyRequest>) -> Vec<Result<Applied, Error>> {
+        let mut results = Vec::with_capacity(requests.len());
+        let mut last = Rev::NONE;
+        let mut rest = requests.as_slice();
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(batch_length(rest));
+            rest = later;
+            match self.apply_batch(batch).await {
+                Some(batch) => {
+                    last = batch.iter().flatten().map(|applied| applied.rev).max().unwrap_or(last).max(last);
+                    results.extend(batch);
+                }
+                // Somebody was faster on one of them, or two are the same: one by one.
+                None => {
+                    for request in batch {
+                        results.push(self.apply(request.clone()).await);
+                    }
+                }
+            }
+        }
+        self.until_seen(last).await;
+        results
+    }
+
+    /// Asks for a deployment to go. Asking again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
+    pub async fn delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
+        for _ in 0..ATTEMPTS {
+            let existing = self.existing(name).await?.ok_or_else(|| Error::NotFound(name.clone()))?;
+            check_owner(name, &existing.deployment.origin, &request.origin, request.ownership)?;
+            check_expected(name, request.expect, existing.rev)?;
+            if existing.deployment.deleting {
+                return Ok(Deleted { name: name.clone(), rev: existing.rev });
+            }
+            let mut stored = existing.stored;
+            stored.deleting = true;
+            let key = layout::deployment_key(name);
+            let txn = Txn {
+                compare: vec![Compare { key: key.clone(), modified: existing.rev }],
+                ops: vec![Op::Put { key, value: stored.bytes() }],
+            };
+            if let Outcome::Committed(rev) = self.store.commit(txn).await? {
+                self.until_seen(rev).await;
+                return Ok(Deleted { name: name.clone(), rev });
+            }
+        }
+        Err(Error::Contended(name.clone()))
+    }
+
+    /// The deployment that applying this would make.
+    pub(super) async fn would_be(&self, request: ApplyRequest) -> Result<Arc<Deployment>, Error> {
+        Ok(self.resolve_and_decide(&request).await?.deployment)
+    }
+
+    async fn resolve_and_decide(&self, request: &ApplyRequest) -> Result<Decision, Error> {
+        let resolution = self.resolver.resolve(&request.manifest.spec.model).await;
+        self.decide(request, &resolution).await
+    }
+
+    async fn decide(&self, request: &ApplyRequest, resolution: &Resolution) -> Result<Decision, Error> {
+        let existing = self.existing(&request.manifest.name).await?;
+        decide(request, resolution, existing, (self.clock)())
+    }
+
+    async fn existing(&self, name: &DeploymentName) -> Result<Option<Existing>, Error> {
+        let entry = self.store.get(&layout::deployment_key(name)).await?;
+        Ok(entry.as_ref().map(Existing::read).transpose()?)
+    }
+
+    /// `None`: the batch did not go through as one.
+    async fn apply_batch(&self, batch: &[ApplyRequest]) -> Option<Vec<Result<Applied, Error>>> {
+        let names: BTreeSet<_> = batch.iter().map(|request| &request.manifest.name).collect();
+        if names.len() < batch.len() {
+            return None;
+        }
+        let deciding: Vec<_> = batch.iter().map(|request| self.resolve_and_decide(request).boxed()).collect();
+        let decisions: Vec<Result<Decision, Error>> = stream::iter(deciding).buffered(READS).collect().await;
+        let mut txn = Txn::default();
+        for (compare, op) in decisions.iter().flatten().filter_map(|decision| decision.write.clone()) {
+            txn.compare.push(compare);
+            txn.ops.push(op);
+        }
+        let rev = if txn.ops.is_empty() {
+            Rev::NONE
+        } else {
+            match self.store.commit(txn).await {
+                Ok(Outcome::Committed(rev)) => rev,
+                Ok(Outcome::Conflict) | Err(_) => return None,
+            }
+        };
+        let finish = |decision: Decision| {
+            let rev = if decision.write.is_some() { rev } else { decision.applied.rev };
+            Applied { rev, ..decision.applied }
+        };
+        Some(decisions.into_iter().map(|decision| decision.map(finish)).collect())
+    }
+}
+
+/// How many of the requests go into the next transaction: at least one, and few enough to be below its limits.
+fn batch_length(requests: &[ApplyRequest]) -> usize {
+    let mut bytes = 0;
+    let fits = |request: &&ApplyRequest| {
+        // Key, version and what else is stored beside the manifest come to less than this.
+        bytes += request.manifest.raw.to_string().len() + 1_024;
+        bytes < MAX_BYTES
+    };
+    requests.iter().take(BATCH).take_while(fits).count().max(1)
+}
+
+impl Existing {
+    fn read(entry: &Entry) -> Result<Self, Error> {
+        let stored = StoredDeployment::read(entry)?;
+        let deployment = StoredDeployment::read_deployment(entry)?;
+        Ok(Self { stored, deployment, rev: entry.modified })
+    }
+}
+
+fn decide(
+    request: &ApplyRequest,
+    resolution: &Resolution,
+    existing: Option<Existing>,
+    now: Time,
+) -> Result<Decision, Error> {
+    let manifest = &request.manifest;
+    let found = existing.as_ref().map_or(Rev::NONE, |existing| existing.rev);
+    check_expected(&manifest.name, request.expect.or_else(|| expected_in(manifest)), found)?;
+    let mut deployment = Deployment {
+        name: manifest.name.clone(),
+        generation: Generation::default().next(),
+        labels: manifest.labels.clone(),
+        origin: request.origin.clone(),
+        created: now,
+        deleting: false,
+        spec: manifest.spec.clone(),
+        digest: resolution.digest(),
+    };
+    let mut outcome = ApplyOutcome::Created;
+    if let Some(Existing { stored, deployment: before, .. }) = &existing {
+        check_owner(&manifest.name, &before.origin, &request.origin, request.ownership)?;
+        if matches!(resolution, Resolution::Missing { .. }) && before.spec.model.uri == manifest.spec.model.uri {
+            // The file is away for a moment, not another file.
+            deployment.digest = before.digest;
+        }
+        let same_spec = before.spec == deployment.spec && before.digest == deployment.digest && !before.deleting;
+        deployment.generation = if same_spec { before.generation } else { before.generation.next() };
+        deployment.created = before.created;
+        let same_text = stored.manifest == manifest.raw && stored.base == manifest.base;
+        let same = same_spec && same_text && before.origin == deployment.origin;
+        outcome = if same { ApplyOutcome::Unchanged } else { ApplyOutcome::Configured };
+    }
+    let key = layout::deployment_key(&manifest.name);
+    let wanted = outcome != ApplyOutcome::Unchanged && request.mode == ApplyMode::Commit;
+    let write = wanted.then(|| {
+        let stored = StoredDeployment::of(&deployment, manifest.raw.clone(), manifest.base.clone());
+        (Compare { key: key.clone(), modified: found }, Op::Put { key, value: stored.bytes() })
+    });
+    let applied = Applied {
+        name: manifest.name.clone(),
+        outcome,
+        generation: deployment.generation,
+        rev: found,
+        warnings: resolution.warning().into_iter().collect(),
+    };
+    Ok(Decision { applied, write, deployment: Arc::new(deployment) })
+}
+
+/// The resource version that the manifest itself names.
+fn expected_in(manifest: &ManifestDeployment) -> Option<Rev> {
+    // The manifest's reader lets any text through; one that is no number equals no version.
+    manifest.resource_version.as_ref().map(|text| text.parse().map_or(Rev(u64::MAX), Rev))
+}
+
+fn check_owner(name: &DeploymentName, owner: &Origin, by: &Origin, ownership: Ownership) -> Result<(), Error> {
+    if owner == by || ownership == Ownership::TakeOver {
+        return Ok(());
+    }
+    Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: by.clone() })
+}
+
+fn check_expected(name: &DeploymentName, expect: Option<Rev>, found: Rev) -> Result<(), Error> {
+    match expect {
+        Some(expected) if expected != found => Err(Error::Stale { name: name.clone(), expected, found }),
+        _ => Ok(()),
+    }
+}

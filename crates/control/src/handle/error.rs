@@ -1,0 +1,100 @@
+//! Why the control plane did not do it.
+
+use std::time::Duration;
+
+use berth_spec::{Class, DeploymentName, Origin, WorkerId};
+
+use crate::store::{Rev, StoreError};
+
+/// Why the control plane did not do it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// There is no such deployment.
+    #[error("there is no deployment {0:?}: `berth get deployments` lists them")]
+    NotFound(DeploymentName),
+    /// There is no such worker.
+    #[error("there is no worker {0:?}: `berth get workers` lists them")]
+    NoWorker(WorkerId),
+    /// Another source declared it.
+    #[error(
+        "deployment {name:?} belongs to {}, not to {}: change it there, or take it over with --force",
+        owner_text(owner),
+        owner_text(by)
+    )]
+    Owned {
+        /// Which deployment.
+        name: DeploymentName,
+        /// Who declared it.
+        owner: Origin,
+        /// Who wanted to change it.
+        by: Origin,
+    },
+    /// Somebody changed it since the caller read it.
+    #[error(
+        "deployment {name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat the change"
+    )]
+    Stale {
+        /// Which deployment.
+        name: DeploymentName,
+        /// What the caller had read.
+        expected: Rev,
+        /// What is there; [`Rev::NONE`]: nothing.
+        found: Rev,
+    },
+    /// Others changed it again and again while this was tried.
+    #[error("deployment {0:?} is being changed by others all the time: try again")]
+    Contended(DeploymentName),
+    /// A watch did not keep up.
+    #[error("the watch fell behind: list again and watch from there")]
+    Lagged,
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The driver did not answer in time.
+    #[error("the control plane is busy: try again in {} s", retry_in.as_secs())]
+    Busy {
+        /// A guess of when it is worth trying again.
+        retry_in: Duration,
+    },
+    /// The control plane is stopping.
+    #[error("the control plane is stopping")]
+    Stopped,
+}
+
+impl Error {
+    /// What it means for whoever gets it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::NotFound(_) | Self::NoWorker(_) => Class::NotFound,
+            Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
+            Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
+            Self::Store(error) => error.class(),
+            Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
+            Self::Stopped => Class::Waiting { retry_in: Duration::from_secs(1) },
+        }
+    }
+
+    /// One word for machines.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) | Self::NoWorker(_) => "NotFound",
+            Self::Owned { .. } => "OwnedElsewhere",
+            Self::Stale { .. } => "ResourceVersionChanged",
+            Self::Contended(_) => "Contended",
+            Self::Lagged => "WatchExpired",
+            Self::Store(StoreError::Compacted { .. }) => "WatchExpired",
+            Self::Store(_) => "StoreFailed",
+            Self::Busy { .. } => "Busy",
+            Self::Stopped => "ShuttingDown",
+        }
+    }
+}
+
+fn owner_text(origin: &Origin) -> String {
+    match origin {
+        Origin::Api => "the API".to_owned(),
+        Origin::Directory(folder) => format!("the folder {folder}"),
+    }
+}

@@ -1,0 +1,214 @@
+//! Reading deployments: the driver says what it knows, the store adds the manifest as the user wrote it.
+
+use std::collections::BTreeMap;
+
+use berth_plan::preview::{Change, Preview};
+use berth_spec::{Deployment, DeploymentName, Origin, RevisionId, Time, WorkerId};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::{
+    Cordon, Error, Handle, Request,
+    view::{AliasView, DeploymentPage, DeploymentView, Known, ListRequest, RevisionView, Scan},
+};
+use crate::store::{
+    Op, Rev, Txn,
+    layout::{self, StoredDeployment},
+};
+
+/// The most deployments in one page.
+const MAX_PAGE: usize = 500;
+
+/// Manifests that are read from the store at once. More does not help: they are reads of one file.
+const READS: usize = 16;
+
+/// Something that might be changed: what would follow from it?
+#[derive(Debug, Clone)]
+pub enum PreviewRequest {
+    /// It would be applied.
+    Apply(Box<super::ApplyRequest>),
+    /// It would be deleted.
+    Delete(DeploymentName),
+}
+
+impl Handle {
+    /// One deployment.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Store`].
+    pub async fn get(&self, name: &DeploymentName) -> Result<DeploymentView, Error> {
+        let entry = self.store.get(&layout::deployment_key(name)).await?;
+        let entry = entry.ok_or_else(|| Error::NotFound(name.clone()))?;
+        let known = self.ask(|reply| Request::Status { name: name.clone(), reply }).await?;
+        let stored = StoredDeployment::read(&entry)?;
+        let status = known.as_ref().and_then(|known| known.status.clone());
+        let deployment = match known.filter(|known| known.rev == entry.modified) {
+            Some(known) => known.deployment,
+            None => StoredDeployment::read_deployment(&entry)?,
+        };
+        Ok(DeploymentView { deployment, manifest: stored.manifest, rev: entry.modified, status })
+    }
+
+    /// Deployments by name, a page at a time.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::Stopped`], [`Error::Busy`].
+    pub async fn list(&self, request: ListRequest) -> Result<DeploymentPage, Error> {
+        let page = self.page(request).await?;
+        let items: Vec<Option<DeploymentView>> =
+            stream::iter(page.items).map(|known| self.with_manifest(known)).buffered(READS).try_collect().await?;
+        Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next: page.next, rev: page.rev })
+    }
+
+    /// The revisions of deployments: those wanted, and those with replicas.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn revisions(&self, request: ListRequest) -> Result<DeploymentPage<RevisionView>, Error> {
+        let page = self.page(request).await?;
+        let items = page.items.iter().flat_map(revisions_of).collect();
+        Ok(DeploymentPage { items, next: page.next, rev: page.rev })
+    }
+
+    /// Names and the revisions that share their traffic.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn aliases(&self, request: ListRequest) -> Result<DeploymentPage<AliasView>, Error> {
+        let page = self.page(request).await?;
+        let alias = |known: &Known| AliasView {
+            name: known.deployment.name.clone(),
+            targets: known.status.iter().filter_map(|status| Some((status.serving.clone()?, 100))).collect(),
+        };
+        Ok(DeploymentPage { items: page.items.iter().map(alias).collect(), next: page.next, rev: page.rev })
+    }
+
+    /// What would change: loads, evictions, memory before and after. Changes nothing.
+    ///
+    /// # Errors
+    /// What applying would say; [`Error::Stopped`], [`Error::Busy`].
+    pub async fn preview(&self, requests: Vec<PreviewRequest>) -> Result<Preview, Error> {
+        let mut changes = Vec::with_capacity(requests.len());
+        for request in requests {
+            changes.push(match request {
+                PreviewRequest::Apply(request) => Change::Apply(self.would_be(*request).await?),
+                PreviewRequest::Delete(name) => Change::Delete(name),
+            });
+        }
+        self.ask(|reply| Request::Preview { changes, reply }).await
+    }
+
+    /// A page of what the driver knows; labels are matched a bounded number of deployments at a time.
+    async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
+        let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
+        let mut page = DeploymentPage { items: Vec::new(), next: request.after, rev: Rev::NONE };
+        loop {
+            let scan =
+                Scan { labels: request.labels.clone(), after: page.next.take(), limit: limit - page.items.len() };
+            let scanned = self.ask(|reply| Request::Scan { scan, reply }).await?;
+            if page.rev == Rev::NONE {
+                page.rev = scanned.rev;
+            }
+            page.items.extend(scanned.found);
+            page.next = scanned.next;
+            if page.next.is_none() || page.items.len() >= limit {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Names alone, a page at a time.
+    pub(super) async fn names(&self, request: ListRequest) -> Result<DeploymentPage<DeploymentName>, Error> {
+        let page = self.page(request).await?;
+        let items = page.items.into_iter().map(|known| known.deployment.name.clone()).collect();
+        Ok(DeploymentPage { items, next: page.next, rev: page.rev })
+    }
+
+    /// The names of what a source declared, a page at a time; what is being deleted is left out.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub(crate) async fn declared_by(
+        &self,
+        origin: &Origin,
+        request: ListRequest,
+    ) -> Result<DeploymentPage<DeploymentName>, Error> {
+        let page = self.page(request).await?;
+        let own = page.items.into_iter().filter(|known| known.deployment.origin == *origin);
+        let items = own.filter(|known| !known.deployment.deleting).map(|known| known.deployment.name.clone());
+        Ok(DeploymentPage { items: items.collect(), next: page.next, rev: page.rev })
+    }
+
+    /// What time it is.
+    pub(crate) fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    pub(super) async fn known(&self, name: &DeploymentName) -> Result<Option<Known>, Error> {
+        self.ask(|reply| Request::Status { name: name.clone(), reply }).await
+    }
+
+    /// Adds the manifest; `None` if the deployment has gone meanwhile.
+    pub(super) async fn with_manifest(&self, known: Known) -> Result<Option<DeploymentView>, Error> {
+        let Some(entry) = self.store.get(&layout::deployment_key(&known.deployment.name)).await? else {
+            return Ok(None);
+        };
+        let manifest = StoredDeployment::read(&entry)?.manifest;
+        Ok(Some(DeploymentView { deployment: known.deployment, manifest, rev: known.rev, status: known.status }))
+    }
+
+    pub(super) async fn write_cordon(&self, worker: &WorkerId, cordon: Cordon) -> Result<(), Error> {
+        let key = layout::worker_key(worker);
+        let op = match cordon {
+            Cordon::Cordoned => Op::Put { key, value: layout::cordon_bytes() },
+            Cordon::Open => Op::Delete { key },
+        };
+        if let crate::store::Outcome::Committed(rev) =
+            self.store.commit(Txn { compare: Vec::new(), ops: vec![op] }).await?
+        {
+            self.until_seen(rev).await;
+        }
+        Ok(())
+    }
+}
+
+fn revisions_of(known: &Known) -> Vec<RevisionView> {
+    let wanted = wanted_revision(&known.deployment);
+    let mut rows: BTreeMap<RevisionId, RevisionView> = BTreeMap::new();
+    let blank = |id: &RevisionId| RevisionView {
+        id: id.clone(),
+        version: None,
+        uri: None,
+        digest: None,
+        wanted: false,
+        serving: false,
+        replicas: 0,
+        ready: 0,
+    };
+    if let Some(status) = &known.status {
+        for id in status.serving.iter() {
+            rows.entry(id.clone()).or_insert_with(|| blank(id)).serving = true;
+        }
+        for replica in &status.replicas {
+            let row = rows.entry(replica.revision.clone()).or_insert_with(|| blank(&replica.revision));
+            row.replicas += 1;
+            row.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
+        }
+    }
+    let row = rows.entry(wanted.id.clone()).or_insert_with(|| blank(&wanted.id));
+    *row = RevisionView { serving: row.serving, replicas: row.replicas, ready: row.ready, ..wanted };
+    rows.into_values().collect()
+}
+
+fn wanted_revision(deployment: &Deployment) -> RevisionView {
+    let revision = deployment.revision();
+    RevisionView {
+        id: revision.id,
+        version: Some(revision.version),
+        uri: Some(revision.uri),
+        digest: revision.digest,
+        wanted: true,
+        serving: false,
+        replicas: 0,
+        ready: 0,
+    }
+}

@@ -1,0 +1,155 @@
+//! What the control plane tells of things.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{
+    ByteSize, Deployment, DeploymentName, Digest, Residency, RevisionId, Time, WorkerId, WorkerInfo, status::Status,
+};
+use serde_json::Value;
+
+use crate::store::Rev;
+
+/// A deployment: what was declared, and what is true of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentView {
+    /// With defaults applied.
+    pub deployment: Arc<Deployment>,
+    /// The manifest as the user wrote it.
+    pub manifest: Value,
+    /// The resource version.
+    pub rev: Rev,
+    /// What is true of it. `None`: it was declared a moment ago and has not been looked at.
+    pub status: Option<Status>,
+}
+
+/// Which deployments to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Labels that a deployment must have.
+    pub labels: BTreeMap<String, String>,
+    /// Only names after this one: what the previous page said.
+    pub after: Option<DeploymentName>,
+    /// At most so many; 0 means 500, which is also the most.
+    pub limit: usize,
+}
+
+/// Some deployments, by name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentPage<T = DeploymentView> {
+    /// The deployments (or what was asked of them).
+    pub items: Vec<T>,
+    /// Where the next page begins; `None`: that was all.
+    pub next: Option<DeploymentName>,
+    /// The resource version to watch from.
+    pub rev: Rev,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerView {
+    /// What it says of itself.
+    pub info: WorkerInfo,
+    /// How it is.
+    pub state: WorkerState,
+    /// It takes no new replicas.
+    pub cordoned: bool,
+    /// The memory that the plan has set aside on it.
+    pub claimed: ByteSize,
+    /// Replicas assigned to it.
+    pub assigned: u32,
+    /// Replicas of them that answer.
+    pub ready: u32,
+    /// When it last reported; `None`: not yet, or it is not attached.
+    pub reported: Option<Time>,
+}
+
+/// How a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Attached, has not reported yet.
+    Joining,
+    /// Attached and reporting.
+    Ready,
+    /// Gone.
+    Lost,
+}
+
+impl WorkerState {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Joining => "Joining",
+            Self::Ready => "Ready",
+            Self::Lost => "Lost",
+        }
+    }
+}
+
+/// A replica, assigned or held.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaView {
+    /// Which revision.
+    pub revision: RevisionId,
+    /// Where.
+    pub worker: WorkerId,
+    /// What the worker says; `None`: assigned, not yet reported.
+    pub residency: Option<Residency>,
+    /// The memory set aside; `None`: no longer assigned, on its way out.
+    pub claim: Option<ByteSize>,
+}
+
+/// A revision that a deployment wants or still has replicas of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RevisionView {
+    /// Its name.
+    pub id: RevisionId,
+    /// The version name that clients see, where it is the wanted one.
+    pub version: Option<String>,
+    /// Where its artifact is, where it is the wanted one.
+    pub uri: Option<String>,
+    /// The artifact's digest, where known.
+    pub digest: Option<Digest>,
+    /// The deployment wants it.
+    pub wanted: bool,
+    /// It gets the deployment's traffic.
+    pub serving: bool,
+    /// Replicas, in whatever state.
+    pub replicas: u32,
+    /// Replicas that answer.
+    pub ready: u32,
+}
+
+/// An alias: a name and the revisions that share its traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AliasView {
+    /// The name that clients use.
+    pub name: DeploymentName,
+    /// Revisions with weights; empty until something was ready once.
+    pub targets: Vec<(RevisionId, u32)>,
+}
+
+/// What the driver knows of a deployment.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) deployment: Arc<Deployment>,
+    pub(crate) rev: Rev,
+    pub(crate) status: Option<Status>,
+}
+
+/// Part of a walk over all deployments: the driver looks at a bounded number each time.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) after: Option<DeploymentName>,
+    pub(crate) limit: usize,
+}
+
+/// What one step of a walk found.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    pub(crate) found: Vec<Known>,
+    /// Where to go on; `None`: that was all.
+    pub(crate) next: Option<DeploymentName>,
+    pub(crate) rev: Rev,
+}

@@ -1,0 +1,196 @@
+//! Watching deployments: what is there, then what changes, in status or spec.
+//!
+//! The driver announces which deployments it touched; the watch asks for their state when it gets to them, so a slow
+//! watch sees the latest and skips what lies between. A watch from a resource version first replays the changes of
+//! specs since then out of the store's history.
+
+use std::{collections::BTreeMap, pin::Pin};
+
+use berth_spec::DeploymentName;
+use futures::{Stream, StreamExt, stream};
+use tokio::sync::broadcast;
+
+use super::{DeploymentView, Error, Handle, ListRequest};
+use crate::{
+    driver::{Touch, Touched},
+    store::{Change, Rev, layout},
+};
+
+/// Which changes to give.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WatchRequest {
+    /// Changes after this resource version; `None`: everything there is first, as added.
+    pub from: Option<Rev>,
+    /// Only this deployment.
+    pub name: Option<DeploymentName>,
+    /// Only deployments with these labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WatchEvent {
+    /// It is there, or new.
+    Added(DeploymentView),
+    /// Its spec, labels or status changed.
+    Modified(DeploymentView),
+    /// It is gone.
+    Deleted {
+        /// Which one.
+        name: DeploymentName,
+        /// The resource version at which the controller knew.
+        rev: Rev,
+    },
+    /// All that was there has been told; from here on come changes.
+    Bookmark(Rev),
+}
+
+/// Changes as they come. It ends after an error; [`Error::Lagged`] and `Compacted` mean: list again.
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent, Error>> + Send>>;
+
+impl Handle {
+    /// Watches deployments.
+    ///
+    /// # Errors
+    /// [`Error::Store`] with `Compacted` when `from` is too long ago; [`Error::Stopped`].
+    pub async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
+        // Subscribed first: what happens while the present is read comes afterwards, perhaps twice, never not at all.
+        let live = self.touched.upgrade().ok_or(Error::Stopped)?.subscribe();
+        let (first, rev) = match request.from {
+            Some(from) => self.since(from).await?,
+            None => self.present(&request).await?,
+        };
+        let past = self.views(&request, first).await?;
+        let bookmark = WatchEvent::Bookmark(rev);
+        let watching = Watching { handle: self.clone(), request, live, ended: false };
+        let changes = stream::unfold(watching, |mut watching| async move {
+            let events = watching.next().await?;
+            Some((stream::iter(events), watching))
+        });
+        Ok(Box::pin(stream::iter(past.into_iter().chain([bookmark]).map(Ok)).chain(changes.flatten())))
+    }
+
+    /// Everything there is.
+    async fn present(&self, request: &WatchRequest) -> Result<(Touches, Rev), Error> {
+        if let Some(name) = &request.name {
+            let known = self.known(name).await?.is_some();
+            return Ok((known.then(|| (name.clone(), Touch::Added)).into_iter().collect(), *self.seen.borrow()));
+        }
+        let mut touches = Touches::new();
+        let mut list = ListRequest { labels: request.labels.clone(), ..ListRequest::default() };
+        let mut rev = None;
+        loop {
+            let page = self.names(list.clone()).await?;
+            rev = rev.or(Some(page.rev));
+            touches.extend(page.items.into_iter().map(|name| (name, Touch::Added)));
+            match page.next {
+                Some(after) => list.after = Some(after),
+                None => return Ok((touches, rev.unwrap_or_default())),
+            }
+        }
+    }
+
+    /// What changed in the store after `from`.
+    async fn since(&self, from: Rev) -> Result<(Touches, Rev), Error> {
+        let until = *self.seen.borrow();
+        let mut touches = Touches::new();
+        if from >= until {
+            return Ok((touches, until));
+        }
+        // Of all keys: so that the last rev is met even if it is about something else.
+        let mut commits = self.store.watch("/", from.next()).await?;
+        while let Some(commit) = commits.next().await {
+            let commit = commit?;
+            for change in &commit.changes {
+                let Some(name) = layout::name_in(change.key(), layout::DEPLOYMENTS) else { continue };
+                let touch = match change {
+                    Change::Deleted { .. } => Touch::Deleted,
+                    Change::Put(entry) if entry.created > from => Touch::Added,
+                    Change::Put(_) => Touch::Modified,
+                };
+                touches.insert(name, touch);
+            }
+            if commit.rev >= until {
+                break;
+            }
+        }
+        Ok((touches, until))
+    }
+
+    async fn views(&self, request: &WatchRequest, touches: Touches) -> Result<Vec<WatchEvent>, Error> {
+        let mut events = Vec::with_capacity(touches.len());
+        for (name, touch) in touches {
+            if request.name.as_ref().is_some_and(|wanted| *wanted != name) {
+                continue;
+            }
+            let view = match self.known(&name).await? {
+                Some(known) if touch != Touch::Deleted => self.with_manifest(known).await?,
+                _ => None,
+            };
+            let wanted = |view: &DeploymentView| {
+                request.labels.iter().all(|(key, value)| view.deployment.labels.get(key) == Some(value))
+            };
+            match view {
+                None => events.push(WatchEvent::Deleted { name, rev: *self.seen.borrow() }),
+                Some(view) if !wanted(&view) => {}
+                Some(view) if touch == Touch::Added => events.push(WatchEvent::Added(view)),
+                Some(view) => events.push(WatchEvent::Modified(view)),
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// Which deployments were touched, and how at last.
+type Touches = BTreeMap<DeploymentName, Touch>;
+
+struct Watching {
+    handle: Handle,
+    request: WatchRequest,
+    live: broadcast::Receiver<Touched>,
+    ended: bool,
+}
+
+impl Watching {
+    /// The next events, all that wait at once; `None`: the control plane has stopped or an error was told.
+    async fn next(&mut self) -> Option<Vec<Result<WatchEvent, Error>>> {
+        if self.ended {
+            return None;
+        }
+        let mut touches = Touches::new();
+        let mut next = self.live.recv().await.map_err(|error| match error {
+            broadcast::error::RecvError::Lagged(_) => Some(Error::Lagged),
+            broadcast::error::RecvError::Closed => None,
+        });
+        loop {
+            match next {
+                Ok(touched) => {
+                    for (name, touch) in touched.iter() {
+                        // New, then changed before anybody looked: new.
+                        let kept = touches.entry(name.clone()).or_insert(*touch);
+                        if !(*kept == Touch::Added && *touch == Touch::Modified) {
+                            *kept = *touch;
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.ended = true;
+                    return error.map(|error| vec![Err(error)]);
+                }
+            }
+            next = match self.live.try_recv() {
+                Ok(touched) => Ok(touched),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => Err(Some(Error::Lagged)),
+                // What was taken so far is told; a closed channel is met again by the next call.
+                Err(_) => break,
+            };
+        }
+        match self.handle.views(&self.request, touches).await {
+            Ok(events) => Some(events.into_iter().map(Ok).collect()),
+            Err(error) => {
+                self.ended = true;
+                Some(vec![Err(error)])
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What Prometheus is told of the control plane. Names that the registry's document gives (§9.1) are kept, with dots
+//! as underscores; the rest begins with `berth_`.
+
+use std::{
+    sync::atomic::{AtomicI64, AtomicU64},
+    time::Duration,
+};
+
+use berth_plan::{World, world::Liveness};
+use berth_spec::{Residency, RevisionId};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+use crate::controller::{CommandKind, Effect};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CommandLabels {
+    r#type: &'static str,
+}
+
+type Count = Gauge<i64, AtomicI64>;
+type Ratio = Gauge<f64, AtomicU64>;
+
+/// The metrics of the control plane.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    /// From the moment a plan is due until it is made.
+    loop_duration: Histogram,
+    plan_duration: Histogram,
+    decisions: Counter,
+    evictions: Counter,
+    dispatched: Counter,
+    dispatched_by_type: Family<CommandLabels, Counter>,
+    pub(crate) store_commit: Histogram,
+    pub(crate) time_to_ready: Histogram,
+    drift: Count,
+    workers_healthy: Count,
+    workers_suspect: Count,
+    workers_failed: Count,
+    memory_available: Count,
+    memory_used: Count,
+    deployments: Count,
+    deployments_active: Count,
+    deployments_failed: Count,
+    models_per_worker: Ratio,
+    utilization: Ratio,
+}
+
+/// 0.1 ms to 100 s.
+fn seconds() -> Histogram {
+    Histogram::new(
+        [1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 100.0]
+            .into_iter(),
+    )
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            loop_duration: seconds(),
+            plan_duration: seconds(),
+            decisions: Counter::default(),
+            evictions: Counter::default(),
+            dispatched: Counter::default(),
+            dispatched_by_type: Family::default(),
+            store_commit: seconds(),
+            time_to_ready: seconds(),
+            drift: Count::default(),
+            workers_healthy: Count::default(),
+            workers_suspect: Count::default(),
+            workers_failed: Count::default(),
+            memory_available: Count::default(),
+            memory_used: Count::default(),
+            deployments: Count::default(),
+            deployments_active: Count::default(),
+            deployments_failed: Count::default(),
+            models_per_worker: Ratio::default(),
+            utilization: Ratio::default(),
+        };
+        metrics.register_activity(registry);
+        metrics.register_state(registry);
+        metrics
+    }
+
+    fn register_activity(&self, registry: &mut Registry) {
+        let histograms = [
+            ("broker_reconciliation_loop_duration", "One reconciliation cycle", &self.loop_duration),
+            ("berth_plan_duration", "Making one plan", &self.plan_duration),
+            ("berth_store_commit", "Storing one plan", &self.store_commit),
+            (
+                "system_deployment_time_to_ready",
+                "From a declaration until all that it wants is ready",
+                &self.time_to_ready,
+            ),
+        ];
+        for (name, help, histogram) in histograms {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+        registry.register("berth_plan_decisions", "Records that plans changed", self.decisions.clone());
+        registry.register("berth_plan_evictions", "Replicas that left to make room", self.evictions.clone());
+        registry.register("broker_commands_dispatched", "Commands sent to workers", self.dispatched.clone());
+        registry.register(
+            "broker_commands_dispatched_by_type",
+            "Commands sent to workers, by type",
+            self.dispatched_by_type.clone(),
+        );
+    }
+
+    fn register_state(&self, registry: &mut Registry) {
+        let counts = [
+            (
+                "broker_reconciliation_state_drift_count",
+                "Replicas that are not as they should be: assigned and not ready, or held and not assigned",
+                &self.drift,
+            ),
+            ("broker_workers_healthy_count", "Workers that are attached and have reported", &self.workers_healthy),
+            ("broker_workers_suspect_count", "Workers that are attached and have not reported", &self.workers_suspect),
+            ("broker_workers_failed_count", "Workers that are gone and have replicas", &self.workers_failed),
+            (
+                "broker_capacity_total_memory_available",
+                "Bytes that models may take on all workers",
+                &self.memory_available,
+            ),
+            ("broker_capacity_total_memory_used", "Bytes of them that are set aside", &self.memory_used),
+            ("system_deployments_total_count", "Deployments", &self.deployments),
+            ("system_deployments_active_count", "Deployments that may have replicas", &self.deployments_active),
+            (
+                "system_deployments_failed_count",
+                "Deployments with at least one failed replica",
+                &self.deployments_failed,
+            ),
+        ];
+        for (name, help, gauge) in counts {
+            registry.register(name, help, gauge.clone());
+        }
+        registry.register("system_models_per_worker_average", "Replicas per worker", self.models_per_worker.clone());
+        registry.register(
+            "system_capacity_utilization_percent",
+            "Memory set aside, of all there is",
+            self.utilization.clone(),
+        );
+    }
+
+    pub(crate) fn dispatched(&self, kind: CommandKind) {
+        self.dispatched.inc();
+        self.dispatched_by_type.get_or_create(&CommandLabels { r#type: kind.as_str() }).inc();
+    }
+
+    /// A tick took this long and came to this.
+    pub(crate) fn planned(&self, took: Duration, effects: &[Effect]) {
+        let mut planned = false;
+        for effect in effects {
+            match effect {
+                Effect::Planned(_) | Effect::Commit(_) => planned = true,
+                _ => {}
+            }
+            if let Effect::Commit(commit) = effect {
+                self.decisions.inc_by(commit.records.len() as u64);
+            }
+        }
+        if planned {
+            self.plan_duration.observe(took.as_secs_f64());
+            self.loop_duration.observe(took.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn evicted(&self, evictions: usize) {
+        self.evictions.inc_by(evictions as u64);
+    }
+
+    /// Sets the gauges by a walk over everything.
+    pub(crate) fn gauges(&self, world: &World) {
+        let (mut healthy, mut suspect, mut failed, mut drift, mut replicas) = (0, 0, 0, 0, 0);
+        let mut broken = std::collections::BTreeSet::new();
+        for (_, seats) in world.workers() {
+            match seats.liveness {
+                Liveness::Alive if seats.reported => healthy += 1,
+                Liveness::Alive => suspect += 1,
+                Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!seats.assigned.is_empty()),
+            }
+            replicas += seats.assigned.len();
+            drift += seats.assigned.keys().filter(|revision| !seats.ready(revision)).count();
+            drift += seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision)).count();
+            let is_broken = |(revision, residency): (&RevisionId, &Residency)| {
+                matches!(residency, Residency::Failed(_)).then(|| revision.deployment().clone())
+            };
+            broken.extend(seats.inventory.iter().filter_map(is_broken));
+        }
+        let (total, active) = world.deployments().fold((0, 0), |(total, active), deployment| {
+            (total + 1, active + i64::from(deployment.spec.replicas.max > 0 && !deployment.deleting))
+        });
+        let (available, used) = world.memory();
+        self.workers_healthy.set(healthy);
+        self.workers_suspect.set(suspect);
+        self.workers_failed.set(failed);
+        self.drift.set(signed(drift as u64));
+        self.memory_available.set(signed(available.0));
+        self.memory_used.set(signed(used.0));
+        self.deployments.set(total);
+        self.deployments_active.set(active);
+        self.deployments_failed.set(signed(broken.len() as u64));
+        let workers = (healthy + suspect).max(1);
+        self.models_per_worker.set(replicas as f64 / workers as f64);
+        self.utilization.set(100.0 * used.0 as f64 / available.0.max(1) as f64);
+    }
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,3 @@
+//! Where deployments come from besides the API.
+
+pub mod directory;

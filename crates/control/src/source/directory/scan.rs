@@ -1,0 +1,93 @@
+//! Reading a folder: which manifests are in it now. Everything is bounded; what is beyond a bound is told.
+
+use std::path::{Path, PathBuf};
+
+/// How deep folders are looked into.
+const MAX_DEPTH: usize = 16;
+
+/// Manifests in one folder. A manifest may declare many deployments.
+const MAX_FILES: usize = 20_000;
+
+/// Entries that are looked at, whatever they are.
+const MAX_ENTRIES: usize = 200_000;
+
+/// Bytes of one manifest.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// What is in a folder.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// Manifests in the order of their paths, with their text.
+    pub(super) files: Vec<(PathBuf, Text)>,
+    /// Part of the folder was not looked at, for this reason: nothing may be taken for gone.
+    pub(super) incomplete: Option<String>,
+}
+
+/// The text of a manifest, or why it could not be read.
+pub(super) type Text = Result<String, String>;
+
+/// Reads all manifests below `folder`. Blocks.
+pub(super) fn scan(folder: &Path) -> std::io::Result<Scanned> {
+    let mut scanned = Scanned::default();
+    let mut entries = 0;
+    let mut folders = vec![(folder.to_owned(), 0)];
+    while let Some((path, depth)) = folders.pop() {
+        let reading = match fs_err::read_dir(&path) {
+            Ok(reading) => reading,
+            Err(error) if path == folder => return Err(error),
+            Err(error) => {
+                scanned.incomplete = Some(error.to_string());
+                continue;
+            }
+        };
+        for entry in reading {
+            let Ok(entry) = entry else { continue };
+            entries += 1;
+            if entries > MAX_ENTRIES || scanned.files.len() >= MAX_FILES {
+                scanned.incomplete =
+                    Some(format!("the folder has more than {MAX_FILES} manifests or {MAX_ENTRIES} entries"));
+                return Ok(sorted(scanned));
+            }
+            let (name, path) = (entry.file_name(), entry.path());
+            if name.to_string_lossy().starts_with('.') {
+                continue;
+            }
+            match entry.file_type() {
+                // Links to folders are not followed: they could lead anywhere, also round in a circle.
+                Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
+                Ok(kind) if !kind.is_dir() && is_manifest(&path) => {
+                    let text = read(&path);
+                    if text.as_ref().is_ok_and(|text| !declares(text)) {
+                        tracing::debug!(file = %path.display(), "not a manifest: it has no apiVersion");
+                        continue;
+                    }
+                    scanned.files.push((path, text));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(sorted(scanned))
+}
+
+fn sorted(mut scanned: Scanned) -> Scanned {
+    scanned.files.sort();
+    scanned
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+}
+
+/// Model folders hold other YAML and JSON (a tokenizer, labels): what does not even look like a manifest is left alone.
+fn declares(text: &str) -> bool {
+    text.contains("apiVersion") || text.contains("ModelDeployment")
+}
+
+fn read(path: &Path) -> Text {
+    let metadata = fs_err::metadata(path).map_err(|error| error.to_string())?;
+    if metadata.len() > MAX_BYTES {
+        return Err(format!("{} is larger than {MAX_BYTES} bytes: split it", path.display()));
+    }
+    fs_err::read_to_string(path).map_err(|error| error.to_string())
+}

@@ -1,0 +1,304 @@
+//! The store: strongly consistent, watchable key-value state, in the shape of etcd so that etcd fits behind it.
+//!
+//! Keys are text, values are bytes. Every commit that changes something advances one counter, the store's [`Rev`];
+//! an entry remembers the revs at which it was created and last modified. A transaction is all or nothing: either every
+//! comparison holds and every operation is done, or nothing is. Watches deliver whole transactions, in order, without a
+//! gap, or say that they cannot ([`StoreError::Compacted`]).
+//!
+//! [`memory`] serves tests and simulations, [`embedded`] one machine. [`layout`] says which keys exist and in what form.
+//! `tests/it/conformance.rs` holds what every implementation must do.
+
+pub mod embedded;
+mod history;
+pub mod layout;
+pub mod memory;
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use berth_spec::Class;
+use bytes::Bytes;
+use futures::{future::BoxFuture, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+
+/// The most operations in one transaction: etcd's default. Larger work is cut into several.
+pub const MAX_OPS: usize = 128;
+
+/// The most bytes of keys and values in one transaction: etcd's default request limit.
+pub const MAX_BYTES: usize = 3 << 19;
+
+/// The most entries in one page of [`Store::list`], whatever is asked for. Doubling it doubles what one read holds in
+/// memory; halving it costs more round trips at start.
+pub const MAX_PAGE: usize = 1_000;
+
+/// A point in the store's history: how many commits changed something before and at it. 0: before the first.
+/// Users see it as the resource version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rev(pub u64);
+
+impl Rev {
+    /// Before anything: in a [`Compare`] it means that the key must not exist.
+    pub const NONE: Self = Self(0);
+
+    /// The one after this.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Rev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What is kept under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// What is there.
+    pub value: Bytes,
+    /// The commit that created it.
+    pub created: Rev,
+    /// The commit that last changed it.
+    pub modified: Rev,
+    /// How many puts since it was created, that one included.
+    pub version: u64,
+}
+
+/// One write of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Writes a value, whether the key exists or not.
+    Put {
+        /// The key.
+        key: String,
+        /// The value.
+        value: Bytes,
+    },
+    /// Removes a key; one that does not exist is no error.
+    Delete {
+        /// The key.
+        key: String,
+    },
+}
+
+impl Op {
+    /// The key that it touches.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Put { key, value } => key.len() + value.len(),
+            Self::Delete { key } => key.len(),
+        }
+    }
+}
+
+/// A condition of a transaction: the key was last modified at this rev ([`Rev::NONE`]: it does not exist).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compare {
+    /// The key.
+    pub key: String,
+    /// What it must be.
+    pub modified: Rev,
+}
+
+/// A transaction: all of `ops` if all of `compare` hold, else nothing. A key occurs in `ops` at most once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// What must hold.
+    pub compare: Vec<Compare>,
+    /// What is done.
+    pub ops: Vec<Op>,
+}
+
+impl Txn {
+    /// Refuses what etcd would refuse.
+    fn check(&self) -> Result<(), StoreError> {
+        let bytes: usize = self.ops.iter().map(Op::bytes).sum();
+        if self.ops.len() > MAX_OPS || self.compare.len() > MAX_OPS || bytes > MAX_BYTES {
+            return Err(StoreError::TooLarge { ops: self.ops.len().max(self.compare.len()), bytes });
+        }
+        let mut keys: Vec<&str> = self.ops.iter().map(Op::key).collect();
+        keys.sort_unstable();
+        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(StoreError::DuplicateKey(pair[0].to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done and will survive a crash. A transaction that changes nothing gets the rev that was there.
+    Committed(Rev),
+    /// A comparison did not hold; nothing was done.
+    Conflict,
+}
+
+/// Which part of a listing to give.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Only keys after this one.
+    pub after: Option<String>,
+    /// At most so many entries; never more than [`MAX_PAGE`]. 0 means [`MAX_PAGE`].
+    pub limit: usize,
+}
+
+impl Page {
+    fn size(&self) -> usize {
+        if self.limit == 0 { MAX_PAGE } else { self.limit.min(MAX_PAGE) }
+    }
+}
+
+/// Part of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The entries, in the order of their keys.
+    pub entries: Vec<Entry>,
+    /// The rev at which this was read. Pages that are read one after the other may differ in it: watch from the first
+    /// page's rev on to catch what happened between.
+    pub at: Rev,
+    /// Whether there are more after the last one.
+    pub more: bool,
+}
+
+/// What one transaction did, as far as a watch is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commit {
+    /// The rev that it made.
+    pub rev: Rev,
+    /// What it did, in the order of its operations.
+    pub changes: Vec<Change>,
+}
+
+/// What happened to one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was created or written.
+    Put(Entry),
+    /// It was removed.
+    Deleted {
+        /// The key.
+        key: String,
+    },
+}
+
+impl Change {
+    /// The key that it happened to.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put(entry) => &entry.key,
+            Self::Deleted { key } => key,
+        }
+    }
+}
+
+/// Commits in order. It ends after an error.
+pub type Watch = BoxStream<'static, Result<Commit, StoreError>>;
+
+/// Why the store did not do it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has the store open.
+    #[error(
+        "another berth uses the data directory {}: stop it first, or give this one its own with --data",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// The file was written by a version of Berth that this one does not understand.
+    #[error("the store {} has format {found}, this berth reads {known}: use the berth version that wrote it", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        found: u64,
+        /// What is understood.
+        known: u64,
+    },
+    /// A transaction is beyond [`MAX_OPS`] or [`MAX_BYTES`].
+    #[error(
+        "a transaction of {ops} operations and {bytes} bytes is beyond {MAX_OPS} operations or {MAX_BYTES} bytes: write less at once"
+    )]
+    TooLarge {
+        /// Operations, or comparisons if they are more.
+        ops: usize,
+        /// Bytes of keys and values.
+        bytes: usize,
+    },
+    /// A transaction writes a key twice.
+    #[error("a transaction writes the key {0:?} twice")]
+    DuplicateKey(String),
+    /// The history that a watch asked for is gone.
+    #[error("the history before {oldest} is gone: list again and watch from there")]
+    Compacted {
+        /// The oldest rev that can be watched from.
+        oldest: Rev,
+    },
+    /// More writers than the queue holds.
+    #[error("the store is busy: try again in {} ms", retry_in.as_millis())]
+    Busy {
+        /// A guess of when it is worth trying again.
+        retry_in: Duration,
+    },
+    /// The store is shut.
+    #[error("the store is closed")]
+    Closed,
+    /// The disk or the file failed.
+    #[error("the store failed: {0}")]
+    Failed(String),
+    /// A value is not what its key says.
+    #[error("the value of {key:?} cannot be read: {reason}; restore it from a backup, or delete the key")]
+    Corrupt {
+        /// The key.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl StoreError {
+    /// What it means for whoever gets it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::InUse(_) | Self::Format { .. } | Self::Corrupt { .. } => Class::Stalled,
+            Self::TooLarge { .. } => Class::TooLarge,
+            Self::Compacted { .. } => Class::Conflict,
+            Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
+            Self::Closed => Class::Waiting { retry_in: Duration::from_secs(1) },
+            Self::DuplicateKey(_) | Self::Failed(_) => Class::Internal,
+        }
+    }
+}
+
+/// Strongly consistent, watchable key-value state.
+pub trait Store: Send + Sync + 'static {
+    /// What is kept under `key`.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
+
+    /// What is kept under keys that begin with `prefix`, in the order of the keys, a page at a time.
+    fn list<'a>(&'a self, prefix: &'a str, page: Page) -> BoxFuture<'a, Result<Listing, StoreError>>;
+
+    /// Does a transaction, all or nothing. When it returns [`Outcome::Committed`], a crash does not undo it.
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>>;
+
+    /// Every commit at `from` or later that touches keys that begin with `prefix`: those that were, then those to come.
+    fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>>;
+
+    /// The rev of the last commit.
+    fn rev(&self) -> BoxFuture<'_, Result<Rev, StoreError>>;
+
+    /// Forgets the history before `before`; what is kept under keys stays. Watches from before it fail.
+    fn compact(&self, before: Rev) -> BoxFuture<'_, Result<(), StoreError>>;
+}

@@ -1,0 +1,238 @@
+//! Which keys exist, and the form of what is under them. This page is the stored format: the structs here are its only
+//! definition, so that a change of a noun in `spec` cannot change what is on disk. Each value is JSON and begins with
+//! its form's number `v`.
+//!
+//! | key | value | only writer |
+//! |---|---|---|
+//! | `/deployments/NAME` | [`StoredDeployment`]: the manifest as the user wrote it, and what the system adds | a person, through a source; the controller removes it once a deletion is done |
+//! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
+//! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
+//! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there | a person |
+//! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
+
+use std::sync::Arc;
+
+use berth_plan::Record;
+use berth_spec::{
+    ByteSize, Deployment, DeploymentName, Digest, Generation, Origin, Time, WorkerId,
+    manifest::{self, ParseContext},
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Entry, StoreError};
+
+/// Where deployments are.
+pub const DEPLOYMENTS: &str = "/deployments/";
+/// Where the plan's records are.
+pub const RECORDS: &str = "/records/";
+/// Where measured sizes are.
+pub const MEASURED: &str = "/measured/";
+/// Where what people say of workers is.
+pub const WORKERS: &str = "/workers/";
+/// The key of the last plan's number.
+pub const PLAN: &str = "/meta/plan";
+
+/// The number of the forms below.
+const FORM: u32 = 1;
+
+/// The key of a deployment.
+#[must_use]
+pub fn deployment_key(name: &DeploymentName) -> String {
+    format!("{DEPLOYMENTS}{name}")
+}
+
+/// The key of a deployment's record.
+#[must_use]
+pub fn record_key(name: &DeploymentName) -> String {
+    format!("{RECORDS}{name}")
+}
+
+/// The key of an artifact's measured size.
+#[must_use]
+pub fn measured_key(digest: &Digest) -> String {
+    format!("{MEASURED}{digest}")
+}
+
+/// The key of what people say of a worker.
+#[must_use]
+pub fn worker_key(worker: &WorkerId) -> String {
+    format!("{WORKERS}{worker}")
+}
+
+/// A deployment as it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredDeployment {
+    v: u32,
+    /// The manifest as the user wrote it.
+    pub manifest: Value,
+    /// What relative locations in it start from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// Counts changes of the spec.
+    pub generation: u64,
+    /// The folder that it comes from; absent: the API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// Nanoseconds since the Unix epoch.
+    pub created: u64,
+    /// Deletion was asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+    /// The SHA-256 of a local artifact, hashed when it was declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+impl StoredDeployment {
+    /// What is stored for a deployment that came with this manifest.
+    #[must_use]
+    pub fn of(deployment: &Deployment, manifest: Value, base: Option<String>) -> Self {
+        let directory = match &deployment.origin {
+            Origin::Api => None,
+            Origin::Directory(folder) => Some(folder.clone()),
+        };
+        Self {
+            v: FORM,
+            manifest,
+            base,
+            generation: deployment.generation.0,
+            directory,
+            created: deployment.created.0,
+            deleting: deployment.deleting,
+            digest: deployment.digest.map(|digest| digest.to_string()),
+        }
+    }
+
+    /// The deployment that it is. Fails if this version of Berth does not take the manifest any more.
+    pub fn deployment(&self) -> Result<Deployment, String> {
+        let context = ParseContext { file: "the store".to_owned(), base: self.base.clone() };
+        let parsed = manifest::from_value(&self.manifest, &context)
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        let digest = self.digest.as_deref().map(str::parse).transpose().map_err(|error| format!("{error}"))?;
+        Ok(Deployment {
+            name: parsed.name,
+            generation: Generation(self.generation),
+            labels: parsed.labels,
+            origin: self.directory.clone().map_or(Origin::Api, Origin::Directory),
+            created: Time(self.created),
+            deleting: self.deleting,
+            spec: parsed.spec,
+            digest,
+        })
+    }
+
+    /// Reads an entry.
+    pub fn read(entry: &Entry) -> Result<Self, StoreError> {
+        read(entry)
+    }
+
+    /// Reads an entry all the way to the deployment.
+    pub fn read_deployment(entry: &Entry) -> Result<Arc<Deployment>, StoreError> {
+        let stored = Self::read(entry)?;
+        stored.deployment().map(Arc::new).map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
+    }
+
+    /// The value to store.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        bytes(self)
+    }
+}
+
+/// The measured size of an artifact's replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredMeasure {
+    v: u32,
+    bytes: u64,
+}
+
+/// The value of a measured size.
+#[must_use]
+pub fn measured_bytes(size: ByteSize) -> Bytes {
+    bytes(&StoredMeasure { v: FORM, bytes: size.0 })
+}
+
+/// Reads a measured size.
+pub fn read_measured(entry: &Entry) -> Result<(Digest, ByteSize), StoreError> {
+    let stored: StoredMeasure = read(entry)?;
+    let digest = tail(entry, MEASURED).parse::<Digest>();
+    let digest = digest.map_err(|error| StoreError::Corrupt { key: entry.key.clone(), reason: error.to_string() })?;
+    Ok((digest, ByteSize(stored.bytes)))
+}
+
+/// What people say of a worker; the key is there while the worker is cordoned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredCordon {
+    v: u32,
+    cordoned: bool,
+}
+
+/// The value that cordons a worker.
+#[must_use]
+pub fn cordon_bytes() -> Bytes {
+    bytes(&StoredCordon { v: FORM, cordoned: true })
+}
+
+/// The number of the last plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPlan {
+    v: u32,
+    generation: u64,
+}
+
+/// The value of the plan's key.
+#[must_use]
+pub fn plan_bytes(generation: Generation) -> Bytes {
+    bytes(&StoredPlan { v: FORM, generation: generation.0 })
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRecord<R> {
+    v: u32,
+    record: R,
+}
+
+/// The value of a record. `plan` owns the record's form.
+#[must_use]
+pub fn record_bytes(record: &Record) -> Bytes {
+    bytes(&StoredRecord { v: FORM, record })
+}
+
+/// Reads a record.
+pub fn read_record(entry: &Entry) -> Result<Record, StoreError> {
+    read::<StoredRecord<Record>>(entry).map(|stored| stored.record)
+}
+
+/// The name at the end of an entry's key.
+pub fn name_in(key: &str, prefix: &str) -> Option<DeploymentName> {
+    DeploymentName::new(key.strip_prefix(prefix)?).ok()
+}
+
+/// The worker at the end of a key.
+pub fn worker_in(key: &str) -> Option<WorkerId> {
+    WorkerId::new(key.strip_prefix(WORKERS)?).ok()
+}
+
+fn tail<'a>(entry: &'a Entry, prefix: &str) -> &'a str {
+    entry.key.strip_prefix(prefix).unwrap_or(&entry.key)
+}
+
+fn bytes(value: &impl Serialize) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("the stored forms have text keys and finite numbers"))
+}
+
+fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+    #[derive(Deserialize)]
+    struct Form {
+        v: u32,
+    }
+    let corrupt = |reason: String| StoreError::Corrupt { key: entry.key.clone(), reason };
+    let form: Form = serde_json::from_slice(&entry.value).map_err(|error| corrupt(error.to_string()))?;
+    if form.v != FORM {
+        return Err(corrupt(format!("it has form {}, this berth reads {FORM}", form.v)));
+    }
+    serde_json::from_slice(&entry.value).map_err(|error| corrupt(error.to_string()))
+}
