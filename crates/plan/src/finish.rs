@@ -1,1 +1,176 @@
-//! .
+//! What differs from the last plan: records, assignments, routes, and when to look again.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{AssignmentChange, Generation, Placed, RevisionId, Route, Time, WorkerId, routes::Readiness};
+
+use crate::{
+    Planned, Record, Rollout, claim,
+    draft::{Draft, Work},
+    planned::Note,
+    route,
+    world::{Verdict, World},
+};
+
+/// How many deployments that are not ready the readiness names.
+const MISSING_NAMED: usize = 5;
+
+/// Turns the draft into a plan.
+pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
+    let (world, now) = (draft.world, draft.now);
+    let next = world.generation.next();
+    let mut planned = Planned {
+        generation: world.generation,
+        at: now,
+        records: BTreeMap::new(),
+        assignments: BTreeMap::new(),
+        routes: Vec::new(),
+        gone: Vec::new(),
+        readiness: Readiness::default(),
+        events: std::mem::take(&mut draft.events),
+        wake_at: None,
+        notes: BTreeMap::new(),
+    };
+    let mut missing = world.missing.clone();
+    for (name, work) in draft.works() {
+        let record = record(work, next);
+        assign(world, work, record.as_ref(), next, &mut planned.assignments);
+        if work.entry.deployment.deleting && record.is_none() && !world.held_anywhere(name) {
+            planned.gone.push(name.clone());
+        } else {
+            let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
+            planned.notes.insert(name.clone(), note(work, &route));
+            if route::fingerprint(&route) != work.entry.routed {
+                planned.routes.push(route);
+            }
+        }
+        if world.residents.contains(name) {
+            if world.answers(record.as_ref()) {
+                missing.remove(name);
+            } else {
+                missing.insert(name.clone());
+            }
+        }
+        if record.as_ref() != work.entry.record() {
+            planned.records.insert(name.clone(), record);
+        }
+    }
+    for name in world.orphans.keys() {
+        planned.records.insert(name.clone(), None);
+    }
+    for change in planned.assignments.values_mut() {
+        order(world, change);
+    }
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    planned.readiness = Readiness {
+        planned: true,
+        expected: count(world.residents.len()),
+        ready: count(world.residents.len() - missing.len()),
+        missing: missing.into_iter().take(MISSING_NAMED).collect(),
+    };
+    if planned.decided() {
+        planned.generation = next;
+    }
+    planned.wake_at = wake_at(world, &planned);
+    planned
+}
+
+/// The record that is left, if any: none for a deployment without replicas, unless its rollout must be remembered.
+/// Keeps its old number if nothing in it changed.
+fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
+    let rollout = work.rollout.clone()?;
+    let remembered = match &rollout {
+        Rollout::Stuck { .. } => true,
+        Rollout::Surging { .. } | Rollout::Recreating { .. } => work.target > 0,
+        Rollout::Starting { .. } | Rollout::Stable { .. } => false,
+    };
+    if work.entry.deployment.deleting || (work.replicas.is_empty() && !remembered) {
+        return None;
+    }
+    let named =
+        |id: &RevisionId| rollout.named().any(|named| named == id) || work.replicas.iter().any(|r| r.revision == *id);
+    let revisions = work.revisions.iter().filter(|(id, _)| named(id)).map(|(id, r)| (id.clone(), Arc::clone(r)));
+    let mut record = Record { generation, revisions: revisions.collect(), replicas: work.replicas.clone(), rollout };
+    if let Some(before) = work.entry.record() {
+        record.generation = before.generation;
+        if record != *before {
+            record.generation = generation;
+        }
+    }
+    Some(record)
+}
+
+/// What workers have to be told about one deployment.
+fn assign(
+    world: &World,
+    work: &Work<'_>,
+    record: Option<&Record>,
+    generation: Generation,
+    changes: &mut BTreeMap<WorkerId, AssignmentChange>,
+) {
+    let mut change = |worker: &WorkerId, edit: &dyn Fn(&mut AssignmentChange)| {
+        let base = world.workers.get(worker).map_or(Generation(0), |seats| seats.sent);
+        let change = changes.entry(worker.clone()).or_insert_with(|| AssignmentChange {
+            generation,
+            base: Some(base),
+            set: Vec::new(),
+            unset: Vec::new(),
+        });
+        edit(change);
+    };
+    for replica in work.entry.record().iter().flat_map(|before| &before.replicas) {
+        if record.is_none_or(|record| record.replica(&replica.revision, &replica.worker).is_none()) {
+            change(&replica.worker, &|change| change.unset.push(replica.revision.clone()));
+        }
+    }
+    let Some(record) = record.filter(|record| !record.replicas.is_empty()) else { return };
+    let serving = claim::serving(&work.entry.deployment);
+    for replica in &record.replicas {
+        let Some(revision) = record.revisions.get(&replica.revision) else { continue };
+        let seats = world.workers.get(&replica.worker);
+        let before = seats.and_then(|seats| seats.assigned.get(&replica.revision));
+        let ready = seats.is_some_and(|seats| seats.ready(&replica.revision));
+        let placed = Placed {
+            revision: Arc::clone(revision),
+            claim: replica.claim,
+            // Once urgent, always urgent: that nobody waits any more is no news for a worker.
+            urgent: before.is_some_and(|before| before.urgent) || (!ready && work.entry.waiting() > 0),
+            serving: before
+                .map_or(&serving, |before| if *before.serving == *serving { &before.serving } else { &serving })
+                .clone(),
+        };
+        if before != Some(&placed) {
+            change(&replica.worker, &|change| change.set.push(placed.clone()));
+        }
+    }
+}
+
+/// What should be loaded first first: what somebody waits for, then residents, then by priority.
+fn order(world: &World, change: &mut AssignmentChange) {
+    change.set.sort_by_cached_key(|placed| {
+        let entry = world.entries.get(placed.revision.id.deployment());
+        let rank = entry.map(|entry| entry.rank(&placed.revision.id));
+        let key = rank.map(|rank| (rank.resident, rank.priority));
+        (std::cmp::Reverse((placed.urgent, key)), placed.revision.id.clone())
+    });
+}
+
+fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
+    work.verdict.as_ref().filter(|verdict| verdict.until() > now)
+}
+
+fn note(work: &Work<'_>, route: &Route) -> Note {
+    Note {
+        verdict: work.verdict.clone(),
+        unplaced: work.unplaced && work.target > 0,
+        wake: work.wake,
+        routed: route::fingerprint(route),
+    }
+}
+
+/// When to look again: at what this plan touched when it says so, at the rest when it was said before.
+fn wake_at(world: &World, planned: &Planned) -> Option<Time> {
+    let ours = planned.notes.values().filter_map(|note| note.wake).min();
+    let rest = world.wakes().find(|(_, name)| !planned.notes.contains_key(name) && !planned.gone.contains(name));
+    ours.into_iter().chain(rest.map(|(at, _)| *at)).min()
+}

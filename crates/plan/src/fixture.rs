@@ -1,1 +1,286 @@
-//! .
+//! Fluent worlds for tests.
+//!
+//! ```
+//! use berth_plan::fixture::{gib, world};
+//! let mut w = world().worker("a", gib(16)).resident("iris", gib(1));
+//! w.settle();
+//! assert_eq!(w.placed("iris"), ["a"]);
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use berth_spec::{
+    ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, Generation, InventoryChange,
+    Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
+    deployment::{
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Strategy, Warmup, WhenFull,
+    },
+    residency::{Phases, Ready},
+    status::Status,
+};
+
+use crate::{Planned, Policy, Scope, World, lint, plan, report};
+
+/// A world under a test's hands, with its own clock. Every plan is linted.
+#[derive(Debug, Clone)]
+pub struct Fixture {
+    /// The world.
+    pub world: World,
+    /// The time.
+    pub now: Time,
+    /// Everything that the plans told, by reason.
+    pub told: Vec<(&'static str, String)>,
+}
+
+/// An empty world at a time well after the beginning.
+#[must_use]
+pub fn world() -> Fixture {
+    Fixture { world: World::new(Policy::default()), now: Time(1_000_000_000_000), told: Vec::new() }
+}
+
+/// `n` GiB.
+#[must_use]
+pub const fn gib(n: u64) -> ByteSize {
+    ByteSize::gib(n)
+}
+
+/// A name; panics if it is none.
+#[must_use]
+pub fn name(name: &str) -> DeploymentName {
+    DeploymentName::new(name).expect("a test's name")
+}
+
+/// A worker's name; panics if it is none.
+#[must_use]
+pub fn worker_id(name: &str) -> WorkerId {
+    WorkerId::new(name).expect("a test's name")
+}
+
+/// A deployment with one resident replica; change its fields for others.
+#[must_use]
+pub fn deployment(called: &str) -> Deployment {
+    Deployment {
+        name: name(called),
+        generation: Generation(1),
+        labels: BTreeMap::new(),
+        origin: Origin::Api,
+        created: Time::ZERO,
+        deleting: false,
+        spec: Spec {
+            model: ModelSource {
+                format: ModelFormat::Onnx,
+                uri: format!("file:///models/{called}/1"),
+                sha256: None,
+                version: None,
+                signature: None,
+            },
+            replicas: Replicas { min: 1, max: 1 },
+            idle_after: None,
+            priority: 50,
+            memory: None,
+            cpu: None,
+            selector: Selector::default(),
+            rollout: Rollout {
+                strategy: Strategy::BlueGreen,
+                when_full: WhenFull::Wait,
+                drain_timeout: Duration::from_secs(30),
+                deadline: Duration::from_secs(600),
+            },
+            warmup: Warmup::Generated,
+            timeout: Duration::from_secs(30),
+            concurrency: Concurrency { max: None, queue: 100 },
+            batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+            runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        },
+        digest: None,
+    }
+}
+
+/// A worker that can run everything.
+#[must_use]
+pub fn worker(called: &str, memory: ByteSize) -> WorkerInfo {
+    WorkerInfo {
+        id: worker_id(called),
+        incarnation: 1,
+        labels: BTreeMap::new(),
+        memory,
+        cpus: 4.0,
+        formats: vec![ModelFormat::Onnx],
+        version: "test".to_owned(),
+    }
+}
+
+/// A replica that is ready and takes what was measured.
+#[must_use]
+pub fn ready(memory: ByteSize, digest: Digest, since: Time) -> Residency {
+    Residency::Ready(Arc::new(Ready {
+        since,
+        memory,
+        measured: true,
+        digest,
+        signature: Arc::default(),
+        phases: Phases::default(),
+        note: None,
+    }))
+}
+
+impl Fixture {
+    /// With a worker.
+    #[must_use]
+    pub fn worker(mut self, called: &str, memory: ByteSize) -> Self {
+        self.world.set_worker(worker(called, memory));
+        self.report(called, true, Vec::new());
+        self
+    }
+
+    /// With a deployment of one resident replica that declares its memory.
+    #[must_use]
+    pub fn resident(self, called: &str, memory: ByteSize) -> Self {
+        self.deploy(called, |spec| spec.memory = Some(memory))
+    }
+
+    /// With an on-demand deployment that declares its memory.
+    #[must_use]
+    pub fn on_demand(self, called: &str, memory: ByteSize) -> Self {
+        self.deploy(called, |spec| {
+            spec.memory = Some(memory);
+            spec.replicas = Replicas { min: 0, max: 1 };
+        })
+    }
+
+    /// With a deployment, as changed.
+    #[must_use]
+    pub fn deploy(mut self, called: &str, change: impl FnOnce(&mut Spec)) -> Self {
+        self.change(called, change);
+        self
+    }
+
+    /// Declares or changes a deployment; the generation goes up.
+    pub fn change(&mut self, called: &str, change: impl FnOnce(&mut Spec)) {
+        let known = self.world.deployment(&name(called)).map(|known| known.as_ref().clone());
+        let mut deployment = match known {
+            Some(known) => Deployment { generation: known.generation.next(), ..known },
+            None => deployment(called),
+        };
+        change(&mut deployment.spec);
+        self.world.set_deployment(Arc::new(deployment));
+    }
+
+    /// Points a deployment at another artifact.
+    pub fn update(&mut self, called: &str, version: &str) {
+        self.change(called, |spec| spec.model.uri = format!("file:///models/{called}/{version}"));
+    }
+
+    /// Requests are parked, or no longer.
+    pub fn demand(&mut self, called: &str, waiting: u32) {
+        let demand =
+            Demand { deployment: name(called), waiting, in_flight: 0, last_used: self.now, requests: waiting.into() };
+        self.world.demand(&demand);
+    }
+
+    /// Time passes.
+    pub fn after(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+    }
+
+    /// A worker says something.
+    pub fn report(&mut self, called: &str, whole: bool, replicas: Vec<(RevisionId, Option<Residency>)>) {
+        let worker = worker_id(called);
+        let info = self.world.worker(&worker).and_then(|seats| seats.info.as_ref());
+        let incarnation = info.map_or(0, |info| info.incarnation);
+        let seen = self.world.generation();
+        let _ = self.world.observe(&InventoryChange { worker, incarnation, seen, whole, replicas }, self.now);
+    }
+
+    /// Plans for what is due, lints, commits.
+    pub fn plan(&mut self) -> Planned {
+        let scope = self.world.due(self.now);
+        self.plan_for(&scope)
+    }
+
+    /// Plans for a scope, lints, commits.
+    pub fn plan_for(&mut self, scope: &Scope) -> Planned {
+        let planned = plan(&self.world, scope, self.now);
+        let broken = lint::lint(&self.world, &planned);
+        assert!(broken.is_empty(), "{broken:#?}");
+        self.world.commit(&planned);
+        self.told.extend(planned.events.iter().map(|event| (event.reason, event.message.clone())));
+        planned
+    }
+
+    /// Every assigned replica becomes ready with the memory of its claim; what is not assigned is gone.
+    pub fn load_all(&mut self) {
+        for worker in self.world.workers().map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            let Some(seats) = self.world.worker(&worker).filter(|seats| seats.alive()) else { continue };
+            let replicas = seats.assigned.iter().map(|(id, placed)| {
+                let ready = match seats.inventory.get(id) {
+                    Some(residency @ Residency::Ready(_)) => residency.clone(),
+                    _ => ready(placed.claim, digest_of(id), self.now),
+                };
+                (id.clone(), Some(ready))
+            });
+            let replicas = replicas.collect();
+            self.report(worker.as_str(), true, replicas);
+        }
+    }
+
+    /// Plans and loads until nothing is decided.
+    pub fn settle(&mut self) {
+        for _ in 0..20 {
+            let planned = self.plan();
+            self.load_all();
+            if !planned.decided() {
+                return;
+            }
+        }
+        panic!("does not settle: {:?}", self.told);
+    }
+
+    /// The only revision of a deployment that has replicas, or the one that it wants.
+    #[must_use]
+    pub fn revision(&self, called: &str) -> RevisionId {
+        self.world.deployment(&name(called)).expect("a deployment").revision_id()
+    }
+
+    /// A replica of what a deployment wants failed; `retry`: its worker tries again after this.
+    pub fn fail(&mut self, called: &str, worker: &str, category: FailureCategory, retry: Option<Duration>) {
+        let failure = Failure {
+            category,
+            message: "it broke".to_owned(),
+            attempts: 1,
+            at: self.now,
+            retry_at: retry.map(|retry| self.now + retry),
+        };
+        let revision = self.revision(called);
+        self.report(worker, false, vec![(revision, Some(Residency::Failed(Arc::new(failure))))]);
+    }
+
+    /// The workers that a deployment's replicas are on, each once for each revision.
+    #[must_use]
+    pub fn placed(&self, called: &str) -> Vec<String> {
+        let record = self.world.record(&name(called));
+        record.iter().flat_map(|record| &record.replicas).map(|replica| replica.worker.to_string()).collect()
+    }
+
+    /// The status of a deployment.
+    #[must_use]
+    pub fn status(&self, called: &str) -> Status {
+        report::status(&self.world, &name(called), self.now).expect("a deployment")
+    }
+
+    /// Whether the plans told this.
+    #[must_use]
+    pub fn was_told(&self, reason: &str) -> bool {
+        self.told.iter().any(|(told, _)| *told == reason)
+    }
+}
+
+/// A digest that stands for a revision's artifact.
+#[must_use]
+pub fn digest_of(revision: &RevisionId) -> Digest {
+    let mut digest = [0; 32];
+    for (byte, c) in digest.iter_mut().zip(revision.hash().bytes()) {
+        *byte = c;
+    }
+    Digest(digest)
+}

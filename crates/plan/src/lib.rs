@@ -5,10 +5,10 @@
 //! seconds, and checked by a second opinion that shares no code with it ([`lint`]).
 //!
 //! ```text
-//! World ──▶ lost ─▶ rollout ─▶ scale ─▶ drain ─▶ place ─▶ route ──▶ Planned
-//!   ▲      (who     (which      (how     (what    (where,  (traffic     │
-//!   │       is       revisions)  many)    leaves)  for whom over what   │
-//!   │       gone)                                  to leave) is ready)  │
+//! World ──▶ lost ─▶ scale ─▶ rollout ─▶ drain ─▶ place ─▶ route ──▶ Planned
+//!   ▲      (who     (how     (which      (what    (where,  (traffic     │
+//!   │       is       many)    revisions)  leaves)  who has  over what   │
+//!   │       gone)                                  to go)   is ready)   │
 //!   └───────────────────────── World::commit ◀──────────────────────────┘
 //! ```
 //! Reading order: [`record`] is what is remembered of a decision; [`world`] all that is known; [`planned`] the result;
@@ -39,7 +39,8 @@ pub mod report;
 #[cfg(feature = "testing")]
 pub mod fixture;
 
-pub use place::{Rejection, Score};
+pub use claim::Basis;
+pub use place::{Evicts, Rejection, Score};
 pub use planned::{Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};

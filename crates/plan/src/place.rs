@@ -1,7 +1,133 @@
 //! Where replicas go, and who leaves for them. `place/README.md` states the problem before the algorithm.
 
+mod choose;
+mod evict;
 mod filter;
+mod refuse;
+mod relieve;
 mod score;
 
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use berth_spec::{DeploymentName, RevisionId, event::Severity};
+
+pub(crate) use choose::{Choice, Refusal, choose, view};
 pub use filter::Rejection;
-pub use score::Score;
+pub(crate) use filter::forbidden;
+pub use score::{Evicts, Score};
+
+use crate::{
+    Replica, claim,
+    draft::{Draft, Work},
+    lost,
+};
+
+/// One replica that is wanted and has no place. In the order in which they get theirs: what matters most first, then
+/// residents, then what serves before what comes next.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Want {
+    priority: Reverse<u8>,
+    on_demand: bool,
+    surge: bool,
+    deployment: DeploymentName,
+    revision: RevisionId,
+    nth: u32,
+}
+
+/// Finds a place for everything that is wanted and has none.
+pub(crate) fn step(draft: &mut Draft<'_>) {
+    relieve::step(draft);
+    let mut wants: BTreeSet<Want> = draft.works().values().flat_map(|work| wants_of(draft, work)).collect();
+    // Whoever is evicted and wanted matters strictly less than the one it made room for, so it comes later in the
+    // order and this ends.
+    while let Some(want) = wants.pop_first() {
+        let name = want.deployment.clone();
+        if let Some(again) = draft.with(&name, |draft, work| settle(draft, work, &want)) {
+            for name in again {
+                let more = draft.works().get(&name).map(|work| wants_of(draft, work)).unwrap_or_default();
+                wants.extend(more);
+            }
+        }
+    }
+}
+
+/// The replicas that a deployment still has to get.
+fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
+    let Some(rollout) = work.rollout.as_ref().filter(|_| work.target > 0) else { return Vec::new() };
+    let answers = rollout.live().any(|revision| work.ready(draft.world, revision) > 0);
+    let spec = &work.entry.deployment.spec;
+    let mut wants = Vec::new();
+    for (place, revision) in rollout.live().enumerate() {
+        // While nothing answers, a replica on a lost worker does not count: waiting for its return would be an outage.
+        let counts = |replica: &&Replica| {
+            replica.revision == *revision && (answers || !lost::is_lost(draft.world.workers.get(&replica.worker)))
+        };
+        let have = u32::try_from(work.replicas.iter().filter(counts).count()).unwrap_or(u32::MAX);
+        wants.extend((have..work.target).map(|nth| Want {
+            priority: Reverse(spec.priority),
+            on_demand: spec.replicas.min == 0,
+            surge: place > 0,
+            deployment: work.name().clone(),
+            revision: revision.clone(),
+            nth,
+        }));
+    }
+    wants
+}
+
+/// Places one replica, or says why not. Returns the deployments whose wants have changed by it.
+fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Vec<DeploymentName> {
+    if !wants_of(draft, work).contains(want) {
+        return Vec::new();
+    }
+    let Some(revision) = work.revision(&want.revision) else { return Vec::new() };
+    let (need, _) = claim::need(draft.world, work.entry, &revision);
+    match choose(draft, work, &revision, need) {
+        Ok(choice) => seat(draft, work, want, need, &choice),
+        Err(refusals) => refuse::refuse(draft, work, want, need, &refusals),
+    }
+}
+
+/// Puts a replica where it was chosen to go, after whoever has to leave.
+fn seat(
+    draft: &mut Draft<'_>,
+    work: &mut Work<'_>,
+    want: &Want,
+    need: berth_spec::ByteSize,
+    choice: &Choice,
+) -> Vec<DeploymentName> {
+    let name = work.name().clone();
+    let worker = &choice.worker;
+    let mut again = Vec::new();
+    for victim in &choice.victims {
+        evict::evict(draft, victim, worker, Some(&name));
+        again.push(victim.deployment().clone());
+    }
+    draft.claim(worker, need);
+    work.replicas.push(Replica {
+        revision: want.revision.clone(),
+        worker: worker.clone(),
+        claim: need,
+        placed: draft.now,
+    });
+    work.replicas.sort();
+    draft.tell(
+        Severity::Normal,
+        "Placed",
+        (&name, Some(worker)),
+        format!("{} goes to {worker}, which sets {need} aside", want.revision),
+    );
+    let of = work.replicas.iter().filter(|replica| replica.revision == want.revision).count();
+    if of > work.target as usize {
+        // It stands in for one on a lost worker.
+        let stands_in = work
+            .replicas
+            .iter()
+            .find(|replica| {
+                replica.revision == want.revision && lost::is_lost(draft.world.workers.get(&replica.worker))
+            })
+            .cloned();
+        draft.drop_replicas(work, |replica| Some(replica) == stands_in.as_ref());
+    }
+    again
+}

@@ -1,9 +1,12 @@
 //! What would change if deployments were applied or deleted, without changing it.
 use std::sync::Arc;
 
-use berth_spec::{ByteSize, Deployment, DeploymentName, RevisionId, Time, WorkerId};
+use berth_spec::{
+    ByteSize, Deployment, DeploymentName, Digest, InventoryChange, Residency, Revision, RevisionId, Time, WorkerId,
+    residency::{Phases, Ready},
+};
 
-use crate::World;
+use crate::{Planned, World, plan};
 
 /// Something that somebody might do.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,8 +72,145 @@ pub struct MemoryChange {
     pub after: ByteSize,
 }
 
-/// What would come of changes.
+/// How often a preview plans before it gives up waiting for things to settle. A rollout takes three plans; twice that
+/// costs nothing. Halved: previews of evictions that cascade end early.
+const ROUNDS: usize = 8;
+
+/// What would come of changes, were every load to succeed with the memory that is expected. The world stays as it is.
 #[must_use]
-pub fn preview(_world: &World, _changes: &[Change], _now: Time) -> Preview {
-    Preview::default()
+pub fn preview(world: &World, changes: &[Change], now: Time) -> Preview {
+    let mut then = world.clone();
+    settle(&mut then, now, &mut |_, _| {}); // what is under way anyway is not what the changes do
+    let mut preview = Preview { memory: memory_of(&then), ..Preview::default() };
+    for change in changes {
+        match change {
+            Change::Apply(deployment) => then.set_deployment(Arc::clone(deployment)),
+            Change::Delete(name) => then.remove_deployment(name),
+        }
+    }
+    settle(&mut then, now, &mut |world, planned| {
+        preview.steps.extend(steps_of(world, planned));
+        for line in &mut preview.memory {
+            line.peak = line.peak.max(used_after(world, planned, &line.worker));
+        }
+    });
+    for line in &mut preview.memory {
+        line.after = then.workers.get(&line.worker).map_or(ByteSize::ZERO, |seats| seats.used);
+        line.peak = line.peak.max(line.after);
+    }
+    preview.unplaced = unplaced(&then, world, changes);
+    preview
+}
+
+/// Plans until nothing is decided; whatever was placed becomes ready at once.
+fn settle(world: &mut World, now: Time, each: &mut dyn FnMut(&World, &Planned)) {
+    for _ in 0..ROUNDS {
+        let scope = world.due(now);
+        let planned = plan(world, &scope, now);
+        each(world, &planned);
+        world.commit(&planned);
+        let loaded = make_ready(world, now);
+        if !planned.decided() && !loaded {
+            return;
+        }
+    }
+}
+
+/// Says of every assigned replica on a live worker that it is ready, and of every other one that it is gone.
+fn make_ready(world: &mut World, now: Time) -> bool {
+    let mut changes = Vec::new();
+    for (id, seats) in world.workers.iter().filter(|(_, seats)| seats.alive()) {
+        let mut change = InventoryChange {
+            worker: id.clone(),
+            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
+            seen: seats.sent,
+            whole: !seats.reported,
+            replicas: Vec::new(),
+        };
+        for (revision, placed) in seats.assigned.iter().filter(|(revision, _)| !seats.ready(revision)) {
+            change.replicas.push((revision.clone(), Some(ready(placed.claim, &placed.revision, now))));
+        }
+        let left = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision));
+        change.replicas.extend(left.map(|revision| (revision.clone(), None)));
+        changes.push(change);
+    }
+    let mut any = false;
+    for change in changes.into_iter().filter(|change| change.whole || !change.replicas.is_empty()) {
+        any |= !world.observe(&change, now).touched.is_empty();
+    }
+    any
+}
+
+fn ready(memory: ByteSize, revision: &Revision, now: Time) -> Residency {
+    Residency::Ready(Arc::new(Ready {
+        since: now,
+        memory,
+        measured: false,
+        digest: revision.digest.unwrap_or(Digest([0; 32])),
+        signature: Arc::default(),
+        phases: Phases::default(),
+        note: None,
+    }))
+}
+
+fn memory_of(world: &World) -> Vec<MemoryChange> {
+    let lines = world.workers.iter().filter(|(_, seats)| seats.alive()).map(|(id, seats)| MemoryChange {
+        worker: id.clone(),
+        total: seats.memory(),
+        before: seats.used,
+        peak: seats.used,
+        after: seats.used,
+    });
+    lines.collect()
+}
+
+fn used_after(world: &World, planned: &Planned, worker: &WorkerId) -> ByteSize {
+    let Some(seats) = world.workers.get(worker) else { return ByteSize::ZERO };
+    let Some(change) = planned.assignments.get(worker) else { return seats.used };
+    let goes = |id: &RevisionId| change.unset.contains(id) || change.set.iter().any(|placed| placed.revision.id == *id);
+    let stays: ByteSize = seats.assigned.iter().filter(|(id, _)| !goes(id)).map(|(_, placed)| placed.claim).sum();
+    change.set.iter().map(|placed| placed.claim).sum::<ByteSize>() + stays
+}
+
+/// What a plan does to replicas: what leaves first, then what comes.
+fn steps_of(world: &World, planned: &Planned) -> Vec<Step> {
+    let evicted = |revision: &RevisionId, worker: &WorkerId| {
+        planned.events.iter().any(|event| {
+            event.reason == "Evicted"
+                && event.worker.as_ref() == Some(worker)
+                && event.deployment.as_ref() == Some(revision.deployment())
+        })
+    };
+    let mut steps = Vec::new();
+    for (worker, change) in &planned.assignments {
+        let Some(seats) = world.workers.get(worker) else { continue };
+        for revision in &change.unset {
+            let action = if evicted(revision, worker) { Action::Evict } else { Action::Unload };
+            let memory = seats.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim);
+            steps.push(Step { action, revision: revision.clone(), worker: worker.clone(), memory });
+        }
+        for placed in change.set.iter().filter(|placed| !seats.assigned.contains_key(&placed.revision.id)) {
+            let id = &placed.revision.id;
+            let older = seats.assigned.keys().find(|other| other.deployment() == id.deployment());
+            let action = older.map_or(Action::Load, |from| Action::Reload { from: from.clone() });
+            steps.push(Step { action, revision: id.clone(), worker: worker.clone(), memory: placed.claim });
+        }
+    }
+    steps
+}
+
+/// Those that would lack a place and did not lack it before, or were asked about.
+fn unplaced(then: &World, before: &World, changes: &[Change]) -> Vec<(DeploymentName, String)> {
+    let asked = |name: &DeploymentName| {
+        changes.iter().any(|change| match change {
+            Change::Apply(deployment) => deployment.name == *name,
+            Change::Delete(other) => other == name,
+        })
+    };
+    let new = then.unplaced.iter().filter(|name| asked(name) || !before.unplaced.contains(*name));
+    new.filter_map(|name| {
+        let text = then.entries.get(name)?.verdict()?.text();
+        Some((name.clone(), text.to_owned()))
+    })
+    .collect()
 }

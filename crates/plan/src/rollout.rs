@@ -1,1 +1,178 @@
-//! .
+//! How a new revision replaces the old one. Make before break: the old one serves until the new one is ready, and goes
+//! on serving if it never is.
+//!
+//! ```text
+//!             first ready                 wants another           enough ready
+//! (none) → Starting ─────→ Stable ─────────────────────→ Surging ─────────────→ Stable (of the new one)
+//!                             ▲     wants the old one again │  │ no room, whenFull: recreate
+//!                             └─────────────────────────────┘  ▼
+//!                                                         Recreating ──ready──→ Stable (of the new one)
+//!            spec changes                                      │
+//! Surging ◀──────────────── Stuck ◀──── failed, or too late ───┴── (from Surging too)
+//! ```
+//! `Stuck` serves the old revision and does not try the new one again until the spec changes.
+
+use berth_spec::{Generation, RevisionId, Time, event::Severity};
+
+use crate::{
+    Rollout,
+    draft::{Draft, Work},
+};
+
+/// What a rollout goes by.
+#[derive(Debug)]
+struct Seen<'a> {
+    wanted: &'a RevisionId,
+    generation: Generation,
+    /// The revision in place has replicas.
+    held: bool,
+    /// It has one that is ready.
+    from_ready: u32,
+    to_ready: u32,
+    /// Replicas of the new one that have to be ready before it takes over.
+    enough: u32,
+    /// When the new one is given up.
+    deadline: Option<Time>,
+}
+
+/// Moves the rollout on.
+pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    let Some(before) = work.rollout.clone() else {
+        if work.target > 0 {
+            work.rollout = Some(Rollout::Starting { revision: work.entry.wanted.clone() });
+        }
+        return;
+    };
+    let after = next(&before, &see(draft, work, &before), draft.now);
+    if after != before {
+        announce(draft, work, &after);
+    }
+    if let Rollout::Surging { to, .. } | Rollout::Recreating { to, .. } = &after
+        && let Some(deadline) = deadline(work, to)
+    {
+        work.wake_at(deadline);
+    }
+    work.rollout = Some(after);
+}
+
+fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
+    let ready = |revision: &RevisionId| work.ready(draft.world, revision);
+    let (from, to) = match rollout {
+        Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None),
+        Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } => (from, Some(to)),
+        Rollout::Stuck { serving, .. } => (serving, None),
+    };
+    let from_ready = ready(from);
+    Seen {
+        wanted: &work.entry.wanted,
+        generation: work.entry.deployment.generation,
+        held: work.replicas.iter().any(|replica| replica.revision == *from),
+        from_ready,
+        to_ready: to.map_or(0, ready),
+        // As many as serve now: where the old one has not all that it wants, the new one need not either.
+        enough: from_ready.min(work.target).max(1),
+        deadline: to.and_then(|to| deadline(work, to)),
+    }
+}
+
+/// When a revision should have become ready: counted from when its first replica was placed, not from when it was
+/// wanted, since it may have to wait for room.
+fn deadline(work: &Work<'_>, to: &RevisionId) -> Option<Time> {
+    let placed = work.replicas.iter().filter(|replica| replica.revision == *to).map(|replica| replica.placed).min();
+    placed.map(|placed| placed + work.entry.deployment.spec.rollout.deadline)
+}
+
+fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
+    let wanted = seen.wanted.clone();
+    let late = seen.deadline.is_some_and(|deadline| deadline <= now);
+    match state {
+        Rollout::Starting { revision } if *revision != wanted => Rollout::Starting { revision: wanted },
+        Rollout::Starting { revision } if seen.from_ready > 0 => Rollout::Stable { revision: revision.clone() },
+        Rollout::Stable { revision } if *revision != wanted => {
+            if seen.held {
+                Rollout::Surging { from: revision.clone(), to: wanted, since: now }
+            } else {
+                Rollout::Starting { revision: wanted }
+            }
+        }
+        Rollout::Surging { from, .. } if *from == wanted => Rollout::Stable { revision: wanted },
+        Rollout::Recreating { from, .. } if *from == wanted => Rollout::Starting { revision: wanted },
+        Rollout::Surging { from, to, .. } if *to != wanted => {
+            Rollout::Surging { from: from.clone(), to: wanted, since: now }
+        }
+        Rollout::Recreating { from, to, .. } if *to != wanted => {
+            Rollout::Recreating { from: from.clone(), to: wanted, since: now }
+        }
+        Rollout::Surging { to, .. } | Rollout::Recreating { to, .. } if seen.to_ready >= seen.enough => {
+            Rollout::Stable { revision: to.clone() }
+        }
+        Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } if late => Rollout::Stuck {
+            serving: from.clone(),
+            failed: to.clone(),
+            generation: seen.generation,
+            since: now,
+            reason: "it was not ready before rollout.deadline".to_owned(),
+        },
+        Rollout::Stuck { serving, generation, .. } if *generation != seen.generation => {
+            if *serving == wanted {
+                Rollout::Stable { revision: wanted }
+            } else {
+                Rollout::Surging { from: serving.clone(), to: wanted, since: now }
+            }
+        }
+        _ => state.clone(),
+    }
+}
+
+/// Gives the coming revision up because it failed wherever it may go. Says whether there was one.
+pub(crate) fn give_up(draft: &mut Draft<'_>, work: &mut Work<'_>, reason: &str) -> bool {
+    let Some(Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. }) = work.rollout.clone() else {
+        return false;
+    };
+    let stuck = Rollout::Stuck {
+        serving: from,
+        failed: to.clone(),
+        generation: work.entry.deployment.generation,
+        since: draft.now,
+        reason: reason.to_owned(),
+    };
+    announce(draft, work, &stuck);
+    draft.drop_replicas(work, |replica| replica.revision == to);
+    work.rollout = Some(stuck);
+    true
+}
+
+/// Takes the old revision away to make room for the new one. Says whether there was one to take.
+pub(crate) fn recreate(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
+    let Some(Rollout::Surging { from, to, since }) = work.rollout.clone() else { return false };
+    let name = work.name().clone();
+    draft.tell(
+        Severity::Normal,
+        "RolloutRecreates",
+        (&name, None),
+        format!("{name}: no room for {from} and {to} together, {from} leaves first"),
+    );
+    draft.drop_replicas(work, |replica| replica.revision == from);
+    work.rollout = Some(Rollout::Recreating { from, to, since });
+    true
+}
+
+fn announce(draft: &mut Draft<'_>, work: &Work<'_>, after: &Rollout) {
+    let name = work.name().clone();
+    let completes = matches!(work.rollout, Some(Rollout::Surging { .. } | Rollout::Recreating { .. }));
+    let (severity, reason, message) = match after {
+        Rollout::Surging { from, to, .. } => {
+            (Severity::Normal, "RolloutStarted", format!("{name}: {to} is loaded beside {from}"))
+        }
+        Rollout::Stable { revision } if completes => {
+            (Severity::Normal, "RolloutCompleted", format!("{name}: {revision} serves"))
+        }
+        Rollout::Stuck { serving, failed, reason, .. } => (
+            Severity::Warning,
+            "RolloutStuck",
+            format!("{name}: {failed} is given up, {serving} goes on serving: {reason}; change the spec to try again"),
+        ),
+        _ => return,
+    };
+    draft.tell(severity, reason, (&name, None), message);
+}

@@ -21,7 +21,7 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
         deployment: deployment.name.clone(),
         split: serving.map(|revision| (revision.clone(), WHOLE)).into_iter().collect(),
         versions: versions(world, entry, record),
-        on_miss: on_miss(entry, verdict),
+        on_miss: on_miss(entry, record, verdict),
         on_demand: deployment.spec.replicas.on_demand(),
         timeout: deployment.spec.timeout,
         concurrency: deployment.spec.concurrency,
@@ -60,14 +60,17 @@ pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) ->
         .collect()
 }
 
-fn on_miss(entry: &Entry, verdict: Option<&Verdict>) -> OnMiss {
+fn on_miss(entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
     if entry.deployment.deleting || entry.deployment.spec.replicas.max == 0 {
         return OnMiss::ScaledDown;
+    }
+    if record.is_some_and(|record| !record.replicas.is_empty()) {
+        return OnMiss::Park;
     }
     match verdict {
         Some(Verdict::NoCapacity { text, .. }) => OnMiss::NoCapacity(text.clone()),
         Some(Verdict::Failed { text, .. }) => OnMiss::Failed(text.clone()),
-        None => OnMiss::Park,
+        Some(Verdict::SurgeWaits { .. }) | None => OnMiss::Park,
     }
 }
 

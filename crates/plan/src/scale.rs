@@ -1,1 +1,71 @@
-//! .
+//! How many replicas: between `min` and `max` by demand and idleness.
+//!
+//! Residents have `min`. On demand: one when a request waits, none when nobody came for `idleAfter`, else as it is.
+
+use std::time::Duration;
+
+use berth_spec::{Residency, Time, event::Severity};
+
+use crate::draft::{Draft, Work};
+
+/// Sets the target.
+pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    let deployment = &work.entry.deployment;
+    let replicas = deployment.spec.replicas;
+    work.target = if deployment.deleting || replicas.max == 0 {
+        0
+    } else if replicas.min > 0 {
+        replicas.min
+    } else {
+        on_demand(draft, work)
+    };
+    if work.target > 0 || deployment.deleting || replicas.max == 0 {
+        // What hindered the last plan is found again if it still does.
+        work.verdict = None;
+    } else if let Some(until) = work.verdict.as_ref().map(crate::world::Verdict::until) {
+        work.wake_at(until);
+    }
+}
+
+fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
+    if work.entry.waiting() > 0 {
+        return 1;
+    }
+    if work.replicas.is_empty() {
+        return 0;
+    }
+    let name = work.name().clone();
+    if work.entry.warm.as_ref().is_some_and(|warm| warm.paged_out) {
+        draft.tell(Severity::Normal, "PagedOut", (&name, None), format!("{name} was paged out on request"));
+        return 0;
+    }
+    let Some(idle_after) = work.entry.deployment.spec.idle_after else { return 1 };
+    match idle_since(draft, work) {
+        Some(since) if draft.now >= since + idle_after => {
+            let idle = Duration::from_secs(draft.now.since(since).as_secs());
+            draft.tell(Severity::Normal, "ScaledToZero", (&name, None), format!("{name} was not used for {idle:?}"));
+            0
+        }
+        Some(since) => {
+            work.wake_at(since + idle_after);
+            1
+        }
+        None => 1,
+    }
+}
+
+/// Since when nobody uses it: the last request, or the moment when it was ready for one. `None` while it loads or
+/// answers.
+fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
+    if work.entry.warm.as_ref().is_some_and(|warm| warm.in_flight > 0) {
+        return None;
+    }
+    let mut since = work.entry.last_used;
+    for replica in &work.replicas {
+        match draft.world.workers.get(&replica.worker)?.inventory.get(&replica.revision)? {
+            Residency::Ready(ready) => since = since.max(ready.since),
+            _ => return None,
+        }
+    }
+    Some(since)
+}

@@ -1,21 +1,29 @@
 //! The plan, step by step.
 
-use berth_spec::Time;
+use std::collections::BTreeSet;
 
-use crate::{Planned, Scope, World};
+use berth_spec::{DeploymentName, Time};
 
-/// Decides.
-pub fn plan(world: &World, _scope: &Scope, now: Time) -> Planned {
-    Planned {
-        generation: world.generation,
-        at: now,
-        records: Default::default(),
-        assignments: Default::default(),
-        routes: Vec::new(),
-        gone: Vec::new(),
-        readiness: world.readiness(),
-        events: Vec::new(),
-        wake_at: world.wake_at(),
-        notes: Default::default(),
+use crate::{Planned, Scope, World, draft::Draft, finish, place};
+
+/// Decides what should be where. The same world, scope and time always give the same plan, and planning again after
+/// [`World::commit`] decides nothing.
+pub fn plan(world: &World, scope: &Scope, now: Time) -> Planned {
+    let mut draft = Draft::new(world, now);
+    for name in names(world, scope) {
+        draft.open(&name); // lost, rollout, scale, drain: what each deployment wants and lets go
+    }
+    place::step(&mut draft); // filter, score, choose; evict where it must
+    while draft.advance() {
+        place::step(&mut draft); // what was found ready where it was put may let a rollout go on at once
+    }
+    finish::finish(draft) // routes, what differs from the last plan, when to look again
+}
+
+/// Those in scope, and those that want more than they have: anything may have made room for them.
+fn names(world: &World, scope: &Scope) -> BTreeSet<DeploymentName> {
+    match scope {
+        Scope::All => world.entries.keys().chain(world.orphans.keys()).cloned().collect(),
+        Scope::Only(names) => names.union(&world.unplaced).cloned().collect(),
     }
 }

@@ -16,10 +16,12 @@ mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{AssignmentChange, ByteSize, DeploymentName, Digest, Generation, Route, RouteChange, Time, WorkerId};
+use berth_spec::{
+    AssignmentChange, ByteSize, DeploymentName, Digest, Generation, RevisionId, Route, RouteChange, Time, WorkerId,
+};
 
+pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
-pub(crate) use entry::{Entry, Warm};
 pub use seats::Liveness;
 pub(crate) use seats::{Rank, Seats};
 
@@ -45,6 +47,8 @@ pub struct World {
     pub(crate) residents: BTreeSet<DeploymentName>,
     /// Those of `residents` that have no ready replica.
     pub(crate) missing: BTreeSet<DeploymentName>,
+    /// Replicas that are ready where they are not assigned: left from before, good to have back.
+    pub(crate) strays: BTreeSet<(RevisionId, WorkerId)>,
     /// What something happened to since [`World::due`] was last asked.
     dirty: BTreeSet<DeploymentName>,
     /// Something happened that may touch everything.
@@ -68,6 +72,7 @@ impl World {
             unplaced: BTreeSet::new(),
             residents: BTreeSet::new(),
             missing: BTreeSet::new(),
+            strays: BTreeSet::new(),
             dirty: BTreeSet::new(),
             all_dirty: true,
             wakes: BTreeSet::new(),

@@ -2,7 +2,12 @@
 
 use std::fmt;
 
-use berth_spec::{ByteSize, Time};
+use berth_spec::{ByteSize, Deployment, RevisionId, Time, WorkerId};
+
+use crate::{
+    draft::{Draft, Work},
+    world::Seats,
+};
 
 /// Why a worker cannot take a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,4 +64,38 @@ impl fmt::Display for Rejection {
             Self::FailedHere { until, message } => write!(f, "failed to load it: {message}; tried again after {until}"),
         }
     }
+}
+
+/// Why a worker may never hold a deployment, whatever the time and the load.
+pub(crate) fn forbidden(seats: &Seats, deployment: &Deployment) -> Option<Rejection> {
+    let info = seats.info.as_ref()?;
+    let format = deployment.spec.model.format;
+    if !info.formats.contains(&format) {
+        return Some(Rejection::NoRuntime { format: format.as_str() });
+    }
+    let lacking = deployment.spec.selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value));
+    lacking.map(|(key, value)| Rejection::Label { key: key.clone(), value: value.clone() })
+}
+
+/// Why a worker cannot take a replica of a revision now, memory aside.
+pub(super) fn reject(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    revision: &RevisionId,
+    worker: &WorkerId,
+) -> Option<Rejection> {
+    let Some(seats) = draft.world.workers.get(worker).filter(|seats| seats.alive()) else {
+        return Some(Rejection::Lost);
+    };
+    if work.replicas.iter().any(|replica| replica.worker == *worker && replica.revision == *revision) {
+        return Some(Rejection::Holds);
+    }
+    if seats.cordoned {
+        return Some(Rejection::Cordoned);
+    }
+    if let Some(rejection) = forbidden(seats, &work.entry.deployment) {
+        return Some(rejection);
+    }
+    let failure = work.entry.failure(revision, worker, draft.now)?;
+    Some(Rejection::FailedHere { until: failure.until, message: failure.message.clone() })
 }

@@ -1,1 +1,94 @@
-//! .
+//! The three conditions: `Available`, `Progressing`, `Scheduled`. Each message says what to do where something is to be
+//! done.
+
+use berth_spec::status::{Condition, Truth};
+
+use super::status::Seen;
+use crate::{Rollout, world::Verdict};
+
+/// `Available`, `Progressing`, `Scheduled`.
+pub(super) fn conditions(seen: &Seen<'_>) -> Vec<Condition> {
+    vec![available(seen), progressing(seen), scheduled(seen)]
+}
+
+fn condition(kind: &'static str, status: Truth, reason: &str, message: impl Into<String>) -> Condition {
+    Condition { kind, status, reason: reason.to_owned(), message: message.into() }
+}
+
+fn available(seen: &Seen<'_>) -> Condition {
+    let is = |status, reason: &str, message: String| condition("Available", status, reason, message);
+    let (ready, desired) = (seen.ready, seen.desired);
+    if seen.entry.deployment.deleting {
+        return is(Truth::False, "Deleting", "it is being deleted".to_owned());
+    }
+    if seen.entry.deployment.spec.replicas.max == 0 {
+        return is(Truth::False, "ScaledDown", "replicas is 0: raise it to serve the model".to_owned());
+    }
+    if ready > 0 && ready >= desired {
+        return is(Truth::True, "Ready", format!("{ready} of {desired} replicas answer"));
+    }
+    if ready > 0 {
+        let why = seen.verdict.map_or("the others are on their way", Verdict::text);
+        return is(Truth::True, "Degraded", format!("{ready} of {desired} replicas answer; {why}"));
+    }
+    match (seen.verdict, &seen.retrying) {
+        (Some(Verdict::NoCapacity { text, .. }), _) if seen.placed == 0 => is(Truth::False, "NoCapacity", text.clone()),
+        (Some(Verdict::Failed { text, .. }), _) if seen.placed == 0 => is(Truth::False, "LoadFailed", text.clone()),
+        (_, Some(failure)) => is(Truth::False, "LoadFailed", failure.clone()),
+        _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
+        _ => is(Truth::False, "Loading", format!("0 of {desired} replicas answer; they are on their way")),
+    }
+}
+
+fn progressing(seen: &Seen<'_>) -> Condition {
+    let is = |status, reason: &str, message: String| condition("Progressing", status, reason, message);
+    match seen.rollout {
+        Some(Rollout::Stuck { failed, serving, reason, .. }) => {
+            let message =
+                format!("{failed} was given up, {serving} goes on serving: {reason}; change the spec to try again");
+            return is(Truth::False, "RolloutStuck", message);
+        }
+        Some(Rollout::Surging { from, to, .. }) => {
+            return match seen.verdict {
+                Some(Verdict::SurgeWaits { text }) => {
+                    let hint = "or set rollout.whenFull to recreate, which unloads the old revision first";
+                    is(Truth::False, "SurgeWaits", format!("{to} waits for room beside {from}: it {text}, {hint}"))
+                }
+                _ => is(Truth::True, "RollingOut", format!("{to} is loaded beside {from}, which serves until then")),
+            };
+        }
+        Some(Rollout::Recreating { from, to, .. }) => {
+            return is(Truth::True, "Recreating", format!("{to} is loaded in place of {from}: requests wait for it"));
+        }
+        _ => {}
+    }
+    if let (Some(failure), false) = (&seen.retrying, seen.ready >= seen.desired) {
+        return is(Truth::True, "Retrying", failure.clone());
+    }
+    match seen.verdict {
+        Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
+        Some(Verdict::Failed { text, .. }) => is(Truth::False, "LoadFailed", text.clone()),
+        _ if seen.entry.deployment.deleting && seen.placed > 0 => {
+            is(Truth::True, "Draining", "its replicas finish their requests and leave".to_owned())
+        }
+        _ if seen.ready < seen.desired => is(Truth::True, "Loading", "replicas are on their way".to_owned()),
+        _ => is(Truth::False, "Settled", "there is nothing to do".to_owned()),
+    }
+}
+
+fn scheduled(seen: &Seen<'_>) -> Condition {
+    let is = |status, reason: &str, message: String| condition("Scheduled", status, reason, message);
+    match seen.verdict {
+        Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
+        Some(Verdict::Failed { text, .. }) => is(Truth::False, "LoadFailed", text.clone()),
+        _ if seen.desired == 0 => is(Truth::Unknown, "NotWanted", "no replica is wanted now".to_owned()),
+        Some(Verdict::SurgeWaits { .. }) | None if seen.placed == 0 => {
+            is(Truth::Unknown, "Planning", "it has not been planned for yet".to_owned())
+        }
+        _ => {
+            let workers: Vec<String> =
+                seen.record.iter().flat_map(|r| &r.replicas).map(|replica| replica.worker.to_string()).collect();
+            is(Truth::True, "Placed", format!("on {}", workers.join(", ")))
+        }
+    }
+}

@@ -1,9 +1,16 @@
 //! Why a deployment is where it is, or why it is nowhere: every worker, with numbers.
 
-use berth_spec::{ByteSize, DeploymentName, RevisionId, Time, WorkerId};
+use berth_spec::{
+    ByteSize, DeploymentName, Revision, RevisionId, Time, WorkerId,
+    status::{Status, Truth},
+};
 
-pub use crate::claim::Basis;
-use crate::{Rejection, Score, World};
+use crate::{
+    Basis, Rejection, Score, World, claim,
+    draft::{Draft, Work},
+    place,
+    world::Seats,
+};
 
 /// Why a deployment is where it is.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,8 +67,57 @@ pub enum WorkerVerdict {
     Rejected(Rejection),
 }
 
-/// Explains.
+/// Explains where a deployment is and where it could be; `None`: no such.
 #[must_use]
-pub fn explain(_world: &World, _name: &DeploymentName, _now: Time) -> Option<Explanation> {
-    None
+pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explanation> {
+    let status = super::status(world, name, now)?;
+    let mut draft = Draft::new(world, now);
+    let (revision, need, basis, workers) = draft.with(name, |draft, work| {
+        // What a new replica would be: of the revision that is coming, or the one that serves where that is given up.
+        let id = work.rollout.as_ref().and_then(|rollout| rollout.live().last()).unwrap_or(&work.entry.wanted).clone();
+        let revision = work.revision(&id)?;
+        let (need, basis) = claim::need(world, work.entry, &revision);
+        let workers = world.workers.iter().map(|(id, seats)| view_of(draft, work, &revision, need, (id, seats)));
+        let workers: Vec<WorkerView> = workers.collect();
+        Some((id, need, basis, workers))
+    })??;
+    let summary = summary(&status);
+    Some(Explanation { deployment: name.clone(), revision, desired: status.desired, need, basis, summary, workers })
+}
+
+fn view_of(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    revision: &Revision,
+    need: ByteSize,
+    (worker, seats): (&WorkerId, &Seats),
+) -> WorkerView {
+    let held = draft.world.record(work.name()).and_then(|record| {
+        let mut here = record.replicas.iter().filter(|replica| replica.worker == *worker);
+        // Of two revisions on one worker, the one that is spoken of.
+        here.clone().find(|replica| replica.revision == revision.id).or_else(|| here.next())
+    });
+    let verdict = match held {
+        Some(replica) => WorkerVerdict::Holds {
+            revision: replica.revision.clone(),
+            claim: replica.claim,
+            residency: seats.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
+        },
+        None => match place::view(draft, work, revision, need, worker) {
+            Ok(choice) => WorkerVerdict::Fits { score: choice.score, evicts: choice.victims },
+            Err(rejection) => WorkerVerdict::Rejected(rejection),
+        },
+    };
+    WorkerView { worker: worker.clone(), memory: seats.memory(), used: seats.used, verdict }
+}
+
+/// The first condition that is not as it should be, or where it is.
+fn summary(status: &Status) -> String {
+    let said = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
+    let trouble = said("Scheduled")
+        .filter(|condition| condition.status == Truth::False)
+        .or_else(|| said("Available").filter(|condition| condition.status != Truth::True))
+        .or_else(|| said("Progressing").filter(|condition| condition.reason != "Settled"));
+    let message = trouble.or_else(|| said("Scheduled")).map_or("", |condition| condition.message.as_str());
+    format!("{}: {message}", status.phase.as_str())
 }

@@ -1,10 +1,141 @@
 //! The state of one deployment.
-use berth_spec::{DeploymentName, Time, status::Status};
 
-use crate::World;
+use berth_spec::{
+    DeploymentName, RevisionId, Time,
+    status::{Phase, ReplicaStatus, Status},
+};
 
-/// The status of a deployment.
+use super::conditions;
+use crate::{
+    Record, Rollout, World,
+    world::{Entry, Verdict},
+};
+
+/// The status of a deployment; `None`: no such.
 #[must_use]
-pub fn status(_world: &World, _name: &DeploymentName, _now: Time) -> Option<Status> {
-    None
+pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status> {
+    let seen = Seen::new(world, world.entries.get(name)?, now);
+    let phase = seen.phase();
+    Some(Status {
+        phase,
+        observed_generation: seen.entry.deployment.generation,
+        conditions: conditions::conditions(&seen),
+        desired: seen.desired,
+        ready: seen.ready,
+        wanted: seen.entry.wanted.clone(),
+        serving: seen.serving.cloned(),
+        replicas: replicas(world, seen.record),
+        last_used: Some(seen.entry.last_used).filter(|at| *at > Time::ZERO),
+    })
+}
+
+/// What phase and conditions are told from.
+pub(super) struct Seen<'a> {
+    pub(super) entry: &'a Entry,
+    pub(super) record: Option<&'a Record>,
+    pub(super) rollout: Option<&'a Rollout>,
+    pub(super) verdict: Option<&'a Verdict>,
+    /// The revision that serves, once one does.
+    pub(super) serving: Option<&'a RevisionId>,
+    pub(super) desired: u32,
+    /// Replicas of the serving revision that answer.
+    pub(super) ready: u32,
+    /// Replicas that are assigned, whatever their revision.
+    pub(super) placed: u32,
+    /// What went wrong with a replica that its worker tries again.
+    pub(super) retrying: Option<String>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(world: &'a World, entry: &'a Entry, now: Time) -> Self {
+        let record = entry.record();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let rollout = record.map(|record| &record.rollout);
+        let serving = rollout.and_then(Rollout::serving);
+        let ready = record.map_or(0, |record| {
+            rollout.map_or(0, |rollout| {
+                let ready = rollout.live().map(|revision| crate::route::ready_on(world, record, revision).len());
+                count(match serving {
+                    Some(serving) => crate::route::ready_on(world, record, serving).len(),
+                    None => ready.max().unwrap_or(0),
+                })
+            })
+        });
+        let placed = record.map_or(0, |record| count(record.replicas.len()));
+        let spec = &entry.deployment.spec;
+        let desired = if entry.deployment.deleting || spec.replicas.max == 0 {
+            0
+        } else if spec.replicas.min > 0 {
+            spec.replicas.min
+        } else {
+            u32::from(placed > 0 || entry.waiting() > 0)
+        };
+        let retrying = retrying(world, record);
+        Self { entry, record, rollout, verdict: entry.verdict_at(now), serving, desired, ready, placed, retrying }
+    }
+
+    /// Whether the revision that is wanted is not the one that serves, and is not coming.
+    pub(super) fn stuck(&self) -> Option<&'a str> {
+        match self.rollout {
+            Some(Rollout::Stuck { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        let spec = &self.entry.deployment.spec;
+        if self.entry.deployment.deleting {
+            return Phase::Terminating;
+        }
+        if spec.replicas.max == 0 {
+            return Phase::ScaledDown;
+        }
+        let current = self.serving == Some(&self.entry.wanted);
+        match self.verdict {
+            Some(Verdict::NoCapacity { .. }) if self.placed == 0 => Phase::ScheduleFailed,
+            Some(Verdict::Failed { .. }) if self.placed == 0 => Phase::Failed,
+            _ if self.desired == 0 => Phase::ScaledDown,
+            _ if self.ready >= self.desired && current => Phase::Available,
+            Some(_) if self.ready > 0 => Phase::Degraded,
+            _ if self.stuck().is_some() => Phase::Degraded,
+            _ => Phase::Progressing,
+        }
+    }
+}
+
+fn retrying(world: &World, record: Option<&Record>) -> Option<String> {
+    record?.replicas.iter().find_map(|replica| {
+        let seats = world.workers.get(&replica.worker)?;
+        match seats.inventory.get(&replica.revision)? {
+            berth_spec::Residency::Failed(failure) => {
+                let next = failure.retry_at.map_or_else(String::new, |at| format!("; tried again at {at}"));
+                Some(format!(
+                    "attempt {} on {} failed ({}): {}{next}",
+                    failure.attempts,
+                    replica.worker,
+                    failure.category.as_str(),
+                    failure.message
+                ))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Every replica that is assigned, then those that workers still hold.
+fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
+    let assigned = record.into_iter().flat_map(|record| &record.replicas);
+    assigned
+        .map(|replica| ReplicaStatus {
+            revision: replica.revision.clone(),
+            worker: replica.worker.clone(),
+            residency: world
+                .workers
+                .get(&replica.worker)
+                .filter(|seats| seats.alive())
+                .and_then(|seats| seats.inventory.get(&replica.revision))
+                .cloned(),
+            claim: replica.claim,
+        })
+        .collect()
 }

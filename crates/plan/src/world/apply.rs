@@ -1,6 +1,6 @@
 //! What a plan changes in the world, and the indexes that follow from it.
 
-use berth_spec::{ByteSize, DeploymentName, Placed, Time, WorkerId, routes::Readiness};
+use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
 use super::{Entry, Rank, World};
 use crate::{Planned, Record, claim, planned::Note};
@@ -91,37 +91,51 @@ impl World {
         let revision = placed.revision.id.clone();
         self.unseat(worker, &revision);
         let Some(entry) = self.entries.get(revision.deployment()) else { return };
-        let rank =
-            Rank { priority: entry.deployment.spec.priority, last_used: entry.last_used, revision: revision.clone() };
+        let rank = entry.rank(&revision);
         let seats = self.workers.entry(worker.clone()).or_default();
         seats.used += placed.claim;
         seats.order.insert(rank);
-        seats.assigned.insert(revision, placed);
+        seats.assigned.insert(revision.clone(), placed);
+        self.refresh_stray(worker, &revision);
     }
 
-    fn unseat(&mut self, worker: &WorkerId, revision: &berth_spec::RevisionId) {
+    fn unseat(&mut self, worker: &WorkerId, revision: &RevisionId) {
         let Some(seats) = self.workers.get_mut(worker) else { return };
         let Some(placed) = seats.assigned.remove(revision) else { return };
         seats.used -= placed.claim;
         if let Some(entry) = self.entries.get(revision.deployment()) {
-            let rank = Rank {
-                priority: entry.deployment.spec.priority,
-                last_used: entry.last_used,
-                revision: revision.clone(),
-            };
+            let rank = entry.rank(revision);
             seats.order.remove(&rank);
+        }
+        self.refresh_stray(worker, revision);
+    }
+
+    /// Keeps `strays` true for one replica.
+    pub(super) fn refresh_stray(&mut self, worker: &WorkerId, revision: &RevisionId) {
+        let Some(seats) = self.workers.get(worker) else { return };
+        let ready = seats.inventory.get(revision).is_some_and(Residency::is_ready);
+        let key = (revision.clone(), worker.clone());
+        if ready && !seats.assigned.contains_key(revision) {
+            self.strays.insert(key);
+        } else {
+            self.strays.remove(&key);
         }
     }
 
-    /// Moves a deployment's replicas in the order of eviction from where they were to where they belong now.
-    pub(super) fn rerank(&mut self, name: &DeploymentName, priority: u8, last_used: Time) {
-        let Some(entry) = self.entries.get(name) else { return };
-        let now = (entry.deployment.spec.priority, entry.last_used);
+    /// Changes a deployment and moves its replicas in the order of eviction to where they belong afterwards.
+    pub(super) fn rerank(&mut self, name: &DeploymentName, change: impl FnOnce(&mut Entry)) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let before = entry.rank(&entry.wanted);
+        change(entry);
+        let after = entry.rank(&entry.wanted);
+        if before == after {
+            return;
+        }
         for replica in entry.record().iter().flat_map(|record| &record.replicas) {
             let Some(seats) = self.workers.get_mut(&replica.worker) else { continue };
-            let revision = replica.revision.clone();
-            if seats.order.remove(&Rank { priority, last_used, revision: revision.clone() }) {
-                seats.order.insert(Rank { priority: now.0, last_used: now.1, revision });
+            let revision = &replica.revision;
+            if seats.order.remove(&Rank { revision: revision.clone(), ..before.clone() }) {
+                seats.order.insert(Rank { revision: revision.clone(), ..after.clone() });
             }
         }
     }
@@ -149,9 +163,10 @@ impl World {
     /// Whether any replica of a record is ready.
     pub(crate) fn answers(&self, record: Option<&Record>) -> bool {
         record.is_some_and(|record| {
-            record.replicas.iter().any(|replica| {
-                self.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision))
-            })
+            record
+                .replicas
+                .iter()
+                .any(|replica| self.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision)))
         })
     }
 
@@ -198,7 +213,7 @@ impl World {
 }
 
 /// The smallest revision that a deployment could have.
-fn first_of(name: &DeploymentName) -> berth_spec::RevisionId {
+fn first_of(name: &DeploymentName) -> RevisionId {
     format!("{name}@000000000000").parse().expect("twelve hex digits after a checked name")
 }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{ByteSize, Deployment, FailureCategory, RevisionId, Time, WorkerId};
 
+use super::Rank;
 use crate::{Record, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
@@ -65,6 +66,11 @@ pub enum Verdict {
         /// When it is tried again.
         until: Time,
     },
+    /// The next revision waits for room; the serving one goes on.
+    SurgeWaits {
+        /// For people, with numbers.
+        text: String,
+    },
 }
 
 impl Verdict {
@@ -73,6 +79,7 @@ impl Verdict {
     pub fn until(&self) -> Time {
         match self {
             Self::NoCapacity { until, .. } | Self::Failed { until, .. } => *until,
+            Self::SurgeWaits { .. } => Time(u64::MAX),
         }
     }
 
@@ -80,7 +87,7 @@ impl Verdict {
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
-            Self::NoCapacity { text, .. } | Self::Failed { text, .. } => text,
+            Self::NoCapacity { text, .. } | Self::Failed { text, .. } | Self::SurgeWaits { text } => text,
         }
     }
 }
@@ -108,6 +115,16 @@ impl LoadFailed {
 impl Entry {
     pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
         Self { wanted: deployment.revision_id(), deployment, last_used: Time::ZERO, routed: 0, warm: None }
+    }
+
+    /// The place of one of its replicas in the order of eviction.
+    pub(crate) fn rank(&self, revision: &RevisionId) -> Rank {
+        Rank {
+            priority: self.deployment.spec.priority,
+            resident: self.deployment.spec.replicas.min > 0,
+            last_used: self.last_used,
+            revision: revision.clone(),
+        }
     }
 
     pub(crate) fn record(&self) -> Option<&Record> {

@@ -63,6 +63,7 @@ impl World {
         };
         let memory = seats.memory();
         let claim = seats.assigned.get(revision).map(|placed| placed.claim);
+        self.refresh_stray(worker, revision);
         if before.as_ref() == residency {
             return;
         }
@@ -76,6 +77,7 @@ impl World {
                 if ready.measured && self.measured.insert(ready.digest, ready.memory) != Some(ready.memory) {
                     observed.measured.push((ready.digest, ready.memory));
                 }
+                self.forget_failure(worker, revision);
                 if !before.as_ref().is_some_and(Residency::is_ready) {
                     observed.events.push(loaded(name, worker, now, ready));
                 }
@@ -83,7 +85,7 @@ impl World {
             }
             Some(Residency::Failed(failure)) => {
                 observed.events.push(failed(name, worker, now, failure));
-                self.learn_failure(worker, revision, failure, (claim, memory));
+                self.learn_failure(worker, revision, failure, (claim, memory, now));
                 true
             }
             _ => false,
@@ -107,14 +109,21 @@ impl World {
         entry.warm_mut().learned.insert(revision.clone(), learned) != Some(learned)
     }
 
+    fn forget_failure(&mut self, worker: &WorkerId, revision: &RevisionId) {
+        if let Some(warm) = self.entries.get_mut(revision.deployment()).and_then(|entry| entry.warm.as_mut()) {
+            warm.failures.remove(&(revision.clone(), worker.clone()));
+        }
+    }
+
     fn learn_failure(
         &mut self,
         worker: &WorkerId,
         revision: &RevisionId,
         failure: &Failure,
-        (claim, memory): (Option<ByteSize>, ByteSize),
+        (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
     ) {
-        let until = failure.at + self.policy.failure_memory;
+        // From now, not from when it happened: a failure that is reported late would else keep its replica for ever.
+        let until = now + self.policy.failure_memory;
         if failure.category == FailureCategory::Memory
             && let Some(claim) = claim
             && failure.retry_at.is_some()
@@ -154,7 +163,11 @@ fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure
         at: now,
         severity: Severity::Warning,
         reason: "LoadFailed",
-        message: format!("{name} could not be loaded on {worker} ({}): {}; {next}", failure.category.as_str(), failure.message),
+        message: format!(
+            "{name} could not be loaded on {worker} ({}): {}; {next}",
+            failure.category.as_str(),
+            failure.message
+        ),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
     }

@@ -42,11 +42,13 @@ pub enum Liveness {
     },
 }
 
-/// The order of eviction. The revision makes it unique: two deployments that were last used in the same nanosecond
-/// are still two.
+/// The order of eviction: what matters least, then what may come back by itself, then what was not used for longest.
+/// The revision makes it unique: two deployments that were last used in the same nanosecond are still two.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: u8,
+    /// It should always be resident, rather than on demand.
+    pub(crate) resident: bool,
     pub(crate) last_used: Time,
     pub(crate) revision: RevisionId,
 }

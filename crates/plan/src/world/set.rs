@@ -27,13 +27,10 @@ impl World {
             warm.failures.clear();
             warm.verdict = None;
         }
-        let reranked = entry.deployment.spec.priority != deployment.spec.priority;
-        entry.wanted = deployment.revision_id();
-        let before = std::mem::replace(&mut entry.deployment, deployment);
-        if reranked {
-            let last_used = self.entries[&name].last_used;
-            self.rerank(&name, before.spec.priority, last_used);
-        }
+        self.rerank(&name, |entry| {
+            entry.wanted = deployment.revision_id();
+            entry.deployment = deployment;
+        });
         self.refresh_resident(&name);
     }
 
@@ -73,9 +70,13 @@ impl World {
         let id = info.id.clone();
         let seats = self.workers.entry(id.clone()).or_default();
         if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
-            seats.inventory.clear();
+            let held = std::mem::take(&mut seats.inventory);
             seats.reported = false;
+            for revision in held.into_keys() {
+                self.strays.remove(&(revision, id.clone()));
+            }
         }
+        let seats = self.workers.entry(id.clone()).or_default();
         seats.info = Some(info);
         seats.liveness = Liveness::Alive;
         self.touch_worker(&id);
@@ -107,25 +108,24 @@ impl World {
     /// What a gateway saw of a deployment's use.
     pub fn demand(&mut self, demand: &Demand) {
         let name = &demand.deployment;
-        let Some(entry) = self.entries.get_mut(name) else { return };
-        let before = entry.last_used;
-        entry.last_used = before.max(demand.last_used);
-        let moved = entry.last_used != before;
-        if demand.waiting > 0 || demand.in_flight > 0 || entry.warm.is_some() {
-            let warm = entry.warm_mut();
-            let changed = (warm.waiting > 0) != (demand.waiting > 0) || (warm.in_flight > 0) != (demand.in_flight > 0);
-            warm.waiting = demand.waiting;
-            warm.in_flight = demand.in_flight;
-            if demand.waiting > 0 || moved {
-                warm.paged_out = false;
-            }
-            if changed || demand.waiting > 0 {
-                self.touch(name);
-            }
+        let Some(entry) = self.entries.get(name) else { return };
+        let moved = entry.last_used < demand.last_used;
+        if moved {
+            self.rerank(name, |entry| entry.last_used = demand.last_used);
         }
-        if moved && let Some(entry) = self.entries.get(name) {
-            let priority = entry.deployment.spec.priority;
-            self.rerank(name, priority, before);
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if demand.waiting == 0 && demand.in_flight == 0 && entry.warm.is_none() {
+            return;
+        }
+        let warm = entry.warm_mut();
+        let changed = (warm.waiting > 0) != (demand.waiting > 0) || (warm.in_flight > 0) != (demand.in_flight > 0);
+        warm.waiting = demand.waiting;
+        warm.in_flight = demand.in_flight;
+        if demand.waiting > 0 || moved {
+            warm.paged_out = false;
+        }
+        if changed || demand.waiting > 0 {
+            self.touch(name);
         }
     }
 

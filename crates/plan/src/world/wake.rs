@@ -28,6 +28,11 @@ impl World {
         self.wakes.first().map(|(at, _)| *at)
     }
 
+    /// Every deployment that has to be looked at again, the first first.
+    pub(crate) fn wakes(&self) -> impl Iterator<Item = &(Time, DeploymentName)> {
+        self.wakes.iter()
+    }
+
     pub(super) fn touch(&mut self, name: &DeploymentName) {
         self.dirty.insert(name.clone());
     }

@@ -1,0 +1,103 @@
+//! Who leaves for a replica.
+//!
+//! May leave: what matters strictly less, and what matters the same if it is on demand, ready, and nobody waits for it.
+//! Never: what is being loaded while requests wait for it; a resident of the same priority or more.
+
+use berth_spec::{ByteSize, DeploymentName, RevisionId, WorkerId, event::Severity};
+
+use super::Evicts;
+use crate::{
+    draft::Draft,
+    world::{Entry, Rank, Seats},
+};
+
+/// The fewest replicas on a worker that give back `lacking` when they leave for a replica of `entry`, the least
+/// important and longest unused first. If all that may leave is not enough: how much that is.
+pub(super) fn victims(
+    draft: &Draft<'_>,
+    entry: &Entry,
+    worker: &WorkerId,
+    lacking: ByteSize,
+) -> Result<Vec<RevisionId>, ByteSize> {
+    let Some(seats) = draft.world.workers.get(worker) else { return Err(ByteSize::ZERO) };
+    let mut chosen: Vec<(&Rank, ByteSize)> = Vec::new();
+    let mut freed = ByteSize::ZERO;
+    let priority = entry.deployment.spec.priority;
+    let mine = &entry.deployment.name;
+    for rank in &seats.order {
+        if freed >= lacking || rank.priority > priority || (rank.priority == priority && rank.resident) {
+            break;
+        }
+        if rank.revision.deployment() != mine && may_leave(draft, seats, worker, rank, priority) {
+            let claim = claim_of(draft, seats, worker, &rank.revision);
+            freed += claim;
+            chosen.push((rank, claim));
+        }
+    }
+    if freed < lacking {
+        return Err(freed);
+    }
+    // The last ones taken are the most valuable: let those stay that turn out not to be needed.
+    let mut kept = Vec::new();
+    for (rank, claim) in chosen.into_iter().rev() {
+        if freed - claim >= lacking {
+            freed -= claim;
+        } else {
+            kept.push(rank.revision.clone());
+        }
+    }
+    kept.reverse();
+    Ok(kept)
+}
+
+fn may_leave(draft: &Draft<'_>, seats: &Seats, worker: &WorkerId, rank: &Rank, priority: u8) -> bool {
+    if draft.has_left(worker, &rank.revision) {
+        return false;
+    }
+    let Some(entry) = draft.world.entries.get(rank.revision.deployment()) else { return true };
+    let (ready, waited_for) = (seats.ready(&rank.revision), entry.waiting() > 0);
+    if rank.priority < priority { ready || !waited_for } else { ready && !waited_for }
+}
+
+/// What a replica claims now, in the plan if it has touched it.
+fn claim_of(draft: &Draft<'_>, seats: &Seats, worker: &WorkerId, revision: &RevisionId) -> ByteSize {
+    let in_plan = draft.works().get(revision.deployment()).and_then(|work| {
+        work.replicas.iter().find(|replica| replica.worker == *worker && replica.revision == *revision)
+    });
+    match in_plan {
+        Some(replica) => replica.claim,
+        None => seats.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim),
+    }
+}
+
+/// What it costs to have victims leave.
+pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId]) -> Evicts {
+    let Some(seats) = draft.world.workers.get(worker) else { return Evicts::default() };
+    victims.iter().fold(Evicts::default(), |cost, victim| {
+        let entry = draft.world.entries.get(victim.deployment());
+        Evicts {
+            priority: cost.priority.max(entry.map_or(0, |entry| entry.deployment.spec.priority)),
+            last_used: cost.last_used.max(entry.map_or(berth_spec::Time::ZERO, |entry| entry.last_used)),
+            bytes: cost.bytes + claim_of(draft, seats, worker, victim),
+        }
+    })
+}
+
+/// Takes a replica away. An on-demand deployment that nobody waits for leaves whole; any other one wants it back.
+pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerId, whom: Option<&DeploymentName>) {
+    let name = victim.deployment().clone();
+    let _ = draft.with(&name, |draft, work| {
+        if work.entry.deployment.spec.replicas.min == 0 && work.entry.waiting() == 0 {
+            draft.drop_replicas(work, |_| true);
+            work.target = 0;
+            work.unplaced = false;
+        } else {
+            draft.drop_replicas(work, |replica| replica.revision == *victim && replica.worker == *worker);
+        }
+        let why = match whom {
+            Some(whom) => format!("to make room for {whom}"),
+            None => "because its worker is over its memory".to_owned(),
+        };
+        draft.tell(Severity::Normal, "Evicted", (&name, Some(worker)), format!("{victim} leaves {worker} {why}"));
+    });
+}

@@ -1,0 +1,136 @@
+//! What becomes of a replica that has no place.
+
+use berth_spec::{ByteSize, DeploymentName, Time, deployment::WhenFull, event::Severity};
+
+use super::{Refusal, Rejection, Want};
+use crate::{
+    Rollout,
+    draft::{Draft, Work},
+    rollout,
+    world::Verdict,
+};
+
+/// How many workers a message names. Halved or doubled: a shorter or longer message.
+const NAMED: usize = 3;
+
+/// Notes why a replica has no place, or makes one. Returns the deployments whose wants have changed by it.
+pub(super) fn refuse(
+    draft: &mut Draft<'_>,
+    work: &mut Work<'_>,
+    want: &Want,
+    need: ByteSize,
+    refusals: &[Refusal],
+) -> Vec<DeploymentName> {
+    work.unplaced = true;
+    let verdict = verdict(draft, work, need, refusals);
+    let coming = match &work.rollout {
+        Some(Rollout::Surging { to, .. } | Rollout::Recreating { to, .. }) => *to == want.revision,
+        _ => false,
+    };
+    if coming {
+        let has_any = work.replicas.iter().any(|replica| replica.revision == want.revision);
+        if let Verdict::Failed { text, .. } = &verdict
+            && !has_any
+            && rollout::give_up(draft, work, text)
+        {
+            work.unplaced = false;
+            return vec![work.name().clone()];
+        }
+        if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
+            && fits_without_old(work, refusals)
+            && rollout::recreate(draft, work)
+        {
+            return vec![work.name().clone()];
+        }
+        if matches!(work.rollout, Some(Rollout::Surging { .. })) {
+            let text = verdict.text().to_owned();
+            if work.verdict.is_none() {
+                say(draft, work, "SurgeWaits", &text);
+                work.verdict = Some(Verdict::SurgeWaits { text });
+            }
+            return Vec::new();
+        }
+    }
+    if work.verdict.is_none() || matches!(work.verdict, Some(Verdict::SurgeWaits { .. })) {
+        let reason = if matches!(verdict, Verdict::Failed { .. }) { "LoadFailed" } else { "NoCapacity" };
+        say(draft, work, reason, verdict.text());
+        if verdict.until() < Time(u64::MAX) {
+            work.wake_at(verdict.until());
+        }
+        work.verdict = Some(verdict);
+    }
+    Vec::new()
+}
+
+/// Tells it once, not with every plan that finds the same.
+fn say(draft: &mut Draft<'_>, work: &Work<'_>, reason: &'static str, text: &str) {
+    let known = match work.entry.verdict() {
+        Some(Verdict::NoCapacity { .. }) => "NoCapacity",
+        Some(Verdict::Failed { .. }) => "LoadFailed",
+        Some(Verdict::SurgeWaits { .. }) => "SurgeWaits",
+        None => "",
+    };
+    if known != reason {
+        let name = work.name().clone();
+        draft.tell(Severity::Warning, reason, (&name, None), format!("{name}: {text}"));
+    }
+}
+
+/// Whether the new revision would fit somewhere if the old one were not there.
+fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|(worker, rejection)| {
+        let Rejection::Memory { need, free, evictable, .. } = rejection else { return false };
+        let own: ByteSize =
+            work.replicas.iter().filter(|replica| replica.worker == *worker).map(|replica| replica.claim).sum();
+        *free + *evictable + own >= *need
+    })
+}
+
+fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refusal]) -> Verdict {
+    let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
+        Rejection::Memory { free, evictable, total, .. } => {
+            Some((*free + *evictable, worker, *free, *evictable, *total))
+        }
+        _ => None,
+    });
+    let until = if work.entry.deployment.spec.replicas.min > 0 {
+        Time(u64::MAX) // tried again with every plan
+    } else {
+        draft.now + draft.world.policy.no_capacity_hold
+    };
+    if let Some((_, worker, free, evictable, total)) = memory.max() {
+        let remedy = if need > total {
+            "it needs a worker with more memory"
+        } else {
+            "raise its priority, declare less memory for it, or free or add memory"
+        };
+        let text = format!(
+            "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be evicted, of \
+             {total}: {remedy}"
+        );
+        return Verdict::NoCapacity { text, until };
+    }
+    let failures = refusals.iter().filter_map(|(worker, rejection)| match rejection {
+        Rejection::FailedHere { until, message } => Some((*until, worker, message)),
+        _ => None,
+    });
+    if let Some((until, worker, message)) = failures.min() {
+        let text = format!("loading failed on {worker}: {message}; change the spec to try again before {until}");
+        return Verdict::Failed { text, until };
+    }
+    Verdict::NoCapacity { text: nowhere(refusals), until }
+}
+
+fn nowhere(refusals: &[Refusal]) -> String {
+    if refusals.iter().all(|(_, rejection)| *rejection == Rejection::Lost) {
+        return "no worker can be reached: start one".to_owned();
+    }
+    if refusals.iter().any(|(_, rejection)| *rejection == Rejection::Holds) {
+        return "every worker that may hold it has a replica already: add a worker or lower replicas".to_owned();
+    }
+    let named: Vec<String> =
+        refusals.iter().take(NAMED).map(|(worker, rejection)| format!("{worker} {rejection}")).collect();
+    let rest = refusals.len().saturating_sub(NAMED);
+    let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
+    format!("no worker may hold it: {}{more}", named.join("; "))
+}
