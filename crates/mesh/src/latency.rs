@@ -138,6 +138,18 @@ impl Snapshot {
         None
     }
 
+    /// Every upper bound in milliseconds, and how many took at most that long; the last bound is infinite.
+    #[must_use]
+    pub fn cumulative_ms(&self) -> Vec<(f64, u64)> {
+        let mut gathered = 0;
+        let bounds = BOUNDS.iter().map(|&ns| ns as f64 / 1e6).chain([f64::INFINITY]);
+        let mut gather = |count: &u64| {
+            gathered += count;
+            gathered
+        };
+        bounds.zip(self.counts.iter().map(&mut gather)).collect()
+    }
+
     /// For Prometheus: (upper bound in seconds, count in this bucket alone), bounds 1, 2 and 5 of each decade.
     pub(crate) fn coarse(&self) -> Vec<(f64, u64)> {
         let mut coarse = Vec::with_capacity(3 * DECADES + 2);
