@@ -97,6 +97,14 @@ pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<Man
     Reader { text: "", context }.document(&Node::of(raw))
 }
 
+/// Reads a length of time as manifests write it: `500ms`, `30s`, `10m`, `1h30m`, `2d`.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    scalar::Span::read(text).map(|span| span.0).map_err(|problem| problem.remedy)
+}
+
 struct Reader<'a> {
     text: &'a str,
     context: &'a ParseContext,

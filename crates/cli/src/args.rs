@@ -1,0 +1,78 @@
+//! The command line: every command, its flags, and help that teaches. `docs/cli.md`, man pages and completions are
+//! made from these definitions.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{commands, failure::EXIT_CODES, up};
+
+/// Serve machine-learning models from declarations: one binary that loads, places, routes and updates them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "berth",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = false,
+    after_help = EXIT_CODES,
+    after_long_help = LONG_HELP
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const LONG_HELP: &str = "Start here:
+  berth up ./models                      serve what the folder declares
+  berth get deployments                  what is declared, and how it is
+  berth infer iris -f input.json         send a request
+  berth explain iris                     why it is where it is, or why it is nowhere
+
+Results go to standard output, logs and errors to standard error. NO_COLOR turns colours off.
+BERTH_API says where the control API is, BERTH_HTTP where models answer.
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage
+  3  not found
+  4  invalid input
+  5  timed out";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a server: gateway, worker and control plane in one process
+    Up(Box<up::UpArgs>),
+    /// Declare models, or change what is declared
+    Apply(commands::apply::ApplyArgs),
+    /// List deployments, workers, replicas, revisions, aliases or events
+    Get(commands::get::GetArgs),
+    /// Show one deployment or worker with all that is known about it
+    Describe(commands::describe::DescribeArgs),
+    /// Say why a deployment is where it is, or why it is nowhere
+    Explain(commands::explain::ExplainArgs),
+    /// Say what applying manifests would change, without changing it
+    Plan(commands::plan::PlanArgs),
+    /// Wait until a deployment is as it should be
+    Wait(commands::wait::WaitArgs),
+    /// Send inference requests to a model
+    Infer(commands::infer::InferArgs),
+    /// Watch models live: memory, rates, misses, latencies
+    Top(commands::top::TopArgs),
+    /// Delete deployments
+    Delete(commands::delete::DeleteArgs),
+    /// Check manifests without a server
+    Validate(commands::validate::ValidateArgs),
+    /// Print the JSON schema of manifests
+    Schema(commands::local::SchemaArgs),
+    /// Print a script that completes commands in a shell
+    Completions(commands::local::CompletionsArgs),
+    /// Print a manual page
+    Man(commands::local::ManArgs),
+    /// Print the version
+    Version(commands::local::VersionArgs),
+}
+
+/// The definitions, for what is made from them.
+pub(crate) fn command() -> clap::Command {
+    Arguments::command()
+}

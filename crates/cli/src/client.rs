@@ -1,0 +1,198 @@
+//! The client of the control API: addresses, JSON in and out, and errors turned into what a person can act on.
+
+use std::time::Duration;
+
+use berth_wire::api::{ErrorBody, ErrorInfo, List};
+use clap::Args;
+use futures::{Stream, StreamExt};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use crate::failure::Failure;
+
+/// Where the control API is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApiArgs {
+    /// Address of the control API
+    #[arg(long, value_name = "URL", env = "BERTH_API", default_value = "http://127.0.0.1:8081", global = false)]
+    pub(crate) api: String,
+}
+
+/// Talks to the control API.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    base: Url,
+    http: reqwest::Client,
+}
+
+impl ApiArgs {
+    /// Checks the address; connects when something is asked.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        Ok(Client { base: address(&self.api)?, http: http()? })
+    }
+}
+
+/// Reads an address that people write with or without its scheme.
+pub(crate) fn address(text: &str) -> Result<Url, Failure> {
+    let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    match Url::parse(&full) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(url),
+        _ => Err(Failure::Usage(format!("{text:?} is not an address: write for example http://127.0.0.1:8081"))),
+    }
+}
+
+/// The one way in which this program does HTTP as a client.
+pub(crate) fn http() -> Result<reqwest::Client, Failure> {
+    /// Halved, busy machines are called unreachable; doubled, a wrong address takes longer to be told.
+    const CONNECT: Duration = Duration::from_secs(5);
+    reqwest::Client::builder()
+        .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .build()
+        .map_err(|e| Failure::doing("cannot set up the HTTP client", e))
+}
+
+impl Client {
+    /// Starts a request; segments of the path and values of the query are encoded here.
+    pub(crate) fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("v1").extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.http.request(method, url)
+    }
+
+    /// Sends it; anything but a success is a failure.
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        if response.status().is_success() { Ok(response) } else { Err(refused(response).await) }
+    }
+
+    /// Sends it and reads the JSON that comes back.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
+        let response = self.send(request).await?;
+        response.json().await.map_err(|e| {
+            Failure::doing(
+                format!("{} answered something that this version of berth does not understand", self.base),
+                e,
+            )
+        })
+    }
+
+    /// Gets one object.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
+        self.json(self.request(Method::GET, path, &[])).await
+    }
+
+    /// Gets a list, all pages of it.
+    pub(crate) async fn list<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<List<T>, Failure> {
+        let mut whole: List<T> = self.json(self.request(Method::GET, path, query)).await?;
+        while let Some(next) = whole.metadata.continue_.take() {
+            let query = query.iter().cloned().chain([("continue", next)]).collect::<Vec<_>>();
+            let page: List<T> = self.json(self.request(Method::GET, path, &query)).await?;
+            whole.items.extend(page.items);
+            whole.metadata = page.metadata;
+        }
+        Ok(whole)
+    }
+
+    /// Follows newline-delimited JSON until the server ends it.
+    pub(crate) async fn watch<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<impl Stream<Item = Result<T, Failure>> + use<T>, Failure> {
+        let response = self.send(self.request(Method::GET, path, query)).await?;
+        Ok(lines(response).map(|line| {
+            serde_json::from_str(&line?).map_err(|e| Failure::doing("the watch sent something unexpected", e))
+        }))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        if error.is_connect() {
+            Failure::Failed(format!(
+                "nothing answers at {}: start a server with `berth up`, or say where it is with --api or BERTH_API",
+                self.base.as_str().trim_end_matches('/')
+            ))
+        } else if error.is_timeout() {
+            Failure::TimedOut(format!("{} did not answer in time", self.base))
+        } else {
+            Failure::doing(format!("cannot talk to {}", self.base), root(error))
+        }
+    }
+}
+
+/// The innermost cause, which says most.
+pub(crate) fn root(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// Complete lines of a body that never ends.
+fn lines(response: Response) -> impl Stream<Item = Result<String, Failure>> {
+    let state = (response.bytes_stream(), Vec::new());
+    futures::stream::unfold(state, |(mut chunks, mut kept)| async move {
+        loop {
+            if let Some(end) = kept.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = kept.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line).trim().to_owned();
+                if line.is_empty() {
+                    continue;
+                }
+                return Some((Ok(line), (chunks, kept)));
+            }
+            match chunks.next().await? {
+                Ok(chunk) => kept.extend_from_slice(&chunk),
+                Err(e) => return Some((Err(Failure::doing("the watch broke off", root(&e))), (chunks, kept))),
+            }
+        }
+    })
+}
+
+/// What a refusal means for the caller.
+async fn refused(response: Response) -> Failure {
+    let status = response.status();
+    let body = response.bytes().await.unwrap_or_default();
+    let message = match serde_json::from_slice::<ErrorBody>(&body) {
+        Ok(ErrorBody { error }) => describe(&error),
+        Err(_) => format!("the server answered {status}: {}", String::from_utf8_lossy(&body).trim()),
+    };
+    match status {
+        StatusCode::NOT_FOUND => Failure::NotFound(message),
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
+            Failure::Invalid(message)
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Failure::TimedOut(message),
+        _ => Failure::Failed(message),
+    }
+}
+
+/// An error of the API, with its details each in a line.
+pub(crate) fn describe(error: &ErrorInfo) -> String {
+    let mut text = error.message.clone();
+    for detail in &error.details {
+        let place = match (&detail.file, detail.line, detail.column) {
+            (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
+            (Some(file), ..) => format!("{file}: "),
+            _ => String::new(),
+        };
+        let path = if detail.path.is_empty() { String::new() } else { format!("{}: ", detail.path) };
+        text.push_str(&format!("\n  {place}{path}{}", detail.message));
+        if !detail.remedy.is_empty() {
+            text.push_str(&format!("; {}", detail.remedy));
+        }
+    }
+    text
+}

@@ -1,0 +1,54 @@
+//! The commands that ask a server, or need none. One file each: its arguments, what it does, what it prints.
+
+pub(crate) mod apply;
+pub(crate) mod delete;
+pub(crate) mod describe;
+pub(crate) mod explain;
+pub(crate) mod get;
+pub(crate) mod infer;
+pub(crate) mod local;
+pub(crate) mod output;
+pub(crate) mod plan;
+pub(crate) mod resource;
+pub(crate) mod top;
+pub(crate) mod validate;
+pub(crate) mod wait;
+
+use crate::{args::Command, failure::Failure, up};
+
+/// Carries out a command.
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(args) => up::run(*args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Schema(args) => local::schema(&args),
+        Command::Completions(args) => local::completions(&args),
+        Command::Man(args) => local::man(&args),
+        Command::Version(args) => local::version(&args),
+        Command::Infer(args) => infer::run(args),
+        command => block_on(ask(command)),
+    }
+}
+
+async fn ask(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Apply(args) => apply::run(&args).await,
+        Command::Get(args) => get::run(&args).await,
+        Command::Describe(args) => describe::run(&args).await,
+        Command::Explain(args) => explain::run(&args).await,
+        Command::Plan(args) => plan::run(&args).await,
+        Command::Wait(args) => wait::run(&args).await,
+        Command::Top(args) => top::run(&args).await,
+        Command::Delete(args) => delete::run(&args).await,
+        _ => Ok(()), // carried out by `run` without a runtime
+    }
+}
+
+/// Runs a client command on one thread: it mostly waits.
+fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::doing("cannot start the runtime", e))?
+        .block_on(future)
+}

@@ -1,0 +1,80 @@
+//! `berth apply`: declares models.
+
+use berth_wire::api::{Applied, BASE_URI_HEADER};
+use clap::Args;
+use reqwest::{Method, header::CONTENT_TYPE};
+
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    files::{Batch, FileArgs},
+    terminal,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth apply -f iris.yaml                   one file
+  berth apply -f models/                     every manifest below a folder
+  cat iris.yaml | berth apply -f -           standard input
+  berth apply -f iris.yaml --dry-run         only say what would become of it (see also `berth plan`)
+
+Everything is checked before anything is sent. Relative file: locations start from the manifest's folder.")]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Check and say what would become of each document, but change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Take over deployments that another source, such as a folder, declared
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &ApplyArgs) -> Result<(), Failure> {
+    let batches = args.files.read_right()?;
+    let client = args.api.client()?;
+    let mut query = Vec::new();
+    if args.dry_run {
+        query.push(("dryRun", "true".to_owned()));
+    }
+    if args.force {
+        query.push(("force", "true".to_owned()));
+    }
+    for batch in &batches {
+        for body in batch.bodies() {
+            let request = post(&client, "apply", &query, batch, body);
+            let applied: Applied = client.json(request).await?;
+            print(&applied)?;
+        }
+    }
+    Ok(())
+}
+
+/// A request that carries manifests.
+pub(crate) fn post(
+    client: &Client,
+    path: &str,
+    query: &[(&str, String)],
+    batch: &Batch,
+    body: String,
+) -> reqwest::RequestBuilder {
+    client
+        .request(Method::POST, &[path], query)
+        .header(CONTENT_TYPE, "application/yaml")
+        .header(BASE_URI_HEADER, &batch.base)
+        .body(body)
+}
+
+fn print(applied: &Applied) -> Result<(), Failure> {
+    let mut text = String::new();
+    let suffix = if applied.dry_run { " (dry run)" } else { "" };
+    for result in &applied.results {
+        text.push_str(&format!("deployment/{} {}{suffix}\n", result.name, result.outcome.as_str()));
+        for warning in &result.warnings {
+            eprintln!("warning: {}: {warning}", result.name);
+        }
+    }
+    if text.is_empty() { Ok(()) } else { Ok(terminal::print(&text)?) }
+}

@@ -1,0 +1,46 @@
+//! `berth delete`.
+
+use clap::Args;
+use reqwest::Method;
+
+use super::resource::{Resource, Target, not_found};
+use crate::{client::ApiArgs, failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth delete deployment iris               requests in flight are answered first
+  berth delete deployment/iris deployment/digits
+  berth wait deployment/iris --for=delete    until it is gone")]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Also delete deployments that another source, such as a folder, declared
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
+    let (resource, names) = args.target.parse()?;
+    if resource != Resource::Deployments {
+        return Err(Failure::Usage(format!(
+            "{} cannot be deleted, only deployments: they say what the rest should be",
+            resource.plural()
+        )));
+    }
+    if names.is_empty() {
+        return Err(Failure::Usage("which deployment? Write `berth delete deployment NAME`".to_owned()));
+    }
+    let client = args.api.client()?;
+    for name in &names {
+        let query: &[_] = if args.force { &[("force", "true".to_owned())] } else { &[] };
+        let request = client.request(Method::DELETE, &[resource.plural(), name], query);
+        match client.send(request).await {
+            Ok(_) => terminal::print(&format!("deployment/{name} deleted"))?,
+            Err(Failure::NotFound(_)) => return Err(not_found(&client, resource, name).await),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! `berth describe`: one thing with all that is known about it.
+
+use std::fmt::Write as _;
+
+use berth_wire::api::{DeploymentView, EventView, WorkerView};
+use clap::Args;
+
+use super::{
+    output::{Form, progress, table, yaml},
+    resource::{Resource, Target, not_found},
+};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal::{self, Rows, age, size},
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth describe deployment iris             spec, status, conditions, replicas, recent events
+  berth describe worker node-1               memory, labels, what it holds")]
+pub(crate) struct DescribeArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
+    let (resource, names) = args.target.parse()?;
+    let client = args.api.client()?;
+    if names.is_empty() {
+        return Err(Failure::Usage(format!("which one? Write `berth describe {} NAME`", resource.singular())));
+    }
+    for name in &names {
+        let text = match resource {
+            Resource::Deployments => deployment(&client, name).await,
+            Resource::Workers => worker(&client, name).await,
+            other => Err(Failure::Usage(format!("describe knows deployments and workers, not {}", other.plural()))),
+        };
+        match text {
+            Ok(text) => terminal::print(&text)?,
+            Err(Failure::NotFound(_)) => return Err(not_found(&client, resource, name).await),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
+    let view: DeploymentView = client.get(&["deployments", name]).await?;
+    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_owned())]).await?.items;
+    let (metadata, status) = (&view.metadata, &view.status);
+    let mut text = facts(&[
+        ("Name", metadata.name.clone()),
+        ("Labels", labels(&metadata.labels)),
+        ("Declared by", format!("{}, {} ago", metadata.origin, age(metadata.creation_timestamp))),
+        ("Generation", format!("{} (status speaks of {})", metadata.generation, status.observed_generation)),
+        ("Phase", status.phase.clone()),
+        ("Replicas", format!("{} ready of {} wanted", status.replicas.ready, status.replicas.desired)),
+        ("Revision", revision(&view)),
+        ("Last used", status.last_used.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(Some(at))))),
+    ]);
+    section(&mut text, "Spec", &yaml(&view.spec)?);
+    let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "MESSAGE"]);
+    for condition in &status.conditions {
+        rows.add([&condition.kind, &condition.status, &condition.reason, &condition.message].map(Clone::clone));
+    }
+    section(&mut text, "Conditions", &rows.render());
+    if !status.replica_details.is_empty() {
+        let mut rows = Rows::new(&["REVISION", "WORKER", "STATE", "MEMORY", "MESSAGE"]);
+        for replica in &status.replica_details {
+            let memory = size(replica.memory) + if replica.measured { "" } else { " (set aside)" };
+            let state = replica.state.clone() + &progress(replica.progress);
+            rows.add([replica.revision.clone(), replica.worker.clone(), state, memory, replica.message.clone()]);
+        }
+        section(&mut text, "Replicas", &rows.render());
+    }
+    section(
+        &mut text,
+        "Events",
+        &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
+    );
+    Ok(text)
+}
+
+fn revision(view: &DeploymentView) -> String {
+    let pair = &view.status.revision;
+    match &pair.serving {
+        Some(serving) if *serving == pair.wanted => format!("{serving} (serving)"),
+        Some(serving) => format!("{serving} serves, {} is wanted", pair.wanted),
+        None => format!("{} (nothing serves)", pair.wanted),
+    }
+}
+
+async fn worker(client: &Client, name: &str) -> Result<String, Failure> {
+    let view: WorkerView = client.get(&["workers", name]).await?;
+    let status = &view.status;
+    let memory = &status.memory;
+    let mut text = facts(&[
+        ("Name", view.metadata.name.clone()),
+        ("Labels", labels(&view.metadata.labels)),
+        ("State", format!("{}{}", status.state, if view.spec.cordoned { ", cordoned" } else { "" })),
+        (
+            "Memory",
+            format!("{} for models: {} used, {} free", size(memory.total), size(memory.used), size(memory.free)),
+        ),
+        ("CPUs", status.cpus.to_string()),
+        ("Formats", status.formats.join(", ")),
+        ("Version", format!("{}, incarnation {}", status.version, status.incarnation)),
+    ]);
+    let models: String = status.models.iter().map(|model| format!("{model}\n")).collect();
+    section(&mut text, "Replicas", if models.is_empty() { "none\n" } else { &models });
+    Ok(text)
+}
+
+fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if pairs.is_empty() { "none".to_owned() } else { pairs.join(", ") }
+}
+
+/// `Name:  value` lines, values in one column.
+fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    facts.iter().map(|(name, value)| format!("{:width$}  {value}\n", format!("{name}:"))).collect()
+}
+
+/// A heading and a block below it, moved in.
+fn section(text: &mut String, heading: &str, block: &str) {
+    // Formatting into a string cannot fail.
+    let _ = write!(text, "\n{heading}:\n");
+    for line in block.lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+}

@@ -1,0 +1,178 @@
+//! `berth get`: lists.
+
+use berth_wire::api::{
+    AliasView, DeploymentView, EventView, EventWatch, ReplicaView, RevisionView, WatchEvent, WorkerView,
+};
+use clap::Args;
+use futures::{StreamExt, pin_mut};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    output::{Form, Row, print_value, table},
+    resource::{Resource, Target, not_found},
+};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth get deployments                      all of them
+  berth get deployments -l team=flowers      those with a label
+  berth get deployment iris -o yaml          one, as it can be applied again
+  berth get workers -o wide                  machines, with more columns
+  berth get deployments --watch              changes as they happen
+  berth get events                           what happened lately, and why")]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    target: Target,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+    /// Only deployments with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, joined by commas
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+    /// Then go on printing what changes (deployments and events)
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    let (resource, names) = args.target.parse()?;
+    if args.selector.is_some() && resource != Resource::Deployments {
+        return Err(Failure::Usage(format!("--selector is for deployments, {} have no labels", resource.plural())));
+    }
+    if args.watch {
+        return watch(&client, args, resource, &names).await;
+    }
+    match resource {
+        Resource::Deployments => show::<DeploymentView>(&client, args, resource, &names).await,
+        Resource::Workers => show::<WorkerView>(&client, args, resource, &names).await,
+        Resource::Replicas => show::<ReplicaView>(&client, args, resource, &names).await,
+        Resource::Revisions => show::<RevisionView>(&client, args, resource, &names).await,
+        Resource::Aliases => show::<AliasView>(&client, args, resource, &names).await,
+        Resource::Events => show::<EventView>(&client, args, resource, &names).await,
+    }
+}
+
+async fn show<T>(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure>
+where
+    T: Row + Serialize + DeserializeOwned,
+{
+    let form = args.output;
+    if let [name] = names {
+        let one: T = one(client, resource, name).await?;
+        return match form {
+            Form::Json | Form::Yaml => print_value(&one, form),
+            _ => print_items(&[one], resource, form),
+        };
+    }
+    let query: Vec<_> = args.selector.iter().map(|labels| ("labelSelector", labels.clone())).collect();
+    let mut list = client.list::<T>(&[resource.plural()], &query).await?;
+    if !names.is_empty() {
+        list.items.retain(|item| names.iter().any(|name| name == item.name()));
+        for name in names {
+            if !list.items.iter().any(|item| item.name() == name) {
+                return Err(not_found(client, resource, name).await);
+            }
+        }
+    }
+    match form {
+        Form::Json | Form::Yaml => print_value(&list, form),
+        _ => print_items(&list.items, resource, form),
+    }
+}
+
+/// One thing by its name, from its own address where it has one.
+async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
+    if matches!(resource, Resource::Deployments | Resource::Workers) {
+        return match client.get(&[resource.plural(), name]).await {
+            Err(Failure::NotFound(_)) => Err(not_found(client, resource, name).await),
+            other => other,
+        };
+    }
+    let list = client.list::<T>(&[resource.plural()], &[]).await?;
+    match list.items.into_iter().find(|item| item.name() == name) {
+        Some(item) => Ok(item),
+        None => Err(not_found(client, resource, name).await),
+    }
+}
+
+fn print_items<T: Row>(items: &[T], resource: Resource, form: Form) -> Result<(), Failure> {
+    if form == Form::Name {
+        let lines: String = items.iter().map(|item| format!("{}/{}\n", resource.singular(), item.name())).collect();
+        return Ok(if lines.is_empty() { () } else { terminal::print(&lines)? });
+    }
+    if items.is_empty() {
+        // For people, so not on standard output, where a script would read it as a result.
+        eprintln!("no {} yet", resource.plural());
+        return Ok(());
+    }
+    Ok(terminal::print(&table(items, form))?)
+}
+
+async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
+    let mut query = vec![("watch", "true".to_owned())];
+    query.extend(args.selector.iter().map(|labels| ("labelSelector", labels.clone())));
+    let mut printer = Printer { form: args.output, resource, begun: false };
+    match resource {
+        Resource::Deployments => {
+            let changes = client.watch::<WatchEvent>(&[resource.plural()], &query).await?;
+            pin_mut!(changes);
+            while let Some(change) = changes.next().await {
+                match change? {
+                    WatchEvent::Added(one) | WatchEvent::Modified(one) | WatchEvent::Deleted(one)
+                        if names.is_empty() || names.contains(&one.metadata.name) =>
+                    {
+                        printer.print(&*one)?;
+                    }
+                    WatchEvent::Error(error) => return Err(Failure::Failed(crate::client::describe(&error))),
+                    _ => {}
+                }
+            }
+        }
+        Resource::Events => {
+            let events = client.watch::<EventWatch>(&[resource.plural()], &query).await?;
+            pin_mut!(events);
+            while let Some(event) = events.next().await {
+                match event? {
+                    EventWatch::Added(event) => printer.print(&*event)?,
+                    EventWatch::Error(error) => return Err(Failure::Failed(crate::client::describe(&error))),
+                }
+            }
+        }
+        other => return Err(Failure::Usage(format!("--watch is for deployments and events, not {}", other.plural()))),
+    }
+    Err(Failure::Failed("the server ended the watch".to_owned()))
+}
+
+/// Prints one row after another under one head.
+struct Printer {
+    form: Form,
+    resource: Resource,
+    begun: bool,
+}
+
+impl Printer {
+    fn print<T: Row + Serialize>(&mut self, item: &T) -> Result<(), Failure> {
+        let text = match self.form {
+            Form::Json => serde_json::to_string(item).map_err(|e| Failure::doing("cannot write JSON", e))?,
+            Form::Yaml => format!("---\n{}", super::output::yaml(item)?),
+            Form::Name => format!("{}/{}", self.resource.singular(), item.name()),
+            form => {
+                let text = table(std::slice::from_ref(item), form);
+                match text.split_once('\n') {
+                    Some((_, row)) if self.begun => row.to_owned(),
+                    _ => text,
+                }
+            }
+        };
+        self.begun = true;
+        Ok(terminal::print(&text)?)
+    }
+}

@@ -1,0 +1,133 @@
+//! `berth infer`: sends requests to a model over REST or gRPC, one or many, and measures.
+
+mod grpc;
+mod measure;
+mod rest;
+
+use std::{
+    io::Read,
+    num::{NonZeroU32, NonZeroU64},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::{client::address, failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth infer iris -f input.json
+  berth infer iris -f input.json --grpc
+  echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4], \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
+  berth infer iris -f input.json --repeat 10000 --concurrency 64
+
+The input is a request of the Open Inference Protocol in JSON: {\"inputs\": [{name, datatype, shape, data}, …]}.
+A model that is not loaded is loaded by the request, which waits for it.")]
+pub(crate) struct InferArgs {
+    /// The deployment
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The request as a JSON file, - for standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]
+    filename: PathBuf,
+    /// A version of the model instead of the one that serves
+    #[arg(long, value_name = "VERSION", default_value = "")]
+    model_version: String,
+    /// Use gRPC instead of REST
+    #[arg(long)]
+    grpc: bool,
+    /// Send it so many times and print latencies
+    #[arg(long, value_name = "N", default_value = "1")]
+    repeat: NonZeroU64,
+    /// So many at once
+    #[arg(long, value_name = "N", default_value = "1")]
+    concurrency: NonZeroU32,
+    /// Give up a request after this long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::up::settings::duration)]
+    timeout: Duration,
+    /// Address of the gateway, where models answer
+    #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]
+    http: String,
+}
+
+/// One way to send the request.
+#[derive(Debug, Clone)]
+enum Caller {
+    Rest(Arc<rest::Call>),
+    Grpc(Arc<grpc::Call>),
+}
+
+impl Caller {
+    async fn call(&self) -> Result<(), Failure> {
+        match self {
+            Self::Rest(call) => call.send().await.map(drop),
+            Self::Grpc(call) => call.send().await.map(drop),
+        }
+    }
+
+    async fn answer(&self) -> Result<Value, Failure> {
+        match self {
+            Self::Rest(call) => {
+                let body = call.send().await?;
+                serde_json::from_slice(&body).map_err(|e| Failure::doing("the answer is not JSON", e))
+            }
+            Self::Grpc(call) => Ok(grpc::answer(call.send().await?)),
+        }
+    }
+}
+
+pub(crate) fn run(args: InferArgs) -> Result<(), Failure> {
+    let request = read(&args.filename)?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    // One thread sends a single request; two keep up with what a server on the same machine answers.
+    let threads = if args.concurrency.get() == 1 { 1 } else { 2 };
+    let runtime = runtime.worker_threads(threads).enable_all().build();
+    runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?.block_on(infer(args, request))
+}
+
+async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
+    let base = address(&args.http)?;
+    let name = args.name.strip_prefix("deployment/").unwrap_or(&args.name);
+    let caller = if args.grpc {
+        Caller::Grpc(Arc::new(grpc::Call::new(&base, name, &args, &request)?))
+    } else {
+        Caller::Rest(Arc::new(rest::Call::new(&base, name, &args, &request)?))
+    };
+    if args.repeat.get() == 1 {
+        let answer = caller.answer().await?;
+        let text = serde_json::to_string_pretty(&answer).map_err(|e| Failure::doing("cannot write JSON", e))?;
+        return Ok(terminal::print(&text)?);
+    }
+    let figures = measure::measure(&caller, args.repeat, args.concurrency).await?;
+    terminal::print(&figures.render())?;
+    figures.failure().map_or(Ok(()), Err)
+}
+
+/// Reads the request and checks that it is one.
+fn read(path: &Path) -> Result<Value, Failure> {
+    let (shown, text) = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(|e| Failure::doing("cannot read standard input", e))?;
+        ("standard input".to_owned(), text)
+    } else {
+        (path.display().to_string(), fs_err::read_to_string(path)?)
+    };
+    let request: Value =
+        serde_json::from_str(&text).map_err(|e| Failure::Invalid(format!("{shown} is not JSON: {e}")))?;
+    if request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {
+        let message = "has no list \"inputs\": write {\"inputs\": [{\"name\", \"datatype\", \"shape\", \"data\"}]}";
+        return Err(Failure::Invalid(format!("{shown} {message}")));
+    }
+    Ok(request)
+}
+
+/// The failure when nobody listens at the gateway's address.
+fn nobody(base: &url::Url) -> Failure {
+    let base = base.as_str().trim_end_matches('/');
+    Failure::Failed(format!(
+        "nothing answers at {base}: start a server with `berth up`, or say where it is with --http or BERTH_HTTP"
+    ))
+}

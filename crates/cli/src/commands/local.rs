@@ -1,0 +1,94 @@
+//! Commands that only print what the binary knows of itself: schema, completions, manual, version.
+
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use serde_json::json;
+
+use super::output::{Form, print_value};
+use crate::{args, failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth schema deployment > berth.schema.json
+  # then, first line of a manifest, for editors with the YAML language server:
+  # yaml-language-server: $schema=berth.schema.json")]
+pub(crate) struct SchemaArgs {
+    /// Of what
+    #[arg(value_enum, default_value_t, value_name = "KIND")]
+    kind: SchemaKind,
+}
+
+/// What has a schema.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum SchemaKind {
+    /// The manifest of a deployment
+    #[default]
+    Deployment,
+}
+
+pub(crate) fn schema(args: &SchemaArgs) -> Result<(), Failure> {
+    match args.kind {
+        SchemaKind::Deployment => print_value(berth_spec::manifest::json_schema(), Form::Json),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth completions bash > /etc/bash_completion.d/berth
+  berth completions zsh > \"${fpath[1]}/_berth\"
+  berth completions fish > ~/.config/fish/completions/berth.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut args::command(), "berth", &mut text);
+    Ok(terminal::print(&String::from_utf8_lossy(&text))?)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth man | man -l -                       the overview
+  berth man infer | man -l -                 one command")]
+pub(crate) struct ManArgs {
+    /// The command; the overview if none
+    #[arg(value_name = "COMMAND")]
+    command: Option<String>,
+}
+
+pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
+    let mut command = args::command();
+    command.build();
+    if let Some(name) = &args.command {
+        let found = command.find_subcommand(name).cloned();
+        let unknown = || Failure::Usage(format!("{name:?} is not a command: `berth help` lists them"));
+        command = found.ok_or_else(unknown)?.display_name(format!("berth-{name}"));
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    Ok(terminal::print(&String::from_utf8_lossy(&page))?)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth version
+  berth version -o json")]
+pub(crate) struct VersionArgs {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+}
+
+pub(crate) fn version(args: &VersionArgs) -> Result<(), Failure> {
+    let (version, target) = (env!("CARGO_PKG_VERSION"), format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS));
+    match args.output {
+        Form::Json | Form::Yaml => {
+            let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+            print_value(&json!({"version": version, "platform": target, "build": build}), args.output)
+        }
+        _ => Ok(terminal::print(&format!("berth {version} ({target})"))?),
+    }
+}

@@ -1,0 +1,238 @@
+//! The forms in which results are printed, and the columns of every kind of thing.
+
+use berth_wire::api::{
+    AliasView, DeploymentView, EventView, Progress, ReplicaView, RevisionView, SeverityView, WorkerView,
+};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::{
+    failure::Failure,
+    terminal::{self, Rows, age, size},
+};
+
+/// How to print.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// A table for people
+    #[default]
+    Table,
+    /// A table with more columns
+    Wide,
+    /// JSON in the stable shapes of the API
+    Json,
+    /// The same as YAML; what it prints for a deployment can be applied again
+    Yaml,
+    /// KIND/NAME, one per line, for scripts
+    Name,
+}
+
+/// Prints one value as JSON or YAML.
+pub(crate) fn print_value(value: &impl Serialize, form: Form) -> Result<(), Failure> {
+    let text = match form {
+        Form::Yaml => yaml(value)?,
+        _ => serde_json::to_string_pretty(value).map_err(|e| Failure::doing("cannot write JSON", e))?,
+    };
+    Ok(terminal::print(&text)?)
+}
+
+/// YAML by way of JSON, so that both say the same.
+pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
+    let value = serde_json::to_value(value).map_err(|e| Failure::doing("cannot write JSON", e))?;
+    serde_saphyr::to_string(&value).map_err(|e| Failure::doing("cannot write YAML", e))
+}
+
+/// Something that has a row in a table.
+pub(crate) trait Row {
+    /// Columns of the narrow table, then those that the wide one adds.
+    const HEADS: (&'static [&'static str], &'static [&'static str]);
+    /// The name for `-o name`.
+    fn name(&self) -> &str;
+    /// A cell per head, both groups.
+    fn cells(&self) -> Vec<String>;
+}
+
+/// A table of them.
+pub(crate) fn table<T: Row>(items: &[T], form: Form) -> String {
+    let (narrow, more) = T::HEADS;
+    let heads = if form == Form::Wide { [narrow, more].concat() } else { narrow.to_vec() };
+    let mut rows = Rows::new(&heads);
+    for item in items {
+        rows.add(item.cells().into_iter().take(heads.len()));
+    }
+    rows.render()
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+}
+
+impl Row for DeploymentView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) = (
+        &["NAME", "PHASE", "READY", "WANTED", "MEMORY", "LAST USED", "AGE"],
+        &["REVISION", "SERVING", "WORKERS", "ORIGIN", "MODEL"],
+    );
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let status = &self.status;
+        let memory: u64 = status.replica_details.iter().map(|replica| replica.memory).sum();
+        let workers: Vec<&str> = status.replica_details.iter().map(|replica| replica.worker.as_str()).collect();
+        let uri = self.spec.pointer("/model/uri").and_then(serde_json::Value::as_str).unwrap_or_default();
+        vec![
+            self.metadata.name.clone(),
+            or_dash(&status.phase),
+            status.replicas.ready.to_string(),
+            wanted(self),
+            if memory == 0 { "-".to_owned() } else { size(memory) },
+            age(status.last_used),
+            age(self.metadata.creation_timestamp),
+            or_dash(&status.revision.wanted),
+            or_dash(status.revision.serving.as_deref().unwrap_or_default()),
+            or_dash(&workers.join(",")),
+            or_dash(&self.metadata.origin),
+            or_dash(uri),
+        ]
+    }
+}
+
+/// Replicas that are wanted; for an on-demand deployment, that it is one.
+fn wanted(deployment: &DeploymentView) -> String {
+    let range = |field| deployment.spec.pointer(field).and_then(serde_json::Value::as_u64);
+    match (range("/replicas/min"), range("/replicas/max")) {
+        (Some(0), None | Some(1..)) => "on demand".to_owned(),
+        _ => deployment.status.replicas.desired.to_string(),
+    }
+}
+
+impl Row for WorkerView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) = (
+        &["NAME", "STATE", "MEMORY", "USED", "FREE", "REPLICAS", "READY", "FORMATS"],
+        &["CPUS", "CORDONED", "LABELS", "VERSION"],
+    );
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let status = &self.status;
+        let labels: Vec<String> = self.metadata.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        vec![
+            self.metadata.name.clone(),
+            status.state.clone(),
+            size(status.memory.total),
+            size(status.memory.used),
+            size(status.memory.free),
+            status.replicas.to_string(),
+            status.ready.to_string(),
+            or_dash(&status.formats.join(",")),
+            status.cpus.to_string(),
+            if self.spec.cordoned { "yes" } else { "no" }.to_owned(),
+            or_dash(&labels.join(",")),
+            or_dash(&status.version),
+        ]
+    }
+}
+
+impl Row for ReplicaView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) =
+        (&["REVISION", "WORKER", "STATE", "MEMORY", "READY FOR"], &["MEASURED", "MESSAGE"]);
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let status = &self.status;
+        vec![
+            status.revision.clone(),
+            status.worker.clone(),
+            status.state.clone() + &progress(status.progress),
+            size(status.memory),
+            age(status.ready_since),
+            if status.measured { "yes" } else { "no" }.to_owned(),
+            or_dash(&status.message),
+        ]
+    }
+}
+
+/// ` 40%` or ` 3MiB` of a fetch.
+pub(crate) fn progress(progress: Option<Progress>) -> String {
+    match progress {
+        None => String::new(),
+        Some(Progress { done, total: Some(total) }) if total > 0 => format!(" {}%", done.saturating_mul(100) / total),
+        Some(Progress { done, .. }) => format!(" {}", size(done)),
+    }
+}
+
+impl Row for RevisionView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) =
+        (&["REVISION", "DEPLOYMENT", "VERSION", "WANTED", "SERVING", "READY"], &["SHA256", "MODEL"]);
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let status = &self.status;
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let digest = status.sha256.as_deref().unwrap_or_default();
+        vec![
+            self.metadata.name.clone(),
+            status.deployment.clone(),
+            or_dash(status.version.as_deref().unwrap_or_default()),
+            yes(status.wanted),
+            yes(status.serving),
+            format!("{}/{}", status.ready, status.replicas),
+            or_dash(digest.get(..12).unwrap_or(digest)),
+            or_dash(status.uri.as_deref().unwrap_or_default()),
+        ]
+    }
+}
+
+impl Row for AliasView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) = (&["NAME", "REVISIONS"], &[]);
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let revisions = &self.status.revisions;
+        let all: u32 = revisions.iter().map(|share| share.weight).sum();
+        let share = |weight: u32| u64::from(weight) * 100 / u64::from(all.max(1));
+        let shares: Vec<String> =
+            revisions.iter().map(|revision| format!("{} {}%", revision.revision, share(revision.weight))).collect();
+        vec![self.metadata.name.clone(), if shares.is_empty() { "-".to_owned() } else { shares.join(", ") }]
+    }
+}
+
+impl Row for EventView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) =
+        (&["AGO", "KIND", "REASON", "ABOUT", "MESSAGE"], &["WORKER", "AT"]);
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let severity = match self.severity {
+            SeverityView::Normal => "Normal",
+            SeverityView::Warning => "Warning",
+        };
+        let about = self.deployment.as_deref().or(self.worker.as_deref()).unwrap_or("-");
+        vec![
+            age(Some(self.at)),
+            severity.to_owned(),
+            self.reason.clone(),
+            about.to_owned(),
+            self.message.clone(),
+            or_dash(self.worker.as_deref().unwrap_or_default()),
+            self.at.to_string(),
+        ]
+    }
+}

@@ -1,0 +1,88 @@
+//! `berth plan`: what applying would change.
+
+use std::fmt::Write as _;
+
+use berth_wire::api::{PlanView, StepKind};
+use clap::Args;
+
+use super::{
+    apply::post,
+    output::{Form, print_value},
+};
+use crate::{
+    client::ApiArgs,
+    failure::Failure,
+    files::FileArgs,
+    terminal::{self, Rows, size},
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth plan -f iris.yaml                    loads, evictions, memory before and after
+  berth plan -f models/ -o json              the same for programs
+
+Nothing is changed: the planner that decides is asked what it would decide.")]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
+    let batches = args.files.read_right()?;
+    let client = args.api.client()?;
+    let requests = batches.iter().flat_map(|batch| batch.bodies().into_iter().map(move |body| (batch, body)));
+    for (batch, body) in requests {
+        let plan: PlanView = client.json(post(&client, "plan", &[], batch, body)).await?;
+        match args.output {
+            Form::Json | Form::Yaml => print_value(&plan, args.output)?,
+            _ => terminal::print(&render(&plan))?,
+        }
+    }
+    Ok(())
+}
+
+fn render(plan: &PlanView) -> String {
+    let mut text = String::new();
+    // Formatting into a string cannot fail.
+    for document in &plan.documents {
+        let _ = writeln!(text, "deployment/{} would be {}", document.name, document.outcome.as_str());
+        for warning in &document.warnings {
+            let _ = writeln!(text, "  warning: {warning}");
+        }
+    }
+    text.push('\n');
+    if plan.steps.is_empty() {
+        text.push_str("No worker would have to do anything.\n");
+    } else {
+        let mut rows = Rows::new(&["STEP", "REVISION", "WORKER", "MEMORY", ""]);
+        for step in &plan.steps {
+            let (word, sign) = match step.action {
+                StepKind::Evict => ("evict", "-"),
+                StepKind::Unload => ("unload", "-"),
+                StepKind::Reload => ("reload", "+"),
+                StepKind::Load => ("load", "+"),
+            };
+            let from = step.from.as_ref().map(|from| format!("replaces {from}")).unwrap_or_default();
+            let memory = format!("{sign}{}", size(step.memory));
+            rows.add([word.to_owned(), step.revision.clone(), step.worker.clone(), memory, from]);
+        }
+        text.push_str(&rows.render());
+    }
+    if !plan.memory.is_empty() {
+        let mut rows = Rows::new(&["WORKER", "TOTAL", "BEFORE", "PEAK", "AFTER"]);
+        for change in &plan.memory {
+            let numbers = [change.total, change.before, change.peak, change.after].map(size);
+            rows.add([change.worker.clone()].into_iter().chain(numbers));
+        }
+        let _ = write!(text, "\n{}", rows.render());
+    }
+    for unplaced in &plan.unplaced {
+        let _ = write!(text, "\n{} would not get what it wants: {}\n", unplaced.deployment, unplaced.message);
+    }
+    text
+}

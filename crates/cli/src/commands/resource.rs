@@ -1,0 +1,140 @@
+//! What commands can be about: the kinds of things, by all their names.
+
+use std::str::FromStr;
+
+use berth_spec::manifest::closest;
+use clap::Args;
+
+use crate::{client::Client, failure::Failure};
+
+/// A kind of thing that the API lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resource {
+    Deployments,
+    Workers,
+    Replicas,
+    Revisions,
+    Aliases,
+    Events,
+}
+
+impl Resource {
+    /// Every kind with its names; the first is the one in addresses.
+    const NAMES: [(Self, &[&str]); 6] = [
+        (Self::Deployments, &["deployments", "deployment", "deploy", "modeldeployments", "modeldeployment"]),
+        (Self::Workers, &["workers", "worker"]),
+        (Self::Replicas, &["replicas", "replica"]),
+        (Self::Revisions, &["revisions", "revision", "rev"]),
+        (Self::Aliases, &["aliases", "alias"]),
+        (Self::Events, &["events", "event", "ev"]),
+    ];
+
+    /// The name in addresses.
+    pub(crate) fn plural(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// One of them.
+    pub(crate) fn singular(self) -> &'static str {
+        self.names()[1]
+    }
+
+    fn names(self) -> &'static [&'static str] {
+        Self::NAMES.iter().find(|(resource, _)| *resource == self).map_or(&["", ""], |(_, names)| names)
+    }
+}
+
+impl FromStr for Resource {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lower = text.to_lowercase();
+        let found = Self::NAMES.iter().find(|(_, names)| names.contains(&lower.as_str()));
+        found.map(|(resource, _)| *resource).ok_or_else(|| {
+            let plurals = || Self::NAMES.iter().map(|(_, names)| names[0]);
+            match closest(text, plurals()) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", plurals().collect::<Vec<_>>().join(", ")),
+            }
+        })
+    }
+}
+
+/// One thing, written `deployment iris` or `deployment/iris`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Target {
+    /// What kind of thing, or KIND/NAME
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: String,
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+impl Target {
+    /// The kind and the names that were given, each name once; no name means all.
+    pub(crate) fn parse(&self) -> Result<(Resource, Vec<String>), Failure> {
+        let (kind, first) = match self.kind.split_once('/') {
+            Some((kind, name)) => (kind, Some(name.to_owned())),
+            None => (self.kind.as_str(), None),
+        };
+        let resource: Resource =
+            kind.parse().map_err(|hint| Failure::Usage(format!("{kind:?} is not a kind of thing: {hint}")))?;
+        let mut names: Vec<String> = first.into_iter().collect();
+        for name in &self.names {
+            let name = match name.split_once('/') {
+                Some((other, name)) if other.parse() == Ok(resource) => name,
+                _ => name,
+            };
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Ok((resource, names))
+    }
+}
+
+/// The failure for a name that does not exist, with the name that was most likely meant.
+pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -> Failure {
+    let known = names(client, resource).await.unwrap_or_default();
+    let hint = match closest(name, known.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None if known.is_empty() => format!("there are no {} yet", resource.plural()),
+        None => format!("`berth get {}` lists them", resource.plural()),
+    };
+    Failure::NotFound(format!("there is no {} {name:?}: {hint}", resource.singular()))
+}
+
+/// The names of all things of a kind: for suggestions, so the first page is enough.
+async fn names(client: &Client, resource: Resource) -> Result<Vec<String>, Failure> {
+    let list: serde_json::Value = client.get(&[resource.plural()]).await?;
+    let items = list.get("items").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
+    let name = |item: &serde_json::Value| item.pointer("/metadata/name").and_then(|n| n.as_str().map(str::to_owned));
+    Ok(items.iter().filter_map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_many_names_and_wrong_ones_get_a_hint() {
+        for (kind, names, wanted) in [
+            ("deployment/iris", &[][..], Ok((Resource::Deployments, vec!["iris".to_owned()]))),
+            (
+                "Deployments",
+                &["a", "a", "deployment/b"],
+                Ok((Resource::Deployments, vec!["a".to_owned(), "b".to_owned()])),
+            ),
+            ("events", &[], Ok((Resource::Events, vec![]))),
+            ("deploymints", &[], Err("did you mean deployments?")),
+            ("zebras", &[], Err("there are deployments, workers")),
+        ] {
+            let target = Target { kind: kind.to_owned(), names: names.iter().map(|&n| n.to_owned()).collect() };
+            match (target.parse(), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
+                (Err(failure), Err(hint)) => assert!(failure.to_string().contains(hint), "{failure}"),
+                (found, wanted) => panic!("{kind}: {found:?}, not {wanted:?}"),
+            }
+        }
+    }
+}

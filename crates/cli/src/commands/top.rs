@@ -1,0 +1,93 @@
+//! `berth top`: a live view of models, as a table once or on the whole terminal.
+
+mod screen;
+
+use std::{io::IsTerminal, time::Duration};
+
+use berth_wire::api::{ModelTop, TopView};
+use clap::Args;
+
+use super::output::{Form, print_value};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal::{self, Rows, size},
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth top                                  live; q leaves, arrows scroll
+  berth top --once                           one table, for scripts (also when the output is not a terminal)
+  berth top --once -o json")]
+pub(crate) struct TopArgs {
+    /// Print one table and leave
+    #[arg(long)]
+    once: bool,
+    /// How to print with --once
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+    /// How often to look
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::up::settings::duration)]
+    interval: Duration,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+pub(crate) async fn run(args: &TopArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    let first = look(&client).await?;
+    if !args.once && std::io::stdout().is_terminal() {
+        return screen::run(client, first, args.interval).await;
+    }
+    match args.output {
+        Form::Json | Form::Yaml => print_value(&first, args.output),
+        _ => {
+            let mut rows = Rows::new(&HEADS);
+            first.models.iter().for_each(|model| rows.add(cells(model)));
+            Ok(terminal::print(&format!("{}\n\n{}", summary(&first), rows.render()))?)
+        }
+    }
+}
+
+async fn look(client: &Client) -> Result<TopView, Failure> {
+    client.get(&["top"]).await
+}
+
+/// The columns of the table.
+const HEADS: [&str; 11] =
+    ["MODEL", "PHASE", "READY", "MEMORY", "IN FLIGHT", "REQ/S", "FAIL/S", "MISS/S", "P50", "P90", "P99"];
+
+/// One model's row.
+fn cells(model: &ModelTop) -> [String; 11] {
+    let rate = |per_second: f64| if per_second == 0.0 { "0".to_owned() } else { format!("{per_second:.1}") };
+    let latency = |pick: fn(&berth_wire::api::LatencyMs) -> f64| {
+        model.latency.as_ref().map_or_else(|| "-".to_owned(), |latency| format!("{:.2}ms", pick(latency)))
+    };
+    [
+        model.deployment.clone(),
+        model.phase.clone(),
+        model.ready.to_string(),
+        if model.memory == 0 { "-".to_owned() } else { size(model.memory) },
+        model.in_flight.to_string(),
+        rate(model.requests_per_second),
+        rate(model.failures_per_second),
+        rate(model.misses_per_second),
+        latency(|l| l.p50),
+        latency(|l| l.p90),
+        latency(|l| l.p99),
+    ]
+}
+
+/// The line above the table.
+fn summary(view: &TopView) -> String {
+    let sum = |pick: fn(&ModelTop) -> f64| view.models.iter().map(pick).sum::<f64>();
+    format!(
+        "{} models loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}",
+        view.models.iter().filter(|model| model.ready > 0).count(),
+        size(view.memory.used),
+        size(view.memory.total),
+        sum(|model| model.requests_per_second),
+        sum(|model| model.misses_per_second),
+        terminal::short(Duration::from_millis(view.window_ms)),
+    )
+}

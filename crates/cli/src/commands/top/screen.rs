@@ -1,0 +1,128 @@
+//! The live view on the whole terminal.
+//!
+//! ```text
+//! looking ──answer──▶ drawn ──interval──▶ looking      q, Esc, Ctrl-C ──▶ left, terminal restored
+//!                       └─ arrows: scrolled, drawn again
+//! ```
+
+use std::time::Duration;
+
+use berth_wire::api::TopView;
+use ratatui::{
+    DefaultTerminal, Frame,
+    crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
+    layout::{Constraint, Layout},
+    style::{Color, Style, Stylize},
+    text::Line,
+    widgets::{Row, Table, TableState},
+};
+use tokio::{sync::mpsc, time::MissedTickBehavior};
+
+use super::{HEADS, cells, look, summary};
+use crate::{client::Client, failure::Failure, terminal};
+
+/// Keys that are read but not yet acted upon. Halved or doubled: nobody types faster than the screen is drawn.
+const KEYS: usize = 16;
+
+/// How long the key reader sleeps at most before it sees that the view has ended. Doubled, leaving feels slow.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Shows it until somebody leaves.
+pub(super) async fn run(client: Client, first: TopView, interval: Duration) -> Result<(), Failure> {
+    let mut screen = ratatui::try_init()?;
+    let shown = Screen { view: first, problem: None, rows: TableState::default().with_selected(0) };
+    let done = show(&mut screen, shown, &client, interval).await;
+    ratatui::restore();
+    done
+}
+
+struct Screen {
+    view: TopView,
+    /// What went wrong with the last look; the view is then old.
+    problem: Option<String>,
+    rows: TableState,
+}
+
+async fn show(
+    terminal: &mut DefaultTerminal,
+    mut screen: Screen,
+    client: &Client,
+    interval: Duration,
+) -> Result<(), Failure> {
+    let (pressed, mut keys) = mpsc::channel(KEYS);
+    // Reading keys blocks; the thread ends when `keys` is dropped.
+    std::thread::spawn(move || read_keys(&pressed));
+    let mut ticks = tokio::time::interval(interval.max(POLL));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        tokio::select! {
+            key = keys.recv() => match key {
+                Some(Key::Up) => screen.rows.select_previous(),
+                Some(Key::Down) => screen.rows.select_next(),
+                Some(Key::Other) => {}
+                Some(Key::Leave) | None => return Ok(()),
+            },
+            _ = ticks.tick() => match look(client).await {
+                Ok(view) => (screen.view, screen.problem) = (view, None),
+                Err(failure) => screen.problem = Some(failure.to_string()),
+            },
+        }
+    }
+}
+
+enum Key {
+    Up,
+    Down,
+    Leave,
+    /// The terminal changed its size, for one.
+    Other,
+}
+
+fn read_keys(pressed: &mpsc::Sender<Key>) {
+    while !pressed.is_closed() {
+        match event::poll(POLL) {
+            Ok(false) => continue,
+            Ok(true) => {}
+            Err(_) => return,
+        }
+        let key = match event::read() {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => Key::Leave,
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Leave,
+                KeyCode::Up | KeyCode::Char('k') => Key::Up,
+                KeyCode::Down | KeyCode::Char('j') => Key::Down,
+                _ => continue,
+            },
+            Ok(Event::Resize(..)) => Key::Other,
+            Ok(_) => continue,
+            Err(_) => return,
+        };
+        if pressed.blocking_send(key).is_err() {
+            return;
+        }
+    }
+}
+
+impl Screen {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [head, body, foot] =
+            Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+        frame.render_widget(Line::from(summary(&self.view)).bold(), head);
+        let rows = self.view.models.iter().map(|model| {
+            let row = Row::new(cells(model));
+            match (terminal::colours(), model.failures_per_second > 0.0, model.in_flight > 0) {
+                (true, true, _) => row.style(Style::new().fg(Color::Red)),
+                (true, false, true) => row.style(Style::new().fg(Color::Green)),
+                _ => row,
+            }
+        });
+        let widths = [Constraint::Fill(3), Constraint::Length(14)].into_iter().chain([Constraint::Length(10); 9]);
+        let table = Table::new(rows, widths)
+            .header(Row::new(HEADS).style(Style::new().bold()))
+            .row_highlight_style(Style::new().reversed());
+        frame.render_stateful_widget(table, body, &mut self.rows);
+        let note = self.problem.as_deref().unwrap_or("q leaves, arrows scroll");
+        frame.render_widget(Line::from(note.to_owned()).dim(), foot);
+    }
+}

@@ -1,0 +1,239 @@
+//! `berth wait`: until a deployment is as it should be.
+//!
+//! ```text
+//! connecting ──a server answers──▶ watching ──condition holds──▶ done
+//!     ▲  ▲                            │
+//!     │  └── again in RETRY ──────────┤ the watch broke off, or is old
+//!     └─ nobody listens yet           └─ the deadline passes ──▶ timed out (or not found)
+//! ```
+
+use std::{str::FromStr, time::Duration};
+
+use berth_spec::manifest::closest;
+use berth_wire::api::{DeploymentView, WatchEvent};
+use clap::Args;
+use futures::{StreamExt, pin_mut};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::resource::{Resource, Target};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth wait deployment/iris --for=Available --timeout=60s
+  berth wait deployment/iris --for=ScaledDown
+  berth wait deployment/iris --for=condition=Scheduled
+  berth wait deployment/iris --for=delete
+
+It also waits for a server that is still starting, and for a deployment that is not declared yet.
+Exit code 5 when the time is over, 3 when there is no such deployment by then.")]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    target: Target,
+    /// A phase (Available, ScaledDown, Failed, …), condition=TYPE[=STATUS], or delete
+    #[arg(long = "for", value_name = "WHAT", default_value = "Available")]
+    until: Until,
+    /// Give up after this long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::up::settings::duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+const PHASES: [&str; 7] =
+    ["Available", "Progressing", "Degraded", "Failed", "ScheduleFailed", "ScaledDown", "Terminating"];
+
+/// How long before a server that did not answer is asked again. Halved, nothing is gained; doubled, scripts that start
+/// a server and wait for it lose that much.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How long a watch is trusted before the truth is asked for again: a slow timer behind every event. Halved, a server
+/// with many waiters answers twice as often; doubled, a lost event is noticed that much later.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Until {
+    Phase(String),
+    Condition { kind: String, status: String },
+    Deleted,
+}
+
+impl FromStr for Until {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(condition) = text.strip_prefix("condition=") {
+            let (kind, status) = condition.split_once('=').unwrap_or((condition, "True"));
+            return Ok(Self::Condition { kind: kind.to_owned(), status: status.to_owned() });
+        }
+        if matches!(text, "delete" | "deleted") {
+            return Ok(Self::Deleted);
+        }
+        if let Some(phase) = PHASES.iter().find(|phase| phase.eq_ignore_ascii_case(text)) {
+            return Ok(Self::Phase((*phase).to_owned()));
+        }
+        Err(match closest(text, PHASES) {
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("write condition=TYPE, delete, or a phase: {}", PHASES.join(", ")),
+        })
+    }
+}
+
+impl Until {
+    /// Whether it holds; only a status that speaks of the present spec counts.
+    fn holds(&self, view: &DeploymentView) -> bool {
+        let status = &view.status;
+        status.observed_generation == view.metadata.generation
+            && match self {
+                Self::Phase(phase) => status.phase == *phase,
+                Self::Condition { kind, status: wanted } => status
+                    .conditions
+                    .iter()
+                    .any(|condition| condition.kind == *kind && condition.status.eq_ignore_ascii_case(wanted)),
+                Self::Deleted => false,
+            }
+    }
+
+    fn met(&self) -> String {
+        match self {
+            Self::Phase(phase) => format!("is {phase}"),
+            Self::Condition { kind, status } => format!("has {kind}={status}"),
+            Self::Deleted => "is gone".to_owned(),
+        }
+    }
+}
+
+pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
+    let (resource, names) = args.target.parse()?;
+    if resource != Resource::Deployments || names.is_empty() {
+        return Err(Failure::Usage("wait knows deployments: write `berth wait deployment/NAME`".to_owned()));
+    }
+    let client = args.api.client()?;
+    let deadline = Instant::now() + args.timeout;
+    for name in &names {
+        let mut last = Last::Nothing;
+        match timeout_at(deadline, wait(&client, name, &args.until, &mut last)).await {
+            Ok(done) => done?,
+            Err(_) => return Err(last.failure(name, args)),
+        }
+        terminal::print(&format!("deployment/{name} {}", args.until.met()))?;
+    }
+    Ok(())
+}
+
+/// What was last known when the time was over.
+enum Last {
+    Nothing,
+    Unreachable(Failure),
+    Absent,
+    Seen(Box<DeploymentView>),
+}
+
+impl Last {
+    fn failure(self, name: &str, args: &WaitArgs) -> Failure {
+        let after = format!("after {}", terminal::short(args.timeout));
+        match self {
+            Self::Unreachable(failure) => Failure::TimedOut(format!("{failure} ({after})")),
+            Self::Absent => Failure::NotFound(format!(
+                "{after} there is no deployment {name:?}: `berth get deployments` lists them"
+            )),
+            Self::Nothing => Failure::TimedOut(format!("deployment/{name}: no answer {after}")),
+            Self::Seen(view) => {
+                let status = &view.status;
+                let why = status.conditions.iter().find(|condition| condition.status != "True");
+                let why = why.map(|condition| format!(": {} ({})", condition.message, condition.reason));
+                Failure::TimedOut(format!(
+                    "deployment/{name} {} not come true {after}; it is {}, {} of {} ready{}. `berth describe deployment {name}` says more",
+                    match &args.until {
+                        Until::Phase(phase) => format!("--for={phase} has"),
+                        Until::Condition { kind, status } => format!("--for=condition={kind}={status} has"),
+                        Until::Deleted => "--for=delete has".to_owned(),
+                    },
+                    status.phase,
+                    status.replicas.ready,
+                    status.replicas.desired,
+                    why.unwrap_or_default()
+                ))
+            }
+        }
+    }
+}
+
+async fn wait(client: &Client, name: &str, until: &Until, last: &mut Last) -> Result<(), Failure> {
+    loop {
+        match client.get::<DeploymentView>(&["deployments", name]).await {
+            Ok(view) if until.holds(&view) => return Ok(()),
+            Ok(view) => *last = Last::Seen(Box::new(view)),
+            Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
+            Err(Failure::NotFound(_)) => *last = Last::Absent,
+            Err(failure @ (Failure::Failed(_) | Failure::TimedOut(_))) => {
+                *last = Last::Unreachable(failure);
+                sleep(RETRY).await;
+                continue;
+            }
+            Err(other) => return Err(other),
+        }
+        if let Ok(Ok(())) = timeout(LOOK_AGAIN, follow(client, name, until, last)).await {
+            return Ok(());
+        }
+        sleep(RETRY).await; // the watch broke off or was refused: look again, but not in a tight loop
+    }
+}
+
+/// Watches until it holds; an error means: look again.
+async fn follow(client: &Client, name: &str, until: &Until, last: &mut Last) -> Result<(), Failure> {
+    let query = [("watch", "true".to_owned())];
+    let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
+    pin_mut!(changes);
+    while let Some(change) = changes.next().await {
+        match change? {
+            WatchEvent::Added(view) | WatchEvent::Modified(view) if view.metadata.name == name => {
+                if until.holds(&view) {
+                    return Ok(());
+                }
+                *last = Last::Seen(view);
+            }
+            WatchEvent::Deleted(view) if view.metadata.name == name => {
+                if *until == Until::Deleted {
+                    return Ok(());
+                }
+                *last = Last::Absent;
+            }
+            WatchEvent::Error(error) => return Err(Failure::Failed(error.message)),
+            _ => {}
+        }
+    }
+    Err(Failure::Failed("the watch ended".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_wait_for_is_read_strictly() {
+        assert_eq!("available".parse(), Ok(Until::Phase("Available".to_owned())));
+        assert_eq!("delete".parse(), Ok(Until::Deleted));
+        let scheduled = Until::Condition { kind: "Scheduled".to_owned(), status: "True".to_owned() };
+        assert_eq!("condition=Scheduled".parse(), Ok(scheduled));
+        assert_eq!("Avaliable".parse::<Until>(), Err("did you mean Available?".to_owned()));
+        assert!("Ready=1".parse::<Until>().is_err());
+    }
+
+    #[test]
+    fn a_status_of_an_older_spec_does_not_count() {
+        let mut view: DeploymentView = serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "generation": 2},
+            "spec": {}, "status": {"phase": "Available", "observedGeneration": 1}
+        }))
+        .expect("a deployment");
+        let until = Until::Phase("Available".to_owned());
+        assert!(!until.holds(&view));
+        view.status.observed_generation = 2;
+        assert!(until.holds(&view));
+    }
+}

@@ -1,0 +1,64 @@
+//! How a command can fail, and the exit code that says so.
+
+use std::{io, process::ExitCode};
+
+/// Shown by `berth help`.
+pub(crate) const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  failed
+  2  wrong usage
+  3  not found
+  4  invalid input
+  5  timed out";
+
+/// Why a command did not do what was asked; the text names the thing and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Something went wrong that is not the caller's fault, or the server refused.
+    #[error("{0}")]
+    Failed(String),
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// No such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// A manifest or a request is wrong. Already has `error:` in its lines where there are several.
+    #[error("{0}")]
+    Invalid(String),
+    /// It did not come about in time.
+    #[error("{0}")]
+    TimedOut(String),
+    /// Whoever read our output has gone (`berth get … | head`): not worth a word.
+    #[error("the reader of the output has gone")]
+    ReaderGone,
+}
+
+impl Failure {
+    /// See [`EXIT_CODES`].
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::ReaderGone => 0,
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NotFound(_) => 3,
+            Self::Invalid(_) => 4,
+            Self::TimedOut(_) => 5,
+        })
+    }
+
+    /// Something broke; `error` with what was being done in front.
+    pub(crate) fn doing(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {error}"))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ReaderGone,
+            io::ErrorKind::NotFound => Self::NotFound(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}

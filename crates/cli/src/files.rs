@@ -1,0 +1,187 @@
+//! Manifests from files, folders and standard input, checked before anything is sent.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use berth_spec::manifest::{self, ManifestDeployment, ManifestError, ParseContext};
+use clap::Args;
+use fs_err as fs;
+use url::Url;
+
+use crate::failure::Failure;
+
+/// Files of a folder that are manifests.
+const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// The most files that one command reads. Halved, large folders need several; doubled, a wrong folder (`/`) is walked
+/// longer before it is refused.
+const MOST_FILES: usize = 100_000;
+
+/// Where manifests are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FileArgs {
+    /// A manifest, a folder of them (all *.yaml, *.yml and *.json below it), or - for standard input
+    #[arg(short = 'f', long = "filename", value_name = "PATH", required = true)]
+    pub(crate) filename: Vec<PathBuf>,
+}
+
+/// Manifests that share a base for relative locations.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The URI of their folder.
+    pub(crate) base: String,
+    /// Those that are right.
+    pub(crate) deployments: Vec<ManifestDeployment>,
+}
+
+/// What reading found.
+#[derive(Debug, Default)]
+pub(crate) struct Manifests {
+    /// Right ones, by folder in reading order.
+    pub(crate) batches: Vec<Batch>,
+    /// What is wrong with the others.
+    pub(crate) errors: Vec<ManifestError>,
+    /// Files that were read.
+    pub(crate) files: usize,
+}
+
+impl FileArgs {
+    /// Reads everything and checks it.
+    pub(crate) fn read(&self) -> Result<Manifests, Failure> {
+        let mut manifests = Manifests::default();
+        for path in &self.filename {
+            if path.as_os_str() == "-" {
+                let mut text = String::new();
+                std::io::stdin()
+                    .read_to_string(&mut text)
+                    .map_err(|e| Failure::doing("cannot read standard input", e))?;
+                manifests.add("-", &text, &base_of(&std::env::current_dir()?)?);
+            } else if fs::metadata(path)?.is_dir() {
+                let mut found = Vec::new();
+                walk(path, &mut found)?;
+                if found.is_empty() {
+                    return Err(Failure::NotFound(format!("{} has no *.yaml, *.yml or *.json file", path.display())));
+                }
+                found.sort();
+                found.iter().try_for_each(|file| manifests.read_file(file))?;
+            } else {
+                manifests.read_file(path)?;
+            }
+        }
+        manifests.find_doubles();
+        Ok(manifests)
+    }
+
+    /// Reads everything; any error is a failure that shows all of them.
+    pub(crate) fn read_right(&self) -> Result<Vec<Batch>, Failure> {
+        let manifests = self.read()?;
+        manifests.failure().map_or(Ok(manifests.batches), Err)
+    }
+}
+
+impl Manifests {
+    fn read_file(&mut self, path: &Path) -> Result<(), Failure> {
+        let text = fs::read_to_string(path)?;
+        let absolute = std::path::absolute(path)?;
+        let folder = absolute.parent().unwrap_or(&absolute);
+        self.add(&path.display().to_string(), &text, &base_of(folder)?);
+        Ok(())
+    }
+
+    fn add(&mut self, file: &str, text: &str, base: &str) {
+        self.files += 1;
+        match manifest::parse(text, &ParseContext { file: file.to_owned(), base: Some(base.to_owned()) }) {
+            Ok(deployments) => match self.batches.last_mut() {
+                Some(batch) if batch.base == base => batch.deployments.extend(deployments),
+                _ => self.batches.push(Batch { base: base.to_owned(), deployments }),
+            },
+            Err(errors) => self.errors.extend(errors),
+        }
+    }
+
+    /// Within one file the parser finds them; this is for several files.
+    fn find_doubles(&mut self) {
+        let mut seen = std::collections::BTreeSet::new();
+        for deployment in self.batches.iter().flat_map(|batch| &batch.deployments) {
+            if !seen.insert(&deployment.name) {
+                self.errors.push(ManifestError {
+                    file: "the given files".to_owned(),
+                    line: 0,
+                    column: 0,
+                    path: "metadata.name".to_owned(),
+                    message: format!("{} is declared in more than one of them", deployment.name),
+                    remedy: "remove one, or give it another name".to_owned(),
+                    source_line: String::new(),
+                });
+            }
+        }
+    }
+
+    /// How many deployments are right.
+    pub(crate) fn count(&self) -> usize {
+        self.batches.iter().map(|batch| batch.deployments.len()).sum()
+    }
+
+    /// All errors as they are shown on a terminal; `None` when there are none.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        if self.errors.is_empty() {
+            return None;
+        }
+        let mut text: String = self.errors.iter().map(|error| error.render() + "\n\n").collect();
+        text.push_str(&plural(self.errors.len(), "error"));
+        Some(Failure::Invalid(text))
+    }
+}
+
+impl Batch {
+    /// Bodies for the API, none larger than it takes: documents in JSON, which is YAML, one to a line.
+    pub(crate) fn bodies(&self) -> Vec<String> {
+        let mut bodies = vec![String::new()];
+        for deployment in &self.deployments {
+            let mut document = deployment.raw.clone();
+            if let Some(version) = &deployment.resource_version {
+                document["metadata"]["resourceVersion"] = version.as_str().into();
+            }
+            let text = format!("---\n{document}\n");
+            match bodies.last_mut() {
+                Some(body) if body.len() + text.len() <= berth_wire::api::MAX_BODY => body.push_str(&text),
+                _ => bodies.push(text),
+            }
+        }
+        bodies
+    }
+}
+
+/// `1 error`, `2 errors`.
+pub(crate) fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The `file:` URI of a folder.
+pub(crate) fn base_of(folder: &Path) -> Result<String, Failure> {
+    Url::from_directory_path(folder)
+        .map(String::from)
+        .map_err(|()| Failure::Usage(format!("{} is not an absolute path", folder.display())))
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if kind.is_dir() && !hidden {
+            walk(&path, found)?;
+        } else if !hidden && path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known)) {
+            found.push(path);
+        }
+        if found.len() > MOST_FILES {
+            return Err(Failure::Usage(format!(
+                "{} has more than {MOST_FILES} files: name a smaller folder",
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! `docs/cli.md`, made from the definitions of the command line.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, Command};
+
+use crate::{args, failure::EXIT_CODES};
+
+const INTRODUCTION: &str = "# Command line
+
+<!-- Generated from crates/cli/src: `UPDATE=1 cargo test -p berth-cli reference` rewrites it. -->
+
+`berth` is one binary: `berth up` is the server, everything else asks one. Results go to standard output, logs and
+errors to standard error. `NO_COLOR` turns colours off. Every command has `--help` with examples.
+
+";
+
+fn page() -> String {
+    let mut root = args::command();
+    root.build();
+    let mut out = INTRODUCTION.to_owned();
+    // Formatting into a string cannot fail.
+    let _ = writeln!(out, "```text\n{EXIT_CODES}\n```\n\n| command | what it does |\n|---|---|");
+    for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
+        let name = command.get_name();
+        let _ = writeln!(out, "| [`berth {name}`](#berth-{name}) | {} |", about(command));
+    }
+    root.get_subcommands()
+        .filter(|command| command.get_name() != "help")
+        .for_each(|command| section(command, &mut out));
+    out
+}
+
+fn about(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+fn section(command: &Command, out: &mut String) {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ");
+    let _ = writeln!(out, "\n## berth {}\n\n{}.\n\n```text\n{usage}\n```\n", command.get_name(), about(command));
+    let shown = |arg: &&Arg| !matches!(arg.get_id().as_str(), "help" | "version");
+    if command.get_arguments().any(|arg| shown(&arg)) {
+        out.push_str("| argument | default | environment | meaning |\n|---|---|---|---|\n");
+    }
+    for arg in command.get_arguments().filter(shown) {
+        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = match default.join(" ") {
+            text if text.is_empty() || arg.get_action().takes_values() == false => "–".to_owned(),
+            text => format!("`{text}`"),
+        };
+        let env = arg.get_env().map_or_else(|| "–".to_owned(), |name| format!("`{}`", name.to_string_lossy()));
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(out, "| `{}` | {default} | {env} | {help}{} |", spelled(arg), choices(arg));
+    }
+    if let Some(examples) = command.get_after_help() {
+        let _ = writeln!(out, "\n```text\n{examples}\n```");
+    }
+}
+
+fn spelled(arg: &Arg) -> String {
+    let value = arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string()).unwrap_or_default();
+    let flag = match (arg.get_short(), arg.get_long()) {
+        (Some(short), Some(long)) => format!("-{short}, --{long}"),
+        (None, Some(long)) => format!("--{long}"),
+        (Some(short), None) => format!("-{short}"),
+        (None, None) => return value,
+    };
+    if arg.get_action().takes_values() { format!("{flag} {value}") } else { flag }
+}
+
+fn choices(arg: &Arg) -> String {
+    let values = if arg.get_action().takes_values() { arg.get_possible_values() } else { Vec::new() };
+    let words: Vec<String> = values.iter().map(|value| format!("`{}`", value.get_name())).collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let made = page();
+    if std::env::var_os("UPDATE").is_some() {
+        fs_err::write(&path, &made).expect("docs/cli.md is written");
+    }
+    let kept = fs_err::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "docs/cli.md is out of date: UPDATE=1 cargo test -p berth-cli reference");
+}
+
+#[test]
+fn the_definitions_are_sound_and_every_command_teaches() {
+    let command = args::command();
+    command.clone().debug_assert();
+    for command in command.get_subcommands() {
+        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(examples.starts_with("Examples:\n"), "{} has no examples", command.get_name());
+    }
+}

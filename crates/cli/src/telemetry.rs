@@ -1,0 +1,69 @@
+//! Logs and traces of a server.
+//!
+//! ```text
+//! tracing ──filter──▶ text on a terminal │ JSON otherwise        (standard error)
+//!         ──filter──▶ OTLP, where a collector is configured      (spans only)
+//! ```
+//! Metrics go another way: every part registers its own with the registry that `/metrics` encodes.
+
+mod json;
+mod trace;
+
+use std::io::{self, IsTerminal, Write};
+
+use berth_mesh::SpanHook;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+
+use crate::{failure::Failure, up::settings::TelemetrySettings};
+
+/// What was started and must be flushed.
+pub(crate) struct Telemetry {
+    traces: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Installs it for the whole process. Must be called inside a runtime where traces are exported.
+    pub(crate) fn start(settings: &TelemetrySettings) -> Result<Self, Failure> {
+        let filter = || {
+            EnvFilter::try_new(&settings.filter).map_err(|e| {
+                Failure::Usage(format!(
+                    "--log {:?} is not a filter: {e}; write for example info,berth_worker=debug",
+                    settings.filter
+                ))
+            })
+        };
+        let logs = if settings.json {
+            let sink = Box::new(|line: &str| {
+                // Logging has nowhere to report that logging failed.
+                let _ = io::stderr().lock().write_all(line.as_bytes());
+            });
+            json::JsonLogs::new(&settings.worker, sink).with_filter(filter()?).boxed()
+        } else {
+            let colours =
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            let text = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colours);
+            text.with_filter(filter()?).boxed()
+        };
+        let traces = settings.otlp.as_ref().map(|endpoint| trace::provider(endpoint, &settings.worker)).transpose()?;
+        let spans = traces.as_ref().map(trace::layer);
+        tracing_subscriber::registry()
+            .with(logs)
+            .with(spans)
+            .try_init()
+            .map_err(|e| Failure::doing("cannot start logging", e))?;
+        Ok(Self { traces })
+    }
+
+    /// Makes the span of a request, continuing the caller's trace; `None` when traces go nowhere.
+    pub(crate) fn request_spans(&self) -> Option<SpanHook> {
+        self.traces.as_ref().map(|_| trace::request_spans())
+    }
+
+    /// Sends what is left.
+    pub(crate) fn stop(self) {
+        if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown()) {
+            tracing::warn!(%error, "the last traces were not sent");
+        }
+    }
+}

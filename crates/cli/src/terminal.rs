@@ -1,0 +1,122 @@
+//! What we may do on the terminal: colours, tables that fit it, and words for sizes and times.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use berth_spec::{ByteSize, Time};
+use berth_wire::api::Timestamp;
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+
+/// Whether colours are welcome on standard output: a terminal, and no `NO_COLOR` (<https://no-color.org>).
+pub(crate) fn colours() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes a result to standard output.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// A table without lines, as wide as the terminal allows.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    table: Table,
+    colours: bool,
+}
+
+impl Rows {
+    /// With the heads of the columns.
+    pub(crate) fn new(heads: &[&str]) -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(heads);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        Self { table, colours: colours() }
+    }
+
+    /// Adds a row; words that say how something is get their colour.
+    pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells: Vec<Cell> = cells.into_iter().map(|text| self.cell(text)).collect();
+        self.table.add_row(cells);
+    }
+
+    fn cell(&self, text: String) -> Cell {
+        let colour = colour_of(&text).filter(|_| self.colours);
+        let cell = Cell::new(text);
+        match colour {
+            Some(colour) => cell.fg(colour),
+            None => cell,
+        }
+    }
+
+    /// The text, every line ended.
+    pub(crate) fn render(&self) -> String {
+        self.table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+}
+
+/// Green for well, yellow for on the way, red for somebody must look.
+fn colour_of(word: &str) -> Option<Color> {
+    match word {
+        "Available" | "Ready" | "True" | "created" | "configured" | "Holds" => Some(Color::Green),
+        "Progressing" | "Degraded" | "Queued" | "Fetching" | "Preparing" | "Loading" | "Validating" | "Draining"
+        | "Terminating" | "Joining" | "Warning" | "Unknown" => Some(Color::Yellow),
+        "Failed" | "ScheduleFailed" | "Lost" | "False" | "Rejected" => Some(Color::Red),
+        _ => None,
+    }
+}
+
+/// Bytes for people: `1.5GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+/// Now, by the machine's clock.
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// How long ago, in its two largest units: `3m20s`; `-` for never.
+pub(crate) fn age(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| short(now().since(at.0)))
+}
+
+/// A length of time in its two largest units.
+pub(crate) fn short(length: Duration) -> String {
+    let seconds = length.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, m) => format!("{m}m{}s", seconds % 60),
+        (0, h, m) => format!("{h}h{m}m"),
+        (d, h, _) => format!("{d}d{h}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_short() {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (200, "3m20s"), (3_661, "1h1m"), (90_000, "1d1h")] {
+            assert_eq!(short(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn tables_have_no_trailing_blanks() {
+        let mut rows = Rows::new(&["NAME", "PHASE"]);
+        rows.add(["iris".to_owned(), "Ready".to_owned()]);
+        assert_eq!(rows.render(), "NAME  PHASE\niris  Ready\n");
+    }
+}

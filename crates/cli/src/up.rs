@@ -1,0 +1,135 @@
+//! `berth up`: everything of one machine in one process.
+//!
+//! ```text
+//!   thread "berth-control"                         runtime of the data path, a thread per core
+//!   store ◀─▶ control ◀── api, directory           worker ◀──local replicas──▶ gateway
+//!                │ assignments, reports ───────────▶│                             │
+//!                └ routes, demand ────────────────────────────────────────────────┘
+//! ```
+//! The control plane has a thread of its own, so that no plan, however large, delays a request.
+//!
+//! ```text
+//! Starting ──▶ Serving ──signal──▶ gateway drains ──▶ worker unloads ──▶ control stops ──▶ exit 0
+//!                 │                    └────────── a second signal: exit at once ─────────┘
+//!                 └── a part ended by itself ──▶ the same way out, exit 1
+//! ```
+
+mod banner;
+mod compose;
+mod control_plane;
+mod seams;
+pub(crate) mod settings;
+mod signals;
+
+use tokio::task::{JoinError, JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::settings::UpArgs;
+use self::{compose::System, control_plane::ControlPlane, settings::Settings, signals::Signals};
+use crate::{failure::Failure, telemetry::Telemetry};
+
+/// Starts a server and serves until it is told to stop.
+pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
+    let settings = Settings::new(args)?;
+    let runtime = compose::data_runtime(settings.threads)?;
+    let telemetry = {
+        // The exporter of traces lives on the runtime of the data path.
+        let _entered = runtime.enter();
+        Telemetry::start(&settings.telemetry)?
+    };
+    let done = runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let system = compose::compose(&settings, &telemetry)?;
+        banner::show(&settings, &system);
+        serve(system, &mut signals).await
+    });
+    telemetry.stop();
+    // What a second signal left behind ends with the process.
+    runtime.shutdown_background();
+    done
+}
+
+/// The parts of the data path, running.
+struct Running {
+    gateway: JoinHandle<std::io::Result<berth_mesh::Drained>>,
+    gateway_stop: CancellationToken,
+    worker: JoinHandle<berth_worker::Stopped>,
+    worker_stop: CancellationToken,
+}
+
+async fn serve(system: System, signals: &mut Signals) -> Result<(), Failure> {
+    let System { worker, gateway, mut control, .. } = system;
+    let (worker_link, gateway_link) = tokio::select! {
+        links = compose::attach(control.handle.clone(), &worker) => links?,
+        failure = control.ended() => return Err(failure),
+        _ = signals.next() => return Ok(()),
+    };
+    let (gateway_stop, worker_stop) = (CancellationToken::new(), CancellationToken::new());
+    let mut running = Running {
+        gateway: spawn(gateway.run(gateway_link, gateway_stop.clone())),
+        gateway_stop,
+        worker: spawn(worker.run(worker_link, worker_stop.clone())),
+        worker_stop,
+    };
+    let why = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(event = "stopping", signal, "refusing new requests, finishing those in flight");
+            Ok(())
+        }
+        failure = control.ended() => Err(failure),
+        ended = &mut running.gateway => Err(gateway_ended(ended)),
+        ended = &mut running.worker => Err(worker_ended(ended)),
+    };
+    if let Err(failure) = why {
+        tracing::error!(event = "part_ended", error = %failure);
+        return Err(failure);
+    }
+    tokio::select! {
+        () = stop(running, control) => Ok(()),
+        signal = signals.next() => {
+            tracing::warn!(event = "stopped", signal, "a second signal: leaving at once");
+            Err(Failure::Failed("stopped before requests in flight were finished".to_owned()))
+        }
+    }
+}
+
+/// Tasks of the process itself: `serve` awaits each of them.
+fn spawn<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    #[expect(clippy::disallowed_methods, reason = "the two parts are awaited by `serve` under their own names")]
+    tokio::spawn(part)
+}
+
+/// The way out: requests first, then what answers them, then what decides.
+async fn stop(running: Running, control: ControlPlane) {
+    running.gateway_stop.cancel();
+    let drained = match running.gateway.await {
+        Ok(Ok(drained)) => Some(drained),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    running.worker_stop.cancel();
+    let stopped = running.worker.await.unwrap_or_default();
+    control.stop().await;
+    tracing::info!(
+        event = "stopped",
+        finished = drained.map(|drained| drained.finished),
+        cut = drained.map(|drained| drained.cut),
+        unloaded = stopped.drained,
+        left = stopped.left,
+        "drained and stopped"
+    );
+}
+
+fn gateway_ended(ended: Result<std::io::Result<berth_mesh::Drained>, JoinError>) -> Failure {
+    match ended {
+        Ok(Ok(_)) => Failure::Failed("the gateway ended without being told to".to_owned()),
+        Ok(Err(error)) => Failure::doing("the gateway failed", error),
+        Err(error) => Failure::doing("the gateway broke, please report it", error),
+    }
+}
+
+fn worker_ended(ended: Result<berth_worker::Stopped, JoinError>) -> Failure {
+    match ended {
+        Ok(_) => Failure::Failed("the worker ended without being told to".to_owned()),
+        Err(error) => Failure::doing("the worker broke, please report it", error),
+    }
+}

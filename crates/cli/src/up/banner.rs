@@ -1,0 +1,41 @@
+//! The first words of a server, on standard error.
+
+use std::io::Write;
+
+use super::{compose::System, settings::Settings};
+
+/// Says where it listens. JSON logs get an event instead, so that they stay JSON.
+pub(super) fn show(settings: &Settings, system: &System) {
+    let (http, api) = (system.http, system.api);
+    let info = system.worker.info();
+    let version = env!("CARGO_PKG_VERSION");
+    let folder = settings.folder.as_ref().map(|folder| folder.display().to_string());
+    tracing::info!(
+        event = "started",
+        version,
+        %http,
+        %api,
+        data = %settings.data.display(),
+        folder,
+        memory = %info.memory,
+        "serving"
+    );
+    if settings.telemetry.json {
+        return;
+    }
+    let mut text = format!(
+        "\nberth {version}: worker {}, {} of memory for models\n\n  models answer   http://{http}/v2   (REST and gRPC)\n  control API     http://{api}\n  state           {}\n",
+        info.id,
+        info.memory,
+        settings.data.display(),
+    );
+    match folder {
+        Some(folder) => text.push_str(&format!("  follows         {folder}\n")),
+        None => text.push_str("  declare models  berth apply -f FILE\n"),
+    }
+    for missing in system.worker.missing() {
+        text.push_str(&format!("\n  warning: {missing}\n"));
+    }
+    // Nobody to tell if standard error is gone.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,100 @@
+//! Puts the parts of one machine together. What can fail because of what a user said fails here, before anything runs.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, Mutex},
+};
+
+use berth_control::{Handle, store::embedded::EmbeddedStore};
+use berth_mesh::{Gateway, GatewayLink, Limits, local::LocalReplicas};
+use berth_worker::{Worker, WorkerLink};
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+
+use super::{
+    control_plane::{ControlPlane, Parts},
+    seams,
+    settings::Settings,
+};
+use crate::{failure::Failure, telemetry::Telemetry};
+
+/// Everything of one machine: the control plane runs already, the data path does not yet.
+pub(super) struct System {
+    pub(super) worker: Worker,
+    pub(super) gateway: Gateway,
+    pub(super) control: ControlPlane,
+    pub(super) http: SocketAddr,
+    pub(super) api: SocketAddr,
+}
+
+/// The runtime of the data path.
+pub(super) fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.thread_name("berth-data").enable_all().build();
+    runtime.map_err(|e| Failure::doing("cannot start the runtime", e))
+}
+
+/// Opens, binds and builds everything, and starts the control plane.
+pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<System, Failure> {
+    let store = EmbeddedStore::open(&settings.data).map_err(|e| Failure::Failed(e.to_string()))?;
+    let mut registry = Registry::default();
+    let (control, handle) = berth_control::build(berth_control::Config::default(), Arc::new(store), &mut registry);
+    let local = Arc::new(LocalReplicas::default());
+    let worker = berth_worker::build(worker_config(settings), Arc::clone(&local), &mut registry)
+        .map_err(|e| Failure::doing("the worker cannot start", e))?;
+    let (gateway, look) =
+        berth_mesh::build(gateway_config(settings, telemetry), settings.name.clone(), local, &mut registry)
+            .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
+    let listener = TcpListener::bind(settings.api)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|e| Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.api)))?;
+    let api = listener.local_addr()?;
+    let http = look.local_addr();
+    let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
+    let folder = folder.map_err(|e| Failure::Usage(e.to_string()))?;
+    let seams = seams::of(Arc::new(Mutex::new(registry)), look);
+    let control = ControlPlane::start(Parts { control, handle, listener, seams, folder })?;
+    Ok(System { worker, gateway, control, http, api })
+}
+
+fn worker_config(settings: &Settings) -> berth_worker::Config {
+    berth_worker::Config {
+        labels: settings.labels.clone(),
+        memory: settings.memory,
+        cache: settings.cache,
+        parallel_loads: settings.parallel_loads,
+        onnx_library: settings.onnx_library.clone(),
+        credentials: settings.credentials.clone(),
+        ..berth_worker::Config::new(settings.name.clone(), &settings.data)
+    }
+}
+
+fn gateway_config(settings: &Settings, telemetry: &Telemetry) -> berth_mesh::Config {
+    let limits = Limits { body: settings.max_body, drain: settings.drain_timeout, ..Limits::default() };
+    berth_mesh::Config { limits, spans: telemetry.request_spans(), ..berth_mesh::Config::new(settings.http) }
+}
+
+/// Connects the data path to the control plane, which first restores what it knew.
+pub(super) async fn attach(handle: Handle, worker: &Worker) -> Result<(WorkerLink, GatewayLink), Failure> {
+    let (events, routes) = patiently(|| handle.attach_gateway()).await?;
+    let (reports, assignments) = patiently(|| handle.attach_worker(worker.info().clone())).await?;
+    Ok((WorkerLink { assignments, reports }, GatewayLink { routes, events }))
+}
+
+/// A control plane with much to restore answers late; that it fails is heard from elsewhere.
+async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, berth_control::handle::Error>>,
+{
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(berth_control::handle::Error::Busy { .. }) => tracing::info!(event = "restoring"),
+            // The control plane has ended: its own failure says why.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

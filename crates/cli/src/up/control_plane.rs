@@ -1,0 +1,109 @@
+//! The control plane on a thread of its own.
+//!
+//! ```text
+//! Running ──stop──▶ api and folder end ──▶ control ends ──▶ thread ends
+//!    └── any of them fails ──▶ ended() tells the failure
+//! ```
+
+use std::{io, net::TcpListener, thread};
+
+use berth_control::{Control, Handle, api, source::directory::Directory};
+use tokio::{sync::oneshot, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+
+/// What it is made of.
+pub(super) struct Parts {
+    pub(super) control: Control,
+    pub(super) handle: Handle,
+    pub(super) listener: TcpListener,
+    pub(super) seams: api::Seams,
+    pub(super) folder: Option<Directory>,
+}
+
+/// A running control plane.
+pub(super) struct ControlPlane {
+    pub(super) handle: Handle,
+    stop: CancellationToken,
+    outcome: oneshot::Receiver<Result<(), Failure>>,
+}
+
+impl ControlPlane {
+    /// Starts the thread.
+    pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
+        let (handle, stop) = (parts.handle.clone(), CancellationToken::new());
+        let (tell, outcome) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let stopping = stop.clone();
+        let run = move || {
+            let done = runtime.block_on(run(parts, stopping));
+            // The store is closed when the runtime has dropped what still held it.
+            drop(runtime);
+            // Nobody listens any more when the process is leaving at once.
+            let _ = tell.send(done);
+        };
+        thread::Builder::new().name("berth-control".to_owned()).spawn(run)?;
+        Ok(Self { handle, stop, outcome })
+    }
+
+    /// Resolves when it ends without being told to, with the reason.
+    pub(super) async fn ended(&mut self) -> Failure {
+        match (&mut self.outcome).await {
+            Ok(Err(failure)) => failure,
+            Ok(Ok(())) => Failure::Failed("the control plane ended without being told to".to_owned()),
+            Err(_) => Failure::Failed("the control plane broke, please report it".to_owned()),
+        }
+    }
+
+    /// Lets it finish.
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        drop(self.handle);
+        match self.outcome.await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => tracing::warn!(error = %failure, "the control plane stopped badly"),
+            Err(_) => tracing::error!("the control plane broke while it stopped"),
+        }
+    }
+}
+
+async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
+    let Parts { control, handle, listener, seams, folder } = parts;
+    let deciding = CancellationToken::new();
+    let mut doors: JoinSet<Result<(), Failure>> = JoinSet::new();
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    doors.spawn({
+        let (handle, stop) = (handle.clone(), stop.clone());
+        async move {
+            let served: io::Result<()> = api::serve(listener, handle, seams, stop).await;
+            served.map_err(|e| Failure::doing("the control API failed", e))
+        }
+    });
+    if let Some(folder) = folder {
+        let stop = stop.clone();
+        doors.spawn(async move { folder.run(handle, stop).await.map_err(|e| Failure::Failed(e.to_string())) });
+    }
+    let mut deciding_task = JoinSet::new();
+    deciding_task.spawn(control.run(deciding.clone()));
+    let failed = tokio::select! {
+        ended = deciding_task.join_next() => match ended {
+            Some(Ok(Err(error))) => Err(Failure::doing("the control plane failed", error)),
+            _ => Err(Failure::Failed("the control plane ended by itself, please report it".to_owned())),
+        },
+        failure = first_failure(&mut doors), if !stop.is_cancelled() => failure,
+    };
+    stop.cancel();
+    while doors.join_next().await.is_some() {}
+    deciding.cancel();
+    while deciding_task.join_next().await.is_some() {}
+    failed
+}
+
+/// Waits until every door is closed or one failed.
+async fn first_failure(doors: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
+    while let Some(ended) = doors.join_next().await {
+        ended.map_err(|e| Failure::doing("a part of the control plane broke, please report it", e))??;
+    }
+    Ok(())
+}

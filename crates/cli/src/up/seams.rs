@@ -1,0 +1,35 @@
+//! What the control API tells and the controller does not know: the metrics of the process and the gateway's counters.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_control::api::{Seams, top::ModelCounters};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+/// The seams over one registry and one gateway.
+pub(super) fn of(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle) -> Seams {
+    Seams {
+        metrics: Arc::new(move || metrics(&registry)),
+        top: Arc::new(move || gateway.top().iter().map(counters).collect()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn metrics(registry: &Mutex<Registry>) -> String {
+    let mut text = String::new();
+    let registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = encode(&mut text, &registry) {
+        tracing::error!(%error, "metrics cannot be encoded");
+    }
+    text
+}
+
+fn counters(row: &berth_mesh::top::Row) -> ModelCounters {
+    ModelCounters {
+        deployment: row.deployment.to_string(),
+        in_flight: u64::from(row.in_flight) + u64::from(row.parked),
+        requests: row.requests,
+        failures: row.errors,
+        misses: row.misses,
+        latency: row.latency.cumulative_ms(),
+    }
+}
