@@ -234,6 +234,9 @@ impl Shared {
         }
         self.metrics.batch(rows);
         self.tally.ran(&run);
+        if executions == 1 {
+            self.queue().learn(rows, spent.infer);
+        }
         drop(finish);
         for (entry, answer) in batch.into_iter().zip(answers) {
             // Nobody may be waiting any more.

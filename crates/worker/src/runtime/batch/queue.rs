@@ -19,6 +19,8 @@ use std::{
 use berth_spec::{InferError, Tensor};
 use tokio::sync::oneshot;
 
+use super::appetite::Appetite;
+
 /// A request that was checked against the signature.
 #[derive(Debug)]
 pub struct Work {
@@ -88,7 +90,8 @@ pub enum Pushed {
 pub enum Share {
     /// As much as fits in one run: right where the cost of a run is mostly its start.
     All,
-    /// One lane's part: right where the cost grows with the rows, so that lanes work side by side.
+    /// One lane's part, so that lanes work side by side, and no more than makes rows cheaper: right where the cost
+    /// grows with the rows.
     Lane,
 }
 
@@ -110,6 +113,7 @@ pub struct Queue {
     leaders: usize,
     /// Until when the gatherer waits, while there is one.
     gathering: Option<Instant>,
+    appetite: Appetite,
     limits: Limits,
 }
 
@@ -117,7 +121,15 @@ impl Queue {
     /// An empty queue.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { waiting: VecDeque::new(), waiting_rows: 0, running: 0, leaders: 0, gathering: None, limits }
+        Self {
+            waiting: VecDeque::new(),
+            waiting_rows: 0,
+            running: 0,
+            leaders: 0,
+            gathering: None,
+            appetite: Appetite::default(),
+            limits,
+        }
     }
 
     /// The bounds in force.
@@ -181,7 +193,8 @@ impl Queue {
             Share::All => self.limits.max_rows,
             Share::Lane => {
                 let part = self.waiting_rows.div_ceil(self.limits.lanes.max(1) as u64);
-                self.limits.max_rows.min(u32::try_from(part).unwrap_or(u32::MAX))
+                let most = self.limits.max_rows.min(u32::try_from(part).unwrap_or(u32::MAX));
+                if most > 1 { most.min(self.appetite.most_rows()) } else { most }
             }
         };
         let mut rows = 0;
@@ -226,9 +239,14 @@ impl Queue {
         needed
     }
 
-    /// `count` requests that were taken have been answered.
+    /// `count` requests that were taken are about to be answered.
     pub fn finish(&mut self, count: usize) {
         self.running -= count;
+    }
+
+    /// One run of `rows` rows took `time`.
+    pub fn learn(&mut self, rows: u64, time: Duration) {
+        self.appetite.learn(rows, time);
     }
 
     fn remove(&mut self, index: usize) -> Option<Entry> {
