@@ -9,158 +9,26 @@
 //! Whole state with a number: a change whose base is not held is not applied; the agent reports everything with
 //! `seen` 0, which asks for the whole assignment. So does its first report after a start.
 
+mod message;
+mod work;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use berth_spec::{
-    AssignmentChange, ByteSize, FailureCategory, Generation, InventoryChange, Placed, Residency, Revision, RevisionId,
-    Serving, Time, WorkerId,
+    AssignmentChange, FailureCategory, Generation, InventoryChange, Placed, Residency, RevisionId, Time, WorkerId,
 };
+pub use message::{Effect, Event};
 
 use crate::{
-    artifacts::{Artifact, origin},
+    artifacts::origin,
     breaker::Breaker,
-    order::{self, Busy, Limits, ModelKey, Start, Twin, Waiting, Want},
-    replica::{Action, Facts, Fault, Input, Replica, State},
+    fault::Fault,
+    order::{Limits, Twin},
+    replica::{Action, Input, Replica, State},
 };
-
-/// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// The process has started, or a controller has (re)connected: say everything.
-    Started,
-    /// The controller changed the assignment.
-    Assigned(AssignmentChange),
-    /// A fetch got further.
-    Progress {
-        /// Which replica.
-        revision: RevisionId,
-        /// Of the effect.
-        ticket: u64,
-        /// Bytes that are here.
-        done: ByteSize,
-        /// Bytes in all, once known.
-        total: Option<ByteSize>,
-    },
-    /// A fetch ended.
-    Fetched {
-        /// Which replica.
-        revision: RevisionId,
-        /// Of the effect.
-        ticket: u64,
-        /// The artifact, or why not.
-        result: Result<Artifact, Fault>,
-    },
-    /// A load ended.
-    Loaded {
-        /// Which replica.
-        revision: RevisionId,
-        /// Of the effect.
-        ticket: u64,
-        /// What was loaded, or why not.
-        result: Result<Facts, Fault>,
-    },
-    /// A validation inference ended.
-    Validated {
-        /// Which replica.
-        revision: RevisionId,
-        /// Of the effect.
-        ticket: u64,
-        /// Whether it passed, or why not.
-        result: Result<(), Fault>,
-    },
-    /// A draining replica still has requests in flight.
-    Draining {
-        /// Which replica.
-        revision: RevisionId,
-        /// How many.
-        in_flight: u32,
-    },
-    /// A draining replica has none any more, or its time is up.
-    Drained {
-        /// Which replica.
-        revision: RevisionId,
-    },
-    /// The memory of a replica is free.
-    Unloaded {
-        /// Which replica.
-        revision: RevisionId,
-    },
-    /// The time that [`Agent::wake_at`] asked for has come.
-    Tick,
-    /// The process is to end: drain and unload everything, take nothing new.
-    Stop,
-}
-
-/// What the agent wants done.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
-    Fetch {
-        /// What.
-        revision: Arc<Revision>,
-        /// For the answer.
-        ticket: u64,
-    },
-    /// Stop fetching if it is being fetched, and let go of its artifact: it is gone. No answer is needed.
-    Forget {
-        /// Which replica.
-        revision: RevisionId,
-    },
-    /// Load it; answer with [`Event::Loaded`].
-    Load {
-        /// What.
-        revision: Arc<Revision>,
-        /// For the answer.
-        ticket: u64,
-        /// The fetched artifact.
-        artifact: Artifact,
-        /// How it will be served.
-        serving: Arc<Serving>,
-        /// This replica has the same model in memory: share it instead.
-        share: Option<RevisionId>,
-    },
-    /// Run the validation inference; answer with [`Event::Validated`].
-    Validate {
-        /// Which replica.
-        revision: RevisionId,
-        /// For the answer.
-        ticket: u64,
-        /// With its warm-up.
-        serving: Arc<Serving>,
-    },
-    /// Make it callable, served like this.
-    Announce {
-        /// Which replica.
-        revision: RevisionId,
-        /// Limits and batching.
-        serving: Arc<Serving>,
-    },
-    /// Serve it differently from now on.
-    Reconfigure {
-        /// Which replica.
-        revision: RevisionId,
-        /// Limits and batching.
-        serving: Arc<Serving>,
-    },
-    /// Take no new request; answer with [`Event::Drained`] after the last one, or when the time is up.
-    Drain {
-        /// Which replica.
-        revision: RevisionId,
-        /// The time for it.
-        timeout: Duration,
-    },
-    /// Free its memory; answer with [`Event::Unloaded`].
-    Unload {
-        /// Which replica.
-        revision: RevisionId,
-    },
-    /// Tell the controller.
-    Report(InventoryChange),
-}
 
 /// The brain.
 #[derive(Debug)]
@@ -239,20 +107,6 @@ impl Agent {
     /// Every replica.
     pub fn replicas(&self) -> impl Iterator<Item = (&RevisionId, &Replica)> {
         self.replicas.iter()
-    }
-
-    /// The memory that is held: resident, being loaded, draining or being unloaded. Shared weights count once.
-    #[must_use]
-    pub fn held(&self) -> ByteSize {
-        let mut by_model: BTreeMap<ModelKey, ByteSize> = BTreeMap::new();
-        for replica in self.replicas.values() {
-            let (held, Some(digest)) = (replica.held(), replica.digest()) else { continue };
-            if held > ByteSize::ZERO {
-                let entry = by_model.entry(ModelKey::of(&replica.placed.revision, &digest)).or_default();
-                *entry = held.max(*entry);
-            }
-        }
-        by_model.into_values().sum()
     }
 
     /// Hosts that are being left alone or probed, with the breaker's state.
@@ -392,25 +246,6 @@ impl Agent {
         }
     }
 
-    /// The other replicas of the same model that have it in memory or are getting it there.
-    fn twins<'a>(&'a self, id: &'a RevisionId, of: &'a Replica) -> impl Iterator<Item = (&'a RevisionId, Twin)> {
-        let key = of.digest().map(|digest| (digest, ModelKey::of(&of.placed.revision, &digest)));
-        self.replicas.iter().filter_map(move |(other, replica)| {
-            let (digest, key) = key.as_ref()?;
-            let standing = match replica.state() {
-                State::Ready(_) | State::Draining { .. } => Twin::Loaded,
-                State::Loading(_) | State::Validating(..) | State::Unloading { .. } => Twin::OnItsWay,
-                State::Queued | State::Fetching { .. } | State::Fetched(_) | State::Refused(..) | State::Failed(_) => {
-                    return None;
-                }
-            };
-            let same = other != id
-                && replica.digest() == Some(*digest)
-                && ModelKey::of(&replica.placed.revision, digest) == *key;
-            same.then_some((other, standing))
-        })
-    }
-
     /// Learns from a fetch how its host does. Only silence and passing faults count against it.
     fn judge_host(&mut self, id: &RevisionId, fault: Option<&Fault>, now: Time, effects: &mut Vec<Effect>) {
         let Some(host) = self.replicas.get(id).and_then(|replica| origin(&replica.placed.revision.uri)) else { return };
@@ -441,83 +276,6 @@ impl Agent {
         };
         let again: Vec<_> = self.replicas.iter().filter(|(_, r)| held_off(r)).map(|(id, _)| id.clone()).collect();
         again.iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
-    }
-
-    fn start_work(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.stopping {
-            return;
-        }
-        let (waiting, busy) = self.survey();
-        if waiting.is_empty() {
-            return;
-        }
-        for start in order::next(waiting, busy, &self.limits) {
-            match start {
-                Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
-                Start::Load(revision) => self.step(&revision, Input::Load, now, effects),
-                Start::Refuse { revision, need, free } => self.refuse(&revision, need, free, now, effects),
-            }
-        }
-    }
-
-    fn survey(&self) -> (Vec<Waiting>, Busy) {
-        let mut busy = Busy { held: self.held(), ..Busy::default() };
-        let mut waiting = Vec::new();
-        for (id, replica) in &self.replicas {
-            let want = match replica.state() {
-                State::Queued => Want::Fetch { uri: replica.placed.revision.uri.clone() },
-                State::Fetched(artifact) | State::Refused(artifact, _) => {
-                    let twin = self.twins(id, replica).map(|(_, twin)| twin).max().unwrap_or(Twin::Absent);
-                    let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
-                    Want::Load { claim: replica.placed.claim, key, twin }
-                }
-                State::Fetching { .. } => {
-                    busy.fetching.insert(replica.placed.revision.uri.clone());
-                    continue;
-                }
-                State::Loading(_) | State::Validating(..) => {
-                    busy.loading += 1;
-                    busy.freeing |= !replica.wanted;
-                    continue;
-                }
-                State::Draining { .. } | State::Unloading { .. } => {
-                    busy.freeing = true;
-                    continue;
-                }
-                State::Ready(_) | State::Failed(_) => continue,
-            };
-            let (urgent, arrival) = (replica.placed.urgent, replica.arrival);
-            waiting.push(Waiting { revision: id.clone(), urgent, arrival, want });
-        }
-        (waiting, busy)
-    }
-
-    fn start_fetch(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
-        let Some(replica) = self.replicas.get_mut(revision) else { return };
-        if let Some(host) = origin(&replica.placed.revision.uri)
-            && let Err(until) = self.breakers.get_mut(&host).map_or(Ok(()), |breaker| breaker.admit(now))
-        {
-            let message =
-                format!("{host} failed again and again and is left alone until {until}; then one fetch probes it");
-            let fault = Fault::new(FailureCategory::Network, message);
-            return self.step(revision, Input::HoldOff(fault, until), now, effects);
-        }
-        self.tickets += 1;
-        replica.ticket = self.tickets;
-        self.step(revision, Input::Fetch, now, effects);
-    }
-
-    fn refuse(&mut self, id: &RevisionId, need: ByteSize, free: ByteSize, now: Time, effects: &mut Vec<Effect>) {
-        // One that was refused already stays so until its next attempt is due.
-        let again = !matches!(self.replicas.get(id).map(Replica::state), Some(State::Refused(..)));
-        if again {
-            let message = format!(
-                "needs {need} of memory and {free} of {} is free: unload others, give the worker more (--memory), or \
-                 declare what it really needs (spec.resources.memory)",
-                self.limits.memory
-            );
-            self.step(id, Input::Refuse(Fault::new(FailureCategory::Memory, message)), now, effects);
-        }
     }
 
     fn report(&mut self) -> Option<Effect> {

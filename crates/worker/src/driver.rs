@@ -11,6 +11,7 @@
 mod clock;
 mod hands;
 mod outbox;
+mod told;
 
 use std::{
     num::NonZero,

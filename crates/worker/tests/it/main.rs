@@ -1,4 +1,5 @@
 //! Tests of the worker's parts from outside.
 
+mod agent;
 mod batching;
 mod onnx;

@@ -1,0 +1,142 @@
+//! What the agent hears and what it wants done.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{AssignmentChange, ByteSize, InventoryChange, Revision, RevisionId, Serving};
+
+use crate::{artifacts::Artifact, fault::Fault, replica::Facts};
+
+/// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The process has started, or a controller has (re)connected: say everything.
+    Started,
+    /// The controller changed the assignment.
+    Assigned(AssignmentChange),
+    /// A fetch got further.
+    Progress {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// Bytes that are here.
+        done: ByteSize,
+        /// Bytes in all, once known.
+        total: Option<ByteSize>,
+    },
+    /// A fetch ended.
+    Fetched {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// The artifact, or why not.
+        result: Result<Artifact, Fault>,
+    },
+    /// A load ended.
+    Loaded {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// What was loaded, or why not.
+        result: Result<Facts, Fault>,
+    },
+    /// A validation inference ended.
+    Validated {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// Whether it passed, or why not.
+        result: Result<(), Fault>,
+    },
+    /// A draining replica still has requests in flight.
+    Draining {
+        /// Which replica.
+        revision: RevisionId,
+        /// How many.
+        in_flight: u32,
+    },
+    /// A draining replica has none any more, or its time is up.
+    Drained {
+        /// Which replica.
+        revision: RevisionId,
+    },
+    /// The memory of a replica is free.
+    Unloaded {
+        /// Which replica.
+        revision: RevisionId,
+    },
+    /// The time that [`Agent::wake_at`] asked for has come.
+    Tick,
+    /// The process is to end: drain and unload everything, take nothing new.
+    Stop,
+}
+
+/// What the agent wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
+    Fetch {
+        /// What.
+        revision: Arc<Revision>,
+        /// For the answer.
+        ticket: u64,
+    },
+    /// Stop fetching if it is being fetched, and let go of its artifact: it is gone. No answer is needed.
+    Forget {
+        /// Which replica.
+        revision: RevisionId,
+    },
+    /// Load it; answer with [`Event::Loaded`].
+    Load {
+        /// What.
+        revision: Arc<Revision>,
+        /// For the answer.
+        ticket: u64,
+        /// The fetched artifact.
+        artifact: Artifact,
+        /// How it will be served.
+        serving: Arc<Serving>,
+        /// This replica has the same model in memory: share it instead.
+        share: Option<RevisionId>,
+    },
+    /// Run the validation inference; answer with [`Event::Validated`].
+    Validate {
+        /// Which replica.
+        revision: RevisionId,
+        /// For the answer.
+        ticket: u64,
+        /// With its warm-up.
+        serving: Arc<Serving>,
+    },
+    /// Make it callable, served like this.
+    Announce {
+        /// Which replica.
+        revision: RevisionId,
+        /// Limits and batching.
+        serving: Arc<Serving>,
+    },
+    /// Serve it differently from now on.
+    Reconfigure {
+        /// Which replica.
+        revision: RevisionId,
+        /// Limits and batching.
+        serving: Arc<Serving>,
+    },
+    /// Take no new request; answer with [`Event::Drained`] after the last one, or when the time is up.
+    Drain {
+        /// Which replica.
+        revision: RevisionId,
+        /// The time for it.
+        timeout: Duration,
+    },
+    /// Free its memory; answer with [`Event::Unloaded`].
+    Unload {
+        /// Which replica.
+        revision: RevisionId,
+    },
+    /// Tell the controller.
+    Report(InventoryChange),
+}

@@ -1,0 +1,140 @@
+//! What the agent does next: a survey of its replicas, put in order, and started.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use berth_spec::{ByteSize, FailureCategory, RevisionId, Time};
+
+use super::{Agent, Effect};
+use crate::{
+    artifacts::origin,
+    fault::Fault,
+    order::{self, Busy, ModelKey, Start, Twin, Waiting, Want},
+    replica::{Input, Replica, State},
+};
+
+impl Agent {
+    /// The memory that is held: resident, being loaded, draining or being unloaded. Shared weights count once.
+    #[must_use]
+    pub fn held(&self) -> ByteSize {
+        let holding = self.replicas.iter().filter(|(_, replica)| replica.held() > ByteSize::ZERO);
+        let holding: Vec<_> = holding.collect();
+        // Only replicas of one deployment share, and those lie side by side.
+        holding.chunk_by(|a, b| a.0.deployment() == b.0.deployment()).map(held_by_deployment).sum()
+    }
+
+    pub(super) fn start_work(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.stopping {
+            return;
+        }
+        let (waiting, busy) = self.survey();
+        if waiting.is_empty() {
+            return;
+        }
+        for start in order::next(waiting, busy, &self.limits) {
+            match start {
+                Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
+                Start::Load(revision) => self.step(&revision, Input::Load, now, effects),
+                Start::Refuse { revision, need, free } => self.refuse(&revision, need, free, now, effects),
+            }
+        }
+    }
+
+    fn survey(&self) -> (Vec<Waiting>, Busy) {
+        let mut busy = Busy { held: self.held(), ..Busy::default() };
+        let mut waiting = Vec::new();
+        for (id, replica) in &self.replicas {
+            let want = match replica.state() {
+                State::Queued => Want::Fetch { uri: replica.placed.revision.uri.clone() },
+                State::Fetched(artifact) | State::Refused(artifact, _) => {
+                    let twin = self.twins(id, replica).map(|(_, twin)| twin).max().unwrap_or(Twin::Absent);
+                    let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
+                    Want::Load { claim: replica.placed.claim, key, twin }
+                }
+                State::Fetching { .. } => {
+                    busy.fetching.insert(replica.placed.revision.uri.clone());
+                    continue;
+                }
+                State::Loading(_) | State::Validating(..) => {
+                    busy.loading += 1;
+                    busy.freeing |= !replica.wanted;
+                    continue;
+                }
+                State::Draining { .. } | State::Unloading { .. } => {
+                    busy.freeing = true;
+                    continue;
+                }
+                State::Ready(_) | State::Failed(_) => continue,
+            };
+            let (urgent, arrival) = (replica.placed.urgent, replica.arrival);
+            waiting.push(Waiting { revision: id.clone(), urgent, arrival, want });
+        }
+        (waiting, busy)
+    }
+
+    fn start_fetch(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
+        let Some(replica) = self.replicas.get_mut(revision) else { return };
+        if let Some(host) = origin(&replica.placed.revision.uri)
+            && let Err(until) = self.breakers.get_mut(&host).map_or(Ok(()), |breaker| breaker.admit(now))
+        {
+            let message =
+                format!("{host} failed again and again and is left alone until {until}; then one fetch probes it");
+            let fault = Fault::new(FailureCategory::Network, message);
+            return self.step(revision, Input::HoldOff(fault, until), now, effects);
+        }
+        self.tickets += 1;
+        replica.ticket = self.tickets;
+        self.step(revision, Input::Fetch, now, effects);
+    }
+
+    fn refuse(&mut self, id: &RevisionId, need: ByteSize, free: ByteSize, now: Time, effects: &mut Vec<Effect>) {
+        // One that was refused already stays so until its next attempt is due.
+        let again = !matches!(self.replicas.get(id).map(Replica::state), Some(State::Refused(..)));
+        if again {
+            let message = format!(
+                "needs {need} of memory and {free} of {} is free: unload others, give the worker more (--memory), or \
+                 declare what it really needs (spec.resources.memory)",
+                self.limits.memory
+            );
+            self.step(id, Input::Refuse(Fault::new(FailureCategory::Memory, message)), now, effects);
+        }
+    }
+
+    /// The other replicas of the same model that have it in memory or are getting it there. They lie beside it in the
+    /// map: only replicas of one deployment share.
+    pub(super) fn twins<'a>(
+        &'a self,
+        id: &'a RevisionId,
+        of: &'a Replica,
+    ) -> impl Iterator<Item = (&'a RevisionId, Twin)> {
+        let key = of.digest().map(|digest| (digest, ModelKey::of(&of.placed.revision, &digest)));
+        let sibling = |(other, _): &(&RevisionId, &Replica)| other.deployment() == id.deployment();
+        let before = self.replicas.range(..id).rev().take_while(sibling);
+        let after = self.replicas.range((Bound::Excluded(id), Bound::Unbounded)).take_while(sibling);
+        before.chain(after).filter_map(move |(other, replica)| {
+            let (digest, key) = key.as_ref()?;
+            let standing = match replica.state() {
+                State::Ready(_) | State::Draining { .. } => Twin::Loaded,
+                State::Loading(_) | State::Validating(..) | State::Unloading { .. } => Twin::OnItsWay,
+                State::Queued | State::Fetching { .. } | State::Fetched(_) | State::Refused(..) | State::Failed(_) => {
+                    return None;
+                }
+            };
+            let same = replica.digest() == Some(*digest) && ModelKey::of(&replica.placed.revision, digest) == *key;
+            same.then_some((other, standing))
+        })
+    }
+}
+
+/// The memory of one deployment's replicas, of which those with the same model count once, with the largest word.
+fn held_by_deployment(replicas: &[(&RevisionId, &Replica)]) -> ByteSize {
+    if let [(_, only)] = replicas {
+        return only.held();
+    }
+    let mut by_model: BTreeMap<_, ByteSize> = BTreeMap::new();
+    for (_, replica) in replicas {
+        let key = replica.digest().map(|digest| ModelKey::of(&replica.placed.revision, &digest));
+        let largest = by_model.entry(key).or_default();
+        *largest = replica.held().max(*largest);
+    }
+    by_model.into_values().sum()
+}

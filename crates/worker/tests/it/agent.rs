@@ -1,0 +1,377 @@
+//! The worker's brain, without a worker: events in, effects out, a clock that is a number.
+
+mod laws;
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{
+    AssignmentChange, ByteSize, Digest, FailureCategory, Generation, Placed, Residency, Revision, RevisionId, Serving,
+    Signature, Time, WorkerId,
+    deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
+};
+use berth_worker::{
+    Agent, Effect, Event, Fault,
+    artifacts::Artifact,
+    order::Limits,
+    replica::{Facts, retry_delay},
+};
+
+const LIMITS: Limits = Limits { memory: ByteSize(100), parallel_loads: 2, parallel_fetches: 4 };
+
+fn id(name: &str) -> RevisionId {
+    let (deployment, hash) = name.split_once('@').unwrap_or((name, "1"));
+    format!("{deployment}@{hash:0>12}").parse().expect("a revision")
+}
+
+fn placed(name: &str, claim: u64) -> Placed {
+    let id = id(name);
+    let serving = Serving {
+        deployment: id.deployment().clone(),
+        warmup: Warmup::Off,
+        concurrency: Concurrency { max: None, queue: 8 },
+        batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+        drain_timeout: Duration::from_secs(5),
+    };
+    let revision = Revision {
+        uri: format!("http://host/{name}"),
+        id,
+        format: ModelFormat::Onnx,
+        digest: None,
+        version: "1".to_owned(),
+        signature: None,
+        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        memory: None,
+    };
+    Placed { revision: Arc::new(revision), claim: ByteSize(claim), urgent: false, serving: Arc::new(serving) }
+}
+
+fn artifact(byte: u8) -> Artifact {
+    Artifact { path: "artifact".into(), digest: Digest([byte; 32]), size: ByteSize(1) }
+}
+
+fn facts(memory: u64) -> Facts {
+    let signature = Arc::new(Signature { inputs: Vec::new(), outputs: Vec::new() });
+    Facts { memory: ByteSize(memory), measured: true, signature, note: None }
+}
+
+/// An agent, and a stage to play it on.
+struct Stage {
+    agent: Agent,
+    now: Time,
+    generation: u64,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let agent = Agent::new(WorkerId::new("w").expect("a name"), 7, LIMITS);
+        let mut stage = Self { agent, now: Time(1_000_000_000_000), generation: 0 };
+        assert_eq!(stage.on(Event::Started), "report seen 0 whole");
+        stage
+    }
+
+    fn on(&mut self, event: Event) -> String {
+        let effects = self.agent.on(event, self.now);
+        effects.iter().map(show).collect::<Vec<_>>().join("; ")
+    }
+
+    /// A whole assignment.
+    fn whole(&mut self, replicas: Vec<Placed>) -> String {
+        self.generation += 1;
+        let generation = Generation(self.generation);
+        self.on(Event::Assigned(AssignmentChange { generation, base: None, set: replicas, unset: Vec::new() }))
+    }
+
+    /// A change of the last one.
+    fn change(&mut self, set: Vec<Placed>, unset: &[&str]) -> String {
+        let base = Some(Generation(self.generation));
+        self.generation += 1;
+        let generation = Generation(self.generation);
+        let unset = unset.iter().map(|name| id(name)).collect();
+        self.on(Event::Assigned(AssignmentChange { generation, base, set, unset }))
+    }
+
+    fn ticket(&self, name: &str) -> u64 {
+        let found = self.agent.replicas().find(|(revision, _)| **revision == id(name));
+        found.map_or(0, |(_, replica)| replica.ticket)
+    }
+
+    fn fetched(&mut self, name: &str, result: Result<Artifact, Fault>) -> String {
+        let ticket = self.ticket(name);
+        self.on(Event::Fetched { revision: id(name), ticket, result })
+    }
+
+    fn loaded(&mut self, name: &str, result: Result<Facts, Fault>) -> String {
+        let ticket = self.ticket(name);
+        self.on(Event::Loaded { revision: id(name), ticket, result })
+    }
+
+    fn validated(&mut self, name: &str, result: Result<(), Fault>) -> String {
+        let ticket = self.ticket(name);
+        self.on(Event::Validated { revision: id(name), ticket, result })
+    }
+
+    /// From queued to ready, whatever it takes.
+    fn ready(&mut self, name: &str, byte: u8, memory: u64) {
+        self.fetched(name, Ok(artifact(byte)));
+        self.loaded(name, Ok(facts(memory)));
+        self.validated(name, Ok(()));
+        assert!(self.residency(name).is_some_and(|r| r.is_ready()), "{name} should be ready");
+    }
+
+    fn residency(&self, name: &str) -> Option<Residency> {
+        self.agent.residencies().find(|(revision, _)| **revision == id(name)).map(|(_, residency)| residency)
+    }
+
+    fn sleep(&mut self) -> String {
+        self.now = self.agent.wake_at().expect("something is due");
+        self.on(Event::Tick)
+    }
+}
+
+/// An effect in a few words.
+fn show(effect: &Effect) -> String {
+    let word = |id: &RevisionId| id.to_string().replace("@000000000001", "").replace("@00000000000", "@");
+    match effect {
+        Effect::Fetch { revision, .. } => format!("fetch {}", word(&revision.id)),
+        Effect::Forget { revision } => format!("forget {}", word(revision)),
+        Effect::Load { revision, share: None, .. } => format!("load {}", word(&revision.id)),
+        Effect::Load { revision, share: Some(twin), .. } => format!("share {} for {}", word(twin), word(&revision.id)),
+        Effect::Validate { revision, .. } => format!("validate {}", word(revision)),
+        Effect::Announce { revision, .. } => format!("announce {}", word(revision)),
+        Effect::Reconfigure { revision, .. } => format!("reconfigure {}", word(revision)),
+        Effect::Drain { revision, .. } => format!("drain {}", word(revision)),
+        Effect::Unload { revision } => format!("unload {}", word(revision)),
+        Effect::Report(change) => {
+            let replica = |(id, residency): &(RevisionId, Option<Residency>)| {
+                format!(" {}={}", word(id), residency.as_ref().map_or("gone", Residency::as_str))
+            };
+            let whole = if change.whole { " whole" } else { "" };
+            format!("report seen {}{whole}{}", change.seen, change.replicas.iter().map(replica).collect::<String>())
+        }
+    }
+}
+
+#[test]
+fn a_replica_from_assigned_to_gone() {
+    let mut s = Stage::new();
+    assert_eq!(s.whole(vec![placed("a", 10)]), "fetch a; report seen 1 a=Fetching");
+    let (revision, ticket) = (id("a"), s.ticket("a"));
+    let progress = Event::Progress { revision: revision.clone(), ticket, done: ByteSize(5), total: Some(ByteSize(9)) };
+    assert_eq!(s.on(progress), "report seen 1 a=Fetching");
+    assert_eq!(s.fetched("a", Ok(artifact(1))), "load a; report seen 1 a=Loading");
+    assert_eq!(s.loaded("a", Ok(facts(8))), "validate a; report seen 1 a=Validating");
+    assert_eq!(s.validated("a", Ok(())), "announce a; report seen 1 a=Ready");
+    assert_eq!(s.agent.held(), ByteSize(10), "the claim, as long as it is larger than what was measured");
+    assert_eq!(s.change(vec![], &["a"]), "drain a; report seen 2 a=Draining");
+    assert_eq!(s.on(Event::Draining { revision: revision.clone(), in_flight: 2 }), "report seen 2 a=Draining");
+    assert_eq!(s.on(Event::Drained { revision: revision.clone() }), "unload a; report seen 2 a=Draining");
+    assert_eq!(s.agent.held(), ByteSize(10), "until it is free");
+    assert_eq!(s.on(Event::Unloaded { revision }), "report seen 2 a=gone");
+    assert_eq!(s.agent.held(), ByteSize::ZERO);
+}
+
+#[test]
+fn stale_changes_are_ignored_and_gaps_ask_for_the_whole() {
+    let mut s = Stage::new();
+    let delta = |generation, base| AssignmentChange {
+        generation: Generation(generation),
+        base: Some(Generation(base)),
+        set: vec![placed("b", 1)],
+        unset: vec![],
+    };
+    assert_eq!(s.on(Event::Assigned(delta(9, 8))), "report seen 0 whole", "nothing is held yet");
+    s.generation = 9;
+    s.whole(vec![placed("a", 10)]);
+    assert_eq!(s.on(Event::Assigned(delta(9, 8))), "", "older than what is held");
+    assert_eq!(s.on(Event::Assigned(delta(10, 9))), "", "the same again");
+    assert_eq!(s.on(Event::Assigned(delta(12, 11))), "report seen 0 whole a=Fetching", "11 was missed");
+    assert_eq!(s.on(Event::Assigned(delta(13, 12))), "report seen 0 whole a=Fetching", "still");
+    s.generation = 13;
+    assert_eq!(s.whole(vec![placed("a", 10)]), "report seen 14");
+}
+
+#[test]
+fn frees_go_before_loads_and_urgent_before_the_rest() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("old", 80)]);
+    s.ready("old", 1, 80);
+    let urgent = Placed { urgent: true, ..placed("wanted", 60) };
+    assert_eq!(
+        s.change(vec![placed("other", 30), urgent], &["old"]),
+        "drain old; fetch wanted; fetch other; report seen 2 old=Draining other=Fetching wanted=Fetching"
+    );
+    assert_eq!(s.fetched("other", Ok(artifact(2))), "report seen 2 other=Queued");
+    assert_eq!(s.fetched("wanted", Ok(artifact(3))), "report seen 2 wanted=Queued");
+    s.on(Event::Drained { revision: id("old") });
+    assert_eq!(
+        s.on(Event::Unloaded { revision: id("old") }),
+        "load wanted; load other; report seen 2 old=gone other=Loading wanted=Loading"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_loaded_when_there_is_room() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.ready("a", 1, 90);
+    s.change(vec![placed("b", 20)], &[]);
+    assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Failed");
+    let Some(Residency::Failed(failure)) = s.residency("b") else { panic!("b should have been refused") };
+    assert_eq!((failure.category, failure.attempts), (FailureCategory::Memory, 1));
+    assert!(failure.message.contains("20B") && failure.message.contains("10B"), "{}", failure.message);
+    assert_eq!(s.sleep(), "report seen 2 b=Failed", "tried again by itself");
+    s.change(vec![], &["a"]);
+    s.on(Event::Drained { revision: id("a") });
+    assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "load b; report seen 3 a=gone b=Loading");
+}
+
+#[test]
+fn transient_failures_are_retried_three_times_then_not() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    let delays: Vec<_> = (1..=5).map(|attempts| retry_delay(attempts).map(|delay| delay.as_secs())).collect();
+    assert_eq!(delays, [Some(30), Some(60), Some(120), None, None]);
+    for delay in delays.iter().take(4) {
+        let before = s.now;
+        s.fetched("a", Err(Fault::new(FailureCategory::Timeout, "slow")));
+        assert_eq!(s.agent.wake_at().map(|at| at.since(before).as_secs()), *delay);
+        if delay.is_some() {
+            assert_eq!(s.sleep(), "fetch a; report seen 1 a=Fetching");
+        }
+    }
+    assert_eq!(s.agent.wake_at(), None);
+}
+
+#[test]
+fn permanent_failures_are_not_retried() {
+    for category in [
+        FailureCategory::NotFound,
+        FailureCategory::Auth,
+        FailureCategory::Checksum,
+        FailureCategory::InvalidModel,
+        FailureCategory::Validation,
+        FailureCategory::Runtime,
+    ] {
+        let mut s = Stage::new();
+        s.whole(vec![placed("a", 10)]);
+        s.fetched("a", Err(Fault::new(category, "no")));
+        assert_eq!(s.agent.wake_at(), None, "{category:?}");
+        assert_eq!(s.change(vec![], &["a"]), "forget a; report seen 2 a=gone");
+    }
+}
+
+#[test]
+fn a_model_that_fails_validation_is_unloaded_before_it_counts_as_failed() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.fetched("a", Ok(artifact(1)));
+    s.loaded("a", Ok(facts(10)));
+    let fault = Fault::new(FailureCategory::Validation, "nan");
+    assert_eq!(s.validated("a", Err(fault)), "unload a; report seen 1 a=Failed");
+    assert_eq!(s.agent.held(), ByteSize(10));
+    s.on(Event::Unloaded { revision: id("a") });
+    assert_eq!((s.agent.held(), s.agent.wake_at()), (ByteSize::ZERO, None));
+}
+
+#[test]
+fn a_load_that_is_no_longer_wanted_ends_and_is_unloaded() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 60)]);
+    s.fetched("a", Ok(artifact(1)));
+    assert_eq!(s.change(vec![placed("b", 60)], &["a"]), "fetch b; report seen 2 b=Fetching");
+    assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Queued", "a still takes its memory");
+    assert_eq!(s.loaded("a", Ok(facts(60))), "unload a; report seen 2 a=Draining");
+    assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "load b; report seen 2 a=gone b=Loading");
+}
+
+#[test]
+fn a_fetch_that_is_no_longer_wanted_is_cancelled_and_its_answer_ignored() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    let ticket = s.ticket("a");
+    assert_eq!(s.change(vec![], &["a"]), "forget a; report seen 2 a=gone");
+    assert_eq!(s.change(vec![placed("a", 10)], &[]), "fetch a; report seen 3 a=Fetching");
+    assert_eq!(s.on(Event::Fetched { revision: id("a"), ticket, result: Ok(artifact(1)) }), "", "the old answer");
+    assert_eq!(s.fetched("a", Ok(artifact(1))), "load a; report seen 3 a=Loading");
+}
+
+#[test]
+fn wanted_again_while_it_drains_it_goes_and_comes_back() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.ready("a", 1, 10);
+    s.change(vec![], &["a"]);
+    assert_eq!(s.change(vec![placed("a", 10)], &[]), "report seen 3");
+    s.on(Event::Drained { revision: id("a") });
+    assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "fetch a; report seen 3 a=Fetching");
+}
+
+#[test]
+fn the_same_bytes_under_another_uri_are_shared() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a@1", 70)]);
+    s.ready("a@1", 1, 70);
+    s.change(vec![placed("a@2", 70)], &[]);
+    assert_eq!(s.fetched("a@2", Ok(artifact(1))), "share a for a@2; report seen 2 a@2=Loading");
+    s.loaded("a@2", Ok(facts(70)));
+    s.validated("a@2", Ok(()));
+    assert_eq!(s.agent.held(), ByteSize(70), "counted once");
+    s.change(vec![], &["a@1"]);
+    s.on(Event::Drained { revision: id("a@1") });
+    s.on(Event::Unloaded { revision: id("a@1") });
+    assert_eq!(s.agent.held(), ByteSize(70), "the twin still has them");
+    s.change(vec![placed("b", 70)], &[]);
+    assert_eq!(s.fetched("b", Ok(artifact(1))), "report seen 4 b=Failed", "another deployment shares nothing");
+}
+
+#[test]
+fn a_failing_host_is_left_alone_and_probed_once() {
+    let mut s = Stage::new();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    s.whole(names.iter().map(|name| placed(name, 1)).collect());
+    let down = || Fault::new(FailureCategory::Network, "connection refused");
+    for name in &names[..4] {
+        s.fetched(name, Err(down()));
+    }
+    assert_eq!(s.fetched("e", Err(down())), "report seen 1 e=Failed", "the fifth opens it");
+    s.fetched("f", Err(down()));
+    let effects = s.change(vec![placed("g", 1)], &[]);
+    assert_eq!(effects, "report seen 2 g=Failed", "nothing is asked of the host");
+    let Some(Residency::Failed(failure)) = s.residency("g") else { panic!("g is held off") };
+    assert_eq!((failure.attempts, failure.category), (0, FailureCategory::Network), "not an attempt");
+    s.sleep();
+    assert_eq!(s.agent.breakers().map(|(host, breaker)| (host, breaker.as_str())).collect::<Vec<_>>(), [("http://host", "open")]);
+    let probe = s.sleep();
+    assert_eq!(probe.matches("fetch").count(), 1, "{probe}");
+    let name = probe.split("fetch ").nth(1).and_then(|rest| rest.split(';').next()).expect("one fetch").to_owned();
+    let recovered = s.fetched(&name, Ok(artifact(1)));
+    assert_eq!(recovered.matches("fetch").count(), 4, "the others follow at once: {recovered}");
+}
+
+#[test]
+fn a_change_of_serving_loads_nothing() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.ready("a", 1, 10);
+    let mut changed = placed("a", 10);
+    Arc::make_mut(&mut changed.serving).batching.max_rows = 32;
+    assert_eq!(s.change(vec![changed.clone()], &[]), "reconfigure a; report seen 2");
+    assert_eq!(s.change(vec![Placed { claim: ByteSize(12), ..changed }], &[]), "report seen 3", "a corrected claim");
+}
+
+#[test]
+fn stopping_drains_everything_and_says_so() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10), placed("b", 10), placed("c", 10)]);
+    s.ready("a", 1, 10);
+    s.fetched("b", Ok(artifact(2)));
+    let effects = s.on(Event::Stop);
+    assert_eq!(effects, "drain a; forget c; report seen 1 whole a=Draining b=Loading");
+    assert_eq!(s.whole(vec![placed("d", 1)]), "", "nothing new");
+    s.on(Event::Drained { revision: id("a") });
+    s.on(Event::Unloaded { revision: id("a") });
+    s.loaded("b", Ok(facts(10)));
+    assert!(!s.agent.stopped());
+    assert_eq!(s.on(Event::Unloaded { revision: id("b") }), "report seen 1 whole");
+    assert!(s.agent.stopped());
+}
