@@ -10,7 +10,7 @@ use berth_spec::{ByteSize, DeploymentName, Event, Revision, RevisionId, Time, Wo
 
 use crate::{
     Replica, Rollout, World, claim, drain, lost, rollout, scale,
-    world::{Entry, Verdict},
+    world::{Entry, Rank, Verdict},
 };
 
 /// The plan in the making.
@@ -22,6 +22,8 @@ pub(crate) struct Draft<'w> {
     used: BTreeMap<WorkerId, ByteSize>,
     /// Replicas of the world that this plan takes away: they are nobody's victims any more.
     left: BTreeSet<(WorkerId, RevisionId)>,
+    /// Replicas that this plan puts on a worker, in the order of eviction.
+    arrived: BTreeMap<WorkerId, BTreeSet<Rank>>,
     /// Workers by free memory, the most first; made when it is first asked for.
     by_free: Option<BTreeSet<(Reverse<ByteSize>, WorkerId)>>,
     /// Workers that were looked at, with the replicas whose claim grew.
@@ -90,6 +92,7 @@ impl<'w> Draft<'w> {
             works: BTreeMap::new(),
             used: BTreeMap::new(),
             left: BTreeSet::new(),
+            arrived: BTreeMap::new(),
             by_free: None,
             grown: BTreeMap::new(),
             events: Vec::new(),
@@ -183,20 +186,31 @@ impl<'w> Draft<'w> {
         self.used.insert(worker.clone(), used);
     }
 
-    /// Sets memory aside.
-    pub(crate) fn claim(&mut self, worker: &WorkerId, bytes: ByteSize) {
-        self.set_used(worker, self.used(worker) + bytes);
+    /// Sets memory aside for a replica that comes to a worker.
+    pub(crate) fn claim(&mut self, entry: &Entry, replica: &Replica) {
+        self.set_used(&replica.worker, self.used(&replica.worker) + replica.claim);
+        self.arrived.entry(replica.worker.clone()).or_default().insert(entry.rank(&replica.revision));
     }
 
     /// Gives back what a replica claimed.
-    pub(crate) fn release(&mut self, replica: &Replica) {
+    pub(crate) fn release(&mut self, entry: &Entry, replica: &Replica) {
         self.set_used(&replica.worker, self.used(&replica.worker) - replica.claim);
-        self.left.insert((replica.worker.clone(), replica.revision.clone()));
+        let arrived = self.arrived.get_mut(&replica.worker);
+        if !arrived.is_some_and(|arrived| arrived.remove(&entry.rank(&replica.revision))) {
+            self.left.insert((replica.worker.clone(), replica.revision.clone()));
+        }
     }
 
-    /// Whether this plan has taken a replica of the world away.
-    pub(crate) fn has_left(&self, worker: &WorkerId, revision: &RevisionId) -> bool {
-        self.left.contains(&(worker.clone(), revision.clone()))
+    /// What sits on a worker in this plan, the first to be evicted first.
+    pub(crate) fn sitting<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
+        let stayed = self.world.workers.get(worker).into_iter().flat_map(|seats| &seats.order);
+        let mut stayed = stayed.filter(|rank| !self.left.contains(&(worker.clone(), rank.revision.clone()))).peekable();
+        let mut arrived = self.arrived.get(worker).into_iter().flatten().peekable();
+        std::iter::from_fn(move || match (stayed.peek(), arrived.peek()) {
+            (Some(old), Some(new)) if new < old => arrived.next(),
+            (Some(_), _) => stayed.next(),
+            (None, _) => arrived.next(),
+        })
     }
 
     /// What nobody claims on a worker.
@@ -225,7 +239,7 @@ impl<'w> Draft<'w> {
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut work.replicas).into_iter().partition(|r| goes(r));
         work.replicas = kept;
         for replica in &gone {
-            self.release(replica);
+            self.release(work.entry, replica);
         }
         gone.len()
     }

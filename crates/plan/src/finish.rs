@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::{AssignmentChange, Generation, Placed, RevisionId, Route, Time, WorkerId, routes::Readiness};
+use berth_spec::{
+    AssignmentChange, Event, Generation, Placed, RevisionId, Route, Time, WorkerId, event::Severity, routes::Readiness,
+};
 
 use crate::{
     Planned, Record, Rollout, claim,
@@ -31,6 +33,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         wake_at: None,
         notes: BTreeMap::new(),
     };
+    tell_verdicts(&draft, &mut planned.events);
     let mut missing = world.missing.clone();
     for (name, work) in draft.works() {
         let record = record(work, next);
@@ -73,6 +76,28 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     }
     planned.wake_at = wake_at(world, &planned);
     planned
+}
+
+/// Tells why something is not as wanted: once, not with every plan that finds the same.
+fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
+    let reason = |verdict: &Verdict| match verdict {
+        Verdict::NoCapacity { .. } => "NoCapacity",
+        Verdict::Failed { .. } => "LoadFailed",
+        Verdict::SurgeWaits { .. } => "SurgeWaits",
+    };
+    for (name, work) in draft.works() {
+        let Some(verdict) = &work.verdict else { continue };
+        if work.entry.verdict().map(reason) != Some(reason(verdict)) {
+            events.push(Event {
+                at: draft.now,
+                severity: Severity::Warning,
+                reason: reason(verdict),
+                message: format!("{name}: {}", verdict.text()),
+                deployment: Some(name.clone()),
+                worker: None,
+            });
+        }
+    }
 }
 
 /// The record that is left, if any: none for a deployment without replicas, unless its rollout must be remembered.
@@ -160,10 +185,11 @@ fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
 }
 
 fn note(work: &Work<'_>, route: &Route) -> Note {
+    let until = work.verdict.as_ref().map(Verdict::until).filter(|until| *until < Time(u64::MAX));
     Note {
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,
-        wake: work.wake,
+        wake: work.wake.into_iter().chain(until).min(),
         routed: route::fingerprint(route),
     }
 }

@@ -226,10 +226,12 @@ impl Fixture {
 
     /// Plans and loads until nothing is decided.
     pub fn settle(&mut self) {
+        let mut scope = self.world.due(self.now);
         for _ in 0..20 {
-            let planned = self.plan();
+            let planned = self.plan_for(&scope);
             self.load_all();
-            if !planned.decided() {
+            scope = self.world.due(self.now);
+            if !planned.decided() && scope.is_empty() {
                 return;
             }
         }

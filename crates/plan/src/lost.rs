@@ -7,7 +7,7 @@
 //! ```
 //! A deployment that nothing answers for does not wait for the grace: see `place`.
 
-use berth_spec::{Residency, Time, event::Severity};
+use berth_spec::{Time, event::Severity};
 
 use crate::{
     Replica,
@@ -40,9 +40,7 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
         return (draft.now >= since + draft.world.policy.lost_grace).then(|| "the worker did not come back".to_owned());
     }
     let seats = draft.world.workers.get(&replica.worker)?;
-    if let Some(Residency::Failed(failure)) = seats.inventory.get(&replica.revision)
-        && failure.retry_at.is_none()
-    {
+    if let Some(failure) = work.entry.failed_there(&replica.revision, &replica.worker, draft.now) {
         return Some(format!("loading failed: {}", failure.message));
     }
     place::forbidden(seats, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))

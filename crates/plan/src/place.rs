@@ -9,7 +9,7 @@ mod score;
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use berth_spec::{DeploymentName, RevisionId, event::Severity};
+use berth_spec::{ByteSize, DeploymentName, RevisionId, event::Severity};
 
 pub(crate) use choose::{Choice, Refusal, choose, view};
 pub use filter::Rejection;
@@ -38,17 +38,40 @@ struct Want {
 pub(crate) fn step(draft: &mut Draft<'_>) {
     relieve::step(draft);
     let mut wants: BTreeSet<Want> = draft.works().values().flat_map(|work| wants_of(draft, work)).collect();
+    // What had no place is tried again until nothing moves: those who left may have made more room than was asked for.
+    // So planning again finds the same, down to the numbers in the reasons.
+    while place_all(draft, wants) {
+        wants = draft.works().values().filter(|work| work.unplaced).flat_map(|work| wants_of(draft, work)).collect();
+    }
+}
+
+/// Tries each once, in order. Says whether anything moved.
+fn place_all(draft: &mut Draft<'_>, mut wants: BTreeSet<Want>) -> bool {
+    let mut moved = false;
+    for name in wants.iter().map(|want| want.deployment.clone()).collect::<BTreeSet<_>>() {
+        let _ = draft.with(&name, |_, work| (work.verdict, work.unplaced) = (None, false));
+    }
     // Whoever is evicted and wanted matters strictly less than the one it made room for, so it comes later in the
     // order and this ends.
     while let Some(want) = wants.pop_first() {
         let name = want.deployment.clone();
-        if let Some(again) = draft.with(&name, |draft, work| settle(draft, work, &want)) {
-            for name in again {
-                let more = draft.works().get(&name).map(|work| wants_of(draft, work)).unwrap_or_default();
-                wants.extend(more);
-            }
+        let Some(settled) = draft.with(&name, |draft, work| settle(draft, work, &want)) else { continue };
+        moved |= settled.moved;
+        for name in settled.again {
+            let more = draft.works().get(&name).map(|work| wants_of(draft, work)).unwrap_or_default();
+            wants.extend(more);
         }
     }
+    moved
+}
+
+/// What came of a want.
+#[derive(Debug, Default)]
+struct Settled {
+    /// Something is elsewhere than before.
+    moved: bool,
+    /// The deployments whose wants have changed by it.
+    again: Vec<DeploymentName>,
 }
 
 /// The replicas that a deployment still has to get.
@@ -75,12 +98,12 @@ fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
     wants
 }
 
-/// Places one replica, or says why not. Returns the deployments whose wants have changed by it.
-fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Vec<DeploymentName> {
+/// Places one replica, or says why not.
+fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Settled {
     if !wants_of(draft, work).contains(want) {
-        return Vec::new();
+        return Settled::default();
     }
-    let Some(revision) = work.revision(&want.revision) else { return Vec::new() };
+    let Some(revision) = work.revision(&want.revision) else { return Settled::default() };
     let (need, _) = claim::need(draft.world, work.entry, &revision);
     match choose(draft, work, &revision, need) {
         Ok(choice) => seat(draft, work, want, need, &choice),
@@ -89,27 +112,15 @@ fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Vec<Deploy
 }
 
 /// Puts a replica where it was chosen to go, after whoever has to leave.
-fn seat(
-    draft: &mut Draft<'_>,
-    work: &mut Work<'_>,
-    want: &Want,
-    need: berth_spec::ByteSize,
-    choice: &Choice,
-) -> Vec<DeploymentName> {
+fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, need: ByteSize, choice: &Choice) -> Settled {
     let name = work.name().clone();
     let worker = &choice.worker;
-    let mut again = Vec::new();
     for victim in &choice.victims {
         evict::evict(draft, victim, worker, Some(&name));
-        again.push(victim.deployment().clone());
     }
-    draft.claim(worker, need);
-    work.replicas.push(Replica {
-        revision: want.revision.clone(),
-        worker: worker.clone(),
-        claim: need,
-        placed: draft.now,
-    });
+    let replica = Replica { revision: want.revision.clone(), worker: worker.clone(), claim: need, placed: draft.now };
+    draft.claim(work.entry, &replica);
+    work.replicas.push(replica);
     work.replicas.sort();
     draft.tell(
         Severity::Normal,
@@ -129,5 +140,5 @@ fn seat(
             .cloned();
         draft.drop_replicas(work, |replica| Some(replica) == stands_in.as_ref());
     }
-    again
+    Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }
 }

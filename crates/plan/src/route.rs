@@ -32,9 +32,9 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
 fn versions(world: &World, entry: &Entry, record: Option<&Record>) -> Vec<Version> {
     let Some(record) = record else { return vec![cold(entry)] };
     let mut versions: Vec<Version> = Vec::new();
-    for revision in record.rollout.live() {
+    for revision in record.rollout.serving().into_iter().chain(record.rollout.live()) {
         let Some(known) = record.revisions.get(revision) else { continue };
-        if versions.iter().all(|version| version.name != known.version) {
+        if versions.iter().all(|version| version.revision != *revision && version.name != known.version) {
             versions.push(version(known, ready_on(world, record, revision)));
         }
     }

@@ -54,18 +54,18 @@ fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
     }
 }
 
-/// Since when nobody uses it: the last request, or the moment when it was ready for one. `None` while it loads or
-/// answers.
+/// Since when nobody uses it: the last request, or the moment when what serves was ready for one. `None` while that
+/// loads, or answers. A revision on its way does not count: whoever comes next will get it.
 fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     if work.entry.warm.as_ref().is_some_and(|warm| warm.in_flight > 0) {
         return None;
     }
-    let mut since = work.entry.last_used;
-    for replica in &work.replicas {
-        match draft.world.workers.get(&replica.worker)?.inventory.get(&replica.revision)? {
-            Residency::Ready(ready) => since = since.max(ready.since),
-            _ => return None,
+    let serves = work.rollout.as_ref()?.live().next()?;
+    let ready_since = work.replicas.iter().filter(|replica| replica.revision == *serves).filter_map(|replica| {
+        match draft.world.workers.get(&replica.worker)?.inventory.get(serves)? {
+            Residency::Ready(ready) => Some(ready.since),
+            _ => None,
         }
-    }
-    Some(since)
+    });
+    Some(work.entry.last_used.max(ready_since.max()?))
 }

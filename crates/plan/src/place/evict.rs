@@ -24,11 +24,11 @@ pub(super) fn victims(
     let mut freed = ByteSize::ZERO;
     let priority = entry.deployment.spec.priority;
     let mine = &entry.deployment.name;
-    for rank in &seats.order {
+    for rank in draft.sitting(worker) {
         if freed >= lacking || rank.priority > priority || (rank.priority == priority && rank.resident) {
             break;
         }
-        if rank.revision.deployment() != mine && may_leave(draft, seats, worker, rank, priority) {
+        if rank.revision.deployment() != mine && may_leave(draft, seats, rank, priority) {
             let claim = claim_of(draft, seats, worker, &rank.revision);
             freed += claim;
             chosen.push((rank, claim));
@@ -50,10 +50,7 @@ pub(super) fn victims(
     Ok(kept)
 }
 
-fn may_leave(draft: &Draft<'_>, seats: &Seats, worker: &WorkerId, rank: &Rank, priority: u8) -> bool {
-    if draft.has_left(worker, &rank.revision) {
-        return false;
-    }
+fn may_leave(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> bool {
     let Some(entry) = draft.world.entries.get(rank.revision.deployment()) else { return true };
     let (ready, waited_for) = (seats.ready(&rank.revision), entry.waiting() > 0);
     if rank.priority < priority { ready || !waited_for } else { ready && !waited_for }

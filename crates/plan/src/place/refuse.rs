@@ -1,8 +1,8 @@
 //! What becomes of a replica that has no place.
 
-use berth_spec::{ByteSize, DeploymentName, Time, deployment::WhenFull, event::Severity};
+use berth_spec::{ByteSize, Time, deployment::WhenFull};
 
-use super::{Refusal, Rejection, Want};
+use super::{Refusal, Rejection, Settled, Want};
 use crate::{
     Rollout,
     draft::{Draft, Work},
@@ -13,14 +13,14 @@ use crate::{
 /// How many workers a message names. Halved or doubled: a shorter or longer message.
 const NAMED: usize = 3;
 
-/// Notes why a replica has no place, or makes one. Returns the deployments whose wants have changed by it.
+/// Notes why a replica has no place, or makes one.
 pub(super) fn refuse(
     draft: &mut Draft<'_>,
     work: &mut Work<'_>,
     want: &Want,
     need: ByteSize,
     refusals: &[Refusal],
-) -> Vec<DeploymentName> {
+) -> Settled {
     work.unplaced = true;
     let verdict = verdict(draft, work, need, refusals);
     let coming = match &work.rollout {
@@ -34,46 +34,24 @@ pub(super) fn refuse(
             && rollout::give_up(draft, work, text)
         {
             work.unplaced = false;
-            return vec![work.name().clone()];
+            return Settled { moved: true, again: vec![work.name().clone()] };
         }
         if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
             && fits_without_old(work, refusals)
             && rollout::recreate(draft, work)
         {
-            return vec![work.name().clone()];
+            return Settled { moved: true, again: vec![work.name().clone()] };
         }
         if matches!(work.rollout, Some(Rollout::Surging { .. })) {
             let text = verdict.text().to_owned();
-            if work.verdict.is_none() {
-                say(draft, work, "SurgeWaits", &text);
-                work.verdict = Some(Verdict::SurgeWaits { text });
-            }
-            return Vec::new();
+            work.verdict.get_or_insert(Verdict::SurgeWaits { text });
+            return Settled::default();
         }
     }
     if work.verdict.is_none() || matches!(work.verdict, Some(Verdict::SurgeWaits { .. })) {
-        let reason = if matches!(verdict, Verdict::Failed { .. }) { "LoadFailed" } else { "NoCapacity" };
-        say(draft, work, reason, verdict.text());
-        if verdict.until() < Time(u64::MAX) {
-            work.wake_at(verdict.until());
-        }
         work.verdict = Some(verdict);
     }
-    Vec::new()
-}
-
-/// Tells it once, not with every plan that finds the same.
-fn say(draft: &mut Draft<'_>, work: &Work<'_>, reason: &'static str, text: &str) {
-    let known = match work.entry.verdict() {
-        Some(Verdict::NoCapacity { .. }) => "NoCapacity",
-        Some(Verdict::Failed { .. }) => "LoadFailed",
-        Some(Verdict::SurgeWaits { .. }) => "SurgeWaits",
-        None => "",
-    };
-    if known != reason {
-        let name = work.name().clone();
-        draft.tell(Severity::Warning, reason, (&name, None), format!("{name}: {text}"));
-    }
+    Settled::default()
 }
 
 /// Whether the new revision would fit somewhere if the old one were not there.

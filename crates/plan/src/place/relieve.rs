@@ -38,7 +38,7 @@ fn next_to_leave(
     grown: &mut Vec<RevisionId>,
     excess: ByteSize,
 ) -> Option<Leaver> {
-    grown.retain(|revision| !draft.has_left(worker, revision));
+    grown.retain(|revision| draft.sitting(worker).any(|rank| rank.revision == *revision));
     if let Some(important) = grown.last() {
         let entry = draft.world.entries.get(important.deployment())?;
         if let Ok(victims) = evict::victims(draft, entry, worker, excess) {
@@ -47,7 +47,6 @@ fn next_to_leave(
         let least = grown.remove(0);
         return Some(vec![(least, None)]);
     }
-    let seats = draft.world.workers.get(worker)?;
-    let least = seats.order.iter().find(|rank| !draft.has_left(worker, &rank.revision))?;
+    let least = draft.sitting(worker).next()?;
     Some(vec![(least.revision.clone(), None)])
 }

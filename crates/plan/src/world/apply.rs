@@ -144,7 +144,7 @@ impl World {
     pub(super) fn touch_worker(&mut self, worker: &WorkerId) {
         let Some(seats) = self.workers.get(worker) else { return };
         let names: std::collections::BTreeSet<DeploymentName> =
-            seats.assigned.keys().map(|revision| revision.deployment().clone()).collect();
+            seats.assigned.keys().chain(seats.inventory.keys()).map(|revision| revision.deployment().clone()).collect();
         for name in &names {
             self.refresh_resident(name);
         }

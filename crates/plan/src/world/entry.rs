@@ -164,6 +164,12 @@ impl Entry {
             .max_by_key(|failure| failure.until)
     }
 
+    /// The failure of a revision on a worker itself.
+    pub(crate) fn failed_there(&self, revision: &RevisionId, worker: &WorkerId, now: Time) -> Option<&LoadFailed> {
+        let failures = &self.warm.as_ref()?.failures;
+        failures.get(&(revision.clone(), worker.clone())).filter(|failure| failure.until > now)
+    }
+
     /// Gives the box back where nothing is in it.
     pub(crate) fn cool(&mut self, now: Time) {
         let Some(warm) = &mut self.warm else { return };

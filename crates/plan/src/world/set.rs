@@ -73,6 +73,7 @@ impl World {
             let held = std::mem::take(&mut seats.inventory);
             seats.reported = false;
             for revision in held.into_keys() {
+                self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));
             }
         }

@@ -1,0 +1,150 @@
+//! How long a plan takes and what a registered deployment costs, at 1,000 workers. Prints one JSON line per measure;
+//! `cargo xtask bench` reads them.
+#![expect(clippy::print_stdout, reason = "the lines are the result")]
+
+use std::{sync::Arc, time::Instant};
+
+use berth_plan::{
+    Policy, Scope, World,
+    fixture::{deployment, digest_of, name, ready, worker, worker_id},
+    plan,
+};
+use berth_spec::{ByteSize, Demand, Deployment, Generation, InventoryChange, Replicas, Time};
+
+const WORKERS: usize = 1_000;
+const NOW: Time = Time(1_000_000_000_000);
+
+fn main() {
+    for deployments in [10_000, 100_000] {
+        packed(deployments);
+    }
+    for deployments in [10_000, 100_000] {
+        cold(deployments);
+    }
+}
+
+/// Residents that fill nine tenths of the memory.
+fn packed(count: usize) {
+    let mut world = World::new(Policy::default());
+    let size = ByteSize::mib(64);
+    let memory = ByteSize(size.0 * (count / WORKERS) as u64 * 10 / 9);
+    for i in 0..WORKERS {
+        world.set_worker(worker(&format!("w{i}"), memory));
+    }
+    for i in 0..count {
+        world.set_deployment(Arc::new(sized(&format!("m{i}"), size, Replicas { min: 1, max: 1 })));
+    }
+    let scope = world.due(NOW);
+    let (planned, took) = timed(|| plan(&world, &scope, NOW));
+    assert_eq!(planned.records.len(), count);
+    line("full", count, took);
+    world.commit(&planned);
+    load(&mut world);
+    let scope = world.due(NOW);
+    let settling = plan(&world, &scope, NOW);
+    world.commit(&settling);
+    line("replan_all", count, timed(|| plan(&world, &Scope::All, NOW)).1);
+    line("one_change", count, median(|i| one_change(&mut world, &format!("m{}", i * 37 % count), size)));
+    line("one_new", count, median(|i| one_change(&mut world, &format!("new{i}"), size)));
+    line("no_room", count, median(|i| one_change(&mut world, &format!("huge{i}"), memory)));
+}
+
+fn one_change(world: &mut World, called: &str, size: ByteSize) -> f64 {
+    let mut next = sized(called, size, Replicas { min: 1, max: 1 });
+    next.generation = Generation(2);
+    next.spec.model.uri.push_str("/next");
+    let (planned, took) = timed(|| {
+        world.set_deployment(Arc::new(next));
+        let scope = world.due(NOW);
+        plan(world, &scope, NOW)
+    });
+    world.commit(&planned);
+    if !planned.decided() {
+        world.remove_deployment(&name(called));
+    }
+    took
+}
+
+/// On-demand deployments that nobody has asked for.
+fn cold(count: usize) {
+    let mut world = World::new(Policy::default());
+    for i in 0..WORKERS {
+        world.set_worker(worker(&format!("w{i}"), ByteSize::gib(1)));
+    }
+    let all: Vec<Arc<Deployment>> =
+        (0..count).map(|i| Arc::new(sized(&format!("m{i}"), ByteSize::mib(64), Replicas { min: 0, max: 1 }))).collect();
+    let before = resident();
+    for deployment in all {
+        world.set_deployment(deployment);
+    }
+    let scope = world.due(NOW);
+    let (planned, took) = timed(|| plan(&world, &scope, NOW));
+    line("full_cold", count, took);
+    world.commit(&planned);
+    drop(planned);
+    let bytes = resident().saturating_sub(before) / count as u64;
+    println!(r#"{{"measure":"cold_bytes_each","deployments":{count},"bytes":{bytes}}}"#);
+    let miss = |i: usize| {
+        let demand = Demand {
+            deployment: name(&format!("m{}", i * 37 % count)),
+            waiting: 1,
+            in_flight: 0,
+            last_used: NOW,
+            requests: 1,
+        };
+        let (planned, took) = timed(|| {
+            world.demand(&demand);
+            let scope = world.due(NOW);
+            plan(&world, &scope, NOW)
+        });
+        world.commit(&planned);
+        took
+    };
+    line("miss", count, median(miss));
+}
+
+fn sized(called: &str, size: ByteSize, replicas: Replicas) -> Deployment {
+    let mut deployment = deployment(called);
+    deployment.spec.memory = Some(size);
+    deployment.spec.replicas = replicas;
+    deployment
+}
+
+fn load(world: &mut World) {
+    for i in 0..WORKERS {
+        let worker = worker_id(&format!("w{i}"));
+        let assigned = world.whole_assignment(&worker).set.into_iter();
+        let replicas = assigned
+            .map(|placed| {
+                let id = placed.revision.id.clone();
+                let residency = ready(placed.claim, digest_of(&id), NOW);
+                (id, Some(residency))
+            })
+            .collect();
+        let seen = world.generation();
+        let _ = world.observe(&InventoryChange { worker, incarnation: 1, seen, whole: true, replicas }, NOW);
+    }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed().as_secs_f64() * 1e3)
+}
+
+fn median(mut work: impl FnMut(usize) -> f64) -> f64 {
+    let mut took: Vec<f64> = (1..=101).map(&mut work).collect();
+    took.sort_by(f64::total_cmp);
+    took[50]
+}
+
+fn line(measure: &str, deployments: usize, ms: f64) {
+    println!(r#"{{"measure":"{measure}","workers":{WORKERS},"deployments":{deployments},"ms":{ms:.3}}}"#);
+}
+
+/// Resident memory of this process in bytes; 0 where the system does not say.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}

@@ -1,0 +1,129 @@
+//! Who leaves for whom.
+
+use std::time::Duration;
+
+use berth_plan::fixture::{Fixture, gib, world};
+use berth_spec::{routes::OnMiss, status::Phase};
+
+/// A worker of 4 GiB with two on-demand models of 2 GiB that were used a second apart, `old` first.
+fn full() -> Fixture {
+    let mut w = world().worker("a", gib(4)).on_demand("old", gib(2)).on_demand("new", gib(2));
+    for called in ["old", "new"] {
+        w.after(Duration::from_secs(1));
+        w.demand(called, 1);
+        w.settle();
+        w.demand(called, 0);
+        w.settle();
+    }
+    w
+}
+
+#[test]
+fn the_longest_unused_leaves() {
+    let mut w = full().on_demand("third", gib(1));
+    w.after(Duration::from_secs(1));
+    w.demand("third", 1);
+    w.settle();
+    assert_eq!((w.placed("old").len(), w.placed("new").len(), w.placed("third").len()), (0, 1, 1));
+    assert!(w.was_told("Evicted"));
+    assert_eq!(w.status("old").phase, Phase::ScaledDown);
+}
+
+#[test]
+fn no_more_leave_than_must() {
+    // old (1 GiB) is the least recently used, but the next one alone is enough: old stays.
+    let mut w =
+        world().worker("a", gib(4)).on_demand("old", gib(1)).on_demand("new", gib(3)).on_demand("third", gib(3));
+    for called in ["old", "new", "third"] {
+        w.after(Duration::from_secs(1));
+        w.demand(called, 1);
+        w.settle();
+        w.demand(called, 0);
+    }
+    assert_eq!((w.placed("old").len(), w.placed("new").len(), w.placed("third").len()), (1, 0, 1));
+}
+
+#[test]
+fn a_resident_evicts_what_is_on_demand_but_not_its_equal() {
+    let mut w = full().resident("third", gib(4));
+    w.settle();
+    assert_eq!((w.placed("old").len(), w.placed("new").len(), w.placed("third").len()), (0, 0, 1));
+    let mut w = w.resident("fourth", gib(4));
+    w.settle();
+    assert_eq!(w.placed("third").len(), 1);
+    assert_eq!(w.status("fourth").phase, Phase::ScheduleFailed);
+    w.change("fourth", |spec| spec.priority = 51);
+    w.settle();
+    assert_eq!((w.placed("third").len(), w.placed("fourth").len()), (0, 1));
+    assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
+    assert!(w.status("third").conditions[0].message.contains("needs 4GiB"), "{:?}", w.status("third").conditions);
+}
+
+#[test]
+fn what_is_waited_for_or_loading_stays() {
+    let mut w = full().on_demand("third", gib(2));
+    w.demand("old", 1);
+    w.demand("new", 1);
+    w.demand("third", 1);
+    let planned = w.plan();
+    let route = planned.routes.iter().find(|route| route.deployment.as_str() == "third").expect("a route");
+    assert!(matches!(&route.on_miss, OnMiss::NoCapacity(text) if text.contains("2GiB")), "{route:#?}");
+    assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
+    // The gateway has refused them; after a while the next request may try again.
+    w.demand("third", 0);
+    w.plan();
+    w.after(Duration::from_secs(3));
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park);
+    w.demand("old", 0);
+    w.demand("third", 1);
+    w.settle();
+    assert_eq!(w.placed("third").len(), 1);
+}
+
+#[test]
+fn priority_goes_before_recency() {
+    let mut w = full();
+    w.change("old", |spec| spec.priority = 60);
+    w.settle();
+    let mut w = w.deploy("third", |spec| {
+        spec.memory = Some(gib(2));
+        spec.priority = 60;
+    });
+    w.settle();
+    assert_eq!((w.placed("old").len(), w.placed("new").len()), (1, 0));
+}
+
+#[test]
+fn deployments_used_in_the_same_instant_are_all_known() {
+    // ModelMesh keyed its order of eviction by time alone and lost all but one of a batch.
+    let mut w = world().worker("a", gib(8));
+    for i in 0..8 {
+        w = w.on_demand(&format!("m{i}"), gib(1));
+        w.demand(&format!("m{i}"), 1);
+    }
+    w.settle();
+    for i in 0..8 {
+        w.demand(&format!("m{i}"), 0);
+    }
+    let mut w = w.resident("big", gib(8));
+    w.settle();
+    assert_eq!(w.placed("big"), ["a"]);
+}
+
+#[test]
+fn use_in_the_past_does_not_make_recent() {
+    let mut w = full();
+    let long_ago = berth_spec::Demand {
+        deployment: berth_plan::fixture::name("old"),
+        waiting: 0,
+        in_flight: 0,
+        last_used: berth_spec::Time(5),
+        requests: 1,
+    };
+    w.world.demand(&long_ago);
+    let mut w = w.on_demand("third", gib(2));
+    w.demand("third", 1);
+    w.settle();
+    assert!(w.placed("old").is_empty());
+}

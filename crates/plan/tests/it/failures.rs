@@ -1,0 +1,146 @@
+//! Loads that fail, memory that was guessed wrong, workers that go.
+
+use std::time::Duration;
+
+use berth_plan::fixture::{digest_of, gib, ready, worker_id, world};
+use berth_spec::{ByteSize, FailureCategory, Replicas, Residency, routes::OnMiss, status::Phase};
+
+#[test]
+fn a_transient_failure_is_waited_out() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    w.plan();
+    w.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+    assert!(!w.plan().decided());
+    let status = w.status("iris");
+    assert_eq!((status.phase, status.conditions[0].reason.as_str()), (Phase::Progressing, "LoadFailed"));
+}
+
+#[test]
+fn a_permanent_failure_of_the_worker_moves_on() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    w.plan();
+    w.fail("iris", "a", FailureCategory::Runtime, None);
+    w.settle();
+    assert_eq!(w.placed("iris"), ["b"]);
+}
+
+#[test]
+fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).on_demand("iris", gib(1));
+    w.demand("iris", 2);
+    w.plan();
+    w.fail("iris", "a", FailureCategory::InvalidModel, None);
+    let planned = w.plan();
+    assert!(w.placed("iris").is_empty(), "no other worker would do better");
+    assert!(matches!(&planned.routes[0].on_miss, OnMiss::Failed(text) if text.contains("it broke")), "{planned:#?}");
+    assert_eq!(w.status("iris").phase, Phase::Failed);
+    w.demand("iris", 0);
+    w.load_all();
+    w.plan();
+    assert_eq!(w.status("iris").phase, Phase::Failed, "it is remembered");
+    w.after(Duration::from_secs(600));
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park, "and forgotten");
+    w.demand("iris", 1);
+    w.settle();
+    assert_eq!(w.placed("iris").len(), 1);
+}
+
+#[test]
+fn a_resident_that_failed_is_tried_again_when_the_failure_is_forgotten_or_the_spec_changes() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.plan();
+    w.fail("iris", "a", FailureCategory::NotFound, None);
+    w.plan();
+    w.load_all();
+    assert!(!w.plan().decided());
+    let mut changed = w.clone();
+    changed.change("iris", |spec| spec.timeout = Duration::from_secs(9));
+    changed.settle();
+    assert_eq!(changed.placed("iris"), ["a"]);
+    assert!(w.world.wake_at().is_some());
+    w.after(Duration::from_secs(600));
+    w.settle();
+    assert_eq!(w.placed("iris"), ["a"]);
+}
+
+#[test]
+fn a_claim_grows_with_what_is_learned_and_evicts_for_it() {
+    let mut w = world().worker("a", gib(4)).on_demand("old", gib(3));
+    w.demand("old", 1);
+    w.settle();
+    w.demand("old", 0);
+    let mut w = w.deploy("iris", |_| {});
+    w.plan();
+    let iris = w.revision("iris");
+    let fetching = Residency::Fetching { done: ByteSize::ZERO, total: Some(gib(2)) };
+    w.report("a", false, vec![(iris.clone(), Some(fetching))]);
+    w.plan();
+    assert!(w.placed("old").is_empty(), "2 GiB of artifact do not fit beside 3 GiB");
+    w.report("a", false, vec![(iris.clone(), Some(ready(gib(1), digest_of(&iris), w.now)))]);
+    w.plan();
+    let seats = w.world.worker(&worker_id("a")).expect("a worker");
+    assert_eq!(seats.used, gib(1), "measured");
+}
+
+#[test]
+fn what_turns_out_not_to_fit_leaves_and_says_so() {
+    let mut w = world().worker("a", gib(4)).resident("first", gib(3)).deploy("iris", |_| {});
+    w.plan();
+    let iris = w.revision("iris");
+    w.report("a", false, vec![(iris.clone(), Some(ready(gib(2), digest_of(&iris), w.now)))]);
+    w.plan();
+    assert_eq!((w.placed("first").len(), w.placed("iris").len()), (1, 0));
+    assert!(w.status("iris").conditions[0].message.contains("needs 2GiB"), "{:?}", w.status("iris").conditions);
+    w.load_all();
+    w.plan();
+    w.load_all();
+    assert!(!w.plan_for(&berth_plan::Scope::All).decided(), "and is not tried over and over");
+}
+
+#[test]
+fn a_load_that_runs_out_of_memory_gets_more() {
+    let mut w = world().worker("a", gib(4)).deploy("iris", |_| {});
+    w.plan();
+    w.fail("iris", "a", FailureCategory::Memory, Some(Duration::from_secs(30)));
+    w.plan();
+    let seats = w.world.worker(&worker_id("a")).expect("a worker");
+    assert_eq!(seats.used, ByteSize::mib(128));
+}
+
+#[test]
+fn a_lost_worker_is_waited_for_unless_nothing_answers() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).worker("c", gib(4)).resident("one", gib(1));
+    w.change("two", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.settle();
+    let (one, two) = (w.placed("one"), w.placed("two"));
+    let mut lone = w.clone();
+    lone.world.lose_worker(&worker_id(&one[0]), lone.now);
+    lone.settle();
+    assert_ne!(lone.placed("one"), one, "an outage does not wait");
+    assert_eq!(lone.placed("one").len(), 1);
+
+    w.world.lose_worker(&worker_id(&two[0]), w.now);
+    let planned = w.plan();
+    assert_eq!(w.placed("two"), two, "the other one answers");
+    let route = planned.routes.iter().find(|route| route.deployment.as_str() == "two").expect("a route");
+    assert_eq!(route.versions[0].ready.len(), 1);
+    w.after(Duration::from_secs(10));
+    w.settle();
+    assert_eq!(w.placed("two").len(), 2);
+    assert!(!w.placed("two").contains(&two[0]));
+}
+
+#[test]
+fn a_worker_that_returns_smaller_gives_up_the_least_important() {
+    let mut w = world().worker("a", gib(4)).resident("low", gib(2)).resident("high", gib(2));
+    w.change("high", |spec| spec.priority = 90);
+    w.settle();
+    w = w.worker("a", gib(2));
+    w.settle();
+    assert_eq!((w.placed("low").len(), w.placed("high").len()), (0, 1));
+    assert_eq!(w.status("low").phase, Phase::ScheduleFailed);
+}

@@ -1,0 +1,154 @@
+//! From declared to gone.
+
+use std::time::Duration;
+
+use berth_plan::{
+    Record, Scope,
+    fixture::{gib, name, world},
+    plan,
+};
+use berth_spec::{deployment::Spec, routes::OnMiss, status::Phase};
+
+fn on_demand(spec: &mut Spec) {
+    spec.replicas.min = 0;
+    spec.memory = Some(gib(1));
+}
+
+#[test]
+fn a_resident_is_placed_loaded_and_available() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    let planned = w.plan();
+    assert_eq!(planned.assignments.len(), 1);
+    assert_eq!((planned.readiness.expected, planned.readiness.ready), (1, 0));
+    assert_eq!(w.status("iris").phase, Phase::Progressing);
+    w.load_all();
+    let planned = w.plan();
+    assert_eq!(planned.readiness.ready, 1);
+    assert_eq!(planned.routes.len(), 1);
+    assert_eq!(planned.routes[0].versions[0].ready.len(), 1);
+    assert_eq!(w.status("iris").phase, Phase::Available);
+    let again = w.plan_for(&Scope::All);
+    assert!(!again.decided() && again.routes.is_empty(), "{again:#?}");
+}
+
+#[test]
+fn an_on_demand_deployment_is_loaded_by_a_request_and_paged_out_when_idle() {
+    let mut w = world().worker("a", gib(4)).deploy("iris", |spec| {
+        on_demand(spec);
+        spec.idle_after = Some(Duration::from_secs(60));
+    });
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park);
+    assert!(!planned.decided());
+    assert_eq!(w.status("iris").phase, Phase::ScaledDown);
+    w.demand("iris", 3);
+    let planned = w.plan();
+    assert!(planned.assignments.values().next().expect("an assignment").set[0].urgent);
+    w.load_all();
+    w.plan();
+    w.demand("iris", 0);
+    let planned = w.plan();
+    assert_eq!(w.status("iris").phase, Phase::Available);
+    assert_eq!(planned.wake_at, Some(w.now + Duration::from_secs(60)));
+    w.after(Duration::from_secs(59));
+    assert!(!w.plan().decided());
+    w.after(Duration::from_secs(1));
+    assert!(w.plan().decided());
+    assert!(w.placed("iris").is_empty());
+    assert!(w.was_told("ScaledToZero"));
+    w.load_all();
+    w.plan();
+    assert!(w.world.record(&name("iris")).is_none(), "cold again");
+}
+
+#[test]
+fn paging_out_on_request_keeps_it_out_until_somebody_asks() {
+    let mut w = world().worker("a", gib(4)).on_demand("iris", gib(1));
+    w.demand("iris", 1);
+    w.settle();
+    w.demand("iris", 0);
+    w.world.page_out(&name("iris"));
+    w.settle();
+    assert!(w.placed("iris").is_empty());
+    w.after(Duration::from_secs(1));
+    w.demand("iris", 1);
+    w.settle();
+    assert_eq!(w.placed("iris"), ["a"]);
+}
+
+#[test]
+fn a_deleted_deployment_is_gone_when_its_last_replica_is() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    w.world.remove_deployment(&name("iris"));
+    let planned = w.plan();
+    assert!(planned.gone.is_empty(), "it still drains");
+    assert_eq!(w.status("iris").phase, Phase::Terminating);
+    w.load_all();
+    let planned = w.plan();
+    assert_eq!(planned.gone, [name("iris")]);
+    assert!(w.world.deployment(&name("iris")).is_none());
+}
+
+#[test]
+fn scaled_to_nothing_answers_nothing() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    w.change("iris", |spec| spec.replicas = berth_spec::Replicas { min: 0, max: 0 });
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::ScaledDown);
+    assert_eq!(planned.readiness.expected, 0);
+    assert!(w.placed("iris").is_empty());
+    assert_eq!(w.status("iris").phase, Phase::ScaledDown);
+}
+
+#[test]
+fn settings_that_load_nothing_are_sent_without_loading() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    w.change("iris", |spec| spec.batching.max_rows = 32);
+    let planned = w.plan();
+    let change = planned.assignments.values().next().expect("an assignment");
+    assert_eq!((change.set.len(), change.unset.len()), (1, 0));
+    assert_eq!(change.set[0].serving.batching.max_rows, 32);
+    assert!(planned.records.is_empty());
+    w.change("iris", |spec| spec.timeout = Duration::from_secs(1));
+    let planned = w.plan();
+    assert!(!planned.decided());
+    assert_eq!(planned.routes.len(), 1);
+}
+
+#[test]
+fn a_restart_goes_on_from_the_records() {
+    let mut before = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1)).resident("wine", gib(1));
+    before.settle();
+    let mut after = world();
+    after.now = before.now;
+    for deployment in before.world.deployments() {
+        after.world.set_deployment(deployment.clone());
+        let record = before.world.record(&deployment.name).cloned();
+        let text = serde_json::to_string(&record).expect("a record can be written");
+        let read: Option<Record> = serde_json::from_str(&text).expect("and read");
+        assert_eq!(read, record);
+        after.world.set_record(deployment.name.clone(), read);
+    }
+    let planned = after.plan();
+    assert!(!planned.decided(), "the workers may still be on their way: {planned:#?}");
+    let mut after = after.worker("a", gib(4)).worker("b", gib(4));
+    assert!(!after.plan().decided());
+    after.settle();
+    assert_eq!(after.placed("iris"), before.placed("iris"));
+    assert_eq!(after.placed("wine"), before.placed("wine"));
+    assert!(after.world.generation() >= before.world.generation());
+    let whole = after.world.whole_assignment(&berth_plan::fixture::worker_id("a"));
+    assert_eq!((whole.base, whole.set.len()), (None, 1));
+}
+
+#[test]
+fn what_is_not_decided_has_no_number() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let generation = w.world.generation();
+    let planned = plan(&w.world, &Scope::All, w.now);
+    assert_eq!(planned.generation, generation);
+}

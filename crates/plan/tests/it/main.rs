@@ -1,0 +1,9 @@
+//! The planner as its callers see it: stories in tables, laws as properties.
+
+mod eviction;
+mod failures;
+mod laws;
+mod lifecycle;
+mod placement;
+mod previews;
+mod rollouts;

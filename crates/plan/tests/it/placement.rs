@@ -1,0 +1,103 @@
+//! Which worker, and why not the others.
+
+use berth_plan::{
+    Rejection, Scope,
+    fixture::{Fixture, gib, name, worker, worker_id, world},
+    report::{WorkerVerdict, explain},
+};
+use berth_spec::{Replicas, status::Phase};
+
+fn verdict(w: &Fixture, called: &str, on: &str) -> WorkerVerdict {
+    let explained = explain(&w.world, &name(called), w.now).expect("a deployment");
+    explained.workers.into_iter().find(|view| view.worker == worker_id(on)).expect("a worker").verdict
+}
+
+#[test]
+fn the_emptiest_worker_is_chosen_and_replicas_spread() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(8)).resident("x", gib(3)).resident("y", gib(2));
+    w.settle();
+    assert_eq!((w.placed("x"), w.placed("y")), (vec!["b".to_owned()], vec!["b".to_owned()]));
+    w.change("z", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.settle();
+    assert_eq!(w.placed("z"), ["a", "b"]);
+}
+
+#[test]
+fn labels_are_required_or_preferred() {
+    let mut w = world().worker("a", gib(8)).worker("b", gib(4));
+    let mut info = worker("b", gib(4));
+    info.labels.insert("zone".to_owned(), "x".to_owned());
+    w.world.set_worker(info);
+    w.change("must", |spec| {
+        spec.memory = Some(gib(1));
+        spec.selector.required.insert("zone".to_owned(), "x".to_owned());
+    });
+    w.change("may", |spec| {
+        spec.memory = Some(gib(1));
+        spec.selector.preferred.insert("zone".to_owned(), "x".to_owned());
+    });
+    w.change("never", |spec| {
+        spec.selector.required.insert("zone".to_owned(), "y".to_owned());
+    });
+    w.settle();
+    assert_eq!((w.placed("must"), w.placed("may")), (vec!["b".to_owned()], vec!["b".to_owned()]));
+    assert!(matches!(verdict(&w, "must", "a"), WorkerVerdict::Rejected(Rejection::Label { .. })));
+    let status = w.status("never");
+    assert_eq!(status.phase, Phase::ScheduleFailed);
+    assert!(status.conditions[2].message.contains("lacks the label zone=y"), "{:?}", status.conditions);
+}
+
+#[test]
+fn explanations_carry_numbers() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(2)).on_demand("old", gib(3)).on_demand("big", gib(4));
+    w.demand("old", 1);
+    w.settle();
+    w.demand("old", 0);
+    match verdict(&w, "big", "a") {
+        WorkerVerdict::Fits { evicts, .. } => assert_eq!(evicts, [w.revision("old")]),
+        other => panic!("{other:?}"),
+    }
+    let rejected = Rejection::Memory { need: gib(4), free: gib(2), evictable: gib(0), total: gib(2) };
+    assert_eq!(verdict(&w, "big", "b"), WorkerVerdict::Rejected(rejected));
+    assert!(matches!(verdict(&w, "old", "a"), WorkerVerdict::Holds { residency: Some(_), .. }));
+    w.world.set_cordoned(&worker_id("a"), true);
+    assert_eq!(verdict(&w, "big", "a"), WorkerVerdict::Rejected(Rejection::Cordoned));
+}
+
+#[test]
+fn without_workers_it_waits_and_says_so() {
+    let mut w = world().resident("iris", gib(1));
+    w.plan();
+    assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);
+    assert!(w.status("iris").conditions[0].message.contains("no worker can be reached"));
+    let mut w = w.worker("a", gib(4));
+    w.settle();
+    assert_eq!(w.status("iris").phase, Phase::Available);
+}
+
+#[test]
+fn more_replicas_than_workers_serve_with_what_there_is() {
+    let mut w = world().worker("a", gib(8)).resident("iris", gib(1));
+    w.change("iris", |spec| spec.replicas = Replicas { min: 2, max: 2 });
+    w.settle();
+    let status = w.status("iris");
+    assert_eq!((status.phase, status.ready, status.desired), (Phase::Degraded, 1, 2));
+    w.update("iris", "2");
+    w.settle();
+    assert_eq!(w.status("iris").serving, Some(w.revision("iris")), "an update goes through all the same");
+}
+
+#[test]
+fn what_a_worker_still_holds_is_taken_back() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).on_demand("iris", gib(1));
+    let iris = w.revision("iris");
+    let held = berth_plan::fixture::ready(gib(1), berth_plan::fixture::digest_of(&iris), w.now);
+    w.report("b", false, vec![(iris, Some(held))]);
+    w.demand("iris", 1);
+    w.plan();
+    assert_eq!(w.placed("iris"), ["b"]);
+    assert!(!w.plan_for(&Scope::All).decided());
+}
