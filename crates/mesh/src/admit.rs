@@ -29,12 +29,13 @@ pub(crate) struct Door {
     max: u32,
     /// Requests inside, and [`CLOSED`]. One word, so that a request is either counted or refused.
     state: AtomicU32,
-    empty: Notify,
+    /// Told when it closes and when the last one has left.
+    changed: Notify,
 }
 
 impl Door {
     pub(crate) fn new(max: u32) -> Arc<Self> {
-        Arc::new(Self { max: max.min(CLOSED - 1), state: AtomicU32::new(0), empty: Notify::new() })
+        Arc::new(Self { max: max.min(CLOSED - 1), state: AtomicU32::new(0), changed: Notify::new() })
     }
 
     /// Lets one request in.
@@ -54,7 +55,7 @@ impl Door {
     /// Refuses from now on; how many are inside. Idempotent.
     pub(crate) fn close(&self) -> u32 {
         let before = self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        self.empty.notify_waiters();
+        self.changed.notify_waiters();
         before & !CLOSED
     }
 
@@ -67,15 +68,24 @@ impl Door {
         self.state.load(Ordering::Relaxed) & !CLOSED
     }
 
+    /// Waits until it is closed.
+    pub(crate) async fn closed(&self) {
+        self.until(|| self.is_closed()).await;
+    }
+
     /// Waits until nobody is inside. Meaningful after [`close`](Self::close).
     pub(crate) async fn emptied(&self) {
+        self.until(|| self.inside() == 0).await;
+    }
+
+    async fn until(&self, reached: impl Fn() -> bool) {
         loop {
-            let mut empty = std::pin::pin!(self.empty.notified());
-            empty.as_mut().enable();
-            if self.inside() == 0 {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if reached() {
                 return;
             }
-            empty.await;
+            changed.await;
         }
     }
 }
@@ -92,13 +102,15 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
         if before == CLOSED | 1 {
-            self.0.empty.notify_waiters();
+            self.0.changed.notify_waiters();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn reason(result: Result<Pass, InferError>) -> &'static str {
@@ -123,13 +135,8 @@ mod tests {
         let door = Door::new(2);
         let pass = door.enter().expect("room");
         door.close();
-        let emptied = tokio_test_poll(door.emptied());
-        assert!(!emptied);
+        assert!(door.emptied().now_or_never().is_none());
         drop(pass);
         door.emptied().await;
-    }
-
-    fn tokio_test_poll(future: impl Future<Output = ()>) -> bool {
-        futures::FutureExt::now_or_never(future).is_some()
     }
 }

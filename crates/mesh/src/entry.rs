@@ -54,6 +54,7 @@ pub(crate) struct Usage {
 }
 
 /// A route with the replicas that this process can call for it.
+#[derive(Clone)]
 pub(crate) struct Resolved {
     /// Every revision that clients can reach.
     pub(crate) targets: Box<[Target]>,
@@ -68,6 +69,7 @@ pub(crate) struct Resolved {
 }
 
 /// One reachable revision.
+#[derive(Clone)]
 pub(crate) struct Target {
     /// The version name that clients use.
     pub(crate) version: Arc<str>,
@@ -125,6 +127,20 @@ impl Resolved {
             concurrency: route.concurrency,
             gone: false,
         }
+    }
+
+    /// The same route, if a replica of it has come back since it was resolved.
+    pub(crate) fn refreshed(&self, replicas: &LocalReplicas) -> Option<Self> {
+        let stale = |target: &Target| target.ready && target.replica.as_ref().is_none_or(|r| r.is_draining());
+        if !self.targets.iter().any(stale) {
+            return None;
+        }
+        let refresh = |target: &Target| Target {
+            replica: if stale(target) { replicas.get(&target.revision) } else { target.replica.clone() },
+            ..target.clone()
+        };
+        let targets = self.targets.iter().map(refresh).collect();
+        Some(Self { targets, ..self.clone() })
     }
 
     /// The state of a deployment that was deleted.

@@ -148,13 +148,7 @@ async fn follow(
                 // Without a controller the last routes stay in force.
                 None => open = false,
             },
-            () = stack.parking.replicas.inserted() => {
-                for entry in stack.ledger.listed() {
-                    if let Some(hot) = entry.used().filter(|hot| hot.lot.waiting() > 0) {
-                        hot.lot.wake();
-                    }
-                }
-            }
+            () = stack.parking.replicas.inserted() => applier.refresh(&stack.ledger.listed()),
             () = told.cancelled() => return,
         }
     }

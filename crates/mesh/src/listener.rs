@@ -177,8 +177,9 @@ fn builder(limits: &Limits, connections: &TaskTracker) -> auto::Builder<Tracked>
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_idle)
-        .max_buf_size(limits.headers.max(8 << 10))
-        .pipeline_flush(true);
+        .max_buf_size(limits.headers.max(8 << 10));
+    // Not `pipeline_flush`: hyper then holds an answer back while unread input is left, and the answer to a malformed
+    // or refused request is never sent.
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -90,6 +90,17 @@ impl Applier {
         self.routes.readiness.store(Arc::new(change.readiness));
     }
 
+    /// Looks again for the replicas of these deployments, and wakes who waits: one may have come back under a route
+    /// that never changed.
+    pub(crate) fn refresh(&self, entries: &[Arc<Entry>]) {
+        for entry in entries {
+            let refreshed = entry.route().refreshed(&self.replicas);
+            if let Some(route) = refreshed {
+                entry.set_route(Arc::new(route));
+            }
+        }
+    }
+
     fn forget(&self, name: &DeploymentName) {
         if let Some(entry) = self.routes.entries.pin().remove(name) {
             entry.set_route(Arc::new(Resolved::gone()));

@@ -3,6 +3,12 @@
 //! Up to [`AHEAD`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
 //! `error_message` and the stream goes on, unless the client asked with `triton_grpc_error: true` for real gRPC errors,
 //! which end it.
+//!
+//! ```text
+//! reading ──client half-closes──→ finishing what runs ──→ end
+//!    ├──── the server stops ────→ finishing what runs ──→ UNAVAILABLE, shutting_down
+//!    └──── a status (see above) ────────────────────────→ that status
+//! ```
 
 use std::{pin::Pin, sync::Arc};
 
@@ -13,7 +19,10 @@ use futures::{Stream, StreamExt as _};
 use tonic::{Status, Streaming, metadata::MetadataMap};
 
 use super::{fault::Fault, grpc};
-use crate::stack::Stack;
+use crate::{
+    admit::{Door, shutting_down},
+    stack::Stack,
+};
 
 /// Requests of one stream that run at once. Halved: one stream keeps a batching model less busy. Doubled: one client
 /// takes more of a model's queue.
@@ -41,12 +50,28 @@ impl Errors {
 
 /// Answers every request of a stream.
 pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, errors: Errors) -> Answers {
-    let answers = requests.map(move |request| answer(Arc::clone(&stack), request, errors)).buffered(AHEAD);
+    let door = Arc::clone(&stack.door);
+    let answers = open(requests, door).map(move |request| answer(Arc::clone(&stack), request, errors)).buffered(AHEAD);
     // A status ends a stream; nothing may follow it.
     Box::pin(answers.scan(false, |ended, answer| {
         let before = std::mem::replace(ended, *ended || answer.is_err());
         std::future::ready((!before).then_some(answer))
     }))
+}
+
+/// The requests of a stream until the server stops: an idle stream must not hold it up.
+fn open(
+    requests: Streaming<ModelInferRequest>,
+    door: Arc<Door>,
+) -> impl Stream<Item = Result<ModelInferRequest, Status>> + Send {
+    futures::stream::unfold(Some((requests, door)), async |reading| {
+        let (mut requests, door) = reading?;
+        tokio::select! {
+            biased;
+            () = door.closed() => Some((Err(Fault::from(shutting_down()).into()), None)),
+            request = requests.next() => request.map(|request| (request, Some((requests, door)))),
+        }
+    })
 }
 
 async fn answer(

@@ -99,9 +99,9 @@ async fn what_does_not_finish_in_time_is_cut() {
     assert!(inside.await.expect("it ran").is_err());
 }
 
-/// A connection that is kept and used again while the gateway drains gets a clear answer, or is closed before it asks.
+/// A kept connection is answered what it asked, told that this was the last answer, and closed.
 #[tokio::test]
-async fn new_requests_are_refused_while_draining() {
+async fn kept_connections_are_told_to_close() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut house = House::new();
     let echo = Echo::shut();
@@ -110,7 +110,6 @@ async fn new_requests_are_refused_while_draining() {
     let body = crate::fixture::REQUEST;
     let post =
         format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    // The first holds the connection open; the second is pipelined behind it and reaches the gateway after the stop.
     kept.write_all(post.as_bytes()).await.expect("written");
     echo.started.acquire().await.expect("it starts").forget();
     house.shutdown.cancel();
@@ -123,4 +122,29 @@ async fn new_requests_are_refused_while_draining() {
     assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
     assert!(answers.to_lowercase().contains("connection: close"), "{answers}");
     assert_eq!(house.running.await.expect("it ends").cut, 0);
+}
+
+/// A stream that stays open across the stop gets its answers and then a clear status; it does not hold the stop up.
+#[tokio::test]
+async fn an_open_stream_ends_with_the_reason() {
+    use tokio_stream::StreamExt as _;
+    let mut house = House::new();
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    let mut client = crate::grpc::client(&house).await;
+    let (requests, rest) = tokio::sync::mpsc::channel(4);
+    let requested = tokio_stream::wrappers::ReceiverStream::new(rest);
+    requests.send(crate::grpc::infer("iris", "1")).await.expect("room");
+    let mut answers = client.model_stream_infer(requested).await.expect("a stream").into_inner();
+    echo.started.acquire().await.expect("it starts").forget();
+    house.shutdown.cancel();
+    while house.handle.ready() {
+        tokio::task::yield_now().await;
+    }
+    echo.gate.close();
+    let first = answers.next().await.expect("an answer").expect("no status");
+    assert_eq!(first.infer_response.expect("it ran").id, "1");
+    let status = answers.next().await.expect("a status").expect_err("a status");
+    assert_eq!(status.metadata().get("berth-reason").expect("a reason"), "shutting_down");
+    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
 }

@@ -11,11 +11,11 @@ use tonic::{Code, Request, transport::Channel};
 
 use crate::fixture::{Echo, House, cold, revision, warm};
 
-async fn client(house: &House) -> GrpcInferenceServiceClient<Channel> {
+pub(crate) async fn client(house: &House) -> GrpcInferenceServiceClient<Channel> {
     GrpcInferenceServiceClient::connect(house.uri("")).await.expect("it listens")
 }
 
-fn infer(model: &str, id: &str) -> ModelInferRequest {
+pub(crate) fn infer(model: &str, id: &str) -> ModelInferRequest {
     let input = InferInputTensor {
         name: "x".to_owned(),
         datatype: "FP32".to_owned(),

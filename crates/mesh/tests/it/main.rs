@@ -1,4 +1,6 @@
-//! The gateway over real loopback sockets, with a model that echoes and routes made by hand.
+//! The gateway over real loopback sockets, with a model that echoes and routes made by hand; and its codec.
+
+#![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
 mod drain;
 mod endpoints;
@@ -6,5 +8,6 @@ mod fixture;
 mod grpc;
 mod limits;
 mod metrics;
+mod oip;
 mod parking;
 mod repository;

@@ -35,9 +35,8 @@ fn blobs_follow_in_the_order_of_their_inputs() {
 #[test]
 fn blobs_that_do_not_fit() {
     let request = |input: &str| format!(r#"{{"inputs":[{{"name":"x",{input}}}]}}"#);
-    let fp32 = |size: &str| {
-        request(&format!(r#""shape":[2],"datatype":"FP32","parameters":{{"binary_data_size":{size}}}"#))
-    };
+    let fp32 =
+        |size: &str| request(&format!(r#""shape":[2],"datatype":"FP32","parameters":{{"binary_data_size":{size}}}"#));
     for (json, blobs, words) in [
         (fp32("8"), vec![0; 7], "a binary_data_size of 8, but 7 bytes are left"),
         (fp32("18446744073709551615"), vec![0; 8], "but 8 bytes are left"),
@@ -49,11 +48,7 @@ fn blobs_that_do_not_fit() {
             vec![0; 4],
             "both",
         ),
-        (
-            request(r#""shape":[1],"datatype":"BOOL","parameters":{"binary_data_size":1}"#),
-            vec![2],
-            "must be 0 or 1",
-        ),
+        (request(r#""shape":[1],"datatype":"BOOL","parameters":{"binary_data_size":1}"#), vec![2], "must be 0 or 1"),
         (
             request(r#""shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":5}"#),
             vec![2, 0, 0, 0, b'a'],

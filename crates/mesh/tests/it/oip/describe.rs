@@ -5,8 +5,8 @@ use std::time::Duration;
 use berth_mesh::{
     local::{Statistics, Sum},
     oip::describe::{
-        IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata, State,
-        index_ready_only,
+        IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata,
+        State, index_ready_only,
     },
 };
 use berth_spec::{Datatype, Signature};
@@ -122,7 +122,8 @@ fn the_index() {
 
 #[test]
 fn bodies_of_the_repository_extension() {
-    for (body, ready) in [("", Some(false)), (" ", Some(false)), ("{}", Some(false)), (r#"{"ready":true}"#, Some(true))] {
+    for (body, ready) in [("", Some(false)), (" ", Some(false)), ("{}", Some(false)), (r#"{"ready":true}"#, Some(true))]
+    {
         assert_eq!(index_ready_only(body.as_bytes()).ok(), ready, "{body}");
     }
     assert!(index_ready_only(b"[1]").is_err() && index_ready_only(br#"{"ready":1}"#).is_err());

@@ -59,21 +59,42 @@ fn typed_contents_of_every_datatype() {
         ("BOOL", InferTensorContents { bool_contents: vec![true, false], ..contents() }, vec![1, 0]),
         ("INT8", InferTensorContents { int_contents: vec![-128, 127], ..contents() }, vec![128, 127]),
         ("INT16", InferTensorContents { int_contents: vec![-2, 2], ..contents() }, vec![254, 255, 2, 0]),
-        ("INT32", InferTensorContents { int_contents: vec![-2, 2], ..contents() }, vec![254, 255, 255, 255, 2, 0, 0, 0]),
-        ("INT64", InferTensorContents { int64_contents: vec![1, 2], ..contents() }, [1_i64, 2].map(i64::to_le_bytes).concat()),
+        (
+            "INT32",
+            InferTensorContents { int_contents: vec![-2, 2], ..contents() },
+            vec![254, 255, 255, 255, 2, 0, 0, 0],
+        ),
+        (
+            "INT64",
+            InferTensorContents { int64_contents: vec![1, 2], ..contents() },
+            [1_i64, 2].map(i64::to_le_bytes).concat(),
+        ),
         ("UINT8", InferTensorContents { uint_contents: vec![0, 255], ..contents() }, vec![0, 255]),
         ("UINT16", InferTensorContents { uint_contents: vec![1, 65535], ..contents() }, vec![1, 0, 255, 255]),
         ("UINT32", InferTensorContents { uint_contents: vec![1, 2], ..contents() }, vec![1, 0, 0, 0, 2, 0, 0, 0]),
-        ("UINT64", InferTensorContents { uint64_contents: vec![1, 2], ..contents() }, [1_u64, 2].map(u64::to_le_bytes).concat()),
-        ("FP32", InferTensorContents { fp32_contents: vec![1.0, 2.0], ..contents() }, [1_f32, 2.0].map(f32::to_le_bytes).concat()),
-        ("FP64", InferTensorContents { fp64_contents: vec![1.0, 2.0], ..contents() }, [1_f64, 2.0].map(f64::to_le_bytes).concat()),
+        (
+            "UINT64",
+            InferTensorContents { uint64_contents: vec![1, 2], ..contents() },
+            [1_u64, 2].map(u64::to_le_bytes).concat(),
+        ),
+        (
+            "FP32",
+            InferTensorContents { fp32_contents: vec![1.0, 2.0], ..contents() },
+            [1_f32, 2.0].map(f32::to_le_bytes).concat(),
+        ),
+        (
+            "FP64",
+            InferTensorContents { fp64_contents: vec![1.0, 2.0], ..contents() },
+            [1_f64, 2.0].map(f64::to_le_bytes).concat(),
+        ),
         (
             "BYTES",
             InferTensorContents { bytes_contents: vec![Bytes::from_static(b"ab"), Bytes::new()], ..contents() },
             texts(&[b"ab", b""]),
         ),
     ] {
-        let decoded = decode(typed(datatype, &[2], contents.clone())).unwrap_or_else(|error| panic!("{datatype}: {error}"));
+        let decoded =
+            decode(typed(datatype, &[2], contents.clone())).unwrap_or_else(|error| panic!("{datatype}: {error}"));
         let input = decoded.request.inputs[0].clone();
         assert_eq!(input.data, bytes, "{datatype}");
         let answer = encode(response(vec![input]), &decoded.form).expect("an answer");
