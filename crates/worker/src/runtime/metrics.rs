@@ -183,3 +183,42 @@ impl Drop for ModelMetrics {
         inner.rows.remove(&label);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn a_deployment_is_seen_as_long_as_one_of_its_revisions_is_loaded() {
+        let mut registry = Registry::default();
+        let families = Families::register(&mut registry);
+        let text = |registry: &Registry| {
+            let mut text = String::new();
+            encode(&mut text, registry).expect("it encodes");
+            text
+        };
+        let name: DeploymentName = "iris".parse().expect("a name");
+        let (old, new) = (families.model(&name), families.model(&name));
+        old.request();
+        drop(old);
+        new.request();
+        new.took(Duration::from_millis(1));
+        new.queued(Duration::ZERO);
+        new.batch(3);
+        new.failed(&InferError::Cancelled);
+        let seen = text(&registry);
+        for line in [
+            "worker_inference_requests_total{model=\"iris\"} 2",
+            "worker_inference_errors_total{model=\"iris\",error=\"cancelled\"} 1",
+            "worker_inference_duration_seconds_count{model=\"iris\"} 1",
+            "berth_queue_seconds_count{model=\"iris\"} 1",
+            "berth_batch_rows_sum{model=\"iris\"} 3.0",
+        ] {
+            assert!(seen.contains(line), "{line} in {seen}");
+        }
+        drop(new);
+        assert!(!text(&registry).contains("iris"));
+    }
+}

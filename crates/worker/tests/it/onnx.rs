@@ -4,6 +4,7 @@
 mod batched;
 mod datatypes;
 mod load;
+mod memory;
 mod run;
 
 use std::{

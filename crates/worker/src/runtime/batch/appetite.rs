@@ -3,7 +3,7 @@
 //! Joining rows pays where a run has a fixed cost or reads the same weights for every row (perceptrons,
 //! transformers); it pays nothing, and costs caches and latency, where the work of a row is its own (convolutions).
 //! Which it is, is measured: the cost of a row is remembered per size of run, in powers of two, and the smallest size
-//! that is about as cheap as the cheapest is used. Now and then a larger one is tried.
+//! that is about as cheap as the cheapest is used. Now and then a neighbour is tried.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SIZES: usize = 16;
 /// How much cheaper a row must be to justify a larger run. At 0, noise alone makes runs grow; doubled, gains of a
 /// fifth are left lying.
 const GAIN: f64 = 0.08;
-/// How many runs until a larger size is tried again. Halved, models that do not gain by it lose a few percent to
+/// How many runs until another size is tried again. Halved, models that do not gain by it lose a few percent to
 /// trying; doubled, a change in the requests is noticed later.
 const TRY_EVERY: u32 = 64;
 /// The weight of a new measurement.
@@ -41,12 +41,12 @@ impl Appetite {
         let known = self.cost.iter().flatten();
         let best = known.fold(f64::INFINITY, |best, &cost| best.min(cost));
         let enough = |cost: &Option<f64>| cost.is_some_and(|cost| cost <= best * (1.0 + GAIN));
-        let size = self.cost.iter().position(enough).unwrap_or(0);
+        let Some(size) = self.cost.iter().position(enough) else { return 1 };
         let unknown = self.cost.get(size + 1).is_some_and(Option::is_none);
-        let tried = self.turn / TRY_EVERY;
-        let size = match self.turn % TRY_EVERY {
-            // One and two sizes up in turn, so that a size that is worse does not hide a better one behind it.
-            0 => size + 1 + (tried % 2) as usize,
+        let size = match (self.turn % TRY_EVERY, self.turn / TRY_EVERY % 3) {
+            // Two sizes up as well, so that a size that is worse does not hide a better one behind it.
+            (0, tried @ 0..=1) => size + 1 + tried as usize,
+            (0, _) => size.saturating_sub(1),
             _ if unknown => size + 1,
             _ => size,
         };

@@ -95,11 +95,18 @@ impl Batcher {
         if deadline <= since {
             return Err(too_late());
         }
+        // Declared before the channel, so that it is dropped after it: a leader that is cancelled takes its own
+        // request out before it passes the lead on.
+        let mut baton = Baton { shared: None, gathers: false };
         let (reply, answer) = oneshot::channel();
         let entry = Entry { work, deadline, since, reply };
         let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
         match pushed {
-            Ok(Pushed::Lead(delay)) => self.lead(delay).await,
+            Ok(Pushed::Lead(delay)) => {
+                baton = Baton { shared: Some(Arc::clone(&self.shared)), gathers: true };
+                self.gather(delay).await;
+                baton.lead();
+            }
             Ok(Pushed::Follow) => {}
             Ok(Pushed::Complete) => self.shared.complete.notify_one(),
             Err(_) => return Err(self.shared.full()),
@@ -111,20 +118,13 @@ impl Batcher {
         }
     }
 
-    /// Gathers, then runs or has the pool run what is there.
-    async fn lead(&self, delay: Duration) {
-        let mut baton = Baton { shared: Some(Arc::clone(&self.shared)), gathers: true };
+    /// Lets others push.
+    async fn gather(&self, delay: Duration) {
         if delay.is_zero() {
             tokio::task::yield_now().await;
         } else {
             // Whether it is complete or time is up makes no difference.
             let _ = tokio::time::timeout(delay, self.shared.complete.notified()).await;
-        }
-        baton.gathered();
-        if self.shared.tally.run_time() < SHORT {
-            baton.turns_here(Instant::now() + BUDGET);
-        } else {
-            baton.hand_over();
         }
     }
 }
@@ -137,10 +137,15 @@ pub struct Baton {
 }
 
 impl Baton {
-    fn gathered(&mut self) {
-        if let (true, Some(shared)) = (self.gathers, &self.shared) {
-            self.gathers = false;
-            shared.queue().gathered();
+    /// Runs what was gathered, or has the pool run it.
+    fn lead(mut self) {
+        let Some(shared) = &self.shared else { return };
+        self.gathers = false;
+        shared.queue().gathered();
+        if shared.tally.run_time() < SHORT {
+            self.turns_here(Instant::now() + BUDGET);
+        } else {
+            self.hand_over();
         }
     }
 

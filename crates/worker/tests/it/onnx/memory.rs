@@ -1,0 +1,109 @@
+//! What is measured is near what is taken, and unloading gives it back. Alone in a process of its own would be more
+//! exact; the models here are large enough to stand out from the other tests.
+
+use std::sync::Arc;
+
+use berth_spec::{Datatype, deployment::Warmup};
+use berth_worker::runtime::Runtime;
+use bytes::{BufMut, BytesMut};
+
+use super::{engine, request};
+
+/// A field of a protobuf message that holds bytes.
+fn field(out: &mut Vec<u8>, number: u64, content: &[u8]) {
+    varint(out, number << 3 | 2);
+    varint(out, content.len() as u64);
+    out.extend_from_slice(content);
+}
+
+/// A field that holds a number.
+fn number(out: &mut Vec<u8>, field: u64, value: u64) {
+    varint(out, field << 3);
+    varint(out, value);
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn message(build: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    build(&mut out);
+    out
+}
+
+/// `y = x · w` with a square `w` of `width`: `4 * width²` bytes of weights. Numbers are those of `onnx.proto`.
+fn large(width: u64) -> Vec<u8> {
+    let mut weights = BytesMut::new();
+    (0..width * width).for_each(|index| weights.put_f32_le(index as f32));
+    let tensor = message(|out| {
+        number(out, 1, width);
+        number(out, 1, width);
+        number(out, 2, 1);
+        field(out, 8, b"w");
+        field(out, 9, &weights);
+    });
+    let node = message(|out| {
+        [b"x", b"w"].iter().for_each(|name| field(out, 1, *name));
+        field(out, 2, b"y");
+        field(out, 4, b"MatMul");
+    });
+    let value = |name: &[u8]| {
+        let rows = message(|out| field(out, 2, b"n"));
+        let columns = message(|out| number(out, 1, width));
+        let shape = message(|out| [rows, columns].iter().for_each(|dimension| field(out, 1, dimension)));
+        let tensor = message(|out| {
+            number(out, 1, 1);
+            field(out, 2, &shape);
+        });
+        let kind = message(|out| field(out, 1, &tensor));
+        message(|out| {
+            field(out, 1, name);
+            field(out, 2, &kind);
+        })
+    };
+    let graph = message(|out| {
+        field(out, 1, &node);
+        field(out, 2, b"large");
+        field(out, 5, &tensor);
+        field(out, 11, &value(b"x"));
+        field(out, 12, &value(b"y"));
+    });
+    message(|out| {
+        number(out, 1, 8);
+        field(out, 7, &graph);
+        field(out, 8, &message(|out| number(out, 2, 17)));
+    })
+}
+
+fn resident() -> u64 {
+    let statm = fs_err::read_to_string("/proc/self/statm").expect("linux");
+    let pages: u64 = statm.split_whitespace().nth(1).expect("a number").parse().expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn measured_and_given_back() {
+    let Some(engine) = engine() else { return };
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut request = request("add");
+    request.artifact = directory.path().join("large.onnx");
+    Arc::make_mut(&mut request.revision).uri = "file:///large.onnx".to_owned();
+    fs_err::write(&request.artifact, large(4096)).expect("a file");
+    let weights = 4 * 4096 * 4096;
+
+    let loaded = engine.load(&request).expect("it loads");
+    assert_eq!(loaded.model.signature().inputs[0].datatype, Datatype::Fp32);
+    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(()));
+    let memory = loaded.memory.0;
+    assert!(loaded.measured && memory > weights * 9 / 10 && memory < weights * 5 / 2, "{}", loaded.memory);
+
+    let before = resident();
+    drop(loaded);
+    let freed = before.saturating_sub(resident());
+    assert!(freed > memory / 2, "{freed} bytes of {memory} came back");
+}
