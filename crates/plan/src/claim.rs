@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
+use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving, WorkerId};
 
 use crate::{Replica, World, world::Entry};
 
@@ -47,6 +47,15 @@ pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSi
     match entry.learned(&revision.id) {
         Some(learned) => (learned.memory, learned.basis),
         None => (world.policy.default_claim, Basis::Default),
+    }
+}
+
+/// What a new replica claims on a worker: what was measured there, if it is there already, left from before.
+pub(crate) fn need_at(world: &World, revision: &Revision, worker: &WorkerId, need: ByteSize) -> ByteSize {
+    let residency = world.workers.get(worker).and_then(|seats| seats.inventory.get(&revision.id));
+    match residency {
+        Some(Residency::Ready(ready)) if ready.measured && revision.memory.is_none() => ready.memory,
+        _ => need,
     }
 }
 

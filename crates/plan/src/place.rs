@@ -9,7 +9,7 @@ mod score;
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use berth_spec::{ByteSize, DeploymentName, RevisionId, event::Severity};
+use berth_spec::{DeploymentName, RevisionId, event::Severity};
 
 pub(crate) use choose::{Choice, Refusal, choose, view};
 pub use filter::Rejection;
@@ -106,19 +106,20 @@ fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Settled {
     let Some(revision) = work.revision(&want.revision) else { return Settled::default() };
     let (need, _) = claim::need(draft.world, work.entry, &revision);
     match choose(draft, work, &revision, need) {
-        Ok(choice) => seat(draft, work, want, need, &choice),
+        Ok(choice) => seat(draft, work, want, &choice),
         Err(refusals) => refuse::refuse(draft, work, want, need, &refusals),
     }
 }
 
 /// Puts a replica where it was chosen to go, after whoever has to leave.
-fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, need: ByteSize, choice: &Choice) -> Settled {
+fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, choice: &Choice) -> Settled {
     let name = work.name().clone();
     let worker = &choice.worker;
     for victim in &choice.victims {
         evict::evict(draft, victim, worker, Some(&name));
     }
-    let replica = Replica { revision: want.revision.clone(), worker: worker.clone(), claim: need, placed: draft.now };
+    let replica =
+        Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.claim(work.entry, &replica);
     work.replicas.push(replica);
     work.replicas.sort();
@@ -126,7 +127,7 @@ fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, need: ByteSize,
         Severity::Normal,
         "Placed",
         (&name, Some(worker)),
-        format!("{} goes to {worker}, which sets {need} aside", want.revision),
+        format!("{} goes to {worker}, which sets {} aside", want.revision, choice.claim),
     );
     let of = work.replicas.iter().filter(|replica| replica.revision == want.revision).count();
     if of > work.target as usize {

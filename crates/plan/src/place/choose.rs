@@ -5,12 +5,17 @@ use std::cmp::Reverse;
 use berth_spec::{ByteSize, Revision, RevisionId, WorkerId};
 
 use super::{Evicts, Rejection, Score, evict, filter};
-use crate::draft::{Draft, Work};
+use crate::{
+    claim,
+    draft::{Draft, Work},
+};
 
 /// Where a replica goes, and who leaves for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     pub(crate) worker: WorkerId,
+    /// What is set aside for it there.
+    pub(crate) claim: ByteSize,
     pub(crate) score: Score,
     pub(crate) victims: Vec<RevisionId>,
 }
@@ -48,16 +53,16 @@ fn with_room(draft: &mut Draft<'_>, work: &Work<'_>, revision: &Revision, need: 
     draft.by_free();
     let draft = &*draft;
     let roomy = draft.roomy(need);
-    let may = |worker: &&WorkerId| filter::reject(draft, work, &revision.id, worker).is_none();
+    let may = |worker: &&WorkerId| {
+        filter::reject(draft, work, &revision.id, worker).is_none()
+            && draft.free(worker) >= claim::need_at(draft.world, revision, worker, need)
+    };
     let by_room = roomy.filter(may).take(if all_equal { 1 } else { usize::MAX });
     let left = draft.world.strays.range((revision.id.clone(), first_worker())..);
-    let strays = left
-        .take_while(|(id, _)| *id == revision.id)
-        .map(|(_, worker)| worker)
-        .filter(|worker| draft.free(worker) >= need)
-        .filter(may);
+    let strays = left.take_while(|(id, _)| *id == revision.id).map(|(_, worker)| worker).filter(may);
     let choices = by_room.chain(strays).map(|worker| Choice {
         worker: worker.clone(),
+        claim: claim::need_at(draft.world, revision, worker, need),
         score: score(draft, work, revision, worker, Evicts::default()),
         victims: Vec::new(),
     });
@@ -75,6 +80,7 @@ pub(crate) fn view(
     if let Some(rejection) = filter::reject(draft, work, &revision.id, worker) {
         return Err(rejection);
     }
+    let need = claim::need_at(draft.world, revision, worker, need);
     let free = draft.free(worker);
     let total = draft.world.workers.get(worker).map_or(ByteSize::ZERO, crate::world::Seats::memory);
     let victims = match need.saturating_sub(free) {
@@ -88,7 +94,7 @@ pub(crate) fn view(
     };
     let evicts = evict::cost(draft, worker, &victims);
     let score = score(draft, work, revision, worker, evicts);
-    Ok(Choice { worker: worker.clone(), score, victims })
+    Ok(Choice { worker: worker.clone(), claim: need, score, victims })
 }
 
 fn score(draft: &Draft<'_>, work: &Work<'_>, revision: &Revision, worker: &WorkerId, evicts: Evicts) -> Score {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_spec::{
     ByteSize, DeploymentName, Event, Failure, FailureCategory, InventoryChange, Residency, RevisionId, Time, WorkerId,
-    event::Severity,
+    event::Severity, residency::Ready,
 };
 
 use super::{LoadFailed, World, entry::Learned};
@@ -72,10 +72,7 @@ impl World {
             Some(Residency::Fetching { total: Some(total), .. }) => self.learn_artifact(revision, *total),
             Some(Residency::Ready(ready)) => {
                 if ready.measured {
-                    self.learn(revision, Learned { memory: ready.memory, basis: Basis::Measured });
-                }
-                if ready.measured && self.measured.insert(ready.digest, ready.memory) != Some(ready.memory) {
-                    observed.measured.push((ready.digest, ready.memory));
+                    self.learn_measured(revision, ready, observed);
                 }
                 self.forget_failure(worker, revision);
                 if !before.as_ref().is_some_and(Residency::is_ready) {
@@ -102,6 +99,19 @@ impl World {
         let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
         known.is_none_or(|known| known.basis == Basis::Predicted && known.memory < memory)
             && self.learn(revision, Learned { memory, basis: Basis::Predicted })
+    }
+
+    /// The most that was ever measured counts: replicas of one artifact differ a little from worker to worker, and a
+    /// claim that follows the last one would have it evicted and placed again for ever.
+    fn learn_measured(&mut self, revision: &RevisionId, ready: &Ready, observed: &mut Observed) {
+        let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
+        let before = known.filter(|known| known.basis == Basis::Measured).map_or(ByteSize::ZERO, |known| known.memory);
+        self.learn(revision, Learned { memory: ready.memory.max(before), basis: Basis::Measured });
+        let known = self.measured.entry(ready.digest).or_default();
+        if *known < ready.memory {
+            *known = ready.memory;
+            observed.measured.push((ready.digest, ready.memory));
+        }
     }
 
     fn learn(&mut self, revision: &RevisionId, learned: Learned) -> bool {
@@ -141,7 +151,7 @@ impl World {
     }
 }
 
-fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &berth_spec::residency::Ready) -> Event {
+fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &Ready) -> Event {
     let phases = &ready.phases;
     let load_ms = phases.fetch_ms + phases.load_ms + phases.validate_ms;
     Event {
