@@ -31,12 +31,14 @@ mod decoded;
 pub mod describe;
 mod element;
 pub mod grpc;
+mod input;
 mod json;
 mod layout;
 mod number;
 mod parameter;
 mod raw;
 mod request;
+mod seen;
 mod tensor_data;
 
 pub use answer::{Encoded, encode, error_body};

@@ -133,6 +133,7 @@ fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
 }
 
 /// The shortest text that reads back as the same float of its own width.
+#[inline]
 fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
     if value.is_finite() {
         out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
@@ -194,11 +195,10 @@ fn write_data(out: &mut Vec<u8>, output: &Tensor) -> Result<(), InferError> {
 /// Writes the elements of `N` bytes each, with commas between them.
 #[inline]
 fn each<const N: usize>(out: &mut Vec<u8>, data: &[u8], mut write: impl FnMut(&mut Vec<u8>, [u8; N])) {
-    let (elements, _) = data.as_chunks::<N>();
-    for (index, &element) in elements.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
+    let Some((&first, rest)) = data.as_chunks::<N>().0.split_first() else { return };
+    write(out, first);
+    for &element in rest {
+        out.push(b',');
         write(out, element);
     }
 }

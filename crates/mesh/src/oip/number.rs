@@ -39,10 +39,10 @@ pub(super) enum NotWhole {
 }
 
 impl<'a> Scanner<'a> {
-    /// Reads a number, by JSON's grammar: no leading zero or plus, digits on both sides of the point.
+    /// Reads the number that is exactly here (white space was stepped over by a `peek`), by JSON's grammar: no leading zero
+    /// or plus, digits on both sides of the point.
     #[inline]
     pub(super) fn number(&mut self) -> Result<Number<'a>, Syntax> {
-        self.peek();
         let rest = self.rest();
         let negative = rest.first() == Some(&b'-');
         let start = usize::from(negative);
@@ -74,12 +74,25 @@ impl<'a> Scanner<'a> {
 }
 
 /// Reads digits from `at` on and appends them to `value` (wrapping: the caller counts them). Returns where they end.
+///
+/// Eight bytes at a time, as many of them as are digits: numbers differ in length, and a loop over digits would mispredict
+/// its end each time.
 #[inline]
 fn digits(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
     while let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let Some(eight) = eight_digits(*eight) else { break };
-        value = value.wrapping_mul(100_000_000).wrapping_add(eight);
-        at += 8;
+        let word = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
+        // The high bit of each byte that is not 0 to 9; a carry only goes up from such a byte, so the lowest bit is right.
+        let others = (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080;
+        let count = others.trailing_zeros() / 8;
+        if count == 0 {
+            return (value, at);
+        }
+        // What is not a digit is shifted out; the zeros that come in are leading ones.
+        value = value.wrapping_mul(WHOLE_POWERS[count as usize]).wrapping_add(eight_digits(word << (64 - 8 * count)));
+        at += count as usize;
+        if count < 8 {
+            return (value, at);
+        }
     }
     while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit <= 9) {
         value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
@@ -88,19 +101,16 @@ fn digits(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
     (value, at)
 }
 
-/// The value of eight ASCII digits at once, if they are digits (the multiply-and-shift of Lemire's fast_float).
+/// The powers of ten for up to eight digits.
+const WHOLE_POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// The number that eight bytes of 0 to 9 make, first digit lowest (the multiply-and-shift of Lemire's fast_float).
 #[inline]
-fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
-    let word = u64::from_le_bytes(bytes);
-    let above = word.wrapping_add(0x4646_4646_4646_4646);
-    let below = word.wrapping_sub(0x3030_3030_3030_3030);
-    if (above | below) & 0x8080_8080_8080_8080 != 0 {
-        return None;
-    }
-    let pairs = below.wrapping_mul(10).wrapping_add(below >> 8);
+const fn eight_digits(word: u64) -> u64 {
+    let pairs = word.wrapping_mul(10).wrapping_add(word >> 8);
     let low = (pairs & 0x0000_00FF_0000_00FF).wrapping_mul(0x000F_4240_0000_0064);
     let high = ((pairs >> 16) & 0x0000_00FF_0000_00FF).wrapping_mul(0x0000_2710_0000_0001);
-    Some(low.wrapping_add(high) >> 32)
+    low.wrapping_add(high) >> 32
 }
 
 /// The power after an `e`, saturating, and where it ends.
