@@ -1,7 +1,8 @@
 //! Compiles every `.proto` under `proto/` without an installed `protoc`.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, path::PathBuf};
 
+use fs_err as fs;
 use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -7,13 +7,15 @@
 //!                                          └──▶ view: controller's words → berth_wire::api shapes
 //! ```
 //! Reading order: [`serve`], the listener; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
-//! answers. Small parts: `error`, `query`, `selector`, `body`, `watch`, [`top`].
+//! answers. Small parts: `error`, `guard`, `query`,
+//! `selector`, `body`, `watch`, [`top`].
 
 pub mod error;
 pub mod top;
 
 mod body;
 mod grpc;
+mod guard;
 mod query;
 mod rest;
 mod selector;

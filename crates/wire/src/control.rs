@@ -6,6 +6,7 @@ pub mod spec;
 
 /// Generated messages, client and server.
 pub mod v1 {
-    #![allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub)]
+    #![expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
+
     tonic::include_proto!("berth.control.v1");
 }

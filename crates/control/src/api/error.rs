@@ -34,6 +34,8 @@ enum Fault {
     PreconditionFailed,
     MethodNotAllowed,
     UnsupportedMediaType,
+    /// Sent by a page of another site in somebody's browser.
+    Forbidden,
 }
 
 impl ApiError {
@@ -81,6 +83,10 @@ impl ApiError {
         Self::of(Fault::MethodNotAllowed, message)
     }
 
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::of(Fault::Forbidden, message)
+    }
+
     pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::of(Fault::UnsupportedMediaType, message)
     }
@@ -97,7 +103,7 @@ impl ApiError {
         match self.fault {
             Fault::Class(class) => class,
             Fault::PreconditionFailed => Class::Conflict,
-            Fault::InvalidManifest | Fault::UnsupportedMediaType => Class::Invalid,
+            Fault::InvalidManifest | Fault::UnsupportedMediaType | Fault::Forbidden => Class::Invalid,
             Fault::MethodNotAllowed => Class::Unsupported,
         }
     }
@@ -121,6 +127,7 @@ impl Fault {
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Forbidden => StatusCode::FORBIDDEN,
         }
     }
 
@@ -139,6 +146,7 @@ impl Fault {
             Self::PreconditionFailed => "PreconditionFailed",
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::UnsupportedMediaType => "UnsupportedMediaType",
+            Self::Forbidden => "Forbidden",
         }
     }
 }

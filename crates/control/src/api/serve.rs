@@ -9,7 +9,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, middleware};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Seams, grpc, rest, service::Service};
+use super::{Seams, grpc, guard::Guard, rest, service::Service};
 use crate::Handle;
 
 /// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
@@ -60,7 +60,11 @@ const BREATH: Duration = Duration::from_millis(50);
 pub async fn serve(listener: TcpListener, handle: Handle, seams: Seams, shutdown: CancellationToken) -> io::Result<()> {
     let address = listener.local_addr()?;
     let service = Arc::new(Service::new(handle, seams, shutdown.child_token()));
-    let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
+    let guard = Guard::of(address);
+    // Around both faces, so that nothing is done for a page of another site.
+    let router = grpc::router(Arc::clone(&service))
+        .merge(rest::router(service))
+        .layer(middleware::from_fn(move |request, next| guard.check(request, next)));
     tracing::info!(event = "control_api_started", %address);
     let (server, graceful) = (server(), GracefulShutdown::new());
     let places = Arc::new(Semaphore::new(CONNECTIONS));

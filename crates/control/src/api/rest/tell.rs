@@ -22,8 +22,11 @@ use crate::{
     events::EventFilter,
 };
 
-/// The most models or events that are asked for by number.
-const MOST: usize = 10_000;
+/// The most events in one answer: more than are kept.
+const MOST_EVENTS: usize = 10_000;
+
+/// The most models in one answer of `top`; the phase of each is asked for.
+const MOST_MODELS: usize = 1_000;
 
 /// Deployments, by name, a page at a time; or, with `watch=true`, as they change.
 #[utoipa::path(
@@ -178,7 +181,7 @@ pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) ->
     let filter = EventFilter {
         deployment: query.text("deployment").map(name).transpose()?,
         after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
-        limit: query.number("limit", MOST)?.unwrap_or(0),
+        limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };
     if query.flag("watch")? {
         return Ok(lines(service.watch_events(filter)));
@@ -194,7 +197,7 @@ pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) ->
 )]
 pub(super) async fn top(State(service): State<Arc<Service>>, asked: Asked) -> Answer<TopView> {
     let query = asked.read(&["limit"])?;
-    service.top(query.number("limit", MOST)?.unwrap_or(100)).await.map(Json)
+    service.top(query.number("limit", MOST_MODELS)?.unwrap_or(100)).await.map(Json)
 }
 
 fn page(query: &Query) -> Result<Page, ApiError> {

@@ -105,7 +105,9 @@ async fn reflection_lists_the_service() {
         server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
     };
     let world = World::start().await;
-    let mut client = ServerReflectionClient::connect(world.base.clone()).await.expect("it is serving");
+    let endpoint = tonic::transport::Endpoint::new(world.base.clone()).expect("a URI");
+    let channel = endpoint.connect().await.expect("it is serving");
+    let mut client = ServerReflectionClient::new(channel.clone());
     let request = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
@@ -116,10 +118,7 @@ async fn reflection_lists_the_service() {
     let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("not a list: {answer:?}") };
     assert!(list.service.iter().any(|service| service.name == "berth.control.v1.Control"), "{list:?}");
 
-    let unknown = tonic::client::Grpc::new(
-        tonic::transport::Endpoint::new(world.base.clone()).expect("a URI").connect().await.expect("it is serving"),
-    );
-    let mut unknown = unknown;
+    let mut unknown = tonic::client::Grpc::new(channel);
     unknown.ready().await.expect("it is serving");
     let path = "/berth.control.v9.Nothing/Do".parse().expect("a path");
     let codec: tonic_prost::ProstCodec<GetRequest, Deployment> = Default::default();
