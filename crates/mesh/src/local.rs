@@ -7,8 +7,9 @@
 //! ```
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
     time::Instant,
@@ -82,7 +83,11 @@ pub struct Statistics {
 /// Every replica that this process can call now.
 #[derive(Default)]
 pub struct LocalReplicas {
-    by_revision: HashMap<RevisionId, Arc<Replica>>,
+    /// Read by every request, without a lock. Weak: a concurrent map frees what was removed from it some time later,
+    /// which would keep models in memory long after they were unloaded.
+    by_revision: HashMap<RevisionId, Weak<Replica>>,
+    /// Keeps them alive. Touched by loads and unloads only.
+    owned: Mutex<BTreeMap<RevisionId, Arc<Replica>>>,
     inserted: Notify,
 }
 
@@ -91,7 +96,12 @@ impl LocalReplicas {
     pub fn insert(&self, revision: RevisionId, model: Arc<dyn Model>) -> Arc<Replica> {
         let replica =
             Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
-        self.by_revision.pin().insert(revision, Arc::clone(&replica));
+        let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let replaced = owned.insert(revision.clone(), Arc::clone(&replica));
+        self.by_revision.pin().insert(revision, Arc::downgrade(&replica));
+        // Freeing a model takes a while: not under the lock.
+        drop(owned);
+        drop(replaced);
         self.inserted.notify_one();
         replica
     }
@@ -99,7 +109,7 @@ impl LocalReplicas {
     /// A replica, if it is here.
     #[must_use]
     pub fn get(&self, revision: &RevisionId) -> Option<Arc<Replica>> {
-        self.by_revision.pin().get(revision).cloned()
+        self.by_revision.pin().get(revision)?.upgrade()
     }
 
     /// Waits for the next [`insert`](Self::insert); one that came since the last wait counts. For one waiter, the
@@ -108,9 +118,14 @@ impl LocalReplicas {
         self.inserted.notified().await;
     }
 
-    /// Forgets a replica; leases that are out stay good.
+    /// Forgets a replica; leases that are out stay good. The model is freed with the last `Arc` of the replica.
     pub fn remove(&self, revision: &RevisionId) {
+        let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
         self.by_revision.pin().remove(revision);
+        let removed = owned.remove(revision);
+        // Freeing a model takes a while: not under the lock.
+        drop(owned);
+        drop(removed);
     }
 }
 

@@ -11,10 +11,13 @@
 //! ```
 //! A partial file of an earlier attempt is gone on with, if the object is still the same.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use berth_spec::FailureCategory;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, path::Path as Key};
 
 use super::{
@@ -113,17 +116,23 @@ impl Download<'_> {
         self.fill(partial, first, room).await
     }
 
-    /// Fetches what is missing. `first` is the answer that carries range 0.
+    /// Fetches what is missing. `first` is the answer that carries range 0. After a failure no range is begun any
+    /// more, but those under way are brought to their end: each that is complete need not be fetched again.
     async fn fill(&self, partial: Partial, first: Option<GetResult>, room: Reservation) -> Result<Outcome, Stop> {
         self.progress.begin(partial.done(), Some(partial.size()));
         let mut first = first;
         let missing: Vec<_> = partial.missing().iter().map(|&index| (index, first.take())).collect();
-        let partial = &partial;
-        stream::iter(missing)
-            .map(|(index, answer)| self.range(partial, index, answer))
-            .buffer_unordered(PARALLEL_RANGES)
-            .try_collect::<()>()
-            .await?;
+        let (partial, failed) = (&partial, &AtomicBool::new(false));
+        let ranges = stream::iter(missing).map(|(index, answer)| async move {
+            if failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let result = self.range(partial, index, answer).await;
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            result
+        });
+        let results: Vec<_> = ranges.buffer_unordered(PARALLEL_RANGES).collect().await;
+        results.into_iter().collect::<Result<(), Stop>>()?;
         Ok(Outcome::Complete { etag: partial.etag().map(ToOwned::to_owned), room })
     }
 

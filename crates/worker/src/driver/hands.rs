@@ -262,8 +262,9 @@ impl Hands {
         }
         let news = self.news.clone();
         self.tasks.spawn(async move {
+            // The agent may have the model freed as soon as it hears: nothing of it is held here by then.
             let cut = match callable {
-                Some(callable) => drained(&callable, &id, timeout, &news).await,
+                Some(callable) => drained(callable, &id, timeout, &news).await,
                 None => 0,
             };
             if cut > 0 {
@@ -354,7 +355,7 @@ async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + 
 }
 
 /// Waits for the last request; returns how many are left when the time is up.
-async fn drained(callable: &Callable, id: &RevisionId, timeout: Duration, news: &mpsc::Sender<News>) -> u32 {
+async fn drained(callable: Arc<Callable>, id: &RevisionId, timeout: Duration, news: &mpsc::Sender<News>) -> u32 {
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
         let in_flight = callable.in_flight();

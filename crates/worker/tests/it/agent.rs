@@ -340,7 +340,10 @@ fn a_failing_host_is_left_alone_and_probed_once() {
     let Some(Residency::Failed(failure)) = s.residency("g") else { panic!("g is held off") };
     assert_eq!((failure.attempts, failure.category), (0, FailureCategory::Network), "not an attempt");
     s.sleep();
-    assert_eq!(s.agent.breakers().map(|(host, breaker)| (host, breaker.as_str())).collect::<Vec<_>>(), [("http://host", "open")]);
+    assert_eq!(
+        s.agent.breakers().map(|(host, breaker)| (host, breaker.as_str())).collect::<Vec<_>>(),
+        [("http://host", "open")]
+    );
     let probe = s.sleep();
     assert_eq!(probe.matches("fetch").count(), 1, "{probe}");
     let name = probe.split("fetch ").nth(1).and_then(|rest| rest.split(';').next()).expect("one fetch").to_owned();

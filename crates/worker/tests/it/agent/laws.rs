@@ -9,7 +9,8 @@ use super::*;
 const MEMORY: u64 = 100;
 
 /// (revision, claim, content): `a@1` and `a@2` have the same bytes.
-const MODELS: [(&str, u64, u8); 6] = [("a@1", 40, 1), ("a@2", 40, 1), ("b@1", 30, 2), ("b@2", 50, 3), ("c@1", 70, 4), ("d@1", 5, 5)];
+const MODELS: [(&str, u64, u8); 6] =
+    [("a@1", 40, 1), ("a@2", 40, 1), ("b@1", 30, 2), ("b@2", 50, 3), ("c@1", 70, 4), ("d@1", 5, 5)];
 
 #[derive(Debug, Clone)]
 enum Move {
@@ -196,7 +197,8 @@ impl Model {
                 let all = self.wanted.values().cloned().collect();
                 self.sent += 1;
                 self.asked = false;
-                let change = AssignmentChange { generation: Generation(self.sent), base: None, set: all, unset: vec![] };
+                let change =
+                    AssignmentChange { generation: Generation(self.sent), base: None, set: all, unset: vec![] };
                 self.on(Event::Assigned(change));
             } else if !self.work.is_empty() {
                 self.finish(0, None);

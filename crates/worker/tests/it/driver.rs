@@ -1,0 +1,196 @@
+//! The whole worker with a scripted runtime: what its controller and its gateway see.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_mesh::local::LocalReplicas;
+use berth_spec::{
+    AssignmentChange, ByteSize, Failure, FailureCategory, Generation, InventoryChange, Placed, Residency, Revision,
+    RevisionId, Serving, WorkerId,
+    deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
+};
+use berth_worker::{
+    Config, Stopped, WorkerLink, build_with,
+    runtime::{
+        LoadError, Runtime,
+        fake::{FakeRuntime, Script},
+    },
+};
+use prometheus_client::registry::Registry;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+struct Bench {
+    dir: tempfile::TempDir,
+    runtime: Arc<FakeRuntime>,
+    local: Arc<LocalReplicas>,
+    registry: Registry,
+    assignments: mpsc::Sender<AssignmentChange>,
+    reports: mpsc::Receiver<InventoryChange>,
+    shutdown: CancellationToken,
+    worker: JoinHandle<Stopped>,
+    generation: u64,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (runtime, local) = (Arc::new(FakeRuntime::default()), Arc::new(LocalReplicas::default()));
+        let mut registry = Registry::default();
+        let mut config = Config::new(WorkerId::new("w").expect("a name"), dir.path());
+        config.memory = Some(ByteSize::mib(64));
+        let runtimes = vec![Arc::clone(&runtime) as Arc<dyn Runtime>];
+        let worker = build_with(config, runtimes, Arc::clone(&local), &mut registry).expect("built");
+        let (assignments, receiver) = mpsc::channel(8);
+        let (sender, reports) = mpsc::channel(8);
+        let shutdown = CancellationToken::new();
+        let link = WorkerLink { assignments: receiver, reports: sender };
+        let worker = TaskTracker::new().spawn(worker.run(link, shutdown.clone()));
+        Self { dir, runtime, local, registry, assignments, reports, shutdown, worker, generation: 0 }
+    }
+
+    /// A replica of an artifact in a file.
+    fn placed(&self, name: &str) -> Placed {
+        let id: RevisionId = format!("{name}@000000000001").parse().expect("a revision");
+        let path = self.dir.path().join(format!("{name}.onnx"));
+        fs_err::write(&path, name).expect("written");
+        let serving = Serving {
+            deployment: id.deployment().clone(),
+            warmup: Warmup::Off,
+            concurrency: Concurrency { max: None, queue: 8 },
+            batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+            drain_timeout: Duration::from_secs(5),
+        };
+        let revision = Revision {
+            id,
+            format: ModelFormat::Onnx,
+            uri: url::Url::from_file_path(path).expect("a path").to_string(),
+            digest: None,
+            version: "1".to_owned(),
+            signature: None,
+            runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+            memory: None,
+        };
+        Placed { revision: Arc::new(revision), claim: ByteSize::mib(4), urgent: false, serving: Arc::new(serving) }
+    }
+
+    async fn assign(&mut self, set: Vec<Placed>) {
+        self.generation += 1;
+        let change = AssignmentChange { generation: Generation(self.generation), base: None, set, unset: vec![] };
+        self.assignments.send(change).await.expect("the worker listens");
+    }
+
+    /// Waits for a report that names the replica in this state; `None`: gone.
+    async fn until(&mut self, revision: &RevisionId, is: impl Fn(Option<&Residency>) -> bool) -> Option<Residency> {
+        let wait = async {
+            loop {
+                let report = self.reports.recv().await.expect("the worker lives");
+                let named = report.replicas.iter().find(|(id, _)| id == revision);
+                match named.map(|(_, residency)| residency.clone()) {
+                    Some(residency) if is(residency.as_ref()) => return residency,
+                    None if report.whole && is(None) => return None,
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the report comes")
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("encoded");
+        text
+    }
+}
+
+#[tokio::test]
+async fn loads_serves_drains_and_says_so() {
+    let mut bench = Bench::start();
+    let first = bench.reports.recv().await.expect("the first word");
+    assert!(first.whole && first.seen == Generation(0) && first.replicas.is_empty(), "{first:?}");
+    let placed = bench.placed("a");
+    let id = placed.revision.id.clone();
+    bench.assign(vec![placed]).await;
+    let Some(Residency::Ready(ready)) = bench.until(&id, |r| r.is_some_and(Residency::is_ready)).await else {
+        panic!("it should be ready")
+    };
+    assert_eq!((ready.memory, ready.measured), (ByteSize::mib(1), true));
+    let metrics = bench.metrics();
+    for line in [
+        "worker_models_loaded_count 1",
+        "worker_models_load_duration_seconds_count 1",
+        "worker_models_load_success_rate 100.0",
+        "worker_memory_used_bytes 4194304",
+        "berth_load_phase_seconds_count{phase=\"load\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
+
+    let lease = bench.local.get(&id).and_then(|replica| replica.acquire()).expect("it takes requests");
+    bench.assign(vec![]).await;
+    bench.until(&id, |r| matches!(r, Some(Residency::Draining { in_flight: 1, .. }))).await;
+    assert!(bench.local.get(&id).is_some_and(|replica| replica.acquire().is_none()), "no new ones");
+    assert_eq!(bench.runtime.loaded(), 1, "the last request still has its model");
+    drop(lease);
+    bench.until(&id, |r| r.is_none()).await;
+    assert_eq!(bench.runtime.loaded(), 0, "freed");
+    assert!(bench.local.get(&id).is_none());
+}
+
+#[tokio::test]
+async fn a_failed_load_is_reported_with_its_kind_and_leaves_nothing() {
+    let mut bench = Bench::start();
+    let (load, validate) = (bench.placed("load"), bench.placed("validate"));
+    let error = |category| Some(LoadError::new(category, "scripted"));
+    let script = Script { load: error(FailureCategory::InvalidModel), ..Script::default() };
+    bench.runtime.script(load.revision.uri.clone(), script);
+    let script = Script { validate: error(FailureCategory::Validation), ..Script::default() };
+    bench.runtime.script(validate.revision.uri.clone(), script);
+    for (placed, expected) in [(load, FailureCategory::InvalidModel), (validate, FailureCategory::Validation)] {
+        let id = placed.revision.id.clone();
+        bench.assign(vec![placed]).await;
+        let failed = bench.until(&id, |r| matches!(r, Some(Residency::Failed(_)))).await;
+        let Some(Residency::Failed(failure)) = failed else { panic!("it should have failed") };
+        let Failure { category, attempts, retry_at, .. } = &*failure;
+        assert_eq!((*category, *attempts, *retry_at), (expected, 1, None));
+        assert!(bench.local.get(&id).is_none(), "never callable");
+    }
+    bench.shutdown.cancel();
+    assert_eq!(bench.worker.await.expect("no panic"), Stopped::default());
+    assert_eq!(bench.runtime.loaded(), 0);
+}
+
+#[tokio::test]
+async fn a_format_without_a_runtime_is_a_typed_failure() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = Config::new(WorkerId::new("w").expect("a name"), dir.path());
+    let worker = build_with(config, Vec::new(), Arc::default(), &mut Registry::default()).expect("it starts anyway");
+    assert!(worker.info().formats.is_empty());
+    assert!(worker.info().memory > ByteSize::ZERO && worker.info().cpus > 0.0);
+}
+
+#[tokio::test]
+async fn at_shutdown_everything_is_drained_and_counted() {
+    let mut bench = Bench::start();
+    let placed: Vec<_> = ["a", "b"].iter().map(|name| bench.placed(name)).collect();
+    let ids: Vec<_> = placed.iter().map(|placed| placed.revision.id.clone()).collect();
+    bench.assign(placed).await;
+    for _ in &ids {
+        // Either may come first.
+        bench.until(&ids[0], |_| true).await;
+    }
+    while ids.iter().any(|id| bench.local.get(id).is_none()) {
+        bench.reports.recv().await.expect("more words");
+    }
+    let lease = bench.local.get(&ids[0]).and_then(|replica| replica.acquire()).expect("it takes requests");
+    bench.shutdown.cancel();
+    bench.until(&ids[0], |r| matches!(r, Some(Residency::Draining { .. }))).await;
+    drop(lease);
+    let mut last = None;
+    while let Some(report) = bench.reports.recv().await {
+        last = Some(report);
+    }
+    let last = last.expect("a last word");
+    assert!(last.whole && last.replicas.is_empty(), "{last:?}");
+    assert_eq!(bench.worker.await.expect("no panic"), Stopped { drained: 2, cut: 0, left: 0 });
+    assert_eq!(bench.runtime.loaded(), 0);
+}
