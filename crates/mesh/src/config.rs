@@ -49,7 +49,7 @@ pub struct Limits {
     pub parked: u32,
     /// Bytes of a request body, before and after decompression. Triton's default.
     pub body: usize,
-    /// The longest pause between two pieces of a REST request body.
+    /// The longest pause between two pieces of a request body (streams may rest).
     /// Halved: clients on bad links are cut. Doubled: a silent client holds its place longer.
     pub body_idle: Duration,
     /// The longest that a connection may take to send a request's headers, or rest between two requests.

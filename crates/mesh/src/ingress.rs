@@ -6,12 +6,13 @@
 mod body;
 mod fault;
 mod grpc;
+mod paced;
 mod path;
 mod reply;
 mod rest;
 mod stream;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_spec::Class;
 use berth_wire::oip::grpc_inference_service_server::GrpcInferenceServiceServer;
@@ -22,7 +23,7 @@ use tower_service::Service as _;
 use tracing::Instrument as _;
 
 pub(crate) use self::reply::{ReplyBody, infallible};
-use self::{fault::Fault, grpc::GrpcFace, rest::Rest};
+use self::{fault::Fault, grpc::GrpcFace, paced::Paced, rest::Rest};
 use crate::{config::SpanHook, stack::Stack};
 
 /// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
@@ -36,6 +37,9 @@ pub(crate) const EXTENSIONS: &[&str] = &[
     "statistics",
 ];
 
+/// The method whose requests may rest as long as their client likes.
+const STREAMING: &str = "/ModelStreamInfer";
+
 /// The server's name in its metadata.
 pub(crate) const SERVER: &str = "berth";
 
@@ -44,6 +48,8 @@ pub(crate) struct Ingress {
     rest: Rest,
     grpc: GrpcInferenceServiceServer<GrpcFace>,
     spans: Option<SpanHook>,
+    /// The longest pause inside the body of a call that is no stream.
+    body_idle: Duration,
 }
 
 impl Ingress {
@@ -55,7 +61,8 @@ impl Ingress {
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
-        Arc::new(Self { rest: Rest::new(stack, version), grpc, spans })
+        let body_idle = stack.limits.body_idle;
+        Arc::new(Self { rest: Rest::new(stack, version), grpc, spans, body_idle })
     }
 
     /// Answers one request; never fails.
@@ -88,7 +95,9 @@ impl Ingress {
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
         if grpc {
-            let Ok(response) = self.grpc.clone().call(request).await;
+            let streams = request.uri().path().ends_with(STREAMING);
+            let pause = (!streams).then_some(self.body_idle);
+            let Ok(response) = self.grpc.clone().call(request.map(|body| Paced::new(body, pause))).await;
             response.map(ReplyBody::Grpc)
         } else {
             self.rest.answer(request).await

@@ -138,3 +138,26 @@ async fn a_stream_answers_in_order_and_survives_errors() {
     assert_eq!(answers.len(), 4);
     assert_eq!(answers[3].as_ref().expect_err("a status").code(), Code::NotFound);
 }
+
+/// A call whose body never comes is ended; a stream that rests is not.
+#[tokio::test]
+async fn calls_may_not_pause_and_streams_may() {
+    let mut house = House::with(|limits| limits.body_idle = Duration::from_millis(50));
+    house.serve("iris", "1", Echo::open()).await;
+    let mut client = client(&house).await;
+    let (requests, rest) = tokio::sync::mpsc::channel(4);
+    let stream = client.model_stream_infer(tokio_stream::wrappers::ReceiverStream::new(rest));
+    let mut connector = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
+    let http2 = connector.http2_only(true).build_http::<http_body_util::StreamBody<_>>();
+    let silent = tokio_stream::pending::<Result<http_body::Frame<bytes::Bytes>, std::convert::Infallible>>();
+    let request = http::Request::post(house.uri("/inference.GRPCInferenceService/ModelInfer"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(http_body_util::StreamBody::new(silent))
+        .expect("a request");
+    let answer = http2.request(request).await.expect("an answer");
+    assert_eq!(answer.headers().get("grpc-status").expect("a status"), "4");
+    requests.send(infer("iris", "1")).await.expect("the stream is open");
+    let mut answers = stream.await.expect("a stream").into_inner();
+    assert!(answers.next().await.expect("an answer").is_ok());
+}

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_spec::{
-    Route, RouteChange,
+    GatewayEvent, Route, RouteChange,
     deployment::Concurrency,
     routes::{OnMiss, Readiness},
 };
@@ -134,4 +134,26 @@ async fn metadata_of_a_cold_model_is_a_miss() {
     house.miss("iris").await;
     house.serve("iris", "1", Echo::open()).await;
     assert_eq!(waiting.await.expect("it ran").json()["platform"], "echo_echo");
+}
+
+#[tokio::test]
+async fn use_is_told_in_coalesced_words() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos();
+    for _ in 0..20 {
+        assert_eq!(house.infer("iris", &[]).await.status, 200);
+    }
+    let (mut requests, mut words) = (0, 0);
+    while requests < 20 {
+        if let Some(GatewayEvent::Demand(demands)) = house.events.recv().await {
+            for demand in demands {
+                requests += demand.requests;
+                words += 1;
+                assert!(demand.waiting == 0 && u128::from(demand.last_used.0) >= before, "{demand:?}");
+            }
+        }
+    }
+    assert_eq!(requests, 20);
+    assert!(words <= 5, "{words} words for 20 requests in a moment");
 }
