@@ -53,7 +53,9 @@ enum Answer {
 
 fn commit_group(file: &File, group: &mut Vec<Command>, current: &watch::Sender<Rev>) {
     let mut replies = Vec::with_capacity(group.len());
-    match write_group(file, group, &mut replies, *current.borrow()) {
+    // Copied out first: held through the `match`, the borrow would keep `send_replace` waiting for ever.
+    let rev = *current.borrow();
+    match write_group(file, group, &mut replies, rev) {
         Ok(rev) => {
             current.send_replace(rev);
             for answer in replies {
