@@ -22,7 +22,7 @@ pub(crate) struct Manifests {
     pub(crate) text: String,
     pub(crate) context: ParseContext,
     /// Held until the request is answered: see [`BODIES`].
-    _permit: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// How long a body may take to arrive. Halved, large folders over slow links fail; doubled, a stalled sender holds one
@@ -64,7 +64,7 @@ impl FromRequest<Arc<Service>> for Manifests {
             let at = error.utf8_error().valid_up_to();
             ApiError::invalid("body", format!("the body is not UTF-8: byte {at} is wrong"), "send UTF-8 text")
         })?;
-        Ok(Self { text, context, _permit: permit })
+        Ok(Self { text, context, permit })
     }
 }
 

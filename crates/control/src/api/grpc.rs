@@ -51,10 +51,14 @@ fn methods_of(service: &str) -> String {
 struct Control(Arc<Service>);
 
 /// Documents of a request: as text, or typed.
-fn declared(manifests: &str, deployments: &[v1::Deployment], context: &ParseContext) -> Result<Declared, ApiError> {
+async fn declared(
+    manifests: String,
+    deployments: &[v1::Deployment],
+    context: ParseContext,
+) -> Result<Declared, ApiError> {
     match (manifests.is_empty(), deployments) {
-        (false, []) => Declared::parse(manifests, context),
-        (true, deployments) => Declared::of(&deployments.iter().map(manifest).collect::<Vec<_>>(), context),
+        (false, []) => Declared::parse(manifests, context).await,
+        (true, deployments) => Declared::of(deployments.iter().map(manifest).collect(), context).await,
         (false, _) => {
             let message = "the request has both manifests and deployments";
             Err(ApiError::invalid("deployments", message, "send one of them"))
@@ -100,7 +104,7 @@ impl control_server::Control for Control {
         let _permit = permit(&self.0)?;
         let request = request.into_inner();
         let context = context_of("", &request.base_uri)?;
-        let documents = declared(&request.manifests, &request.deployments, &context)?;
+        let documents = declared(request.manifests, &request.deployments, context).await?;
         let applied = self.0.apply(documents, write(request.dry_run, request.force)).await?;
         Ok(Response::new(applied.into()))
     }
@@ -144,7 +148,7 @@ impl control_server::Control for Control {
         let _permit = permit(&self.0)?;
         let request = request.into_inner();
         let context = context_of("", &request.base_uri)?;
-        let documents = declared(&request.manifests, &request.deployments, &context)?;
+        let documents = declared(request.manifests, &request.deployments, context).await?;
         Ok(Response::new(self.0.plan(documents).await?.into()))
     }
 

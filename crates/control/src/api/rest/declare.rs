@@ -37,9 +37,13 @@ use crate::api::{
         (status = 503, description = "Not now", body = ErrorBody),
     )
 )]
-pub(super) async fn apply(State(service): State<Arc<Service>>, asked: Asked, manifests: Manifests) -> Answer<Applied> {
+pub(super) async fn apply(
+    State(service): State<Arc<Service>>,
+    asked: Asked,
+    Manifests { text, context, permit: _permit }: Manifests,
+) -> Answer<Applied> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;
-    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    let documents = Declared::parse(text, context).await?;
     service.apply(documents, write).await.map(Json)
 }
 
@@ -54,9 +58,13 @@ pub(super) async fn apply(State(service): State<Arc<Service>>, asked: Asked, man
         (status = 422, description = "A manifest is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn plan(State(service): State<Arc<Service>>, asked: Asked, manifests: Manifests) -> Answer<PlanView> {
+pub(super) async fn plan(
+    State(service): State<Arc<Service>>,
+    asked: Asked,
+    Manifests { text, context, permit: _permit }: Manifests,
+) -> Answer<PlanView> {
     asked.nothing()?;
-    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    let documents = Declared::parse(text, context).await?;
     service.plan(documents).await.map(Json)
 }
 
@@ -73,10 +81,10 @@ pub(super) async fn plan(State(service): State<Arc<Service>>, asked: Asked, mani
 pub(super) async fn validate(
     State(service): State<Arc<Service>>,
     asked: Asked,
-    manifests: Manifests,
+    Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Validated> {
     asked.nothing()?;
-    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    let documents = Declared::parse(text, context).await?;
     Ok(Json(service.validated(&documents)))
 }
 
@@ -105,10 +113,10 @@ pub(super) async fn put(
     Path(of): Path<String>,
     asked: Asked,
     headers: HeaderMap,
-    manifests: Manifests,
+    Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;
-    let documents = Declared::parse(&manifests.text, &manifests.context)?;
+    let documents = Declared::parse(text, context).await?;
     let result = service.put(&name(&of)?, documents, write, expect(&headers)?).await?;
     let status = if result.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(result)).into_response())

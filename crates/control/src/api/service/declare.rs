@@ -3,7 +3,7 @@
 
 use berth_spec::{
     Class, DeploymentName, Origin,
-    manifest::{self, ManifestDeployment, ParseContext},
+    manifest::{self, ManifestDeployment, ManifestError, ParseContext},
 };
 use berth_wire::api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated};
 use futures::future::BoxFuture;
@@ -61,22 +61,39 @@ impl Expect {
 
 impl Declared {
     /// Reads a text of many documents.
-    pub(crate) fn parse(text: &str, context: &ParseContext) -> Result<Self, ApiError> {
-        let documents = manifest::parse(text, context).map_err(ApiError::manifests)?;
-        Self::some(documents)
+    pub(crate) async fn parse(text: String, context: ParseContext) -> Result<Self, ApiError> {
+        Self::read(move || manifest::parse(&text, &context)).await
     }
 
     /// Reads documents that are JSON already.
-    pub(crate) fn of(documents: &[serde_json::Value], context: &ParseContext) -> Result<Self, ApiError> {
-        let (mut read, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
-        for (index, document) in documents.iter().enumerate() {
-            let file = format!("deployments[{index}]");
-            match manifest::from_value(document, &ParseContext { file, ..context.clone() }) {
-                Ok(document) => read.push(document),
-                Err(found) => errors.extend(found),
+    pub(crate) async fn of(documents: Vec<serde_json::Value>, context: ParseContext) -> Result<Self, ApiError> {
+        let read_all = move || {
+            let (mut read, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
+            for (index, document) in documents.iter().enumerate() {
+                let file = format!("deployments[{index}]");
+                match manifest::from_value(document, &ParseContext { file, ..context.clone() }) {
+                    Ok(document) => read.push(document),
+                    Err(found) => errors.extend(found),
+                }
+            }
+            if errors.is_empty() { Ok(read) } else { Err(errors) }
+        };
+        Self::read(read_all).await
+    }
+
+    /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would
+    /// plan nothing.
+    async fn read(
+        read: impl FnOnce() -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> + Send + 'static,
+    ) -> Result<Self, ApiError> {
+        match tokio::task::spawn_blocking(read).await {
+            Ok(Ok(documents)) => Self::some(documents),
+            Ok(Err(errors)) => Err(ApiError::manifests(errors)),
+            Err(error) => {
+                tracing::error!(%error, "reading manifests failed");
+                Err(ApiError::new(Class::Internal, "reading the manifests failed: the log says why"))
             }
         }
-        if errors.is_empty() { Self::some(read) } else { Err(ApiError::manifests(errors)) }
     }
 
     fn some(documents: Vec<ManifestDeployment>) -> Result<Self, ApiError> {
