@@ -63,7 +63,7 @@ fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     let serves = work.rollout.as_ref()?.live().next()?;
     let ready_since = work.replicas.iter().filter(|replica| replica.revision == *serves).filter_map(|replica| {
         match draft.world.workers.get(&replica.worker)?.inventory.get(serves)? {
-            Residency::Ready(ready) => Some(ready.since),
+            Residency::Ready(ready) => Some(ready.since.max(replica.placed)),
             _ => None,
         }
     });

@@ -31,6 +31,7 @@ impl World {
             seats.reported = true;
         }
         // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
+        seats.sent = seats.sent.max(change.seen);
         self.generation = self.generation.max(change.seen);
         for (revision, residency) in &change.replicas {
             gone.remove(revision);

@@ -1,0 +1,143 @@
+//! Random stories with everything going wrong that can, from a seed.
+
+use std::time::Duration;
+
+use berth_plan::fixture;
+use berth_spec::{ByteSize, Deployment, FailureCategory, Replicas, WorkerInfo, deployment::WhenFull};
+
+use crate::{
+    cluster::{Cluster, Faults},
+    node::Model,
+};
+
+/// How many deployments, workers and artifacts there are: few enough to get into each other's way.
+const DEPLOYMENTS: u64 = 12;
+const WORKERS: u64 = 3;
+const VERSIONS: u64 = 4;
+
+/// How many steps lie between two things that people or fate do. Halved: more of them overlap.
+const STEPS_BETWEEN: u64 = 8;
+
+/// How long everything has to settle once nothing goes wrong any more: longer than the longest back-off, rollout
+/// deadline and memory of a failure together.
+const SETTLE: Duration = Duration::from_secs(3 * 3600);
+
+/// Runs so many steps. `Err`: what was wrong, with the last things that happened.
+pub fn run(seed: u64, steps: u64) -> Result<Cluster, String> {
+    let mut cluster = Cluster::new(seed);
+    cluster.faults = Faults { jitter_ms: 40, refuse_one_in: 20 };
+    artifacts(&mut cluster);
+    for nth in 0..WORKERS {
+        cluster.start(worker(nth, 1));
+    }
+    for step in 0..steps {
+        if step % STEPS_BETWEEN == 0 {
+            befall(&mut cluster);
+        }
+        match cluster.step() {
+            Some(broken) if !broken.is_empty() => return Err(story(&cluster, step, &format!("{broken:#?}"))),
+            Some(_) => {}
+            None => befall(&mut cluster),
+        }
+        cluster.log.drain(..cluster.log.len().saturating_sub(200));
+    }
+    calm(&mut cluster);
+    let broken = cluster.run_for(SETTLE);
+    let wrong = cluster.unsettled();
+    if broken.is_empty() && wrong.is_empty() {
+        Ok(cluster)
+    } else {
+        Err(story(&cluster, steps, &format!("{broken:#?} {wrong:#?}")))
+    }
+}
+
+fn story(cluster: &Cluster, step: u64, what: &str) -> String {
+    let last = cluster.log.iter().rev().take(60).rev().cloned().collect::<Vec<_>>().join("\n");
+    format!("{last}\nstep {step}: {what}")
+}
+
+fn artifacts(cluster: &mut Cluster) {
+    for deployment in 0..DEPLOYMENTS {
+        for version in 0..VERSIONS {
+            let fails = [FailureCategory::Network, FailureCategory::InvalidModel, FailureCategory::Memory];
+            let fails = cluster.chance.once_in(6).then(|| fails[cluster.chance.below(3) as usize]);
+            let model = Model {
+                memory: ByteSize::mib(64 + cluster.chance.below(1_200)),
+                fetch: Duration::from_millis(cluster.chance.below(3_000)),
+                load: Duration::from_millis(cluster.chance.below(8_000)),
+                fails,
+            };
+            cluster.models.insert(uri(deployment, version), model);
+        }
+    }
+}
+
+fn uri(deployment: u64, version: u64) -> String {
+    format!("file:///m{deployment}/{version}")
+}
+
+fn worker(nth: u64, incarnation: u64) -> WorkerInfo {
+    WorkerInfo { incarnation, ..fixture::worker(&format!("w{nth}"), ByteSize::gib(2 + nth)) }
+}
+
+/// Something happens.
+fn befall(cluster: &mut Cluster) {
+    let which = cluster.chance.below(DEPLOYMENTS);
+    let name = fixture::name(&format!("m{which}"));
+    let nth = cluster.chance.below(WORKERS);
+    let id = fixture::worker_id(&format!("w{nth}"));
+    match cluster.chance.below(100) {
+        0..15 => declare(cluster, which),
+        15..18 => {
+            if let Some(known) = cluster.state.deployment(&name).cloned() {
+                cluster.declare(Deployment { deleting: true, ..known.as_ref().clone() });
+            }
+        }
+        18..80 => {
+            let requests = 1 + cluster.chance.below(3);
+            cluster.infer(&name, u32::try_from(requests).unwrap_or(1));
+        }
+        80..88 => cluster.give_up(&name),
+        88..91 => cluster.page_out(&name),
+        91..93 => cluster.crash(&id),
+        93..96 => {
+            let incarnation = cluster.posted_so_far();
+            cluster.start(worker(nth, incarnation));
+        }
+        96..98 => cluster.reconnect(&id),
+        98 => cluster.restart_controller(),
+        _ => {
+            let pause = cluster.chance.below(120);
+            cluster.now = cluster.next().unwrap_or(cluster.now).max(cluster.now) + Duration::from_secs(pause);
+        }
+    }
+}
+
+fn declare(cluster: &mut Cluster, which: u64) {
+    let name = fixture::name(&format!("m{which}"));
+    let known = cluster.state.deployment(&name);
+    let generation = known.map_or(berth_spec::Generation(0), |known| known.generation).next();
+    let mut deployment = Deployment { generation, ..fixture::deployment(name.as_str()) };
+    let min = u32::try_from(cluster.chance.below(3)).unwrap_or(0).saturating_sub(1);
+    let spec = &mut deployment.spec;
+    spec.replicas = Replicas { min, max: min.max(u32::from(!cluster.chance.once_in(20))) };
+    spec.priority = u8::try_from(1 + cluster.chance.below(3) * 40).unwrap_or(1);
+    spec.idle_after = cluster.chance.once_in(2).then(|| Duration::from_secs(60 + cluster.chance.below(600)));
+    spec.rollout.when_full = if cluster.chance.once_in(2) { WhenFull::Recreate } else { WhenFull::Wait };
+    spec.model.uri = uri(which, cluster.chance.below(VERSIONS));
+    cluster.declare(deployment);
+}
+
+/// Nothing goes wrong any more: every worker runs, clients go home, everything can be loaded.
+fn calm(cluster: &mut Cluster) {
+    cluster.faults = Faults::default();
+    for model in cluster.models.values_mut() {
+        model.fails = None;
+    }
+    for nth in 0..WORKERS {
+        if !cluster.nodes.contains_key(&fixture::worker_id(&format!("w{nth}"))) {
+            let incarnation = cluster.posted_so_far();
+            cluster.start(worker(nth, incarnation));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Stories and chaos.
+
+mod chaos;
