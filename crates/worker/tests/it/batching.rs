@@ -231,22 +231,28 @@ async fn a_full_queue_sheds_and_recovers() {
     assert!(retry_in >= Duration::from_millis(1));
 }
 
+/// Each part has its own batcher: its one run is its first, which is never the pool's, so that the paused clock only
+/// moves when a gatherer waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_gathering_ends_when_it_is_complete_or_a_deadline_is_near() {
     let limits = Limits { max_rows: 3, max_delay: Duration::from_secs(10), ..LIMITS };
-    let Fixture { engine, batcher, _pool } = fixture(limits);
     let begun = tokio::time::Instant::now();
     let far = Instant::now() + Duration::from_secs(1000);
+
+    let Fixture { engine, batcher, _pool } = fixture(limits);
     let requests = (0..3).map(|n| batcher.infer(work(&[[n, n]]), far));
     assert!(futures::future::join_all(requests).await.iter().all(Result::is_ok));
     assert_eq!((engine.runs(), begun.elapsed()), (vec![3], Duration::ZERO), "it was complete");
 
-    let near = Instant::now() + Duration::from_secs(1);
+    let Fixture { engine, batcher, _pool } = fixture(limits);
+    let near = Instant::now() + Duration::from_secs(5);
     let (patient, hurried) = tokio::join!(batcher.infer(work(&[[1, 1]]), far), batcher.infer(work(&[[2, 2]]), near));
     assert!(patient.is_ok() && hurried.is_ok());
-    assert_eq!((engine.runs(), begun.elapsed()), (vec![3, 2], Duration::ZERO), "one was in a hurry");
+    assert_eq!((engine.runs(), begun.elapsed()), (vec![2], Duration::ZERO), "one was in a hurry");
 
+    let Fixture { engine, batcher, _pool } = fixture(limits);
     batcher.infer(work(&[[1, 1]]), far).await.expect("it runs");
+    assert_eq!(engine.runs(), [1]);
     assert!(begun.elapsed() >= Duration::from_secs(9), "nobody else came");
 }
 

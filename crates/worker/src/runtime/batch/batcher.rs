@@ -97,7 +97,7 @@ impl Batcher {
         }
         // Declared before the channel, so that it is dropped after it: a leader that is cancelled takes its own
         // request out before it passes the lead on.
-        let mut baton = Baton { shared: None, gathers: false };
+        let baton;
         let (reply, answer) = oneshot::channel();
         let entry = Entry { work, deadline, since, reply };
         let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());

@@ -151,7 +151,6 @@ impl Queue {
 
     /// Queues a request, or gives it back where the queue is full. `run` is how long a run takes, as far as is known:
     /// a gatherer is told to hurry when an entry could not be finished otherwise.
-    #[expect(clippy::result_large_err, reason = "the entry goes straight back to its caller")]
     pub fn push(&mut self, entry: Entry, run: Duration) -> Result<Pushed, Entry> {
         if self.waiting.len() + self.running >= self.limits.max_requests {
             self.forget_closed();
