@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../properties/mod.rs"]
+#[path = "../properties/oip.rs"]
 mod properties;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| properties::binary_body(data));

@@ -4,6 +4,8 @@
 //! floating point numbers accurately", 1990): up to 2^53, times or divided by a power of ten up to 10^22, both exact, is one
 //! rounding. What it does not cover goes to the standard library (Eisel–Lemire).
 
+use std::str::FromStr;
+
 use super::json::{Scanner, Syntax};
 
 /// Powers of ten that a double holds exactly.
@@ -164,10 +166,7 @@ impl Number<'_> {
     }
 
     #[cold]
-    fn parse<F: std::str::FromStr>(self) -> F
-    where
-        F: Default,
-    {
+    fn parse<F: FromStr + Default>(self) -> F {
         // JSON's grammar is within that of Rust's floats, so this cannot fail.
         str::from_utf8(self.text).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
     }

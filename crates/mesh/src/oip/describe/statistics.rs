@@ -124,7 +124,7 @@ impl<'a> ModelStats<'a> {
                 cache_hit: inference.cache_hit.to_proto(),
                 cache_miss: inference.cache_miss.to_proto(),
             }),
-            batch_stats: self.batch_stats.iter().map(Batch::to_proto).collect(),
+            batch_stats: self.batch_stats.iter().copied().map(Batch::to_proto).collect(),
             memory_usage: self
                 .memory_usage
                 .iter()
@@ -152,7 +152,7 @@ impl Duration {
 }
 
 impl Batch {
-    fn to_proto(&self) -> oip::InferBatchStatistics {
+    fn to_proto(self) -> oip::InferBatchStatistics {
         oip::InferBatchStatistics {
             batch_size: self.batch_size,
             compute_input: self.compute_input.to_proto(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 #[path = "../../../../../fuzz/mutator.rs"]
 mod mutator;
-#[path = "../../../../../fuzz/properties/mod.rs"]
+#[path = "../../../../../fuzz/properties/oip.rs"]
 mod properties;
 
 /// Changed seeds per target: a second or two in all, in a build without optimizations.

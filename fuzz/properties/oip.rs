@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all: the targets of `cargo fuzz`, and of the short runs in the crates' tests.
-//! A property panics where it does not hold.
+//! What must hold for any bytes at all that come in as the Open Inference Protocol: for `cargo fuzz`, and for the short run in the
+//! tests of `mesh`. A property panics where it does not hold.
 
 #![allow(dead_code, reason = "each target uses one of them")]
 
