@@ -9,7 +9,7 @@
 //! The control plane has a thread of its own, so that no plan, however large, delays a request.
 //!
 //! ```text
-//! Starting ──▶ Serving ──signal──▶ gateway drains ──▶ worker unloads ──▶ control stops ──▶ exit 0
+//! Starting ──▶ Serving ──signal──▶ gateway drains ──▶ control stops ──▶ worker unloads ──▶ exit 0
 //!                 │                    └────────── a second signal: exit at once ─────────┘
 //!                 └── a part ended by itself ──▶ the same way out, exit 1
 //! ```
@@ -99,16 +99,17 @@ fn spawn<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> J
     tokio::spawn(part)
 }
 
-/// The way out: requests first, then what answers them, then what decides.
+/// The way out: requests first, then what decides, then what answered them.
 async fn stop(running: Running, control: ControlPlane) {
     running.gateway_stop.cancel();
     let drained = match running.gateway.await {
         Ok(Ok(drained)) => Some(drained),
         Ok(Err(_)) | Err(_) => None,
     };
+    // Before the worker: one that leaves an awake controller would be taken for lost.
+    control.stop().await;
     running.worker_stop.cancel();
     let stopped = running.worker.await.unwrap_or_default();
-    control.stop().await;
     tracing::info!(
         event = "stopped",
         finished = drained.map(|drained| drained.finished),

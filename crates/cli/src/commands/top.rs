@@ -80,7 +80,7 @@ fn cells(model: &ModelTop) -> [String; 11] {
 
 /// The line above the table.
 fn summary(view: &TopView) -> String {
-    let sum = |pick: fn(&ModelTop) -> f64| view.models.iter().map(pick).sum::<f64>();
+    let sum = |pick: fn(&ModelTop) -> f64| view.models.iter().map(pick).fold(0.0, |sum, rate| sum + rate);
     format!(
         "{} models loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}",
         view.models.iter().filter(|model| model.ready > 0).count(),

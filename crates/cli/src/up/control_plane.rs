@@ -5,13 +5,17 @@
 //!    └── any of them fails ──▶ ended() tells the failure
 //! ```
 
-use std::{io, net::TcpListener, thread};
+use std::{io, net::TcpListener, thread, time::Duration};
 
 use berth_control::{Control, Handle, api, source::directory::Directory};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+
+/// How long the API and the folder have to finish at a stop; the API cuts its own clients earlier. Halved, a large apply
+/// is cut; doubled, a stuck disk holds up the end of the process.
+const DOORS: Duration = Duration::from_secs(10);
 
 /// What it is made of.
 pub(super) struct Parts {
@@ -94,7 +98,11 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
         failure = first_failure(&mut doors), if !stop.is_cancelled() => failure,
     };
     stop.cancel();
-    while doors.join_next().await.is_some() {}
+    let closed = timeout(DOORS, async { while doors.join_next().await.is_some() {} }).await;
+    if closed.is_err() {
+        tracing::warn!(left = doors.len(), "parts of the control plane did not stop in time and were cut");
+        doors.shutdown().await;
+    }
     deciding.cancel();
     while deciding_task.join_next().await.is_some() {}
     failed

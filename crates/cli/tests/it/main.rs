@@ -1,0 +1,4 @@
+//! The binary as scripts use it, and the house rules.
+
+mod commands;
+mod tidy;

@@ -1,0 +1,134 @@
+//! House rules that no lint knows: which crate may use which, how long a file may be, which rooms must not exist.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use fs_err as fs;
+
+/// Lines that are not tests, at most. What is longer lacks a noun.
+const LONGEST: usize = 500;
+
+/// Files above this many lines begin with `//!`.
+const UNEXPLAINED: usize = 40;
+
+/// Names that say nothing about what is in the room.
+const BANNED: [&str; 8] = ["utils", "util", "helpers", "helper", "common", "manager", "types", "misc"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every Rust file of the crates, with its text.
+fn sources() -> Vec<(PathBuf, String)> {
+    fn walk(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(&path).expect("UTF-8");
+                found.push((path, text));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for part in ["crates", "xtask"] {
+        walk(&root().join(part), &mut found);
+    }
+    found.sort();
+    found
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// Lines before the unit tests at the end of a file.
+fn code_lines(text: &str) -> usize {
+    let tests = text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    text[..tests].lines().count()
+}
+
+fn is_test(path: &Path) -> bool {
+    let path = shown(path);
+    path.contains("/tests/") || path.ends_with("/tests.rs") || path.contains("/benches/") || path.contains("/examples/")
+}
+
+#[test]
+fn files_are_short() {
+    let long: Vec<String> = sources()
+        .iter()
+        .filter(|(path, text)| !is_test(path) && code_lines(text) > LONGEST)
+        .map(|(path, text)| format!("{}: {} lines", shown(path), code_lines(text)))
+        .collect();
+    assert!(long.is_empty(), "find the missing noun in {long:#?}");
+}
+
+#[test]
+fn files_say_what_they_are() {
+    let silent: Vec<String> = sources()
+        .iter()
+        .filter(|(path, text)| !is_test(path) && text.lines().count() > UNEXPLAINED && !text.starts_with("//!"))
+        .map(|(path, _)| shown(path))
+        .collect();
+    assert!(silent.is_empty(), "begin these with //!: {silent:#?}");
+}
+
+#[test]
+fn rooms_have_names_that_say_something() {
+    let vague: Vec<String> = sources()
+        .iter()
+        .filter(|(path, _)| {
+            let path = path.with_extension("");
+            path.iter().any(|part| BANNED.iter().any(|banned| part == *banned))
+        })
+        .map(|(path, _)| shown(path))
+        .collect();
+    assert!(vague.is_empty(), "name the thing: {vague:#?}");
+}
+
+/// The table of docs/architecture.md: crate → crates that it may use; `None`: any.
+fn allowed() -> BTreeMap<String, Option<BTreeSet<String>>> {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the map");
+    let mut table = BTreeMap::new();
+    let rows = text.lines().skip_while(|line| !line.starts_with("| crate |")).skip(2);
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        // A cell of code may hold a bar (`a | b`): the first and the last cell are what counts.
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (Some(name), Some(uses)) = (cells.first(), cells.last()) else { continue };
+        let uses = match *uses {
+            "all" => None,
+            "–" => Some(BTreeSet::new()),
+            list => Some(list.split(',').map(|name| name.trim().to_owned()).collect()),
+        };
+        table.insert(name.trim_matches('`').to_owned(), uses);
+    }
+    table
+}
+
+#[test]
+fn crates_use_only_what_the_map_allows() {
+    let allowed = allowed();
+    assert!(allowed.len() >= 9, "the table in docs/architecture.md is not where it was: {allowed:?}");
+    for entry in fs::read_dir(root().join("crates")).expect("the crates").map(|entry| entry.expect("an entry")) {
+        let manifest = entry.path().join("Cargo.toml");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(text) = fs::read_to_string(&manifest) else { continue };
+        let uses = allowed.get(&name).unwrap_or_else(|| panic!("{name} is not in the table of docs/architecture.md"));
+        // Tests may use more than the crate does.
+        let own = text.split("[dev-dependencies]").next().unwrap_or_default();
+        for line in own.lines().filter_map(|line| line.strip_prefix("berth-")) {
+            let used = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let fine = uses.as_ref().is_none_or(|uses| uses.contains(used));
+            assert!(fine, "{name} uses {used}, which docs/architecture.md does not allow");
+        }
+        if matches!(name.as_str(), "spec" | "plan") {
+            for banned in ["tokio", "tracing", "rand"] {
+                let has = own.lines().any(|line| line.split(['.', ' ', '=']).next() == Some(banned));
+                assert!(!has, "{name} depends on {banned}: nouns and decisions wait for nothing");
+            }
+        }
+    }
+}
