@@ -52,17 +52,20 @@ impl Ledger {
 
     /// Notes a request.
     pub(crate) fn touch(&self, entry: &Arc<Entry>, now: Instant) {
-        let usage = &entry.hot().usage;
-        let since = u64::try_from((now - self.started.0).as_nanos()).unwrap_or(u64::MAX);
-        usage.last_used.store(self.started.1.saturating_add(since), Relaxed);
-        usage.requests.fetch_add(1, Relaxed);
-        self.list(entry);
+        entry.hot().usage.requests.fetch_add(1, Relaxed);
+        self.used(entry, now);
     }
 
-    /// Notes a request that waits: the controller is told at once.
+    /// Notes that a request waits, which was noted before: the controller is told at once.
     pub(crate) fn demand(&self, entry: &Arc<Entry>, now: Instant) {
-        self.touch(entry, now);
+        self.used(entry, now);
         self.urgent.notify_one();
+    }
+
+    fn used(&self, entry: &Arc<Entry>, now: Instant) {
+        let since = u64::try_from((now - self.started.0).as_nanos()).unwrap_or(u64::MAX);
+        entry.hot().usage.last_used.store(self.started.1.saturating_add(since), Relaxed);
+        self.list(entry);
     }
 
     /// Passes a client's wish on: page this deployment out.

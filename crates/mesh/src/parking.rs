@@ -114,7 +114,6 @@ impl Parking {
             Err(no) => {
                 if matches!(no, NoLease::Miss(_)) {
                     entry.hot().stats.miss();
-                    self.ledger.touch(entry, Instant::now());
                 }
                 Err(refusal(entry, version, no))
             }

@@ -93,6 +93,7 @@ impl Stack {
         };
         let admit = || {
             let pass = self.door.enter()?;
+            self.ledger.touch(&entry, started);
             let route = entry.route();
             if let Some(max) = route.concurrency.max.filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max) {
                 return Err(full(&entry, max));
@@ -197,7 +198,6 @@ impl Admitted<'_> {
 
     /// Runs the request on a replica.
     pub(crate) async fn infer(&mut self, mut request: InferRequest) -> Result<InferResponse, InferError> {
-        self.stack.ledger.touch(&self.entry, self.started);
         let id = request.id.take();
         let leased = match self.stack.parking.lease(&self.entry, self.version, self.deadline).await {
             Ok(leased) => leased,
