@@ -24,7 +24,8 @@ fn killed_at_any_moment_it_has_every_acknowledged_write() {
     let mut acknowledged: Vec<String> = Vec::new();
     for (life, writes) in LIVES.into_iter().enumerate() {
         acknowledged.extend(live_and_die(folder.path(), life, writes));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let (rev, lost) = runtime.block_on(async {
             let store = EmbeddedStore::open(folder.path()).expect("it opens after a crash");
             let mut lost = Vec::new();
@@ -78,7 +79,8 @@ fn victim() {
         return;
     };
     let life = life.to_string_lossy().into_owned();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(Path::new(&folder)).expect("it opens"));
         let mut writers = tokio::task::JoinSet::new();

@@ -88,7 +88,12 @@ async fn agrees(store: &dyn Store, steps: &[Step]) {
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime").block_on(future);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future);
 }
 
 proptest! {

@@ -1,0 +1,237 @@
+//! The brain alone, with a clock in the test's hand.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_control::{
+    controller::{CommandKind, Controller, DEBOUNCE, Declared, Effect, Event, GatewayId, RETRY, Restored, SETTLE, To},
+    store::Rev,
+};
+use berth_plan::Policy;
+use berth_spec::{
+    AssignmentChange, Demand, Deployment, GatewayEvent, Generation, Origin, RouteChange, Time, WorkerInfo,
+};
+
+use crate::fixture::{empty_inventory, inventory, manifest, name, ready, worker};
+
+/// A brain, its clock, and what it said so far.
+struct Bench {
+    brain: Controller,
+    now: Time,
+    rev: u64,
+}
+
+fn deployment(text_name: &str, extra: &str, generation: u64) -> Arc<Deployment> {
+    let manifest = manifest(text_name, extra);
+    Arc::new(Deployment {
+        name: manifest.name,
+        generation: Generation(generation),
+        labels: manifest.labels,
+        origin: Origin::Api,
+        created: Time(1),
+        deleting: false,
+        spec: manifest.spec,
+        digest: None,
+    })
+}
+
+impl Bench {
+    fn new(restored: Restored) -> Self {
+        let now = Time(1_000_000_000_000);
+        Self { brain: Controller::new(Policy::default(), restored, now), now, rev: 100 }
+    }
+
+    /// With a worker that holds nothing, settled, with nothing left to plan.
+    fn settled(info: &WorkerInfo) -> Self {
+        let mut bench = Self::new(Restored::default());
+        bench.on(Event::WorkerAttached(info.clone()));
+        bench.on(Event::Reported(empty_inventory(info)));
+        bench.settle();
+        bench
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Effect> {
+        self.brain.on(event, self.now)
+    }
+
+    fn set(&mut self, deployment: &Arc<Deployment>) -> Vec<Effect> {
+        self.rev += 1;
+        let rev = Rev(self.rev);
+        let changes = vec![Declared::Set { deployment: Arc::clone(deployment), rev }];
+        self.on(Event::Changed { rev, changes })
+    }
+
+    /// Ticks while it wants to at once; stops at a commit.
+    fn tick(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while self.brain.wake_at().is_some_and(|at| at <= self.now) {
+            effects.extend(self.on(Event::Tick));
+        }
+        effects
+    }
+
+    fn wait(&mut self, time: Duration) -> Vec<Effect> {
+        self.now = self.now + time;
+        self.tick()
+    }
+
+    /// Ticks and stores until nothing is due.
+    fn settle(&mut self) -> Vec<Effect> {
+        let mut effects = self.tick();
+        while self.brain.committing() {
+            effects.extend(self.on(Event::Committed));
+            effects.extend(self.tick());
+        }
+        effects
+    }
+}
+
+fn assignments(effects: &[Effect]) -> Vec<&AssignmentChange> {
+    let found = effects.iter().filter_map(|effect| match effect {
+        Effect::SendAssignment { change, .. } => Some(change),
+        _ => None,
+    });
+    found.collect()
+}
+
+fn kinds(effects: &[Effect]) -> Vec<CommandKind> {
+    let commands = effects.iter().filter_map(|effect| match effect {
+        Effect::SendAssignment { commands, .. } => Some(commands),
+        _ => None,
+    });
+    commands.flatten().map(|command| command.kind).collect()
+}
+
+fn routes(effects: &[Effect]) -> Vec<(To, &RouteChange)> {
+    let found = effects.iter().filter_map(|effect| match effect {
+        Effect::SendRoutes { to, change } => Some((*to, change)),
+        _ => None,
+    });
+    found.collect()
+}
+
+fn commits(effects: &[Effect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Commit(_))).count()
+}
+
+#[test]
+fn it_waits_for_attached_workers_and_not_longer_than_it_must() {
+    let info = worker("w", 1);
+    let mut bench = Bench::new(Restored::default());
+    assert_eq!(bench.brain.wake_at(), Some(bench.now + SETTLE));
+    bench.on(Event::WorkerAttached(info.clone()));
+    assert!(assignments(&bench.tick()).is_empty(), "nothing before it knows what the worker holds");
+    bench.on(Event::Reported(empty_inventory(&info)));
+    let effects = bench.settle();
+    assert_eq!(assignments(&effects).len(), 1, "the worker is told to hold nothing");
+    assert!(assignments(&effects)[0].base.is_none());
+
+    let mut silent = Bench::new(Restored::default());
+    silent.on(Event::WorkerAttached(info));
+    assert!(assignments(&silent.wait(SETTLE / 2)).is_empty());
+    assert_eq!(assignments(&silent.wait(SETTLE / 2)).len(), 1);
+}
+
+#[test]
+fn nothing_is_sent_before_it_is_stored() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    assert!(bench.tick().is_empty(), "declarations wait for others");
+    let planned = bench.wait(DEBOUNCE);
+    assert_eq!((commits(&planned), assignments(&planned).len(), routes(&planned).len()), (1, 0, 0));
+    assert_eq!(bench.brain.wake_at(), None, "one plan at a time");
+    let sent = bench.on(Event::Committed);
+    assert_eq!(kinds(&sent), [CommandKind::Load]);
+    assert_eq!(routes(&sent).len(), 1);
+}
+
+#[test]
+fn what_is_declared_while_a_plan_is_stored_counts_afterwards() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    assert_eq!(commits(&bench.wait(DEBOUNCE)), 1);
+    let meanwhile = bench.set(&deployment("rose", "  replicas: 1\n", 1));
+    assert!(meanwhile.is_empty(), "not even seen");
+    let after = bench.on(Event::Committed);
+    assert!(after.iter().any(|effect| matches!(effect, Effect::Seen(Rev(102)))), "{after:?}");
+    assert_eq!(commits(&bench.wait(DEBOUNCE)), 1, "planned for after the debounce");
+}
+
+#[test]
+fn a_refused_plan_is_made_again_after_a_pause() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    assert_eq!(commits(&bench.wait(DEBOUNCE)), 1);
+    assert!(assignments(&bench.on(Event::Refused)).is_empty());
+    assert!(bench.tick().is_empty(), "not at once");
+    assert_eq!(commits(&bench.wait(RETRY)), 1);
+    assert_eq!(kinds(&bench.on(Event::Committed)), [CommandKind::Load]);
+}
+
+#[test]
+fn a_miss_is_planned_for_at_once() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: {min: 0, max: 1}\n", 1));
+    let cold = bench.wait(DEBOUNCE);
+    assert_eq!((commits(&cold), routes(&cold).len()), (0, 1), "a route, and nothing to store");
+    let waiting = Demand { deployment: name("iris"), waiting: 1, in_flight: 0, last_used: bench.now, requests: 1 };
+    bench.on(Event::Gateway(GatewayEvent::Demand(vec![waiting])));
+    assert_eq!(bench.brain.wake_at(), Some(bench.now));
+    let effects = bench.settle();
+    let sent = assignments(&effects);
+    assert!(sent[0].set[0].urgent, "somebody waits for it");
+    let revision = sent[0].set[0].revision.id.clone();
+    bench.on(Event::Reported(inventory(&info, false, vec![(revision, Some(ready(bench.now)))])));
+    let effects = bench.settle();
+    let (_, change) = *routes(&effects).first().expect("routes are told at once");
+    assert_eq!(change.set[0].versions[0].ready.len(), 1);
+}
+
+#[test]
+fn on_restart_residents_are_sent_first_and_the_rest_after() {
+    let info = worker("w", 2);
+    let deployments = vec![
+        (deployment("a-cold", "  replicas: {min: 0, max: 1}\n", 1), Rev(1)),
+        (deployment("z-warm", "  replicas: 1\n", 1), Rev(2)),
+    ];
+    let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
+    let whole = bench.on(Event::GatewayAttached(GatewayId(1)));
+    assert_eq!(routes(&whole)[0].1.set.len(), 2, "requests are parked from the first moment");
+    bench.on(Event::WorkerAttached(info.clone()));
+    bench.on(Event::Reported(empty_inventory(&info)));
+    let first = bench.tick();
+    let Some(Effect::Commit(commit)) = first.iter().find(|effect| matches!(effect, Effect::Commit(_))) else {
+        panic!("a plan for the resident: {first:?}");
+    };
+    assert_eq!(commit.records.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["z-warm"]);
+    let effects = bench.settle();
+    let change = assignments(&effects)[0];
+    assert!(change.base.is_none(), "a worker that was greeted by nobody gets the whole");
+    assert_eq!(change.set.len(), 1);
+}
+
+#[test]
+fn a_deletion_that_is_done_is_forgotten_unless_it_was_declared_again() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    let iris = deployment("iris", "  replicas: {min: 0, max: 1}\n", 1);
+    bench.set(&iris);
+    bench.wait(DEBOUNCE);
+    bench.set(&Arc::new(Deployment { deleting: true, ..iris.as_ref().clone() }));
+    let planned = bench.wait(DEBOUNCE);
+    let Some(Effect::Commit(commit)) = planned.iter().find(|effect| matches!(effect, Effect::Commit(_))) else {
+        panic!("it is to be forgotten: {planned:?}");
+    };
+    assert_eq!(commit.forget, [(name("iris"), Rev(102))], "only what was deleted");
+    let mut refused = bench.on(Event::Refused);
+    refused.extend(bench.set(&deployment("iris", "  replicas: 1\n", 2)));
+    let again = bench.wait(RETRY);
+    let Some(Effect::Commit(commit)) = again.iter().find(|effect| matches!(effect, Effect::Commit(_))) else {
+        panic!("it is placed: {again:?}");
+    };
+    assert!(commit.forget.is_empty());
+    assert_eq!(kinds(&bench.on(Event::Committed)), [CommandKind::Load]);
+}

@@ -1,0 +1,160 @@
+//! The control plane as a whole on a store in memory: writes, questions, watches.
+
+use std::sync::Arc;
+
+use berth_control::{
+    events::EventFilter,
+    handle::{
+        ApplyMode, ApplyOutcome, ApplyRequest, Cordon, DeleteRequest, Error, ListRequest, Ownership, PreviewRequest,
+        WatchEvent, WatchRequest, WorkerState,
+    },
+    store::{Rev, memory::MemoryStore},
+};
+use berth_spec::{Generation, Origin, status::Phase};
+use futures::StreamExt;
+
+use crate::fixture::{Running, apply, manifest, name, worker};
+
+fn running() -> Running {
+    Running::start(Arc::new(MemoryStore::default()))
+}
+
+const DELETE: DeleteRequest = DeleteRequest { origin: Origin::Api, expect: None, ownership: Ownership::Respect };
+
+#[tokio::test]
+async fn a_declared_model_becomes_available_and_a_deleted_one_goes() {
+    let mut running = running();
+    running.obedient_worker(worker("w", 1)).await;
+    let applied = running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
+    assert_eq!((applied.outcome, applied.generation), (ApplyOutcome::Created, Generation(1)));
+    let view = running.until(&name("iris"), Phase::Available).await;
+    assert_eq!(view.rev, applied.rev);
+    assert_eq!(view.manifest, manifest("iris", "  replicas: 1\n").raw, "as the user wrote it");
+    let workers = running.handle.workers().await.expect("workers");
+    assert_eq!((workers[0].state, workers[0].assigned, workers[0].ready), (WorkerState::Ready, 1, 1));
+    assert_eq!(running.handle.replicas().await.expect("replicas").len(), 1);
+    let filter = EventFilter { deployment: Some(name("iris")), ..EventFilter::default() };
+    let events = running.handle.events(filter).await.expect("events").events;
+    assert!(events.iter().any(|(_, event)| event.reason == "Loaded"), "{events:?}");
+
+    let mut watch = running.handle.watch(WatchRequest::default()).await.expect("a watch");
+    running.handle.delete(&name("iris"), DELETE).await.expect("deleted");
+    while !matches!(watch.next().await.expect("open").expect("an event"), WatchEvent::Deleted { .. }) {}
+    assert!(matches!(running.handle.get(&name("iris")).await, Err(Error::NotFound(_))));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_generation_counts_changes_of_the_spec_and_nothing_else() {
+    let running = running();
+    let first = running.handle.apply(apply("iris", "  priority: 10\n")).await.expect("applied");
+    let again = running.handle.apply(apply("iris", "  priority: 10\n")).await.expect("applied");
+    assert_eq!((again.outcome, again.rev), (ApplyOutcome::Unchanged, first.rev), "nothing was written");
+    let mut labelled = apply("iris", "  priority: 10\n");
+    labelled.manifest.raw["metadata"]["labels"] = serde_json::json!({"team": "a"});
+    let labelled = running.handle.apply(labelled).await.expect("applied");
+    assert_eq!((labelled.outcome, labelled.generation), (ApplyOutcome::Configured, Generation(1)));
+    let dry = ApplyRequest { mode: ApplyMode::DryRun, ..apply("iris", "  priority: 20\n") };
+    let dry = running.handle.apply(dry).await.expect("applied");
+    assert_eq!((dry.outcome, dry.generation, dry.rev), (ApplyOutcome::Configured, Generation(2), labelled.rev));
+    let changed = running.handle.apply(apply("iris", "  priority: 20\n")).await.expect("applied");
+    assert_eq!(
+        (changed.generation, changed.rev),
+        (Generation(2), Rev(labelled.rev.0 + 1)),
+        "the dry run wrote nothing"
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn who_does_not_own_it_or_has_not_read_it_is_refused() {
+    let running = running();
+    let folder = Origin::Directory("/models".to_owned());
+    let mine = ApplyRequest { origin: folder.clone(), ..apply("iris", "") };
+    let applied = running.handle.apply(mine).await.expect("applied");
+    let other = running.handle.apply(apply("iris", "  priority: 2\n")).await.expect_err("it is the folder's");
+    assert!(matches!(&other, Error::Owned { owner, .. } if *owner == folder), "{other}");
+    assert!(matches!(running.handle.delete(&name("iris"), DELETE).await, Err(Error::Owned { .. })));
+    let stale = ApplyRequest { origin: folder, expect: Some(Rev(99)), ..apply("iris", "  priority: 2\n") };
+    let stale = running.handle.apply(stale).await.expect_err("it was read at another rev");
+    assert!(matches!(stale, Error::Stale { found, .. } if found == applied.rev), "{stale}");
+    let new = ApplyRequest { expect: Some(Rev::NONE), ..apply("rose", "") };
+    assert!(running.handle.apply(new).await.is_ok(), "none was expected, none was there");
+    let taken = ApplyRequest { ownership: Ownership::TakeOver, ..apply("iris", "") };
+    assert_eq!(running.handle.apply(taken).await.expect("taken over").outcome, ApplyOutcome::Configured);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn many_are_applied_in_few_commits_and_listed_in_pages() {
+    let running = running();
+    let mut requests: Vec<_> =
+        (0..250).map(|i| apply(&format!("m-{i:03}"), "  replicas: {min: 0, max: 1}\n")).collect();
+    requests.push(ApplyRequest { expect: Some(Rev(7)), ..apply("m-999", "") });
+    let results = running.handle.apply_all(requests).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 250);
+    assert!(matches!(results[250], Err(Error::Stale { .. })), "one fails alone");
+    assert_eq!(results[249].as_ref().map(|applied| applied.rev).ok(), Some(Rev(3)), "three transactions");
+
+    let (mut names, mut list) = (Vec::new(), ListRequest { limit: 100, ..ListRequest::default() });
+    loop {
+        let page = running.handle.list(list.clone()).await.expect("a page");
+        names.extend(page.items.iter().map(|view| view.deployment.name.to_string()));
+        match page.next {
+            Some(after) => list.after = Some(after),
+            None => break,
+        }
+    }
+    assert_eq!(names, (0..250).map(|i| format!("m-{i:03}")).collect::<Vec<_>>());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_where_another_stopped() {
+    let running = running();
+    running.handle.apply(apply("a", "")).await.expect("applied");
+    let b = running.handle.apply(apply("b", "")).await.expect("applied");
+    let a = running.handle.apply(apply("a", "  priority: 3\n")).await.expect("applied");
+    running.handle.apply(apply("c", "")).await.expect("applied");
+    let request = WatchRequest { from: Some(b.rev), ..WatchRequest::default() };
+    let mut watch = running.handle.watch(request).await.expect("a watch");
+    let mut told = Vec::new();
+    loop {
+        match watch.next().await.expect("open").expect("an event") {
+            WatchEvent::Added(view) => told.push(('+', view.deployment.name.to_string())),
+            WatchEvent::Modified(view) => told.push(('~', view.deployment.name.to_string())),
+            WatchEvent::Deleted { name, .. } => told.push(('-', name.to_string())),
+            WatchEvent::Bookmark(rev) => {
+                assert!(rev > a.rev);
+                break;
+            }
+        }
+    }
+    assert_eq!(told, [('~', "a".to_owned()), ('+', "c".to_owned())]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_preview_says_and_does_not() {
+    let mut running = running();
+    running.obedient_worker(worker("w", 1)).await;
+    let requests = vec![PreviewRequest::Apply(Box::new(apply("iris", "  replicas: 1\n")))];
+    let preview = running.handle.preview(requests).await.expect("a preview");
+    assert_eq!(preview.steps.len(), 1, "{preview:?}");
+    assert!(matches!(running.handle.get(&name("iris")).await, Err(Error::NotFound(_))));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_cordoned_worker_gets_nothing_new() {
+    let mut running = running();
+    let info = worker("w", 1);
+    running.obedient_worker(info.clone()).await;
+    running.handle.cordon(&info.id, Cordon::Cordoned).await.expect("cordoned");
+    running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
+    running.until(&name("iris"), Phase::ScheduleFailed).await;
+    assert!(running.handle.workers().await.expect("workers")[0].cordoned);
+    running.handle.cordon(&info.id, Cordon::Open).await.expect("open");
+    running.until(&name("iris"), Phase::Available).await;
+    running.stop().await;
+}
