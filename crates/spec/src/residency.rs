@@ -184,7 +184,7 @@ pub struct InventoryChange {
     pub worker: WorkerId,
     /// Which start of the process.
     pub incarnation: u64,
-    /// The assignment that the worker works towards.
+    /// The assignment that the worker works towards. 0 in a whole report: it asks for the whole assignment.
     pub seen: Generation,
     /// Whether this names everything.
     pub whole: bool,

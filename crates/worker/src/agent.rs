@@ -234,9 +234,8 @@ impl Agent {
             Action::Fetch => Effect::Fetch { revision: Arc::clone(&replica.placed.revision), ticket },
             Action::Forget => Effect::Forget { revision },
             Action::Load => {
-                let State::Loading(artifact) = replica.state() else { unreachable!("only a loading replica loads") };
+                let artifact = replica.artifact().expect("it loads what was fetched").clone();
                 let share = self.twins(id, replica).find(|(_, twin)| *twin == Twin::Loaded).map(|(id, _)| id.clone());
-                let artifact = artifact.clone();
                 Effect::Load { revision: Arc::clone(&replica.placed.revision), ticket, artifact, serving, share }
             }
             Action::Validate => Effect::Validate { revision, ticket, serving },

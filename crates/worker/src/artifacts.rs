@@ -141,6 +141,7 @@ impl Artifacts {
             );
             return Err(Fault::new(FailureCategory::InvalidModel, message));
         }
+        tracing::debug!(event = "artifact_download_started", artifact_path = location.shown());
         let (store, object) = self.stores.open(location)?;
         let path = self.cache.partial(key);
         Download { location, store, key: object, cache: &self.cache, path, cached, progress }.run().await
@@ -162,7 +163,7 @@ impl Artifacts {
         if let Some(expected) = revision.digest
             && expected != digest
         {
-            blocking(move || Ok(partial::remove(&path))).await?;
+            blocking(move || partial::remove(&path)).await?;
             return Err(mismatch(location, expected, digest));
         }
         validated(revision, digest, started.elapsed());

@@ -173,11 +173,12 @@ impl Worker {
                         give_up = Some(Instant::now() + STOP_GRACE + hands.longest_drain(&agent));
                         break Event::Stop;
                     }
-                    permit = reports.reserve(), if !outbox.is_empty() => match (permit, outbox.take()) {
-                        (Ok(permit), Some(report)) => permit.send(report),
-                        // Nobody listens any more; the next controller asks for the whole.
-                        _ => {}
-                    },
+                    // Where nobody listens any more, it is dropped: the next controller asks for the whole.
+                    permit = reports.reserve(), if !outbox.is_empty() => {
+                        if let (Ok(permit), Some(report)) = (permit, outbox.take()) {
+                            permit.send(report);
+                        }
+                    }
                     Some(heard) = heard.recv() => break hands.absorb(heard),
                     change = assignments.recv(), if connected => match change {
                         Some(change) => {

@@ -239,17 +239,25 @@ impl Replica {
         }
     }
 
-    /// The digest of the weights that it holds or is about to.
+    /// The artifact, from when it was fetched until it is in memory.
     #[must_use]
-    pub fn digest(&self) -> Option<Digest> {
+    pub fn artifact(&self) -> Option<&Artifact> {
         match &self.state {
             State::Fetched(artifact)
             | State::Refused(artifact, _)
             | State::Loading(artifact)
-            | State::Validating(artifact, _) => Some(artifact.digest),
+            | State::Validating(artifact, _) => Some(artifact),
+            _ => None,
+        }
+    }
+
+    /// The digest of the weights that it holds or is about to.
+    #[must_use]
+    pub fn digest(&self) -> Option<Digest> {
+        match &self.state {
             State::Ready(ready) | State::Draining { ready, .. } => Some(ready.digest),
             State::Unloading { digest, .. } => Some(*digest),
-            State::Queued | State::Fetching { .. } | State::Failed(_) => None,
+            _ => self.artifact().map(|artifact| artifact.digest),
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use berth_spec::{ByteSize, Digest, FailureCategory};
@@ -21,6 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Artifact;
 use crate::{fault::Fault, metrics::CacheMetrics};
+
+/// How long a broken download is kept for the next attempt. Halved, one that broke before a long weekend starts over;
+/// doubled, the disk keeps more of what nobody wants any more.
+const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What a location held when it was last looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +96,13 @@ impl Cache {
     pub(super) fn open(root: PathBuf, bound: ByteSize, metrics: CacheMetrics) -> io::Result<Self> {
         for dir in ["sha256", "partial", "known"] {
             fs_err::create_dir_all(root.join(dir))?;
+        }
+        for file in fs_err::read_dir(root.join("partial"))? {
+            let file = file?;
+            let age = file.metadata()?.modified().ok().and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > PARTIAL_LIFE) {
+                fs_err::remove_file(file.path())?;
+            }
         }
         let mut state = State::default();
         for shard in fs_err::read_dir(root.join("sha256"))? {
@@ -185,7 +196,7 @@ impl Cache {
         fs_err::create_dir_all(dir)?;
         fs_err::rename(from, &path)?;
         File::open(dir)?.sync_all()?;
-        super::partial::remove(from);
+        super::partial::remove(from)?;
         let size = file.metadata()?.len();
         drop(room);
         {

@@ -78,7 +78,7 @@ impl Download<'_> {
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Err(Stop::Changed) => {
                     let path = self.path.clone();
-                    blocking(move || Ok(partial::remove(&path))).await?;
+                    blocking(move || partial::remove(&path)).await?;
                 }
             }
         }

@@ -84,7 +84,7 @@ impl Partial {
     /// A new, empty file where an earlier one may be. The earlier one is unlinked, not truncated: a write that is
     /// still under way in it hits nothing.
     pub(super) fn empty(path: &Path) -> io::Result<File> {
-        remove(path);
+        remove(path)?;
         OpenOptions::new().write(true).read(true).create_new(true).open(path)
     }
 
@@ -128,10 +128,15 @@ impl Partial {
     }
 }
 
-/// Forgets an attempt. What is not there cannot be removed, and what cannot be removed is overwritten.
-pub(super) fn remove(path: &Path) {
-    let _ = fs_err::remove_file(journal_of(path));
-    let _ = fs_err::remove_file(path);
+/// Forgets an attempt, if there is one. The journal goes first: without it the file is nothing.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    for file in [journal_of(path), path.to_owned()] {
+        match fs_err::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn journal_of(path: &Path) -> PathBuf {
