@@ -338,10 +338,10 @@ impl Cluster {
         }
     }
 
-    /// What the linter says of the controller's world as it is.
+    /// What the linter says of what the controller would decide now.
     fn check(&self) -> Vec<lint::Violation> {
         let world = self.controller.world();
-        lint::lint(world, &plan(world, &Scope::Only(BTreeSet::new()), self.now))
+        lint::lint(world, &plan(world, &Scope::All, self.now))
     }
 
     /// What is not as it should be, once everything had time to settle: replicas that were assigned and are not there,

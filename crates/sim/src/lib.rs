@@ -18,3 +18,4 @@ pub mod state;
 pub mod cluster;
 
 pub mod chaos;
+pub mod script;

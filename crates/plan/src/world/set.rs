@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Time, WorkerId, WorkerInfo};
 
 use super::{Entry, Liveness, World};
-use crate::Record;
+use crate::{Record, claim::Basis};
 
 impl World {
     /// A deployment was declared or changed.
@@ -25,6 +25,7 @@ impl World {
         {
             // Somebody changed something: what failed before may work now.
             warm.failures.clear();
+            warm.learned.retain(|_, learned| learned.basis == Basis::Measured);
             warm.verdict = None;
         }
         self.rerank(&name, |entry| {

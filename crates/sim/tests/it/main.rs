@@ -1,3 +1,4 @@
 //! Stories and chaos.
 
 mod chaos;
+mod stories;
