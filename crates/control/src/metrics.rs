@@ -51,10 +51,9 @@ pub(crate) struct Metrics {
 
 /// 0.1 ms to 100 s.
 fn seconds() -> Histogram {
-    Histogram::new(
-        [1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 100.0]
-            .into_iter(),
-    )
+    Histogram::new([
+        1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 100.0,
+    ])
 }
 
 impl Metrics {

@@ -42,40 +42,38 @@ pub(super) async fn restore(
 ) -> Result<(Restored, PlanKey), StoreError> {
     // The first rev is the one to watch from: what changes while the rest is read is told again.
     let mut restored = Restored { rev: store.rev().await?, ..Restored::default() };
-    for entry in all(store, layout::DEPLOYMENTS).await? {
-        match StoredDeployment::read_deployment(&entry) {
-            Ok(deployment) => restored.deployments.push((deployment, entry.modified)),
-            Err(error) => unreadable(&error, events, now),
-        }
-    }
-    for entry in all(store, layout::RECORDS).await? {
-        match (layout::name_in(&entry.key, layout::RECORDS), layout::read_record(&entry)) {
+    each(store, layout::DEPLOYMENTS, |entry| match StoredDeployment::read_deployment(entry) {
+        Ok(deployment) => restored.deployments.push((deployment, entry.modified)),
+        Err(error) => unreadable(&error, events, now),
+    })
+    .await?;
+    each(store, layout::RECORDS, |entry| {
+        match (layout::name_in(&entry.key, layout::RECORDS), layout::read_record(entry)) {
             (Some(name), Ok(record)) => restored.records.push((name, record)),
             (_, Err(error)) => unreadable(&error, events, now),
             (None, Ok(_)) => {}
         }
-    }
-    for entry in all(store, layout::MEASURED).await? {
-        match layout::read_measured(&entry) {
-            Ok(measured) => restored.measured.push(measured),
-            Err(error) => unreadable(&error, events, now),
-        }
-    }
-    let cordoned = all(store, layout::WORKERS).await?;
-    restored.cordoned = cordoned.iter().filter_map(|entry| layout::worker_in(&entry.key)).collect();
+    })
+    .await?;
+    each(store, layout::MEASURED, |entry| match layout::read_measured(entry) {
+        Ok(measured) => restored.measured.push(measured),
+        Err(error) => unreadable(&error, events, now),
+    })
+    .await?;
+    each(store, layout::WORKERS, |entry| restored.cordoned.extend(layout::worker_in(&entry.key))).await?;
     let key = PlanKey(plan_rev(store).await?);
     Ok((restored, key))
 }
 
-async fn all(store: &dyn Store, prefix: &str) -> Result<Vec<Entry>, StoreError> {
-    let mut entries = Vec::new();
+/// Reads every entry below `prefix`; no more than a page is held at once.
+async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> Result<(), StoreError> {
     let mut page = Page::default();
     loop {
         let listing = store.list(prefix, page).await?;
-        entries.extend(listing.entries);
-        match entries.last().filter(|_| listing.more) {
+        listing.entries.iter().for_each(&mut read);
+        match listing.entries.last().filter(|_| listing.more) {
             Some(last) => page = Page { after: Some(last.key.clone()), limit: 0 },
-            None => return Ok(entries),
+            None => return Ok(()),
         }
     }
 }

@@ -235,7 +235,7 @@ impl Handle {
 
     async fn existing(&self, name: &DeploymentName) -> Result<Option<Existing>, Error> {
         let entry = self.store.get(&layout::deployment_key(name)).await?;
-        Ok(entry.as_ref().map(Existing::read).transpose()?)
+        entry.as_ref().map(Existing::read).transpose()
     }
 
     /// `None`: the batch did not go through as one.

@@ -236,3 +236,57 @@ fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
     }
     serde_json::from_slice(&entry.value).map_err(|error| corrupt(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::manifest::ManifestDeployment;
+
+    use super::*;
+    use crate::store::Rev;
+
+    fn entry(key: String, value: Bytes) -> Entry {
+        Entry { key, value, created: Rev(1), modified: Rev(1), version: 1 }
+    }
+
+    fn parsed() -> ManifestDeployment {
+        let text = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: iris, labels: {team: a}}\nspec:\n  model: {format: onnx, uri: \"file:iris.onnx\"}\n  replicas: {min: 0, max: 2}\n";
+        let context = ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()) };
+        manifest::parse(text, &context).expect("a manifest").remove(0)
+    }
+
+    #[test]
+    fn a_deployment_comes_back_as_it_was() {
+        let parsed = parsed();
+        for (origin, deleting, digest) in
+            [(Origin::Api, false, None), (Origin::Directory("/models".to_owned()), true, Some(Digest([3; 32])))]
+        {
+            let deployment = Deployment {
+                name: parsed.name.clone(),
+                generation: Generation(4),
+                labels: parsed.labels.clone(),
+                origin,
+                created: Time(5),
+                deleting,
+                spec: parsed.spec.clone(),
+                digest,
+            };
+            let stored = StoredDeployment::of(&deployment, parsed.raw.clone(), parsed.base.clone());
+            let entry = entry(deployment_key(&deployment.name), stored.bytes());
+            assert_eq!(*StoredDeployment::read_deployment(&entry).expect("it reads"), deployment);
+            assert_eq!(StoredDeployment::read(&entry).expect("it reads").manifest, parsed.raw);
+        }
+    }
+
+    #[test]
+    fn sizes_and_keys_come_back_and_another_form_is_refused() {
+        let digest = Digest([9; 32]);
+        let measured = entry(measured_key(&digest), measured_bytes(ByteSize(77)));
+        assert_eq!(read_measured(&measured).expect("it reads"), (digest, ByteSize(77)));
+        let name = DeploymentName::new("iris").expect("a name");
+        assert_eq!(name_in(&record_key(&name), RECORDS), Some(name.clone()));
+        assert_eq!(name_in(&record_key(&name), DEPLOYMENTS), None);
+        let newer = entry(deployment_key(&name), Bytes::from_static(b"{\"v\": 2}"));
+        let error = StoredDeployment::read(&newer).expect_err("it is newer");
+        assert!(error.to_string().contains("form 2"), "{error}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Taking in what the store, workers and people say. Nothing is decided here: the world learns of it, those who watch are
+//! told, and a plan becomes due, at once where somebody may be waiting.
+
+use std::collections::BTreeSet;
+
+use berth_spec::{DeploymentName, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity};
+
+use super::{Attached, Controller, Declared, Effect, Phase, Touch, event};
+use crate::{handle::Cordon, store::Rev};
+
+impl Controller {
+    pub(super) fn changed(&mut self, rev: Rev, changes: Vec<Declared>, now: Time, out: &mut Vec<Effect>) {
+        let mut touched = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change {
+                Declared::Set { deployment, rev } => {
+                    let name = deployment.name.clone();
+                    let before = self.world.deployment(&name).cloned();
+                    let known = self.revs.insert(name.clone(), rev);
+                    out.extend(event::declared(before.as_deref(), &deployment, now).map(Effect::Emit));
+                    self.stopwatch.start(&deployment, now);
+                    self.world.set_deployment(deployment);
+                    touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
+                }
+                Declared::Gone(name) => {
+                    self.revs.remove(&name);
+                    self.stopwatch.forget(&name);
+                    self.world.remove_deployment(&name);
+                    touched.push((name, Touch::Deleted));
+                }
+            }
+        }
+        if !touched.is_empty() {
+            self.due.change(now);
+            out.push(Effect::Touched(touched));
+        }
+        out.push(Effect::Seen(rev));
+    }
+
+    pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time) {
+        self.world.set_cordoned(&worker, cordon == Cordon::Cordoned);
+        match cordon {
+            Cordon::Cordoned => self.cordoned.insert(worker),
+            Cordon::Open => self.cordoned.remove(&worker),
+        };
+        self.due.change(now);
+    }
+
+    pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
+        let id = info.id.clone();
+        self.world.set_worker(info);
+        self.world.set_cordoned(&id, self.cordoned.contains(&id));
+        self.workers.insert(id.clone(), Attached::default());
+        out.push(Effect::Emit(event::worker(&id, Severity::Normal, "WorkerJoined", format!("{id} joined"), now)));
+        if matches!(self.phase, Phase::Idle) {
+            self.greet(&id, out);
+        }
+        self.due.change(now);
+    }
+
+    pub(super) fn worker_detached(&mut self, id: &WorkerId, now: Time) {
+        if self.workers.remove(id).is_some() {
+            self.world.lose_worker(id, now);
+            self.due.hurry(now);
+        }
+    }
+
+    pub(super) fn reported(&mut self, change: &InventoryChange, now: Time, out: &mut Vec<Effect>) {
+        let observed = self.world.observe(change, now);
+        if observed.resync {
+            tracing::warn!(worker_id = %change.worker, "a worker reported a part of its inventory before the whole");
+        } else if let Some(attached) = self.workers.get_mut(&change.worker)
+            && (change.whole || attached.reported.is_some())
+        {
+            attached.reported = Some(now);
+        }
+        out.extend(observed.measured.into_iter().map(|(digest, size)| Effect::PersistMeasured(digest, size)));
+        out.extend(observed.events.into_iter().map(Effect::Emit));
+        out.extend(self.stopwatch.stop(&self.world, &observed.touched, now));
+        // Also those that only moved on, e.g. bytes fetched: nothing to decide, but somebody may be watching.
+        let names: BTreeSet<&DeploymentName> =
+            change.replicas.iter().map(|(revision, _)| revision.deployment()).chain(&observed.touched).collect();
+        if !names.is_empty() {
+            out.push(Effect::Touched(names.into_iter().map(|name| (name.clone(), Touch::Modified)).collect()));
+        }
+        if !observed.touched.is_empty() {
+            self.due.hurry(now);
+        }
+    }
+}
