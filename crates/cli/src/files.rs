@@ -45,6 +45,17 @@ pub(crate) struct Manifests {
     pub(crate) errors: Vec<ManifestError>,
     /// Files that were read.
     pub(crate) files: usize,
+    /// Files of a folder that are something else: they have no `apiVersion`.
+    pub(crate) skipped: usize,
+}
+
+/// How a file came to be read.
+#[derive(Clone, Copy)]
+enum Found {
+    /// Somebody named it: it has to be a manifest.
+    Named,
+    /// It lies in a folder that somebody named, perhaps among other things.
+    InFolder,
 }
 
 impl FileArgs {
@@ -65,9 +76,9 @@ impl FileArgs {
                     return Err(Failure::NotFound(format!("{} has no *.yaml, *.yml or *.json file", path.display())));
                 }
                 found.sort();
-                found.iter().try_for_each(|file| manifests.read_file(file))?;
+                found.iter().try_for_each(|file| manifests.read_file(file, Found::InFolder))?;
             } else {
-                manifests.read_file(path)?;
+                manifests.read_file(path, Found::Named)?;
             }
         }
         manifests.find_doubles();
@@ -82,8 +93,14 @@ impl FileArgs {
 }
 
 impl Manifests {
-    fn read_file(&mut self, path: &Path) -> Result<(), Failure> {
-        let text = fs::read_to_string(path)?;
+    fn read_file(&mut self, path: &Path, found: Found) -> Result<(), Failure> {
+        let text = match (fs::read_to_string(path), found) {
+            (Ok(text), Found::InFolder) if !text.contains("apiVersion") => {
+                self.skipped += 1;
+                return Ok(());
+            }
+            (text, _) => text?,
+        };
         let absolute = std::path::absolute(path)?;
         let folder = absolute.parent().unwrap_or(&absolute);
         self.add(&path.display().to_string(), &text, &base_of(folder)?);

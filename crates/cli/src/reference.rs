@@ -46,7 +46,7 @@ fn section(command: &Command, out: &mut String) {
     for arg in command.get_arguments().filter(shown) {
         let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match default.join(" ") {
-            text if text.is_empty() || arg.get_action().takes_values() == false => "–".to_owned(),
+            text if text.is_empty() || !arg.get_action().takes_values() => "–".to_owned(),
             text => format!("`{text}`"),
         };
         let env = arg.get_env().map_or_else(|| "–".to_owned(), |name| format!("`{}`", name.to_string_lossy()));

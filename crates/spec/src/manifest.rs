@@ -97,6 +97,28 @@ pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<Man
     Reader { text: "", context }.document(&Node::of(raw))
 }
 
+/// A manifest as it is understood: every default in its place. `None` if it is not a right one.
+#[must_use]
+pub fn with_defaults(raw: &serde_json::Value) -> Option<serde_json::Value> {
+    let document: Document = serde_json::from_value(raw.clone()).ok()?;
+    let mut shown = serde_json::to_value(document).ok()?;
+    drop_empty(&mut shown);
+    Some(shown)
+}
+
+/// Removes what says nothing: nulls, empty lists and empty mappings.
+fn drop_empty(value: &mut serde_json::Value) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.values_mut().for_each(drop_empty);
+        fields.retain(|_, value| match value {
+            serde_json::Value::Null => false,
+            serde_json::Value::Array(items) => !items.is_empty(),
+            serde_json::Value::Object(fields) => !fields.is_empty(),
+            _ => true,
+        });
+    }
+}
+
 /// Reads a length of time as manifests write it: `500ms`, `30s`, `10m`, `1h30m`, `2d`.
 ///
 /// # Errors

@@ -61,7 +61,7 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         ("Revision", revision(&view)),
         ("Last used", status.last_used.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(Some(at))))),
     ]);
-    section(&mut text, "Spec", &yaml(&view.spec)?);
+    section(&mut text, "Spec, with defaults", &yaml(&with_defaults(&view))?);
     let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "MESSAGE"]);
     for condition in &status.conditions {
         rows.add([&condition.kind, &condition.status, &condition.reason, &condition.message].map(Clone::clone));
@@ -82,6 +82,15 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
     );
     Ok(text)
+}
+
+/// The spec as it is understood; as it was written where this version of berth does not understand it.
+fn with_defaults(view: &DeploymentView) -> serde_json::Value {
+    let raw = serde_json::json!({
+        "apiVersion": view.api_version, "kind": view.kind, "metadata": {"name": view.metadata.name}, "spec": view.spec,
+    });
+    let understood = berth_spec::manifest::with_defaults(&raw);
+    understood.and_then(|raw| raw.get("spec").cloned()).unwrap_or_else(|| view.spec.clone())
 }
 
 fn revision(view: &DeploymentView) -> String {

@@ -106,7 +106,7 @@ async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, nam
 fn print_items<T: Row>(items: &[T], resource: Resource, form: Form) -> Result<(), Failure> {
     if form == Form::Name {
         let lines: String = items.iter().map(|item| format!("{}/{}\n", resource.singular(), item.name())).collect();
-        return Ok(if lines.is_empty() { () } else { terminal::print(&lines)? });
+        return if lines.is_empty() { Ok(()) } else { Ok(terminal::print(&lines)?) };
     }
     if items.is_empty() {
         // For people, so not on standard output, where a script would read it as a result.

@@ -32,6 +32,9 @@ enum ErrorForm {
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let manifests = args.files.read()?;
+    if manifests.skipped > 0 {
+        eprintln!("skipped {} without an apiVersion", plural(manifests.skipped, "file"));
+    }
     if args.output == ErrorForm::Json {
         let text =
             serde_json::to_string_pretty(&manifests.errors).map_err(|e| Failure::doing("cannot write JSON", e))?;

@@ -69,7 +69,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
     /// Send traces to this OpenTelemetry collector (OTLP over gRPC)
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
     otlp: Option<Url>,
     /// What is logged: a level, or levels per part such as info,berth_worker=debug
     #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info")]

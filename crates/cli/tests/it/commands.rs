@@ -49,84 +49,86 @@ fn nobody() -> String {
 }
 
 /// Files; arguments; exit code; what standard output and standard error must hold.
-type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], i32, &'a [&'a str], &'a [&'a str]);
+type Case = (
+    &'static [(&'static str, &'static str)],
+    &'static [&'static str],
+    i32,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// WRONG stands for a manifest with a wrong field, AWAY for an address where nobody listens.
+const CASES: &[Case] = &[
+    (&[("a/iris.yaml", IRIS)], &["validate", "-f", "."], 0, &["1 manifest in 1 file right"], &[]),
+    (
+        &[("iris.yaml", "WRONG")],
+        &["validate", "-f", "iris.yaml"],
+        4,
+        &[],
+        &["--> iris.yaml:8:5", "8 |     url: file:iris.onnx\n  |     ^", "did you mean \"uri\"?", "2 errors"],
+    ),
+    (
+        &[("iris.yaml", "WRONG")],
+        &["validate", "-f", ".", "-o", "json"],
+        4,
+        &["\"line\": 8", "\"path\": \"spec.model.url\""],
+        &["2 errors"],
+    ),
+    (&[("a.yaml", IRIS), ("b.json", IRIS)], &["validate", "-f", "."], 4, &[], &["iris is declared in more than one"]),
+    (&[], &["validate", "-f", "none.yaml"], 3, &[], &["none.yaml"]),
+    (&[], &["validate", "-f", "."], 3, &[], &["has no *.yaml"]),
+    (&[], &["validate"], 2, &[], &["--filename"]),
+    (&[("iris.yaml", "WRONG")], &["apply", "-f", "iris.yaml"], 4, &[], &["spec.model.url"]),
+    (
+        &[("iris.yaml", IRIS)],
+        &["apply", "-f", "iris.yaml", "--api", "AWAY"],
+        1,
+        &[],
+        &["nothing answers at", "`berth up`"],
+    ),
+    (&[], &["get", "deploymints", "--api", "AWAY"], 2, &[], &["did you mean deployments?"]),
+    (&[], &["get", "deployments", "--api", "ftp://x"], 2, &[], &["is not an address"]),
+    (&[], &["get", "workers", "-l", "a=b", "--api", "AWAY"], 2, &[], &["--selector"]),
+    (&[], &["wait", "deployment/iris", "--for=Ready=1"], 2, &[], &["condition=TYPE"]),
+    (&[], &["wait", "deployment/iris", "--timeout=10ms", "--api", "AWAY"], 5, &[], &["(after", "nothing answers"]),
+    (&[("x.json", "{}")], &["infer", "iris", "-f", "x.json"], 4, &[], &["has no list \"inputs\""]),
+    (
+        &[("x.json", "{\"inputs\": []}")],
+        &["infer", "iris", "-f", "x.json", "--http", "AWAY"],
+        1,
+        &[],
+        &["nothing answers"],
+    ),
+    (
+        &[("x.json", "{\"inputs\": []}")],
+        &["infer", "iris", "-f", "x.json", "--grpc", "--http", "AWAY"],
+        1,
+        &[],
+        &["nothing answers"],
+    ),
+    (&[], &["delete", "worker", "a"], 2, &[], &["only deployments"]),
+    (&[], &["up", "--memory", "much"], 2, &[], &["512MiB"]),
+    (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
+    (&[], &["up", "--http", ":9", "--api", ":9"], 2, &[], &["two ports"]),
+    (&[], &["version"], 0, &["berth "], &[]),
+    (&[], &["help"], 0, &["Exit codes:", "5  timed out"], &[]),
+    (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),
+    (&[], &["man", "nothing"], 2, &[], &["is not a command"]),
+    (&[], &["schema", "deployment"], 0, &["\"idleAfter\""], &[]),
+    (&[], &["completions", "bash"], 0, &["complete -F _berth"], &[]),
+    (&[], &["completions", "zsh"], 0, &["#compdef berth"], &[]),
+    (&[], &["completions", "fish"], 0, &["complete -c berth"], &[]),
+];
 
 #[test]
 fn exit_codes_and_words() {
-    let wrong = IRIS.replace("uri", "url");
-    let wrong = wrong.as_str();
-    let away = nobody();
-    let away = away.as_str();
-    let cases: &[Case<'_>] = &[
-        (&[("a/iris.yaml", IRIS)], &["validate", "-f", "."], 0, &["1 manifest in 1 file right"], &[]),
-        (
-            &[("iris.yaml", wrong)],
-            &["validate", "-f", "iris.yaml"],
-            4,
-            &[],
-            &["--> iris.yaml:8:5", "8 |     url: file:iris.onnx\n  |     ^", "did you mean \"uri\"?", "2 errors"],
-        ),
-        (
-            &[("iris.yaml", wrong)],
-            &["validate", "-f", ".", "-o", "json"],
-            4,
-            &["\"line\": 8", "\"path\": \"spec.model.url\""],
-            &["2 errors"],
-        ),
-        (
-            &[("a.yaml", IRIS), ("b.json", IRIS)],
-            &["validate", "-f", "."],
-            4,
-            &[],
-            &["iris is declared in more than one"],
-        ),
-        (&[], &["validate", "-f", "none.yaml"], 3, &[], &["none.yaml"]),
-        (&[], &["validate", "-f", "."], 3, &[], &["has no *.yaml"]),
-        (&[], &["validate"], 2, &[], &["--filename"]),
-        (&[("iris.yaml", wrong)], &["apply", "-f", "iris.yaml"], 4, &[], &["spec.model.url"]),
-        (
-            &[("iris.yaml", IRIS)],
-            &["apply", "-f", "iris.yaml", "--api", away],
-            1,
-            &[],
-            &["nothing answers at", "`berth up`"],
-        ),
-        (&[], &["get", "deploymints", "--api", away], 2, &[], &["did you mean deployments?"]),
-        (&[], &["get", "deployments", "--api", "ftp://x"], 2, &[], &["is not an address"]),
-        (&[], &["get", "workers", "-l", "a=b", "--api", away], 2, &[], &["--selector"]),
-        (&[], &["wait", "deployment/iris", "--for=Ready=1"], 2, &[], &["condition=TYPE"]),
-        (&[], &["wait", "deployment/iris", "--timeout=10ms", "--api", away], 5, &[], &["(after", "nothing answers"]),
-        (&[("x.json", "{}")], &["infer", "iris", "-f", "x.json"], 4, &[], &["has no list \"inputs\""]),
-        (
-            &[("x.json", "{\"inputs\": []}")],
-            &["infer", "iris", "-f", "x.json", "--http", away],
-            1,
-            &[],
-            &["nothing answers"],
-        ),
-        (
-            &[("x.json", "{\"inputs\": []}")],
-            &["infer", "iris", "-f", "x.json", "--grpc", "--http", away],
-            1,
-            &[],
-            &["nothing answers"],
-        ),
-        (&[], &["delete", "worker", "a"], 2, &[], &["only deployments"]),
-        (&[], &["up", "--memory", "much"], 2, &[], &["512MiB"]),
-        (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
-        (&[], &["up", "--http", ":9", "--api", ":9"], 2, &[], &["two ports"]),
-        (&[], &["version"], 0, &["berth "], &[]),
-        (&[], &["help"], 0, &["Exit codes:", "5  timed out"], &[]),
-        (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),
-        (&[], &["man", "nothing"], 2, &[], &["is not a command"]),
-        (&[], &["schema", "deployment"], 0, &["\"idleAfter\""], &[]),
-        (&[], &["completions", "bash"], 0, &["complete -F _berth"], &[]),
-        (&[], &["completions", "zsh"], 0, &["#compdef berth"], &[]),
-        (&[], &["completions", "fish"], 0, &["complete -c berth"], &[]),
-    ];
-    for (files, arguments, code, out, err) in cases {
-        let folder = folder(files);
-        let done = berth(folder.path(), arguments);
+    let (wrong, away) = (IRIS.replace("uri", "url"), nobody());
+    for (files, arguments, code, out, err) in CASES {
+        let files: Vec<_> =
+            files.iter().map(|(name, text)| (*name, if *text == "WRONG" { &wrong } else { *text })).collect();
+        let arguments: Vec<_> = arguments.iter().map(|word| if *word == "AWAY" { &away } else { *word }).collect();
+        let folder = folder(&files);
+        let done = berth(folder.path(), &arguments);
         let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
         let shown = format!("berth {}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", arguments.join(" "));
         assert_eq!(done.status.code(), Some(*code), "{shown}");

@@ -70,6 +70,17 @@ fn what_was_written_parses_to_the_same() {
 }
 
 #[test]
+fn defaults_are_shown() {
+    let raw = &parse(MINIMAL, &context()).expect("right")[0].raw;
+    let shown = with_defaults(raw).expect("right");
+    assert_eq!(shown["spec"]["priority"], 50);
+    assert_eq!(shown["spec"]["rollout"]["drainTimeout"], "30s");
+    assert_eq!(shown["spec"].get("resources"), None);
+    let (asked, again) = (from_value(raw, &context()), from_value(&shown, &context()));
+    assert_eq!(asked.expect("right").spec, again.expect("still right").spec);
+}
+
+#[test]
 fn what_the_server_adds_is_ignored_and_versions_are_kept() {
     let text = "{\"apiVersion\": \"berth.dev/v1\", \"kind\": \"ModelDeployment\", \"metadata\": {\"name\": \"a\",\n\
                 \"generation\": 3, \"resourceVersion\": \"17\", \"creationTimestamp\": \"2026-01-01T00:00:00Z\", \"origin\": \"api\", \"deleting\": true},\n\
