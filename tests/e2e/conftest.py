@@ -227,6 +227,7 @@ class Files(http.server.ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str, str | None]] = []
         self.break_after: int | None = None
+        self.sent = 0
         super().__init__(("127.0.0.1", 0), FileHandler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -234,7 +235,8 @@ class Files(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{name}"
 
     def gets(self) -> int:
-        return sum(1 for method, _, _ in self.asked if method == "GET")
+        """How often content was sent; an answer that it has not changed does not count."""
+        return self.sent
 
 
 class FileHandler(http.server.BaseHTTPRequestHandler):
@@ -257,6 +259,12 @@ class FileHandler(http.server.BaseHTTPRequestHandler):
         if content is None:
             self.send_error(404)
             return
+        etag = f'"{hash(content) & 0xFFFFFFFF:x}"'
+        if self.headers.get("if-none-match") == etag:
+            self.send_response(304)
+            self.send_header("etag", etag)
+            self.end_headers()
+            return
         start, end = 0, len(content)
         if wanted:
             first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -264,12 +272,13 @@ class FileHandler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if wanted else 200)
         self.send_header("content-length", str(end - start))
         self.send_header("accept-ranges", "bytes")
-        self.send_header("etag", f'"{hash(content) & 0xFFFFFFFF:x}"')
+        self.send_header("etag", etag)
         self.send_header("last-modified", "Sat, 21 Nov 2026 00:00:00 GMT")
         if wanted:
             self.send_header("content-range", f"bytes {start}-{end - 1}/{len(content)}")
         self.end_headers()
         if body:
+            files.sent += 1
             piece = content[start:end]
             if files.break_after is not None and len(piece) > files.break_after:
                 self.wfile.write(piece[: files.break_after])

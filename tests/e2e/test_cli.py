@@ -122,11 +122,12 @@ def test_control_api_documents_itself(shared):
 def test_conflicts_are_told(berth):
     berth.start()
     berth.apply(manifest("iris"))
-    stale = {"content-type": "application/json", "if-match": '"1"'}
-    current = berth.deployment("iris")["metadata"]["resourceVersion"]
-    assert str(current) != "1"
-    status, _, body = berth.control("/v1/deployments/iris", "PUT", json.dumps(manifest("iris", priority=60)), stale)
+    seen = berth.deployment("iris")["metadata"]["resourceVersion"]
+    berth.apply(manifest("iris", priority=55))
+    headers = {"content-type": "application/json", "if-match": f'"{seen}"'}
+    status, _, body = berth.control("/v1/deployments/iris", "PUT", json.dumps(manifest("iris", priority=60)), headers)
     assert status in (409, 412), body
+    assert berth.deployment("iris")["spec"]["priority"] == 55
 
 
 def test_logs_are_json_with_the_agreed_fields(shared):

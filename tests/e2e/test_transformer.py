@@ -49,5 +49,5 @@ def test_embeddings_are_what_the_authors_publish(berth, model):
     similar = vectors @ vectors.T
     np.testing.assert_allclose([similar[0, 1], similar[0, 2], similar[1, 2]], PUBLISHED, atol=5e-4)
     # Measured, not guessed: the weights alone are 90 MB.
-    memory = json.loads(berth.run("get", "replicas", "-o", "json"))["items"][0]["memory"]
+    memory = json.loads(berth.run("get", "replicas", "-o", "json"))["items"][0]["status"]["memory"]
     assert memory > 80_000_000, memory
