@@ -92,7 +92,7 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
                 at: draft.now,
                 severity: Severity::Warning,
                 reason: reason(verdict),
-                message: format!("{name}: {}", verdict.text()),
+                message: format!("{name}: {}", verdict.message()),
                 deployment: Some(name.clone()),
                 worker: None,
             });

@@ -193,6 +193,11 @@ impl Fixture {
     }
 
     /// Plans for what is due, lints, commits.
+    pub fn advance(&mut self) {
+        let _ = self.plan();
+    }
+
+    /// The same, and what was planned.
     pub fn plan(&mut self) -> Planned {
         let scope = self.world.due(self.now);
         self.plan_for(&scope)

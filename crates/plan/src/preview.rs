@@ -209,8 +209,8 @@ fn unplaced(then: &World, before: &World, changes: &[Change]) -> Vec<(Deployment
     };
     let new = then.unplaced.iter().filter(|name| asked(name) || !before.unplaced.contains(*name));
     new.filter_map(|name| {
-        let text = then.entries.get(name)?.verdict()?.text();
-        Some((name.clone(), text.to_owned()))
+        let text = then.entries.get(name)?.verdict()?.message();
+        Some((name.clone(), text))
     })
     .collect()
 }

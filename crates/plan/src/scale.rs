@@ -19,8 +19,9 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     } else {
         on_demand(draft, work)
     };
-    if work.target > 0 || deployment.deleting || replicas.max == 0 {
-        // What hindered the last plan is found again if it still does.
+    let held = work.verdict.as_ref().is_some_and(|verdict| verdict.until() < Time(u64::MAX));
+    if work.target > 0 || deployment.deleting || replicas.max == 0 || !held {
+        // What hindered the last plan is found again if it still does; where nothing is wanted, nothing hinders.
         work.verdict = None;
     } else if let Some(until) = work.verdict.as_ref().map(crate::world::Verdict::until) {
         work.wake_at(until);

@@ -43,7 +43,7 @@ pub(super) fn refuse(
             return Settled { moved: true, again: vec![work.name().clone()] };
         }
         if matches!(work.rollout, Some(Rollout::Surging { .. })) {
-            let text = verdict.text().to_owned();
+            let text = verdict.message();
             work.verdict.get_or_insert(Verdict::SurgeWaits { text });
             return Settled::default();
         }
@@ -93,7 +93,7 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
         _ => None,
     });
     if let Some((until, worker, message)) = failures.min() {
-        let text = format!("loading failed on {worker}: {message}; change the spec to try again before {until}");
+        let text = format!("loading failed on {worker}: {message}");
         return Verdict::Failed { text, until };
     }
     Verdict::NoCapacity { text: nowhere(refusals), until }

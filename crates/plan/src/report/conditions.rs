@@ -28,12 +28,14 @@ fn available(seen: &Seen<'_>) -> Condition {
         return is(Truth::True, "Ready", format!("{ready} of {desired} replicas answer"));
     }
     if ready > 0 {
-        let why = seen.verdict.map_or("the others are on their way", Verdict::text);
+        let why = seen.verdict.map_or_else(|| "the others are on their way".to_owned(), Verdict::message);
         return is(Truth::True, "Degraded", format!("{ready} of {desired} replicas answer; {why}"));
     }
     match (seen.verdict, &seen.retrying) {
         (Some(Verdict::NoCapacity { text, .. }), _) if seen.placed == 0 => is(Truth::False, "NoCapacity", text.clone()),
-        (Some(Verdict::Failed { text, .. }), _) if seen.placed == 0 => is(Truth::False, "LoadFailed", text.clone()),
+        (Some(failed @ Verdict::Failed { .. }), _) if seen.placed == 0 => {
+            is(Truth::False, "LoadFailed", failed.message())
+        }
         (_, Some(failure)) => is(Truth::False, "LoadFailed", failure.clone()),
         _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
         _ => is(Truth::False, "Loading", format!("0 of {desired} replicas answer; they are on their way")),
@@ -67,7 +69,7 @@ fn progressing(seen: &Seen<'_>) -> Condition {
     }
     match seen.verdict {
         Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
-        Some(Verdict::Failed { text, .. }) => is(Truth::False, "LoadFailed", text.clone()),
+        Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
         _ if seen.entry.deployment.deleting && seen.placed > 0 => {
             is(Truth::True, "Draining", "its replicas finish their requests and leave".to_owned())
         }
@@ -80,7 +82,7 @@ fn scheduled(seen: &Seen<'_>) -> Condition {
     let is = |status, reason: &str, message: String| condition("Scheduled", status, reason, message);
     match seen.verdict {
         Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
-        Some(Verdict::Failed { text, .. }) => is(Truth::False, "LoadFailed", text.clone()),
+        Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
         _ if seen.desired == 0 => is(Truth::Unknown, "NotWanted", "no replica is wanted now".to_owned()),
         Some(Verdict::SurgeWaits { .. }) | None if seen.placed == 0 => {
             is(Truth::Unknown, "Planning", "it has not been planned for yet".to_owned())

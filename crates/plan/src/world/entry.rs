@@ -61,7 +61,7 @@ pub enum Verdict {
     },
     /// It was tried wherever it may go, and failed.
     Failed {
-        /// For people: what went wrong and what to do.
+        /// For people: what went wrong.
         text: String,
         /// When it is tried again.
         until: Time,
@@ -83,11 +83,12 @@ impl Verdict {
         }
     }
 
-    /// For people.
+    /// For people: why, and what to do.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub fn message(&self) -> String {
         match self {
-            Self::NoCapacity { text, .. } | Self::Failed { text, .. } | Self::SurgeWaits { text } => text,
+            Self::NoCapacity { text, .. } | Self::SurgeWaits { text } => text.clone(),
+            Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Seats {
             .iter()
             .filter_map(|rank| self.assigned.get(&rank.revision).map(|placed| (placed.urgent, rank.priority, placed)))
             .collect();
-        placed.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+        placed.sort_by_key(|(urgent, priority, _)| std::cmp::Reverse((*urgent, *priority)));
         placed.into_iter().map(|(_, _, placed)| placed.clone()).collect()
     }
 }

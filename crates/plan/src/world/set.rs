@@ -120,14 +120,17 @@ impl World {
             return;
         }
         let warm = entry.warm_mut();
-        let changed = (warm.waiting > 0) != (demand.waiting > 0) || (warm.in_flight > 0) != (demand.in_flight > 0);
+        let released = (warm.waiting > 0 && demand.waiting == 0) || (warm.in_flight > 0 && demand.in_flight == 0);
         warm.waiting = demand.waiting;
         warm.in_flight = demand.in_flight;
         if demand.waiting > 0 || moved {
             warm.paged_out = false;
         }
-        if changed || demand.waiting > 0 {
+        if demand.waiting > 0 {
             self.touch(name);
+        } else if released {
+            // Nobody hurries for that, but idleness counts from now, and others may want its memory.
+            self.set_wake(name, Some(demand.last_used));
         }
     }
 

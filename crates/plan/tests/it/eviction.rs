@@ -71,7 +71,7 @@ fn what_is_waited_for_or_loading_stays() {
     assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
     // The gateway has refused them; after a while the next request may try again.
     w.demand("third", 0);
-    w.plan();
+    w.advance();
     w.after(Duration::from_secs(3));
     let planned = w.plan();
     assert_eq!(planned.routes[0].on_miss, OnMiss::Park);

@@ -8,7 +8,7 @@ use berth_spec::{ByteSize, FailureCategory, Replicas, Residency, routes::OnMiss,
 #[test]
 fn a_transient_failure_is_waited_out() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
     assert!(!w.plan().decided());
     let status = w.status("iris");
@@ -18,7 +18,7 @@ fn a_transient_failure_is_waited_out() {
 #[test]
 fn a_permanent_failure_of_the_worker_moves_on() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::Runtime, None);
     w.settle();
     assert_eq!(w.placed("iris"), ["b"]);
@@ -28,7 +28,7 @@ fn a_permanent_failure_of_the_worker_moves_on() {
 fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4)).on_demand("iris", gib(1));
     w.demand("iris", 2);
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::InvalidModel, None);
     let planned = w.plan();
     assert!(w.placed("iris").is_empty(), "no other worker would do better");
@@ -36,7 +36,7 @@ fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
     assert_eq!(w.status("iris").phase, Phase::Failed);
     w.demand("iris", 0);
     w.load_all();
-    w.plan();
+    w.advance();
     assert_eq!(w.status("iris").phase, Phase::Failed, "it is remembered");
     w.after(Duration::from_secs(600));
     let planned = w.plan();
@@ -49,9 +49,9 @@ fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
 #[test]
 fn a_resident_that_failed_is_tried_again_when_the_failure_is_forgotten_or_the_spec_changes() {
     let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::NotFound, None);
-    w.plan();
+    w.advance();
     w.load_all();
     assert!(!w.plan().decided());
     let mut changed = w.clone();
@@ -71,14 +71,14 @@ fn a_claim_grows_with_what_is_learned_and_evicts_for_it() {
     w.settle();
     w.demand("old", 0);
     let mut w = w.deploy("iris", |_| {});
-    w.plan();
+    w.advance();
     let iris = w.revision("iris");
     let fetching = Residency::Fetching { done: ByteSize::ZERO, total: Some(gib(2)) };
     w.report("a", false, vec![(iris.clone(), Some(fetching))]);
-    w.plan();
+    w.advance();
     assert!(w.placed("old").is_empty(), "2 GiB of artifact do not fit beside 3 GiB");
     w.report("a", false, vec![(iris.clone(), Some(ready(gib(1), digest_of(&iris), w.now)))]);
-    w.plan();
+    w.advance();
     let seats = w.world.worker(&worker_id("a")).expect("a worker");
     assert_eq!(seats.used, gib(1), "measured");
 }
@@ -86,14 +86,14 @@ fn a_claim_grows_with_what_is_learned_and_evicts_for_it() {
 #[test]
 fn what_turns_out_not_to_fit_leaves_and_says_so() {
     let mut w = world().worker("a", gib(4)).resident("first", gib(3)).deploy("iris", |_| {});
-    w.plan();
+    w.advance();
     let iris = w.revision("iris");
     w.report("a", false, vec![(iris.clone(), Some(ready(gib(2), digest_of(&iris), w.now)))]);
-    w.plan();
+    w.advance();
     assert_eq!((w.placed("first").len(), w.placed("iris").len()), (1, 0));
     assert!(w.status("iris").conditions[0].message.contains("needs 2GiB"), "{:?}", w.status("iris").conditions);
     w.load_all();
-    w.plan();
+    w.advance();
     w.load_all();
     assert!(!w.plan_for(&berth_plan::Scope::All).decided(), "and is not tried over and over");
 }
@@ -101,9 +101,9 @@ fn what_turns_out_not_to_fit_leaves_and_says_so() {
 #[test]
 fn a_load_that_runs_out_of_memory_gets_more() {
     let mut w = world().worker("a", gib(4)).deploy("iris", |_| {});
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::Memory, Some(Duration::from_secs(30)));
-    w.plan();
+    w.advance();
     let seats = w.world.worker(&worker_id("a")).expect("a worker");
     assert_eq!(seats.used, ByteSize::mib(128));
 }

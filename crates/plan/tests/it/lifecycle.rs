@@ -45,7 +45,7 @@ fn an_on_demand_deployment_is_loaded_by_a_request_and_paged_out_when_idle() {
     let planned = w.plan();
     assert!(planned.assignments.values().next().expect("an assignment").set[0].urgent);
     w.load_all();
-    w.plan();
+    w.advance();
     w.demand("iris", 0);
     let planned = w.plan();
     assert_eq!(w.status("iris").phase, Phase::Available);
@@ -57,7 +57,7 @@ fn an_on_demand_deployment_is_loaded_by_a_request_and_paged_out_when_idle() {
     assert!(w.placed("iris").is_empty());
     assert!(w.was_told("ScaledToZero"));
     w.load_all();
-    w.plan();
+    w.advance();
     assert!(w.world.record(&name("iris")).is_none(), "cold again");
 }
 

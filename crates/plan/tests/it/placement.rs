@@ -70,7 +70,7 @@ fn explanations_carry_numbers() {
 #[test]
 fn without_workers_it_waits_and_says_so() {
     let mut w = world().resident("iris", gib(1));
-    w.plan();
+    w.advance();
     assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);
     assert!(w.status("iris").conditions[0].message.contains("no worker can be reached"));
     let mut w = w.worker("a", gib(4));
@@ -97,7 +97,7 @@ fn what_a_worker_still_holds_is_taken_back() {
     let held = berth_plan::fixture::ready(gib(1), berth_plan::fixture::digest_of(&iris), w.now);
     w.report("b", false, vec![(iris, Some(held))]);
     w.demand("iris", 1);
-    w.plan();
+    w.advance();
     assert_eq!(w.placed("iris"), ["b"]);
     assert!(!w.plan_for(&Scope::All).decided());
 }

@@ -35,9 +35,9 @@ fn a_bad_revision_leaves_the_old_one_serving_until_the_spec_changes() {
     w.settle();
     let good = w.revision("iris");
     w.update("iris", "bad");
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::InvalidModel, None);
-    w.plan();
+    w.advance();
     let record = w.world.record(&name("iris")).expect("a record");
     assert!(matches!(&record.rollout, Rollout::Stuck { serving, .. } if *serving == good), "{record:#?}");
     let status = w.status("iris");
@@ -57,7 +57,7 @@ fn going_back_to_the_old_spec_ends_a_rollout() {
     let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
     w.settle();
     w.update("iris", "2");
-    w.plan();
+    w.advance();
     w.update("iris", "1");
     w.settle();
     assert_eq!(w.placed("iris").len(), 1);
@@ -72,7 +72,7 @@ fn a_revision_that_is_late_is_given_up() {
     let planned = w.plan();
     assert_eq!(planned.wake_at, Some(w.now + Duration::from_secs(600)));
     w.after(Duration::from_secs(600));
-    w.plan();
+    w.advance();
     assert!(w.was_told("RolloutStuck"));
     assert_eq!(w.placed("iris").len(), 1);
 }
@@ -110,7 +110,7 @@ fn a_recreated_revision_that_fails_brings_the_old_one_back() {
     w.settle();
     let good = w.revision("iris");
     w.update("iris", "2");
-    w.plan();
+    w.advance();
     w.fail("iris", "a", FailureCategory::InvalidModel, None);
     w.settle();
     assert_eq!(w.status("iris").serving, Some(good));
@@ -128,7 +128,7 @@ fn several_replicas_switch_when_as_many_are_ready() {
     assert_eq!(w.placed("iris"), ["a", "b"]);
     let old = w.revision("iris");
     w.update("iris", "2");
-    w.plan();
+    w.advance();
     let new = w.revision("iris");
     let one = berth_plan::fixture::ready(gib(1), berth_plan::fixture::digest_of(&new), w.now);
     w.report("a", false, vec![(new.clone(), Some(one))]);
