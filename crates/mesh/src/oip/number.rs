@@ -43,12 +43,15 @@ pub(super) enum NotWhole {
 impl<'a> Scanner<'a> {
     /// Reads the number that is exactly here (white space was stepped over by a `peek`), by JSON's grammar: no leading zero
     /// or plus, digits on both sides of the point.
-    #[inline]
+    ///
+    /// Always inlined, so that the position stays in a register: one number's end is where the next begins, and that chain is
+    /// what limits the speed.
+    #[inline(always)]
     pub(super) fn number(&mut self) -> Result<Number<'a>, Syntax> {
         let rest = self.rest();
         let negative = rest.first() == Some(&b'-');
         let start = usize::from(negative);
-        let (mut mantissa, mut at) = digits(rest, start, 0);
+        let (mut mantissa, mut at) = few_digits(rest, start, 0);
         let mut count = at - start;
         if count == 0 || (count > 1 && rest[start] == b'0') {
             return Err(self.error("expected a number"));
@@ -77,25 +80,34 @@ impl<'a> Scanner<'a> {
 
 /// Reads digits from `at` on and appends them to `value` (wrapping: the caller counts them). Returns where they end.
 ///
-/// Eight bytes at a time, as many of them as are digits: numbers differ in length, and a loop over digits would mispredict
-/// its end each time.
+/// Eight bytes at a time, as many of them as are digits: for fractions, which differ in length, so that a loop over digits
+/// would mispredict its end each time.
 #[inline]
 fn digits(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
     while let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
         // The high bit of each byte that is not 0 to 9; a carry only goes up from such a byte, so the lowest bit is right.
         let others = (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080;
+        if others == 0 {
+            value = value.wrapping_mul(100_000_000).wrapping_add(eight_digits(word));
+            at += 8;
+            continue;
+        }
         let count = others.trailing_zeros() / 8;
-        if count == 0 {
-            return (value, at);
+        if count > 0 {
+            // What is not a digit is shifted out; the zeros that come in are leading ones.
+            let digits = eight_digits(word << (64 - 8 * count));
+            value = value.wrapping_mul(WHOLE_POWERS[count as usize]).wrapping_add(digits);
+            at += count as usize;
         }
-        // What is not a digit is shifted out; the zeros that come in are leading ones.
-        value = value.wrapping_mul(WHOLE_POWERS[count as usize]).wrapping_add(eight_digits(word << (64 - 8 * count)));
-        at += count as usize;
-        if count < 8 {
-            return (value, at);
-        }
+        return (value, at);
     }
+    few_digits(text, at, value)
+}
+
+/// As [`digits`], one at a time: for what is short.
+#[inline]
+fn few_digits(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
     while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit <= 9) {
         value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
         at += 1;
