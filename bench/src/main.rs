@@ -31,6 +31,12 @@ pub(crate) struct Arguments {
     /// The release binary of `berth`.
     #[arg(long, default_value = "target/release/berth")]
     berth: PathBuf,
+    /// Another binary of `berth`, measured beside the first: before and after a change, in one run.
+    #[arg(long)]
+    beside: Option<PathBuf>,
+    /// Only the lines of the throughput table with all of these, e.g. `iris,gRPC,64`: model, protocol, callers.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// The `plan_bench` example of the plan crate.
     #[arg(long)]
     plan_bench: Option<PathBuf>,

@@ -37,7 +37,7 @@ pub(crate) struct Memory {
 const CHUNK: usize = 1_000;
 
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Memory> {
-    let server = Server::berth(arguments, &[&TABULAR], &[]).await?;
+    let server = Server::berth(&arguments.berth, &[&TABULAR], &[]).await?;
     let api = server.api.context("berth has a control API")?;
     let http = server.http.context("berth has an HTTP port")?;
     let base = server.resident()?;
@@ -84,7 +84,7 @@ pub(crate) async fn register(api: SocketAddr, artifact: &Path, range: std::ops::
         )?;
     }
     let head = format!(
-        "POST /v1/apply HTTP/1.1\r\nhost: bench\r\ncontent-type: application/yaml\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/apply HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/yaml\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let (status, answer) = HttpConnection::open(api).await?.call((head + &body).as_bytes()).await?;
@@ -94,7 +94,7 @@ pub(crate) async fn register(api: SocketAddr, artifact: &Path, range: std::ops::
 
 async fn median_get(api: SocketAddr, path: &str) -> Result<Duration> {
     let mut connection = HttpConnection::open(api).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
     let mut times = Vec::new();
     for _ in 0..500 {
         let started = std::time::Instant::now();
@@ -110,7 +110,7 @@ async fn median_get(api: SocketAddr, path: &str) -> Result<Duration> {
 pub(crate) async fn infer_once(http: SocketAddr, model: &str) -> Result<Duration> {
     let body = r#"{"inputs":[{"name":"X","datatype":"FP32","shape":[1,4],"data":[5.1,3.5,1.4,0.2]}]}"#;
     let request = format!(
-        "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut connection = HttpConnection::open(http).await?;

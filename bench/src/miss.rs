@@ -35,7 +35,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Miss> {
 }
 
 async fn misses(arguments: &Arguments, more: &[&str]) -> Result<(Duration, Duration)> {
-    let server = Server::berth(arguments, &[], more).await?;
+    let server = Server::berth(&arguments.berth, &[], more).await?;
     let (api, http) = (server.api.context("a control API")?, server.http.context("an HTTP port")?);
     for start in (0..REGISTERED).step_by(1_000) {
         register(api, TABULAR.artifact.as_ref(), start..start + 1_000).await?;

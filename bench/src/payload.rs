@@ -57,7 +57,7 @@ impl Model {
         });
         let body = body.to_string();
         let head = format!(
-            "POST /v2/models/{}/infer HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST /v2/models/{}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             self.name,
             body.len()
         );
@@ -73,7 +73,7 @@ impl Model {
         });
         let json = json.to_string();
         let head = format!(
-            "POST /v2/models/{}/infer HTTP/1.1\r\nhost: bench\r\ncontent-type: application/octet-stream\r\n\
+            "POST /v2/models/{}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/octet-stream\r\n\
              inference-header-content-length: {}\r\ncontent-length: {}\r\n\r\n",
             self.name,
             json.len(),

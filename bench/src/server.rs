@@ -12,7 +12,6 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::{
-    Arguments,
     load::HttpConnection,
     payload::{CNN, Model, TABULAR},
 };
@@ -56,7 +55,7 @@ impl Server {
     }
 
     /// Berth on `models`, an empty folder being allowed, with more arguments.
-    pub(crate) async fn berth(arguments: &Arguments, models: &[&Model], more: &[&str]) -> Result<Self> {
+    pub(crate) async fn berth(binary: &Path, models: &[&Model], more: &[&str]) -> Result<Self> {
         let files = scratch("berth")?;
         let folder = files.join("models");
         fs_err::create_dir_all(&folder)?;
@@ -71,7 +70,7 @@ impl Server {
             fs_err::write(folder.join(format!("{}.json", model.name)), manifest.to_string())?;
         }
         let (http, api) = (free()?, free()?);
-        let mut command = Command::new(&arguments.berth);
+        let mut command = Command::new(binary);
         command.arg("up").arg(&folder).arg("--data").arg(files.join("data"));
         command.args(["--http", &http.to_string(), "--api", &api.to_string()]).args(more);
         let mut server = Self::spawn("Berth", &mut command, files)?;
@@ -170,7 +169,7 @@ impl Server {
     async fn ready(&mut self, path: &str) -> Result<()> {
         let address = self.http.context("it has an HTTP port")?;
         let started = Instant::now();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
         loop {
             if let Ok(mut connection) = HttpConnection::open(address).await
                 && let Ok((200, _)) = connection.call(request.as_bytes()).await

@@ -27,8 +27,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut servers = vec![
         Server::echo("echo-http").await?,
         Server::echo("echo-grpc").await?,
-        Server::berth(arguments, &[&TABULAR, &CNN], &[]).await?,
+        Server::berth(&arguments.berth, &[&TABULAR, &CNN], &[]).await?,
     ];
+    if let Some(binary) = &arguments.beside {
+        let mut server = Server::berth(binary, &[&TABULAR, &CNN], &[]).await?;
+        server.name = "beside";
+        servers.push(server);
+    }
     if let Some(bin) = &arguments.mlserver {
         servers.push(Server::mlserver(bin).await?);
     }
@@ -39,6 +44,10 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     for model in [&TABULAR, &CNN] {
         for protocol in ["REST-JSON", "REST-binary", "gRPC"] {
             for concurrency in CONCURRENCIES {
+                let told = [model.name, protocol, &concurrency.to_string()];
+                if !arguments.only.iter().all(|wanted| told.contains(&wanted.as_str())) {
+                    continue;
+                }
                 for server in &servers {
                     if let Some(figures) = one(arguments, server, model, protocol, concurrency).await {
                         eprintln!("{:12} {protocol:11} c={concurrency:<2} {}", model.name, server.name);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use aws_lc_rs::digest;
-use berth_spec::{Digest, deployment::ModelSource};
+use berth_spec::{ByteSize, Digest, deployment::ModelSource};
 use url::Url;
 
 /// Digests that are remembered. Halving it hashes files again sooner; an entry is about 200 bytes.
@@ -26,7 +26,7 @@ pub(crate) enum Resolution {
     /// Nothing to do: its digest is given, or it is elsewhere.
     NotLocal,
     /// The file is here and hashes to this.
-    Hashed(Digest),
+    Hashed { digest: Digest, size: ByteSize },
     /// It cannot be read, for this reason.
     Missing { warning: String },
 }
@@ -34,7 +34,14 @@ pub(crate) enum Resolution {
 impl Resolution {
     pub(crate) fn digest(&self) -> Option<Digest> {
         match self {
-            Self::Hashed(digest) => Some(*digest),
+            Self::Hashed { digest, .. } => Some(*digest),
+            Self::NotLocal | Self::Missing { .. } => None,
+        }
+    }
+
+    pub(crate) fn size(&self) -> Option<ByteSize> {
+        match self {
+            Self::Hashed { size, .. } => Some(*size),
             Self::NotLocal | Self::Missing { .. } => None,
         }
     }
@@ -42,7 +49,7 @@ impl Resolution {
     pub(crate) fn warning(&self) -> Option<String> {
         match self {
             Self::Missing { warning } => Some(warning.clone()),
-            Self::NotLocal | Self::Hashed(_) => None,
+            Self::NotLocal | Self::Hashed { .. } => None,
         }
     }
 }
@@ -80,18 +87,19 @@ impl Resolver {
         let shown = path.display().to_string();
         let hashed = tokio::task::spawn_blocking(move || resolver.digest(&path)).await;
         let reason = match hashed {
-            Ok(Ok(digest)) => return Resolution::Hashed(digest),
+            Ok(Ok((digest, size))) => return Resolution::Hashed { digest, size },
             Ok(Err(error)) => error.to_string(),
             Err(stopped) => stopped.to_string(),
         };
         Resolution::Missing { warning: format!("the artifact {shown} cannot be read yet: {reason}") }
     }
 
-    fn digest(&self, path: &Path) -> std::io::Result<Digest> {
+    fn digest(&self, path: &Path) -> std::io::Result<(Digest, ByteSize)> {
+        let sized = |digest, print: Fingerprint| (digest, ByteSize(print.size));
         let before = fingerprint(path)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied();
         if let Some((_, digest)) = known.filter(|(fingerprint, _)| *fingerprint == before) {
-            return Ok(digest);
+            return Ok(sized(digest, before));
         }
         let digest = hash(path)?;
         // A file that was written to meanwhile is hashed again next time.
@@ -102,7 +110,7 @@ impl Resolver {
             }
             known.insert(path.to_owned(), (before, digest));
         }
-        Ok(digest)
+        Ok(sized(digest, before))
     }
 }
 

@@ -44,8 +44,11 @@ pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSi
     if let Some(memory) = revision.digest.and_then(|digest| world.measured.get(&digest)) {
         return (*memory, Basis::Measured);
     }
-    match entry.learned(&revision.id) {
-        Some(learned) => (learned.memory, learned.basis),
+    if let Some(learned) = entry.learned(&revision.id) {
+        return (learned.memory, learned.basis);
+    }
+    match entry.deployment.artifact.filter(|_| entry.wanted == revision.id) {
+        Some(size) => (world.policy.memory_of(size), Basis::Predicted),
         None => (world.policy.default_claim, Basis::Default),
     }
 }

@@ -93,6 +93,7 @@ pub fn deployment(called: &str) -> Deployment {
             runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         },
         digest: None,
+        artifact: None,
     }
 }
 

@@ -15,6 +15,9 @@ pub struct Policy {
     /// Halved: below the weights themselves, so that every claim is too small. Doubled: half of the memory idles while
     /// models load.
     pub memory_per_artifact_percent: u64,
+    /// What even the smallest model takes beside that: the engine's session. Halved: small models are over-packed until
+    /// they are measured. Doubled: as many fewer fit while nothing is known of them.
+    pub memory_per_session: ByteSize,
     /// How long a lost worker's replicas are kept for its return while other replicas answer.
     /// Halved: a restart of a worker moves its models. Doubled: deployments run short of replicas for as long.
     pub lost_grace: Duration,
@@ -32,9 +35,17 @@ impl Default for Policy {
         Self {
             default_claim: ByteSize::mib(64),
             memory_per_artifact_percent: 130,
+            memory_per_session: ByteSize::mib(1),
             lost_grace: Duration::from_secs(10),
             failure_memory: Duration::from_secs(600),
             no_capacity_hold: Duration::from_secs(2),
         }
+    }
+}
+
+impl Policy {
+    /// The memory that a model of an artifact of this size is predicted to take.
+    pub(crate) fn memory_of(&self, artifact: ByteSize) -> ByteSize {
+        ByteSize(artifact.0.saturating_mul(self.memory_per_artifact_percent) / 100) + self.memory_per_session
     }
 }

@@ -27,6 +27,8 @@ pub struct Deployment {
     /// The digest of the artifact where it is known before any worker fetched it: given in the manifest, or computed
     /// by the source for a local file.
     pub digest: Option<Digest>,
+    /// The size of a local artifact: what its memory is predicted from until it was measured.
+    pub artifact: Option<ByteSize>,
 }
 
 /// The source that owns a deployment; only it changes or deletes it, unless told to take over.

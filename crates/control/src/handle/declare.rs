@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read what is there → decide (pure) → nothing to write: Unchanged
-//!      ▲                            └→ compare-and-set ──ok──▶ wait until the driver has seen it
+//!      ▲                            └→ compare-and-set ──ok──▶ wait until requests are routed by it
 //!      └──────somebody was faster───────────┘
 //! ```
 //! The generation counts changes of the spec; labels and the text of a manifest may change without it. A deployment
@@ -151,43 +151,46 @@ impl Handle {
     /// # Errors
     /// [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
     pub async fn apply(&self, request: ApplyRequest) -> Result<Applied, Error> {
+        let applied = self.write(&request).await?;
+        self.until_in_force(applied.rev).await;
+        Ok(applied)
+    }
+
+    /// Declares it, and does not wait for anything to come of it.
+    async fn write(&self, request: &ApplyRequest) -> Result<Applied, Error> {
         let resolution = self.resolver.resolve(&request.manifest.spec.model).await;
         for _ in 0..ATTEMPTS {
-            let Decision { mut applied, write, .. } = self.decide(&request, &resolution).await?;
+            let Decision { mut applied, write, .. } = self.decide(request, &resolution).await?;
             let Some((compare, op)) = write else { return Ok(applied) };
             let txn = Txn { compare: vec![compare], ops: vec![op] };
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
                 applied.rev = rev;
-                self.until_seen(rev).await;
                 return Ok(applied);
             }
         }
-        Err(Error::Contended(request.manifest.name))
+        Err(Error::Contended(request.manifest.name.clone()))
     }
 
     /// Declares many, in as few transactions as may be. Each succeeds or fails by itself; results are in the order of
     /// the requests.
     pub async fn apply_all(&self, requests: Vec<ApplyRequest>) -> Vec<Result<Applied, Error>> {
         let mut results = Vec::with_capacity(requests.len());
-        let mut last = Rev::NONE;
         let mut rest = requests.as_slice();
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(batch_length(rest));
             rest = later;
             match self.apply_batch(batch).await {
-                Some(batch) => {
-                    last = batch.iter().flatten().map(|applied| applied.rev).max().unwrap_or(last).max(last);
-                    results.extend(batch);
-                }
+                Some(batch) => results.extend(batch),
                 // Somebody was faster on one of them, or two are the same: one by one.
                 None => {
                     for request in batch {
-                        results.push(self.apply(request.clone()).await);
+                        results.push(self.write(request).await);
                     }
                 }
             }
         }
-        self.until_seen(last).await;
+        let last = results.iter().flatten().map(|applied| applied.rev).max().unwrap_or_default();
+        self.until_in_force(last).await;
         results
     }
 
@@ -211,7 +214,7 @@ impl Handle {
                 ops: vec![Op::Put { key, value: stored.bytes() }],
             };
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
-                self.until_seen(rev).await;
+                self.until_in_force(rev).await;
                 return Ok(Deleted { name: name.clone(), rev });
             }
         }
@@ -304,6 +307,7 @@ fn decide(
         deleting: false,
         spec: manifest.spec.clone(),
         digest: resolution.digest(),
+        artifact: resolution.size(),
     };
     let mut outcome = ApplyOutcome::Created;
     if let Some(Existing { stored, deployment: before, .. }) = &existing {
@@ -311,6 +315,7 @@ fn decide(
         if matches!(resolution, Resolution::Missing { .. }) && before.spec.model.uri == manifest.spec.model.uri {
             // The file is away for a moment, not another file.
             deployment.digest = before.digest;
+            deployment.artifact = before.artifact;
         }
         let same_spec = before.spec == deployment.spec && before.digest == deployment.digest && !before.deleting;
         deployment.generation = if same_spec { before.generation } else { before.generation.next() };

@@ -84,6 +84,9 @@ pub struct StoredDeployment {
     /// The SHA-256 of a local artifact, hashed when it was declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The size of that artifact in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<u64>,
 }
 
 impl StoredDeployment {
@@ -103,6 +106,7 @@ impl StoredDeployment {
             created: deployment.created.0,
             deleting: deployment.deleting,
             digest: deployment.digest.map(|digest| digest.to_string()),
+            artifact: deployment.artifact.map(|size| size.0),
         }
     }
 
@@ -121,6 +125,7 @@ impl StoredDeployment {
             deleting: self.deleting,
             spec: parsed.spec,
             digest,
+            artifact: self.artifact.map(ByteSize),
         })
     }
 
@@ -269,6 +274,7 @@ mod tests {
                 deleting,
                 spec: parsed.spec.clone(),
                 digest,
+                artifact: digest.map(|_| ByteSize(4_096)),
             };
             let stored = StoredDeployment::of(&deployment, parsed.raw.clone(), parsed.base.clone());
             let entry = entry(deployment_key(&deployment.name), stored.bytes());

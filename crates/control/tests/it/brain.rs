@@ -31,6 +31,7 @@ fn deployment(text_name: &str, extra: &str, generation: u64) -> Arc<Deployment> 
         deleting: false,
         spec: manifest.spec,
         digest: None,
+        artifact: None,
     })
 }
 
@@ -234,4 +235,33 @@ fn a_deletion_that_is_done_is_forgotten_unless_it_was_declared_again() {
     };
     assert!(commit.forget.is_empty());
     assert_eq!(kinds(&bench.on(Event::Committed)), [CommandKind::Load]);
+}
+
+fn in_force(effects: &[Effect]) -> Option<Rev> {
+    effects.iter().filter_map(|effect| if let Effect::InForce(rev) = effect { Some(*rev) } else { None }).next_back()
+}
+
+#[test]
+fn a_declaration_is_in_force_when_its_route_was_sent() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    assert_eq!(in_force(&bench.set(&deployment("iris", "  replicas: 1\n", 1))), None);
+    assert_eq!(in_force(&bench.wait(DEBOUNCE)), None, "the plan is being stored");
+    bench.set(&deployment("rose", "  replicas: {min: 0, max: 1}\n", 1));
+    assert_eq!(in_force(&bench.on(Event::Committed)), Some(Rev(101)), "not what came meanwhile");
+    let nothing = Event::Changed { rev: Rev(103), changes: Vec::new() };
+    assert_eq!(in_force(&bench.on(nothing)), None, "what came before it is not in force yet");
+    assert_eq!(in_force(&bench.wait(DEBOUNCE)), Some(Rev(103)));
+    let nothing = Event::Changed { rev: Rev(104), changes: Vec::new() };
+    assert_eq!(in_force(&bench.on(nothing)), Some(Rev(104)), "nothing to wait for");
+}
+
+#[test]
+fn the_first_plan_for_residents_alone_puts_nothing_in_force() {
+    let deployments = vec![(deployment("a-cold", "", 1), Rev(1)), (deployment("z-warm", "  replicas: 1\n", 1), Rev(2))];
+    let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
+    bench.on(Event::Changed { rev: Rev(3), changes: Vec::new() });
+    bench.now = bench.now + SETTLE;
+    assert_eq!(in_force(&bench.on(Event::Tick)), None);
+    assert_eq!(in_force(&bench.settle()), Some(Rev(3)));
 }

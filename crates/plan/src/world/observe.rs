@@ -96,7 +96,7 @@ impl World {
 
     /// The artifact's size says what its memory will be at least, unless it was measured before.
     fn learn_artifact(&mut self, revision: &RevisionId, total: ByteSize) -> bool {
-        let memory = ByteSize(total.0.saturating_mul(self.policy.memory_per_artifact_percent) / 100);
+        let memory = self.policy.memory_of(total);
         let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
         known.is_none_or(|known| known.basis == Basis::Predicted && known.memory < memory)
             && self.learn(revision, Learned { memory, basis: Basis::Predicted })

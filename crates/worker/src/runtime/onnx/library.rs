@@ -17,7 +17,7 @@ pub enum OpenError {
     /// It is nowhere.
     #[error(
         "no {FILE} in {}: run `cargo xtask setup`, or get it with `pip download --no-deps onnxruntime` and name it by \
-         --onnx-library or ORT_DYLIB_PATH",
+         --onnxruntime or ORT_DYLIB_PATH",
         places(.0)
     )]
     NotFound(Vec<PathBuf>),
