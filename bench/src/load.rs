@@ -33,6 +33,12 @@ pub(crate) struct Figures {
     pub(crate) p99: Duration,
 }
 
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:8.0}/s  p50 {:?}  p99 {:?}", self.per_second, self.p50, self.p99)
+    }
+}
+
 /// How long the servers run before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(700);
 

@@ -195,12 +195,12 @@ impl Page {
     }
 
     pub(crate) fn plan(&mut self, plans: &[Plan]) {
-        self.text.push_str("\n## Planning\n\n| workers | deployments | full plan from nothing, ms | one change, ms |\n|---|---|---|---|\n");
+        self.text.push_str("\n## Planning\n\n| workers | deployments | full plan from nothing, ms | one change, ms | one miss, ms |\n|---|---|---|---|---|\n");
         for plan in plans {
             let _ = writeln!(
                 self.text,
-                "| {} | {} | {:.0} | {:.3} |",
-                plan.workers, plan.deployments, plan.full_ms, plan.change_ms
+                "| {} | {} | {:.0} | {:.3} | {:.3} |",
+                plan.workers, plan.deployments, plan.full_ms, plan.change_ms, plan.miss_ms
             );
         }
         if let Some(largest) = plans.iter().max_by_key(|plan| plan.deployments) {

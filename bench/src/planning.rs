@@ -1,4 +1,4 @@
-//! How long the planner takes: `plan_bench`, an example of the plan crate, prints one JSON object a line.
+//! How long the planner takes: `plan_bench`, an example of the plan crate, prints one measure a line as JSON.
 
 use std::process::Command;
 
@@ -9,6 +9,14 @@ use crate::Arguments;
 
 /// One line of the example.
 #[derive(Deserialize)]
+struct Line {
+    measure: String,
+    workers: usize,
+    deployments: usize,
+    ms: Option<f64>,
+}
+
+/// One size.
 pub(crate) struct Plan {
     pub(crate) workers: usize,
     pub(crate) deployments: usize,
@@ -16,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) full_ms: f64,
     /// A plan for one change, median, milliseconds.
     pub(crate) change_ms: f64,
+    /// A plan for a request to a cold model, median, milliseconds.
+    pub(crate) miss_ms: f64,
 }
 
 pub(crate) fn measure(arguments: &Arguments) -> Result<Vec<Plan>> {
@@ -23,5 +33,28 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<Vec<Plan>> {
     let output = Command::new(program).output()?;
     ensure!(output.status.success(), "{} ended with {}", program.display(), output.status);
     let text = String::from_utf8(output.stdout)?;
-    text.lines().filter(|line| line.starts_with('{')).map(|line| Ok(serde_json::from_str(line)?)).collect()
+    let lines: Vec<Line> = text
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .context("a line of plan_bench")?;
+    let find = |measure: &str, full: &Line| {
+        let same = |line: &&Line| {
+            line.measure == measure && (line.workers, line.deployments) == (full.workers, full.deployments)
+        };
+        lines.iter().find(same).and_then(|line| line.ms).with_context(|| format!("plan_bench has no {measure:?}"))
+    };
+    let sizes = lines.iter().filter(|line| line.measure == "full");
+    sizes
+        .map(|full| {
+            Ok(Plan {
+                workers: full.workers,
+                deployments: full.deployments,
+                full_ms: find("full", full)?,
+                change_ms: find("one_change", full)?,
+                miss_ms: find("miss", full)?,
+            })
+        })
+        .collect()
 }

@@ -50,7 +50,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
                 }
                 for server in &servers {
                     if let Some(figures) = one(arguments, server, model, protocol, concurrency).await {
-                        eprintln!("{:12} {protocol:11} c={concurrency:<2} {}", model.name, server.name);
+                        let told = figures.as_ref().map_or_else(|_| "failed".to_owned(), Figures::to_string);
+                        eprintln!("{:12} {protocol:11} c={concurrency:<2} {:10} {told}", model.name, server.name);
                         rows.push(Row { model: model.name, protocol, concurrency, server: server.name, figures });
                     }
                 }

@@ -63,6 +63,7 @@ pub(super) fn open(explicit: Option<&Path>) -> Result<Environment, OpenError> {
     let environment = builder.with_name("berth").with_telemetry(false).with_logger(std::sync::Arc::new(log));
     let environment = environment.build().map_err(|error| unusable(error.to_string()))?;
     environment.set_log_level(LogLevel::Warning);
+    super::session::warm(&environment).map_err(|error| unusable(error.to_string()))?;
     tracing::info!(path = %path.display(), "onnx runtime loaded");
     *loaded = Some((path, environment.clone()));
     Ok(environment)

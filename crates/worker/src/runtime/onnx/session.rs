@@ -6,31 +6,44 @@ use berth_spec::{Datatype, FailureCategory, Signature, TensorSpec, deployment::R
 use ort::{
     environment::Environment,
     ep,
-    session::{Session, builder::GraphOptimizationLevel},
+    session::{
+        Session,
+        builder::{GraphOptimizationLevel, SessionBuilder},
+    },
     value::{Outlet, TensorElementType, ValueType},
 };
 
 use super::call::providers;
 use crate::runtime::LoadError;
 
+/// A graph of one addition.
+const FIRST: &[u8] = include_bytes!("first.onnx");
+
+/// Makes a session and drops it. The library sets up tables of its own with its first session, more than a megabyte,
+/// which would else be counted as memory of whichever model happens to be loaded first.
+pub(super) fn warm(environment: &Environment) -> ort::Result<()> {
+    options(environment, 1)?.commit_from_memory(FIRST).map(drop)
+}
+
+fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuilder> {
+    let builder = Session::builder(environment)?
+        .with_optimization_level(GraphOptimizationLevel::All)?
+        .with_intra_threads(threads)?
+        .with_inter_threads(1)?
+        // Threads that wait for work by spinning would take the cores of everybody else.
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?
+        // A plan of memory per shape seen: it grows with every new batch size and sequence length.
+        .with_memory_pattern(false)?
+        // Weights outside of the arena, so that an unloaded model's memory goes back to the system.
+        .with_device_allocated_initializers()?
+        .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
+    Ok(builder)
+}
+
 /// Loads and optimises the graph. `threads` run inside one run, the caller's included.
 pub(super) fn build(environment: &Environment, artifact: &Path, threads: usize) -> Result<Session, LoadError> {
-    let options = || -> ort::Result<_> {
-        let builder = Session::builder(environment)?
-            .with_optimization_level(GraphOptimizationLevel::All)?
-            .with_intra_threads(threads)?
-            .with_inter_threads(1)?
-            // Threads that wait for work by spinning would take the cores of everybody else.
-            .with_intra_op_spinning(false)?
-            .with_inter_op_spinning(false)?
-            // A plan of memory per shape seen: it grows with every new batch size and sequence length.
-            .with_memory_pattern(false)?
-            // Weights outside of the arena, so that an unloaded model's memory goes back to the system.
-            .with_device_allocated_initializers()?
-            .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
-        Ok(builder)
-    };
-    let mut builder = options().map_err(|error| {
+    let mut builder = options(environment, threads).map_err(|error| {
         LoadError::new(FailureCategory::Runtime, format!("onnxruntime refused its options: {}", error.message()))
     })?;
     builder.commit_from_file(artifact).map_err(|error| {
