@@ -81,6 +81,10 @@ pub struct Controller {
     route_seq: u64,
     readiness: Readiness,
     stopwatch: Stopwatch,
+    /// The rev up to which the store's changes have been taken in.
+    seen: Rev,
+    /// The rev up to which they are in the routes that were sent.
+    in_force: Rev,
 }
 
 /// Where the brain is; see the diagram.
@@ -95,6 +99,8 @@ enum Phase {
 struct InFlight {
     planned: Planned,
     scope: Scope,
+    /// All that was declared up to here is in it.
+    covers: Rev,
 }
 
 /// A worker that is attached.
@@ -135,6 +141,8 @@ impl Controller {
             route_seq: 0,
             readiness: Readiness::default(),
             stopwatch: Stopwatch::default(),
+            seen: restored.rev,
+            in_force: Rev::NONE,
         }
     }
 
@@ -164,6 +172,8 @@ impl Controller {
                 self.world.page_out(&name);
                 self.due.hurry(now);
             }
+            // Whoever sends the routes keeps count of that.
+            Event::Gateway(GatewayEvent::Applied(_)) => {}
             Event::Committed => self.committed(now, &mut out),
             Event::Refused => self.refused(now, &mut out),
             Event::Tick => self.tick(now, &mut out),
@@ -233,9 +243,11 @@ impl Controller {
 
     fn decide(&mut self, now: Time, out: &mut Vec<Effect>) {
         let scope = self.scope(now);
+        // What was put off until the next plan is not in this one.
+        let covers = if self.again.is_some() { Rev::NONE } else { self.seen };
         let planned = plan(&self.world, &scope, now);
         if planned.records.is_empty() && planned.gone.is_empty() {
-            self.take_over(planned, &scope, now, out);
+            self.take_over(InFlight { planned, scope, covers }, now, out);
             return;
         }
         out.push(Effect::Commit(Commit {
@@ -243,7 +255,7 @@ impl Controller {
             records: planned.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             forget: planned.gone.iter().map(|name| (name.clone(), self.rev_of(name).unwrap_or(Rev::NONE))).collect(),
         }));
-        self.phase = Phase::Committing(Box::new(InFlight { planned, scope }));
+        self.phase = Phase::Committing(Box::new(InFlight { planned, scope, covers }));
     }
 
     /// What to plan for. The very first plan is for what should always be resident, so that its loads go out before
@@ -261,7 +273,7 @@ impl Controller {
 
     fn committed(&mut self, now: Time, out: &mut Vec<Effect>) {
         if let Phase::Committing(flight) = std::mem::replace(&mut self.phase, Phase::Idle) {
-            self.take_over(flight.planned, &flight.scope, now, out);
+            self.take_over(*flight, now, out);
         }
         self.release(now, out);
     }

@@ -18,7 +18,7 @@ mod persist;
 use std::{sync::Arc, time::Duration};
 
 use berth_plan::Policy;
-use berth_spec::{DeploymentName, GatewayEvent, InventoryChange, Time, routes::Readiness};
+use berth_spec::{DeploymentName, InventoryChange, Time, routes::Readiness};
 use futures::{StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -45,7 +45,7 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 /// Questions that may wait. Halved, bursts of API calls wait outside; doubled, the last one waits longer inside.
 const REQUESTS: usize = 256;
 
-/// Reports and words of gateways that may wait; their senders wait beyond that.
+/// Reports that may wait; their senders wait beyond that.
 const REPORTS: usize = 1_024;
 
 /// Touches that a watch may be behind before it must list again.
@@ -85,8 +85,8 @@ pub fn system_clock() -> Clock {
 pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> (Control, Handle) {
     let (request_sender, requests) = mpsc::channel(REQUESTS);
     let (report_sender, reports) = mpsc::channel(REPORTS);
-    let (demand_sender, demand) = mpsc::channel(REPORTS);
     let (seen_sender, seen) = watch::channel(Rev::NONE);
+    let (in_force_sender, in_force) = watch::channel(Rev::NONE);
     let (readiness_sender, readiness) = watch::channel(Readiness::default());
     let (touched, _) = broadcast::channel(BEHIND);
     let handle = Handle {
@@ -95,6 +95,7 @@ pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> 
         requests: request_sender,
         touched: touched.downgrade(),
         seen,
+        in_force,
         readiness,
         clock: Arc::clone(&config.clock),
     };
@@ -102,10 +103,9 @@ pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> 
         config,
         store,
         metrics: Metrics::register(registry),
-        inputs: Inputs { requests, reports, demand },
-        outputs: Outputs { seen: seen_sender, readiness: readiness_sender, touched },
+        inputs: Inputs { requests, reports },
+        outputs: Outputs { seen: seen_sender, in_force: in_force_sender, readiness: readiness_sender, touched },
         report_sender,
-        demand_sender,
     };
     (control, handle)
 }
@@ -118,17 +118,18 @@ pub struct Control {
     inputs: Inputs,
     outputs: Outputs,
     report_sender: mpsc::Sender<InventoryChange>,
-    demand_sender: mpsc::Sender<GatewayEvent>,
 }
 
 struct Inputs {
     requests: mpsc::Receiver<Request>,
     reports: mpsc::Receiver<InventoryChange>,
-    demand: mpsc::Receiver<GatewayEvent>,
 }
 
 struct Outputs {
+    /// What has been taken in.
     seen: watch::Sender<Rev>,
+    /// What requests are routed by.
+    in_force: watch::Sender<Rev>,
     readiness: watch::Sender<Readiness>,
     touched: broadcast::Sender<Touched>,
 }
@@ -139,7 +140,7 @@ impl Control {
     /// # Errors
     /// [`StoreError`] if the store cannot be read at the start. Later failures are retried.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
-        let Self { config, store, metrics, inputs, outputs, report_sender, demand_sender } = self;
+        let Self { config, store, metrics, inputs, outputs, report_sender } = self;
         let mut events = EventRing::default();
         let now = (config.clock)();
         let (restored, key) = persist::restore(&*store, &mut events, now).await?;
@@ -159,7 +160,7 @@ impl Control {
             key,
             store,
             watch: Some(watch),
-            connections: Connections::new(report_sender, demand_sender),
+            connections: Connections::new(report_sender),
             events,
             metrics,
             outputs,
@@ -238,7 +239,6 @@ impl Driver {
                 Wake::Stored(stored)
             }
             Some(report) = inputs.reports.recv() => Wake::Event(Event::Reported(report)),
-            Some(demand) = inputs.demand.recv() => Wake::Event(Event::Gateway(demand)),
             commit = optional(self.watch.as_mut().map(StreamExt::next)), if listening => Wake::Changes(commit),
             Some(request) = inputs.requests.recv() => Wake::Request(request),
             Some(woke) = self.connections.next() => Wake::Connection(woke),

@@ -2,8 +2,8 @@
 //!
 //! Writes go to the store from the caller's own task (see [`declare`]) and come back to the driver as changes, so the
 //! store stays the only truth and a burst of writes never queues in the driver. Questions go to the driver over a
-//! bounded channel and cost it no more than what they return. A write returns once the driver has seen it: who asks
-//! next reads his own write.
+//! bounded channel and cost it no more than what they return. A declaration returns once the gateways route by it: who asks
+//! next, here or there, reads his own write.
 
 mod declare;
 mod error;
@@ -39,7 +39,7 @@ pub use watching::{WatchEvent, WatchRequest, WatchStream};
 /// microseconds and plans for milliseconds: who waits for this long meets a fault, not a queue.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a write waits until the driver has seen it. After that it returns all the same: it is durable.
+/// How long a write waits until it has come into force. After that it returns all the same: it is durable.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// The worker's end of its connection to the controller.
@@ -56,6 +56,7 @@ pub struct Handle {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) touched: broadcast::WeakSender<Touched>,
     pub(crate) seen: watch::Receiver<Rev>,
+    pub(crate) in_force: watch::Receiver<Rev>,
     pub(crate) readiness: watch::Receiver<Readiness>,
     pub(crate) clock: crate::driver::Clock,
 }
@@ -164,11 +165,20 @@ impl Handle {
 
     /// Waits until the driver has seen `rev`, or gives up waiting.
     async fn until_seen(&self, rev: Rev) {
-        let mut seen = self.seen.clone();
-        let wait = tokio::time::timeout(SEEN_WITHIN, seen.wait_for(|seen| *seen >= rev)).await;
-        if !matches!(wait, Ok(Ok(_))) {
-            tracing::debug!(rev = rev.0, "a write returns before the driver has seen it");
-        }
+        until(&self.seen, rev, "a write returns before the driver has seen it").await;
+    }
+
+    /// Waits until requests are routed as things were declared at `rev`, or gives up waiting.
+    async fn until_in_force(&self, rev: Rev) {
+        until(&self.in_force, rev, "a write returns before requests are routed by it").await;
+    }
+}
+
+async fn until(reached: &watch::Receiver<Rev>, rev: Rev, otherwise: &str) {
+    let mut reached = reached.clone();
+    let wait = tokio::time::timeout(SEEN_WITHIN, reached.wait_for(|reached| *reached >= rev)).await;
+    if !matches!(wait, Ok(Ok(_))) {
+        tracing::debug!(rev = rev.0, "{otherwise}");
     }
 }
 

@@ -132,7 +132,7 @@ impl Resolved {
     /// The same route, if a replica of it has come back since it was resolved.
     pub(crate) fn refreshed(&self, replicas: &LocalReplicas) -> Option<Self> {
         let stale = |target: &Target| target.ready && target.replica.as_ref().is_none_or(|r| r.is_draining());
-        if !self.targets.iter().any(stale) {
+        if self.gone || !self.targets.iter().any(stale) {
             return None;
         }
         let refresh = |target: &Target| Target {
@@ -143,17 +143,11 @@ impl Resolved {
         Some(Self { targets, ..self.clone() })
     }
 
-    /// The state of a deployment that was deleted.
-    pub(crate) fn gone() -> Self {
-        Self {
-            targets: Box::default(),
-            split: Box::default(),
-            on_miss: OnMiss::ScaledDown,
-            on_demand: false,
-            timeout: Duration::ZERO,
-            concurrency: Concurrency { max: None, queue: 0 },
-            gone: true,
-        }
+    /// The state of a deployment that was deleted: who was let in before may still have a replica until it drains. It
+    /// holds none itself, as a deleted entry is freed some time later.
+    pub(crate) fn gone(&self) -> Self {
+        let targets = self.targets.iter().map(|target| Target { replica: None, ..target.clone() }).collect();
+        Self { targets, gone: true, ..self.clone() }
     }
 
     /// Nothing can be reached: the state that 100,000 cold deployments may share.
@@ -239,14 +233,13 @@ impl Entry {
     /// hold yet: `replicas` is asked again before this is a miss.
     pub(crate) fn lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
         let route = self.route();
-        if route.gone {
-            return Err(NoLease::Gone);
-        }
-        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed))?;
+        let or_gone = |no: NoLease| if route.gone { NoLease::Gone } else { no };
+        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
         let held = target.replica.as_ref().and_then(|replica| replica.acquire());
         let again = || target.ready.then(|| replicas.get(&target.revision)?.acquire()).flatten();
         match held.or_else(again) {
             Some(lease) => Ok(Leased { lease, version: Arc::clone(&target.version) }),
+            None if route.gone => Err(NoLease::Gone),
             None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
             None => Err(NoLease::Miss(route.on_miss.clone())),
         }

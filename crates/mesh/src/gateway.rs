@@ -95,7 +95,7 @@ impl Gateway {
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
-        tasks.spawn(follow(applier, routes, Arc::clone(&stack), told.clone()));
+        tasks.spawn(follow(applier, routes, events.clone(), Arc::clone(&stack), told.clone()));
         tasks.spawn({
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.ledger.run(events, told).await }
@@ -133,21 +133,32 @@ impl Gateway {
     }
 }
 
-/// Puts route changes in force, and wakes who is parked for a replica that came back under an unchanged route.
+/// Puts route changes in force and says so, and wakes who is parked for a replica that came back under an unchanged route.
 async fn follow(
     mut applier: Applier,
     mut routes: mpsc::Receiver<RouteChange>,
+    events: mpsc::Sender<GatewayEvent>,
     stack: Arc<Stack>,
     told: CancellationToken,
 ) {
     let mut open = true;
+    // What the controller has not been told yet; the latest word counts.
+    let mut applied = None;
     loop {
         tokio::select! {
             change = routes.recv(), if open => match change {
-                Some(change) => applier.apply(change),
+                Some(change) => {
+                    applied = Some(change.seq);
+                    applier.apply(change);
+                }
                 // Without a controller the last routes stay in force.
                 None => open = false,
             },
+            room = events.reserve(), if applied.is_some() => {
+                if let (Ok(room), Some(seq)) = (room, applied.take()) {
+                    room.send(GatewayEvent::Applied(seq));
+                }
+            }
             () = stack.parking.replicas.inserted() => applier.refresh(&stack.ledger.listed()),
             () = told.cancelled() => return,
         }

@@ -103,7 +103,8 @@ impl Applier {
 
     fn forget(&self, name: &DeploymentName) {
         if let Some(entry) = self.routes.entries.pin().remove(name) {
-            entry.set_route(Arc::new(Resolved::gone()));
+            let gone = entry.route().gone();
+            entry.set_route(Arc::new(gone));
         }
     }
 

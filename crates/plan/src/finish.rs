@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    AssignmentChange, Event, Generation, Placed, RevisionId, Route, Time, WorkerId, event::Severity, routes::Readiness,
+    AssignmentChange, Event, Generation, Placed, RevisionId, Time, WorkerId, event::Severity, routes::Readiness,
 };
 
 use crate::{
@@ -17,6 +17,9 @@ use crate::{
 /// How many deployments that are not ready the readiness names.
 const MISSING_NAMED: usize = 5;
 
+/// The fingerprint of no route.
+const UNROUTED: u64 = 0;
+
 /// Turns the draft into a plan.
 pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     let (world, now) = (draft.world, draft.now);
@@ -27,6 +30,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         records: BTreeMap::new(),
         assignments: BTreeMap::new(),
         routes: Vec::new(),
+        withdrawn: Vec::new(),
         gone: Vec::new(),
         readiness: Readiness::default(),
         events: std::mem::take(&mut draft.events),
@@ -38,12 +42,20 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     for (name, work) in draft.works() {
         let record = record(work, next);
         assign(world, work, record.as_ref(), next, &mut planned.assignments);
-        if work.entry.deployment.deleting && record.is_none() && !world.held_anywhere(name) {
-            planned.gone.push(name.clone());
+        if work.entry.deployment.deleting {
+            if work.entry.routed != 0 {
+                planned.withdrawn.push(name.clone());
+            }
+            if record.is_none() && !world.held_anywhere(name) {
+                planned.gone.push(name.clone());
+            } else {
+                planned.notes.insert(name.clone(), note(work, UNROUTED));
+            }
         } else {
             let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
-            planned.notes.insert(name.clone(), note(work, &route));
-            if route::fingerprint(&route) != work.entry.routed {
+            let routed = route::fingerprint(&route);
+            planned.notes.insert(name.clone(), note(work, routed));
+            if routed != work.entry.routed {
                 planned.routes.push(route);
             }
         }
@@ -184,13 +196,13 @@ fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
     work.verdict.as_ref().filter(|verdict| verdict.until() > now)
 }
 
-fn note(work: &Work<'_>, route: &Route) -> Note {
+fn note(work: &Work<'_>, routed: u64) -> Note {
     let until = work.verdict.as_ref().map(Verdict::until).filter(|until| *until < Time(u64::MAX));
     Note {
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
-        routed: route::fingerprint(route),
+        routed,
     }
 }
 

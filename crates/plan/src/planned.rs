@@ -39,6 +39,8 @@ pub struct Planned {
     pub assignments: BTreeMap<WorkerId, AssignmentChange>,
     /// Routes that differ from what was last sent.
     pub routes: Vec<Route>,
+    /// Deployments that are being deleted and were routed to until now: tell the gateways, though replicas still drain.
+    pub withdrawn: Vec<DeploymentName>,
     /// Deployments that were deleted and have left every worker: delete them from the store and tell the gateways.
     pub gone: Vec<DeploymentName>,
     /// Whether everything that should be resident is.

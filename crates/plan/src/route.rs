@@ -61,7 +61,7 @@ pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) ->
 }
 
 fn on_miss(entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
-    if entry.deployment.deleting || entry.deployment.spec.replicas.max == 0 {
+    if entry.deployment.spec.replicas.max == 0 {
         return OnMiss::ScaledDown;
     }
     if record.is_some_and(|record| !record.replicas.is_empty()) {

@@ -131,7 +131,12 @@ impl World {
         RouteChange {
             seq: 0,
             whole: true,
-            set: self.entries.values().map(|entry| self.route(entry, now)).collect(),
+            set: self
+                .entries
+                .values()
+                .filter(|entry| !entry.deployment.deleting)
+                .map(|entry| self.route(entry, now))
+                .collect(),
             unset: Vec::new(),
             readiness: self.readiness(),
         }

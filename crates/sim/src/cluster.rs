@@ -332,6 +332,7 @@ impl Cluster {
                 Effect::Touched(_)
                 | Effect::Readiness(_)
                 | Effect::Seen(_)
+                | Effect::InForce(_)
                 | Effect::BecameReady { .. }
                 | Effect::Planned(_) => {}
             }

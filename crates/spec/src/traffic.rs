@@ -24,4 +24,6 @@ pub enum GatewayEvent {
     Demand(Vec<Demand>),
     /// A client asked over the model repository protocol that an on-demand deployment be paged out now.
     PageOut(DeploymentName),
+    /// Route changes up to this [`seq`](crate::RouteChange::seq) are in force: the next request is routed by them.
+    Applied(u64),
 }

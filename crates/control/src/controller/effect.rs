@@ -43,6 +43,8 @@ pub enum Effect {
     Readiness(Readiness),
     /// Everything that was stored up to here has been taken in.
     Seen(Rev),
+    /// Everything that was stored up to here is in the routes that were sent.
+    InForce(Rev),
     /// All that a declaration wants is ready, this long after it was declared.
     BecameReady {
         /// Which deployment.

@@ -30,11 +30,16 @@ impl Controller {
                 }
             }
         }
+        let routes_as_told = touched.is_empty() && self.in_force == self.seen;
+        self.seen = rev;
         if !touched.is_empty() {
             self.due.change(now);
             out.push(Effect::Touched(touched));
         }
         out.push(Effect::Seen(rev));
+        if routes_as_told {
+            self.in_force(rev, out);
+        }
     }
 
     pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time) {

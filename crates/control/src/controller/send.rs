@@ -1,20 +1,28 @@
 //! Taking a plan over and sending what follows from it.
 
+use std::collections::BTreeSet;
+
 use berth_plan::{Planned, Scope};
 use berth_spec::{AssignmentChange, DeploymentName, RouteChange, Time, WorkerId};
 
-use super::{Command, CommandKind, Controller, Effect, Tally, To, Touch};
+use super::{Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
+use crate::store::Rev;
 
 impl Controller {
     /// The plan holds: its records, if any, are stored. Workers hear of it before gateways do.
-    pub(super) fn take_over(&mut self, planned: Planned, scope: &Scope, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn take_over(&mut self, flight: InFlight, now: Time, out: &mut Vec<Effect>) {
+        let InFlight { planned, scope, covers } = flight;
         let commands: Vec<(WorkerId, Vec<Command>)> = planned
             .assignments
             .iter()
             .map(|(worker, change)| (worker.clone(), self.commands(worker, change)))
             .collect();
         self.world.commit(&planned);
-        let names = planned.records.keys().chain(planned.routes.iter().map(|route| &route.deployment));
+        let names = planned
+            .records
+            .keys()
+            .chain(planned.routes.iter().map(|route| &route.deployment))
+            .chain(&planned.withdrawn);
         let mut touched: Vec<_> = names.map(|name| (name.clone(), Touch::Modified)).collect();
         for name in &planned.gone {
             self.revs.remove(name);
@@ -22,7 +30,7 @@ impl Controller {
             touched.push((name.clone(), Touch::Deleted));
         }
         out.push(Effect::Planned(Tally {
-            considered: match scope {
+            considered: match &scope {
                 Scope::All => None,
                 Scope::Only(names) => Some(names.len()),
             },
@@ -30,7 +38,7 @@ impl Controller {
             evictions: planned.events.iter().filter(|event| event.reason == "Evicted").count(),
             routes: planned.routes.len(),
         }));
-        let Planned { mut assignments, routes, gone, readiness, events, wake_at, .. } = planned;
+        let Planned { mut assignments, routes, withdrawn, gone, readiness, events, wake_at, .. } = planned;
         for (worker, commands) in commands {
             let greeted = self.workers.get(&worker).is_some_and(|attached| attached.greeted);
             if let Some(change) = assignments.remove(&worker).filter(|_| greeted) {
@@ -47,9 +55,12 @@ impl Controller {
             self.readiness = readiness.clone();
             out.push(Effect::Readiness(readiness.clone()));
         }
-        if ready_changed || !routes.is_empty() || !gone.is_empty() {
+        // What is gone has mostly been withdrawn before; a gateway that came in between may still have it.
+        let unset: Vec<DeploymentName> =
+            withdrawn.into_iter().chain(gone).collect::<BTreeSet<_>>().into_iter().collect();
+        if ready_changed || !routes.is_empty() || !unset.is_empty() {
             self.route_seq += 1;
-            let change = RouteChange { seq: self.route_seq, whole: false, set: routes, unset: gone, readiness };
+            let change = RouteChange { seq: self.route_seq, whole: false, set: routes, unset, readiness };
             out.push(Effect::SendRoutes { to: To::All, change });
         }
         out.extend(events.into_iter().map(Effect::Emit));
@@ -58,6 +69,15 @@ impl Controller {
         }
         if let Some(at) = wake_at {
             self.due.at(at.max(now));
+        }
+        self.in_force(covers, out);
+    }
+
+    /// Gateways have been told all that was declared up to `rev`.
+    pub(super) fn in_force(&mut self, rev: Rev, out: &mut Vec<Effect>) {
+        if rev > self.in_force {
+            self.in_force = rev;
+            out.push(Effect::InForce(rev));
         }
     }
 

@@ -1,20 +1,32 @@
 //! The connected workers and gateways: a mailbox for each, and word when one has room again or is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use berth_spec::{AssignmentChange, GatewayEvent, InventoryChange, RouteChange, WorkerId};
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream, FuturesUnordered, SelectAll},
+};
 use tokio::sync::mpsc::{self, OwnedPermit};
 
 use crate::{
     controller::{GatewayId, To},
     handle::{GatewayEnds, WorkerEnds},
     mailbox::{Join, Mailbox, Posted},
+    store::Rev,
 };
 
 /// Changes that may be on the way to a worker or gateway before they are joined. One would do; a few keep a quick
 /// reader from waiting for a turn of the loop.
 const CHANNEL: usize = 4;
+
+/// Words of one gateway that may wait; it waits beyond that.
+const SPEECH: usize = 256;
+
+/// Revs that may be on their way to gateways. Beyond that the latest stands for those before it: who waits for one of
+/// them waits a little longer.
+const UNAPPLIED: usize = 64;
 
 /// Which connection of a worker: it may connect again before the old one is noticed to be gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,15 +37,19 @@ pub(super) enum Woke {
     WorkerRoom(WorkerId, ConnectionId, OwnedPermit<AssignmentChange>),
     WorkerGone(WorkerId, ConnectionId),
     GatewayRoom(GatewayId, OwnedPermit<RouteChange>),
+    GatewaySpoke(GatewayId, GatewayEvent),
     GatewayGone(GatewayId),
 }
 
 pub(super) struct Connections {
     reports: mpsc::Sender<InventoryChange>,
-    demand: mpsc::Sender<GatewayEvent>,
     workers: BTreeMap<WorkerId, (ConnectionId, Mailbox<AssignmentChange>)>,
     gateways: BTreeMap<GatewayId, Gateway>,
+    /// What gateways say.
+    heard: SelectAll<BoxStream<'static, Woke>>,
     waits: FuturesUnordered<BoxFuture<'static, Option<Woke>>>,
+    /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
+    unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
     last: u64,
 }
 
@@ -41,16 +57,19 @@ struct Gateway {
     mailbox: Mailbox<RouteChange>,
     /// Numbers what this gateway is sent, without gaps.
     seq: u64,
+    /// What of that it has said to be in force; `None`: it has said nothing yet, and is not waited for.
+    applied: Option<u64>,
 }
 
 impl Connections {
-    pub(super) fn new(reports: mpsc::Sender<InventoryChange>, demand: mpsc::Sender<GatewayEvent>) -> Self {
+    pub(super) fn new(reports: mpsc::Sender<InventoryChange>) -> Self {
         Self {
             reports,
-            demand,
             workers: BTreeMap::new(),
             gateways: BTreeMap::new(),
+            heard: SelectAll::new(),
             waits: FuturesUnordered::new(),
+            unapplied: VecDeque::new(),
             last: 0,
         }
     }
@@ -85,8 +104,14 @@ impl Connections {
             }
             .boxed(),
         );
-        self.gateways.insert(id, Gateway { mailbox, seq: 0 });
-        (id, (self.demand.clone(), receiver))
+        let (speaking, speech) = mpsc::channel(SPEECH);
+        let heard = stream::unfold(speech, move |mut speech| async move {
+            let event = speech.recv().await?;
+            Some((Woke::GatewaySpoke(id, event), speech))
+        });
+        self.heard.push(heard.boxed());
+        self.gateways.insert(id, Gateway { mailbox, seq: 0, applied: None });
+        (id, (speaking, receiver))
     }
 
     pub(super) fn send_assignment(&mut self, worker: &WorkerId, change: AssignmentChange) {
@@ -113,10 +138,14 @@ impl Connections {
     /// The next thing that happens to a connection; never ready while there is none.
     pub(super) async fn next(&mut self) -> Option<Woke> {
         loop {
-            match self.waits.next().await {
-                Some(Some(woke)) => return Some(woke),
-                Some(None) => {}
-                None => std::future::pending().await,
+            tokio::select! {
+                Some(woke) = self.heard.next() => return Some(woke),
+                Some(waited) = self.waits.next() => {
+                    if waited.is_some() {
+                        return waited;
+                    }
+                }
+                else => std::future::pending().await,
             }
         }
     }
@@ -149,8 +178,42 @@ impl Connections {
         current
     }
 
-    pub(super) fn gateway_gone(&mut self, id: GatewayId) {
+    /// A gateway is gone: nothing waits for it. Gives the rev that is in force now, if that moved.
+    pub(super) fn gateway_gone(&mut self, id: GatewayId) -> Option<Rev> {
         self.gateways.remove(&id);
+        self.settled()
+    }
+
+    /// Everything up to `rev` is in the routes that were sent. Gives the rev that is in force now, if that moved.
+    pub(super) fn routed(&mut self, rev: Rev) -> Option<Rev> {
+        let speaking = self.gateways.iter().filter(|(_, gateway)| gateway.applied.is_some());
+        let wanted = speaking.map(|(id, gateway)| (*id, gateway.seq)).collect();
+        if self.unapplied.len() == UNAPPLIED {
+            self.unapplied.pop_back();
+        }
+        self.unapplied.push_back((rev, wanted));
+        self.settled()
+    }
+
+    /// A gateway has put its changes in force up to `seq`. Gives the rev that is in force now, if that moved.
+    pub(super) fn applied(&mut self, id: GatewayId, seq: u64) -> Option<Rev> {
+        self.gateways.get_mut(&id)?.applied = Some(seq);
+        self.settled()
+    }
+
+    fn settled(&mut self) -> Option<Rev> {
+        let mut settled = None;
+        while let Some((rev, wanted)) = self.unapplied.front() {
+            let waits = |(id, seq): (&GatewayId, &u64)| {
+                self.gateways.get(id).is_some_and(|gateway| gateway.applied < Some(*seq))
+            };
+            if wanted.iter().any(waits) {
+                break;
+            }
+            settled = Some(*rev);
+            self.unapplied.pop_front();
+        }
+        settled
     }
 }
 

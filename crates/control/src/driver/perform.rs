@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use berth_spec::event::Severity;
+use berth_spec::{GatewayEvent, event::Severity};
 
 use super::{Driver, connections::Woke, persist};
-use crate::controller::{Command, Effect, Event};
+use crate::{
+    controller::{Command, Effect, Event},
+    store::Rev,
+};
 
 impl Driver {
     pub(super) fn perform(&mut self, effects: Vec<Effect>) {
@@ -37,6 +40,10 @@ impl Driver {
                 Effect::Seen(rev) => {
                     self.outputs.seen.send_replace(rev);
                 }
+                Effect::InForce(rev) => {
+                    let settled = self.connections.routed(rev);
+                    self.in_force(settled);
+                }
                 Effect::BecameReady { deployment, took } => {
                     self.metrics.time_to_ready.observe(took.as_secs_f64());
                     tracing::info!(
@@ -59,11 +66,25 @@ impl Driver {
         }
     }
 
+    fn in_force(&self, settled: Option<Rev>) {
+        if let Some(rev) = settled {
+            self.outputs.in_force.send_replace(rev);
+        }
+    }
+
     pub(super) fn connection(&mut self, woke: Woke) {
         match woke {
             Woke::WorkerRoom(id, connection, permit) => self.connections.worker_room(&id, connection, permit),
             Woke::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
-            Woke::GatewayGone(id) => self.connections.gateway_gone(id),
+            Woke::GatewaySpoke(id, GatewayEvent::Applied(seq)) => {
+                let settled = self.connections.applied(id, seq);
+                self.in_force(settled);
+            }
+            Woke::GatewaySpoke(_, event) => self.feed(Event::Gateway(event)),
+            Woke::GatewayGone(id) => {
+                let settled = self.connections.gateway_gone(id);
+                self.in_force(settled);
+            }
             Woke::WorkerGone(id, connection) => {
                 if self.connections.worker_gone(&id, connection) {
                     let loaded = self.brain.world().worker(&id).map_or(0, |seats| seats.inventory.len());

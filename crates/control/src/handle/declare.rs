@@ -199,6 +199,13 @@ impl Handle {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
     pub async fn delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
+        let deleted = self.start_delete(name, request).await?;
+        self.until_in_force(deleted.rev).await;
+        Ok(deleted)
+    }
+
+    /// The same, without waiting for anything to come of it: for those who delete many.
+    pub(crate) async fn start_delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
         for _ in 0..ATTEMPTS {
             let existing = self.existing(name).await?.ok_or_else(|| Error::NotFound(name.clone()))?;
             check_owner(name, &existing.deployment.origin, &request.origin, request.ownership)?;
@@ -214,7 +221,6 @@ impl Handle {
                 ops: vec![Op::Put { key, value: stored.bytes() }],
             };
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
-                self.until_in_force(rev).await;
                 return Ok(Deleted { name: name.clone(), rev });
             }
         }

@@ -10,7 +10,7 @@ use berth_control::{
     },
     store::{Rev, memory::MemoryStore},
 };
-use berth_spec::{Generation, Origin, status::Phase};
+use berth_spec::{GatewayEvent, Generation, Origin, status::Phase};
 use futures::StreamExt;
 
 use crate::fixture::{Running, apply, manifest, name, worker};
@@ -156,5 +156,43 @@ async fn a_cordoned_worker_gets_nothing_new() {
     assert!(running.handle.workers().await.expect("workers")[0].cordoned);
     running.handle.cordon(&info.id, Cordon::Open).await.expect("open");
     running.until(&name("iris"), Phase::Available).await;
+    running.stop().await;
+}
+
+/// What the next request meets is what was acknowledged: a write waits for the gateway's word that it routes by it.
+#[tokio::test(start_paused = true)]
+async fn a_write_returns_when_requests_are_routed_by_it() {
+    let running = running();
+    let (events, mut routes) = running.handle.attach_gateway().await.expect("it attaches");
+    let whole = routes.recv().await.expect("the whole");
+    events.send(GatewayEvent::Applied(whole.seq)).await.expect("it listens");
+    let began = tokio::time::Instant::now();
+    for declared in [true, false] {
+        let mut writing = Box::pin(async {
+            if declared {
+                running.handle.apply(apply("iris", "")).await.expect("applied");
+            } else {
+                running.handle.delete(&name("iris"), DELETE).await.expect("deleted");
+            }
+        });
+        let seq = loop {
+            let change = tokio::select! {
+                change = routes.recv() => change.expect("routes"),
+                () = &mut writing => panic!("it returned before the route was told"),
+            };
+            let told = if declared {
+                change.set.iter().any(|r| r.deployment == name("iris"))
+            } else {
+                !change.unset.is_empty()
+            };
+            if told {
+                break change.seq;
+            }
+        };
+        assert!(futures::poll!(&mut writing).is_pending(), "the route is told, and not in force");
+        events.send(GatewayEvent::Applied(seq)).await.expect("it listens");
+        writing.await;
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "it did not give up waiting");
     running.stop().await;
 }

@@ -9,9 +9,11 @@ use std::{
 };
 
 use berth_mesh::Drained;
+use berth_spec::RouteChange;
 use futures::future::join_all;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::fixture::{Echo, House, cold, revision, warm};
+use crate::fixture::{Echo, House, REQUEST, cold, name, revision, warm};
 
 /// 10,000 requests while the model is replaced all the time, and paged out now and then: none fails, and none runs on a
 /// model that is unloaded (the model asserts it).
@@ -147,4 +149,29 @@ async fn an_open_stream_ends_with_the_reason() {
     let status = answers.next().await.expect("a status").expect_err("a status");
     assert_eq!(status.metadata().get("berth-reason").expect("a reason"), "shutting_down");
     assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
+}
+
+/// A request whose body is still on its way when its model is deleted was let in: it is answered. The next one is not.
+#[tokio::test]
+async fn who_was_let_in_is_answered_though_it_is_deleted() {
+    let mut house = House::new();
+    let replica = house.serve("iris", "1", Echo::open()).await;
+    let mut stream = tokio::net::TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let head = format!(
+        "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        REQUEST.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("written");
+    while house.handle.inside() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let gone = RouteChange { unset: vec![name("iris")], ..RouteChange::default() };
+    house.change(gone).await;
+    while house.infer("iris", &[]).await.status != 404 {}
+    stream.write_all(REQUEST.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    replica.begin_drain();
+    replica.drained().await;
 }

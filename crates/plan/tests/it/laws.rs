@@ -146,6 +146,7 @@ proptest! {
             prop_assert_eq!(&some.assignments, &all.assignments);
             prop_assert_eq!(&some.routes, &all.routes);
             prop_assert_eq!(&some.gone, &all.gone);
+            prop_assert_eq!(&some.withdrawn, &all.withdrawn);
             prop_assert_eq!(&some.readiness, &all.readiness);
             let before = w.clone();
             let planned = w.plan_for(&scope);

@@ -83,6 +83,9 @@ fn a_deleted_deployment_is_gone_when_its_last_replica_is() {
     w.world.remove_deployment(&name("iris"));
     let planned = w.plan();
     assert!(planned.gone.is_empty(), "it still drains");
+    assert_eq!(planned.withdrawn, [name("iris")], "but nobody is sent there any more");
+    assert!(w.world.whole_routes(w.now).set.is_empty(), "nor by a gateway that joins now");
+    assert!(w.plan().withdrawn.is_empty(), "said once");
     assert_eq!(w.status("iris").phase, Phase::Terminating);
     w.load_all();
     let planned = w.plan();
