@@ -89,6 +89,12 @@ pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeploymen
     if errors.is_empty() { Ok(deployments) } else { Err(errors) }
 }
 
+/// Whether a text can be read as YAML or JSON at all, whatever it says.
+#[must_use]
+pub fn is_well_formed(text: &str) -> bool {
+    Node::documents(text).is_ok()
+}
+
 /// Reads one manifest that is JSON already: what [`ManifestDeployment::raw`] held, or the body of a PUT.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use berth_control::{
     source::directory::Directory,
     store::memory::MemoryStore,
 };
-use berth_spec::{DeploymentName, Digest};
+use berth_spec::{DeploymentName, Digest, Event};
 use futures::StreamExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +35,17 @@ async fn next(watch: &mut WatchStream, wanted: &DeploymentName) -> Option<(u8, O
     }
 }
 
+/// Waits until something is told that names `what`.
+async fn told(running: &Running, what: &str) -> Event {
+    loop {
+        let events = running.handle.events(EventFilter::default()).await.expect("events").events;
+        if let Some((_, event)) = events.into_iter().find(|(_, event)| event.message.contains(what)) {
+            return event;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn the_folder_is_what_is_declared() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -52,20 +63,20 @@ async fn the_folder_is_what_is_declared() {
 
     let (_, first) = next(&mut watch, &name("a")).await.expect("declared");
     assert!(first.is_some(), "a local artifact is hashed");
-    while running.handle.events(EventFilter::default()).await.expect("events").events.is_empty() {
-        tokio::task::yield_now().await;
-    }
-    let events = running.handle.events(EventFilter::default()).await.expect("events").events;
-    assert!(events.iter().any(|(_, event)| event.reason == "ManifestInvalid" && event.message.contains("broken.yaml")));
+    assert_eq!(told(&running, "broken.yaml:1:").await.reason, "ManifestInvalid");
 
     write(folder.path(), "a.yaml", "a", 2);
     while next(&mut watch, &name("a")).await.expect("still there").0 != 2 {}
     fs_err::write(folder.path().join("model.onnx"), b"two").expect("written");
     while next(&mut watch, &name("a")).await.expect("still there").1 == first {}
-    fs_err::write(folder.path().join("a.yaml"), b"apiVersion: [").expect("written");
+    // It does not even look like a manifest any more; beside it is what never did.
+    fs_err::write(folder.path().join("a.yaml"), b"spec: [").expect("written");
+    fs_err::write(folder.path().join("labels.yaml"), b"- setosa").expect("written");
     write(folder.path(), "b.yaml", "b", 1);
     next(&mut watch, &name("b")).await.expect("declared");
     assert!(running.handle.get(&name("a")).await.is_ok(), "the last good one stays");
+    let trouble = told(&running, "a.yaml:1:").await;
+    assert!(trouble.reason == "ManifestInvalid" && trouble.message.contains("stays"), "{trouble:?}");
 
     fs_err::remove_file(folder.path().join("a.yaml")).expect("removed");
     while next(&mut watch, &name("a")).await.is_some() {}

@@ -67,7 +67,8 @@ impl Reconciler {
             self.owned = Some(self.owned_before().await?);
         }
         let folder = self.folder.clone();
-        let scanned = match tokio::task::spawn_blocking(move || scan::scan(&folder)).await {
+        let known: BTreeSet<PathBuf> = self.files.keys().cloned().collect();
+        let scanned = match tokio::task::spawn_blocking(move || scan::scan(&folder, &known)).await {
             Ok(Ok(scanned)) => scanned,
             Ok(Err(error)) => {
                 // A folder that is away (an unmounted disk) is not an empty one.
@@ -218,7 +219,7 @@ impl Reconciler {
                 continue;
             }
             let request = DeleteRequest { origin: self.origin.clone(), expect: None, ownership: Ownership::Respect };
-            match self.handle.delete(name, request).await {
+            match self.handle.start_delete(name, request).await {
                 // Not there, or taken over by somebody else: no longer ours.
                 Ok(_) | Err(Error::NotFound(_) | Error::Owned { .. }) => {
                     tracing::info!(event = "manifest_removed", deployment_id = %name);

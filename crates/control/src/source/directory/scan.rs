@@ -1,6 +1,11 @@
 //! Reading a folder: which manifests are in it now. Everything is bounded; what is beyond a bound is told.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use berth_spec::manifest;
 
 /// How deep folders are looked into.
 const MAX_DEPTH: usize = 16;
@@ -26,8 +31,8 @@ pub(super) struct Scanned {
 /// The text of a manifest, or why it could not be read.
 pub(super) type Text = Result<String, String>;
 
-/// Reads all manifests below `folder`. Blocks.
-pub(super) fn scan(folder: &Path) -> std::io::Result<Scanned> {
+/// Reads all manifests below `folder`; what was one before, `known`, is one whatever it says now. Blocks.
+pub(super) fn scan(folder: &Path, known: &BTreeSet<PathBuf>) -> std::io::Result<Scanned> {
     let mut scanned = Scanned::default();
     let mut entries = 0;
     let mut folders = vec![(folder.to_owned(), 0)];
@@ -57,7 +62,7 @@ pub(super) fn scan(folder: &Path) -> std::io::Result<Scanned> {
                 Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
                 Ok(kind) if !kind.is_dir() && is_manifest(&path) => {
                     let text = read(&path);
-                    if text.as_ref().is_ok_and(|text| !declares(text)) {
+                    if text.as_ref().is_ok_and(|text| !known.contains(&path) && !declares(&path, text)) {
                         tracing::debug!(file = %path.display(), "not a manifest: it has no apiVersion");
                         continue;
                     }
@@ -80,8 +85,10 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 /// Model folders hold other YAML and JSON (a tokenizer, labels): what does not even look like a manifest is left alone.
-fn declares(text: &str) -> bool {
-    text.contains("apiVersion") || text.contains("ModelDeployment")
+/// YAML that cannot be read at all may have been meant as one, and its author is told.
+fn declares(path: &Path, text: &str) -> bool {
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    text.contains("apiVersion") || text.contains("ModelDeployment") || (!is_json && !manifest::is_well_formed(text))
 }
 
 fn read(path: &Path) -> Text {
