@@ -124,5 +124,5 @@ def test_a_model_that_cannot_load_says_why(berth, tmp_path):
     answer = json.loads(body)
     assert status == 503 and answer["reason"] == "load_failed", answer
     status = berth.status("broken")
-    assert status["phase"] == "Failed" and "invalid" in json.dumps(status).lower()
+    assert status["phase"] == "Failed" and "invalid_model" in json.dumps(status)
     assert "broken" in berth.run("describe", "deployment", "broken")

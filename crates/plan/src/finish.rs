@@ -95,6 +95,7 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
     let reason = |verdict: &Verdict| match verdict {
         Verdict::NoCapacity { .. } => "NoCapacity",
         Verdict::Failed { .. } => "LoadFailed",
+        Verdict::WaitsForRoom { .. } => "WaitsForRoom",
         Verdict::SurgeWaits { .. } => "SurgeWaits",
     };
     for (name, work) in draft.works() {

@@ -70,7 +70,7 @@ fn on_miss(entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) ->
     match verdict {
         Some(Verdict::NoCapacity { text, .. }) => OnMiss::NoCapacity(text.clone()),
         Some(failed @ Verdict::Failed { .. }) => OnMiss::Failed(failed.message()),
-        Some(Verdict::SurgeWaits { .. }) | None => OnMiss::Park,
+        Some(Verdict::WaitsForRoom { .. } | Verdict::SurgeWaits { .. }) | None => OnMiss::Park,
     }
 }
 

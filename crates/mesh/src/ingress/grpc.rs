@@ -109,7 +109,8 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let asked = request.into_inner();
-        let ready = self.stack.is_ready(&asked.name, version(&asked.version)).map_err(status)?;
+        // As Triton answers: what is not there is not ready, and asking is no error.
+        let ready = self.stack.is_ready(&asked.name, version(&asked.version)).unwrap_or(false);
         Ok(Response::new(wire::ModelReadyResponse { ready }))
     }
 

@@ -85,10 +85,11 @@ pub(crate) fn view(
     let total = draft.world.workers.get(worker).map_or(ByteSize::ZERO, crate::world::Seats::memory);
     let victims = match need.saturating_sub(free) {
         ByteSize::ZERO => Vec::new(),
-        lacking => evict::victims(draft, work.entry, worker, lacking).map_err(|evictable| Rejection::Memory {
+        lacking => evict::victims(draft, work.entry, worker, lacking).map_err(|short| Rejection::Memory {
             need,
             free,
-            evictable,
+            evictable: short.evictable,
+            busy: short.busy,
             total,
         })?,
     };

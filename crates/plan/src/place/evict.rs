@@ -1,7 +1,8 @@
 //! Who leaves for a replica.
 //!
 //! May leave: what matters strictly less, and what matters the same if it is on demand, ready, and nobody waits for it.
-//! Never: what is being loaded while requests wait for it; a resident of the same priority or more.
+//! Never: what is being loaded while requests wait for it; a resident of the same priority or more. What may not leave
+//! only because somebody waits for it is busy: it may leave later.
 
 use berth_spec::{ByteSize, DeploymentName, RevisionId, WorkerId, event::Severity};
 
@@ -12,30 +13,35 @@ use crate::{
 };
 
 /// The fewest replicas on a worker that give back `lacking` when they leave for a replica of `entry`, the least
-/// important and longest unused first. If all that may leave is not enough: how much that is.
+/// important and longest unused first. If all that may leave is not enough: how much that is, and how much is busy.
 pub(super) fn victims(
     draft: &Draft<'_>,
     entry: &Entry,
     worker: &WorkerId,
     lacking: ByteSize,
-) -> Result<Vec<RevisionId>, ByteSize> {
-    let Some(seats) = draft.world.workers.get(worker) else { return Err(ByteSize::ZERO) };
+) -> Result<Vec<RevisionId>, Short> {
+    let Some(seats) = draft.world.workers.get(worker) else { return Err(Short::default()) };
     let mut chosen: Vec<(&Rank, ByteSize)> = Vec::new();
-    let mut freed = ByteSize::ZERO;
+    let (mut freed, mut busy) = (ByteSize::ZERO, ByteSize::ZERO);
     let priority = entry.deployment.spec.priority;
     let mine = &entry.deployment.name;
     for rank in draft.sitting(worker) {
         if freed >= lacking || rank.priority > priority || (rank.priority == priority && rank.resident) {
             break;
         }
-        if rank.revision.deployment() != mine && may_leave(draft, seats, rank, priority) {
-            let claim = claim_of(draft, seats, worker, &rank.revision);
+        if rank.revision.deployment() == mine {
+            continue;
+        }
+        let claim = claim_of(draft, seats, worker, &rank.revision);
+        if may_leave(draft, seats, rank, priority) {
             freed += claim;
             chosen.push((rank, claim));
+        } else {
+            busy += claim;
         }
     }
     if freed < lacking {
-        return Err(freed);
+        return Err(Short { evictable: freed, busy });
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
@@ -48,6 +54,15 @@ pub(super) fn victims(
     }
     kept.reverse();
     Ok(kept)
+}
+
+/// What there is to evict where it is not enough.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Short {
+    /// What may leave now.
+    pub(super) evictable: ByteSize,
+    /// What may leave once nobody waits for it.
+    pub(super) busy: ByteSize,
 }
 
 fn may_leave(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> bool {

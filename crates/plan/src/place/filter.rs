@@ -32,6 +32,8 @@ pub enum Rejection {
         free: ByteSize,
         /// What may be evicted for it.
         evictable: ByteSize,
+        /// What may be evicted for it later, once the requests that wait for it have been let in.
+        busy: ByteSize,
         /// All that models may take there.
         total: ByteSize,
     },
@@ -55,8 +57,11 @@ impl fmt::Display for Rejection {
         match self {
             Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
             Self::Label { key, value } => write!(f, "lacks the label {key}={value}"),
-            Self::Memory { need, free, evictable, total } => {
+            Self::Memory { need, free, evictable, busy: ByteSize::ZERO, total } => {
                 write!(f, "needs {need}, has {free} free and {evictable} that may be evicted, of {total}")
+            }
+            Self::Memory { need, free, evictable, busy, total } => {
+                write!(f, "needs {need}, has {free} free and {evictable} that may be evicted ({busy} more soon), of {total}")
             }
             Self::Lost => f.write_str("cannot be reached"),
             Self::Cordoned => f.write_str("is cordoned"),
@@ -97,5 +102,6 @@ pub(super) fn reject(
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;
-    Some(Rejection::FailedHere { until: failure.until, message: failure.message.clone() })
+    let message = format!("{} ({})", failure.message, failure.category.as_str());
+    Some(Rejection::FailedHere { until: failure.until, message })
 }

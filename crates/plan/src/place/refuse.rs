@@ -65,6 +65,14 @@ fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
 }
 
 fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refusal]) -> Verdict {
+    let soon = refusals.iter().find(|(_, rejection)| match rejection {
+        Rejection::Memory { need, free, evictable, busy, .. } => *free + *evictable + *busy >= *need,
+        _ => false,
+    });
+    if let Some((worker, _)) = soon {
+        let text = format!("needs {need} of memory; room is made on {worker} when the models that others wait for are loaded");
+        return Verdict::WaitsForRoom { text };
+    }
     let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
         Rejection::Memory { free, evictable, total, .. } => {
             Some((*free + *evictable, worker, *free, *evictable, *total))

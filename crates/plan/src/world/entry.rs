@@ -59,6 +59,11 @@ pub enum Verdict {
         /// When a request may try again; residents are tried with every plan.
         until: Time,
     },
+    /// There will be room where models are being loaded that others wait for, when those have been let in.
+    WaitsForRoom {
+        /// For people, with numbers.
+        text: String,
+    },
     /// It was tried wherever it may go, and failed.
     Failed {
         /// For people: what went wrong.
@@ -79,7 +84,7 @@ impl Verdict {
     pub fn until(&self) -> Time {
         match self {
             Self::NoCapacity { until, .. } | Self::Failed { until, .. } => *until,
-            Self::SurgeWaits { .. } => Time(u64::MAX),
+            Self::WaitsForRoom { .. } | Self::SurgeWaits { .. } => Time(u64::MAX),
         }
     }
 
@@ -87,7 +92,7 @@ impl Verdict {
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Self::NoCapacity { text, .. } | Self::SurgeWaits { text } => text.clone(),
+            Self::NoCapacity { text, .. } | Self::WaitsForRoom { text } | Self::SurgeWaits { text } => text.clone(),
             Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
         }
     }

@@ -60,14 +60,30 @@ fn a_resident_evicts_what_is_on_demand_but_not_its_equal() {
 }
 
 #[test]
-fn what_is_waited_for_or_loading_stays() {
+fn what_is_waited_for_or_loading_stays_until_its_waiters_are_in() {
     let mut w = full().on_demand("third", gib(2));
     w.demand("old", 1);
     w.demand("new", 1);
     w.demand("third", 1);
     let planned = w.plan();
+    // Room will be made, so requests go on waiting for it.
+    assert!(planned.routes.iter().all(|route| route.on_miss == OnMiss::Park), "{:#?}", planned.routes);
+    w.settle();
+    assert_eq!(w.placed("third").len(), 0);
+    assert_eq!(w.status("third").phase, Phase::Progressing);
+    assert_eq!(w.status("third").conditions[0].reason, "WaitsForRoom");
+    w.demand("old", 0);
+    w.settle();
+    assert_eq!((w.placed("old").len(), w.placed("third").len()), (0, 1));
+}
+
+#[test]
+fn what_never_fits_is_refused_for_a_while() {
+    let mut w = full().on_demand("third", gib(20));
+    w.demand("third", 1);
+    let planned = w.plan();
     let route = planned.routes.iter().find(|route| route.deployment.as_str() == "third").expect("a route");
-    assert!(matches!(&route.on_miss, OnMiss::NoCapacity(text) if text.contains("2GiB")), "{route:#?}");
+    assert!(matches!(&route.on_miss, OnMiss::NoCapacity(text) if text.contains("20GiB")), "{route:#?}");
     assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
     // The gateway has refused them; after a while the next request may try again.
     w.demand("third", 0);
@@ -75,10 +91,6 @@ fn what_is_waited_for_or_loading_stays() {
     w.after(Duration::from_secs(3));
     let planned = w.plan();
     assert_eq!(planned.routes[0].on_miss, OnMiss::Park);
-    w.demand("old", 0);
-    w.demand("third", 1);
-    w.settle();
-    assert_eq!(w.placed("third").len(), 1);
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn explanations_carry_numbers() {
         WorkerVerdict::Fits { evicts, .. } => assert_eq!(evicts, [w.revision("old")]),
         other => panic!("{other:?}"),
     }
-    let rejected = Rejection::Memory { need: gib(4), free: gib(2), evictable: gib(0), total: gib(2) };
+    let rejected = Rejection::Memory { need: gib(4), free: gib(2), evictable: gib(0), busy: gib(0), total: gib(2) };
     assert_eq!(verdict(&w, "big", "b"), WorkerVerdict::Rejected(rejected));
     assert!(matches!(verdict(&w, "old", "a"), WorkerVerdict::Holds { residency: Some(_), .. }));
     w.world.set_cordoned(&worker_id("a"), true);
