@@ -70,6 +70,8 @@ pub enum Ownership {
     Respect,
     /// Take it over.
     TakeOver,
+    /// Go on as its owner would, and warn of it: for those who only ask what would be.
+    Warn,
 }
 
 /// What applying did.
@@ -316,8 +318,15 @@ fn decide(
         artifact: resolution.size(),
     };
     let mut outcome = ApplyOutcome::Created;
+    let mut warnings: Vec<String> = resolution.warning().into_iter().collect();
     if let Some(Existing { stored, deployment: before, .. }) = &existing {
-        check_owner(&manifest.name, &before.origin, &request.origin, request.ownership)?;
+        match check_owner(&manifest.name, &before.origin, &request.origin, request.ownership) {
+            Err(owned) if request.ownership == Ownership::Warn => {
+                deployment.origin.clone_from(&before.origin);
+                warnings.push(owned.to_string());
+            }
+            checked => checked?,
+        }
         if matches!(resolution, Resolution::Missing { .. }) && before.spec.model.uri == manifest.spec.model.uri {
             // The file is away for a moment, not another file.
             deployment.digest = before.digest;
@@ -336,13 +345,8 @@ fn decide(
         let stored = StoredDeployment::of(&deployment, manifest.raw.clone(), manifest.base.clone());
         (Compare { key: key.clone(), modified: found }, Op::Put { key, value: stored.bytes() })
     });
-    let applied = Applied {
-        name: manifest.name.clone(),
-        outcome,
-        generation: deployment.generation,
-        rev: found,
-        warnings: resolution.warning().into_iter().collect(),
-    };
+    let applied =
+        Applied { name: manifest.name.clone(), outcome, generation: deployment.generation, rev: found, warnings };
     Ok(Decision { applied, write, deployment: Arc::new(deployment) })
 }
 

@@ -80,6 +80,9 @@ async fn who_does_not_own_it_or_has_not_read_it_is_refused() {
     assert!(matches!(stale, Error::Stale { found, .. } if found == applied.rev), "{stale}");
     let new = ApplyRequest { expect: Some(Rev::NONE), ..apply("rose", "") };
     assert!(running.handle.apply(new).await.is_ok(), "none was expected, none was there");
+    let asked = ApplyRequest { mode: ApplyMode::DryRun, ownership: Ownership::Warn, ..apply("iris", "") };
+    let asked = running.handle.apply(asked).await.expect("asking is free");
+    assert!(asked.outcome == ApplyOutcome::Unchanged && asked.warnings[0].contains("folder"), "{asked:?}");
     let taken = ApplyRequest { ownership: Ownership::TakeOver, ..apply("iris", "") };
     assert_eq!(running.handle.apply(taken).await.expect("taken over").outcome, ApplyOutcome::Configured);
     running.stop().await;

@@ -159,7 +159,8 @@ impl Service {
 
     /// What would change if the documents were applied.
     pub(crate) async fn plan(&self, documents: Declared) -> Result<PlanView, ApiError> {
-        let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Respect };
+        // Whoever owns it: nothing is changed, and who may change it is told.
+        let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Warn };
         let requests = documents.requests(&write, Expect::Anything);
         let results = self.apply_each(requests.clone()).await?;
         let changes = requests.into_iter().map(|request| PreviewRequest::Apply(Box::new(request))).collect();
