@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_spec::{DeploymentName, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity};
+use berth_spec::{DeploymentName, Generation, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity};
 
 use super::{Attached, Controller, Declared, Effect, Phase, Touch, event};
 use crate::{handle::Cordon, store::Rev};
@@ -77,7 +77,13 @@ impl Controller {
         } else if let Some(attached) = self.workers.get_mut(&change.worker)
             && (change.whole || attached.reported.is_some())
         {
+            // Its first words after it joined cross the whole that it was greeted with. Later ones ask for it.
+            let asks = change.whole && change.seen == Generation(0) && attached.reported.is_some();
             attached.reported = Some(now);
+            if asks && attached.greeted {
+                tracing::info!(worker_id = %change.worker, "a worker asks for its whole assignment");
+                self.greet(&change.worker, out);
+            }
         }
         out.extend(observed.measured.into_iter().map(|(digest, size)| Effect::PersistMeasured(digest, size)));
         out.extend(observed.events.into_iter().map(Effect::Emit));

@@ -8,7 +8,8 @@ use berth_control::{
 };
 use berth_plan::Policy;
 use berth_spec::{
-    AssignmentChange, Demand, Deployment, GatewayEvent, Generation, Origin, RouteChange, Time, WorkerInfo,
+    AssignmentChange, Demand, Deployment, GatewayEvent, Generation, InventoryChange, Origin, RouteChange, Time,
+    WorkerInfo,
 };
 
 use crate::fixture::{empty_inventory, inventory, manifest, name, ready, worker};
@@ -264,4 +265,19 @@ fn the_first_plan_for_residents_alone_puts_nothing_in_force() {
     bench.now = bench.now + SETTLE;
     assert_eq!(in_force(&bench.on(Event::Tick)), None);
     assert_eq!(in_force(&bench.settle()), Some(Rev(3)));
+}
+
+#[test]
+fn a_worker_that_lost_count_is_sent_everything_again() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    bench.wait(DEBOUNCE);
+    assert_eq!(kinds(&bench.on(Event::Committed)), [CommandKind::Load]);
+    let effects = bench.on(Event::Reported(empty_inventory(&info)));
+    let sent = assignments(&effects);
+    assert_eq!((sent.len(), sent[0].base, sent[0].set.len()), (1, None, 1));
+    let held = sent[0].set[0].revision.id.clone();
+    let counted = InventoryChange { seen: sent[0].generation, ..inventory(&info, true, vec![(held, None)]) };
+    assert!(assignments(&bench.on(Event::Reported(counted))).is_empty(), "this one has not");
 }
