@@ -154,9 +154,9 @@ impl Worker {
         let WorkerLink { mut assignments, reports } = link;
         let (news, mut heard) = mpsc::channel(NEWS);
         let clock = Clock::start();
-        let mut agent = Agent::new(self.info.id, self.info.incarnation, self.limits);
+        let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits);
         let mut outbox = Outbox::default();
-        let mut hands = Hands::new(self.runtimes, self.artifacts, self.local, self.metrics, news);
+        let mut hands = Hands::new(self.info.id, self.runtimes, self.artifacts, self.local, self.metrics, news);
         let (mut connected, mut give_up) = (true, None);
         let mut event = Event::Started;
         loop {

@@ -7,13 +7,13 @@ use std::{
 };
 
 use berth_mesh::local::{LocalReplicas, Model, Replica as Callable};
-use berth_spec::{ByteSize, FailureCategory, Revision, RevisionId, Serving};
+use berth_spec::{ByteSize, FailureCategory, Revision, RevisionId, Serving, WorkerId};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Stopped,
-    told::{correlation, millis},
+    told::{Commands, millis},
 };
 use crate::{
     agent::{Agent, Effect, Event},
@@ -66,12 +66,14 @@ pub(super) struct Hands {
     pub(super) metrics: WorkerMetrics,
     news: mpsc::Sender<News>,
     tasks: TaskTracker,
+    pub(super) commands: Commands,
     pub(super) slots: BTreeMap<RevisionId, Slot>,
     stopped: Stopped,
 }
 
 impl Hands {
     pub(super) fn new(
+        worker: WorkerId,
         runtimes: Vec<Arc<dyn Runtime>>,
         artifacts: Arc<Artifacts>,
         local: Arc<LocalReplicas>,
@@ -79,13 +81,15 @@ impl Hands {
         news: mpsc::Sender<News>,
     ) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
-        Self { runtimes, artifacts, local, metrics, news, tasks, slots, stopped }
+        let commands = Commands::new(worker);
+        Self { runtimes, artifacts, local, metrics, news, tasks, commands, slots, stopped }
     }
 
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Fetch { revision, ticket } => self.fetch(revision, ticket),
             Effect::Forget { revision } => {
+                self.commands.forget(&revision);
                 if let Some(cancel) = self.slots.remove(&revision).and_then(|slot| slot.cancel) {
                     cancel.cancel();
                 }
@@ -151,7 +155,7 @@ impl Hands {
             deployment_id = %id.deployment(),
             model_version = revision.version,
             revision = %id,
-            correlation_id = correlation(&id, ticket),
+            correlation_id = self.commands.of(&id),
         );
         let (artifacts, news) = (Arc::clone(&self.artifacts), self.news.clone());
         self.tasks.spawn(async move {
@@ -174,7 +178,7 @@ impl Hands {
             event = "model_initialization_started",
             deployment_id = %id.deployment(),
             revision = %id,
-            correlation_id = correlation(&id, ticket),
+            correlation_id = self.commands.of(&id),
         );
         let format = request.revision.format;
         let runtime = self.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
@@ -218,7 +222,8 @@ impl Hands {
     }
 
     fn validate(&mut self, id: RevisionId, ticket: u64, serving: Arc<Serving>) {
-        tracing::debug!(event = "model_validation_started", deployment_id = %id.deployment(), revision = %id);
+        let correlation_id = self.commands.of(&id);
+        tracing::debug!(event = "model_validation_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
         let model = self.slots.get(&id).and_then(|slot| slot.model.clone());
         let news = self.news.clone();
         self.tasks.spawn(async move {
@@ -249,13 +254,14 @@ impl Hands {
             event,
             deployment_id = %id.deployment(),
             revision = %id,
-            correlation_id = correlation(id, slot.ticket),
+            correlation_id = self.commands.of(id),
             total_duration_ms = millis(took),
         );
     }
 
     fn drain(&mut self, id: RevisionId, timeout: Duration) {
-        tracing::info!(event = "model_unload_started", deployment_id = %id.deployment(), revision = %id);
+        let correlation_id = self.commands.of(&id);
+        tracing::info!(event = "model_unload_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
         let callable = self.slots.get(&id).and_then(|slot| slot.callable.clone());
         if let Some(callable) = &callable {
             callable.begin_drain();
@@ -278,6 +284,8 @@ impl Hands {
     fn unload(&mut self, id: RevisionId) {
         let begun = Instant::now();
         let slot = self.slots.remove(&id).unwrap_or_default();
+        let correlation_id = self.commands.of(&id);
+        self.commands.forget(&id);
         if slot.callable.is_some() {
             self.local.remove(&id);
             self.stopped.drained += 1;
@@ -292,6 +300,7 @@ impl Hands {
                 event = "model_unload_success",
                 deployment_id = %id.deployment(),
                 revision = %id,
+                correlation_id,
                 duration_ms = millis(took),
             );
             tell(&news, Event::Unloaded { revision: id }, Kept::Nothing).await;

@@ -1,8 +1,8 @@
 //! What the driver tells of its work: metrics, and log events under the names of the Git PRD (seed G §9.2).
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, InventoryChange, Residency, RevisionId};
+use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId};
 
 use super::hands::Hands;
 use crate::{
@@ -25,16 +25,16 @@ impl Hands {
     }
 
     /// What the controller wants.
-    pub(super) fn log_command(&self, change: &AssignmentChange) {
-        let correlation_id = change.generation.0;
+    pub(super) fn log_command(&mut self, change: &AssignmentChange) {
         for placed in &change.set {
             let id = &placed.revision.id;
             if !self.slots.contains_key(id) {
-                tracing::info!(event = "command_received", command_type = "LOAD", deployment_id = %id.deployment(), revision = %id, correlation_id);
+                let beside = self.slots.keys().any(|other| other.deployment() == id.deployment());
+                self.commands.receive(if beside { "RELOAD" } else { "LOAD" }, id, change.generation);
             }
         }
-        for id in &change.unset {
-            tracing::info!(event = "command_received", command_type = "UNLOAD", deployment_id = %id.deployment(), revision = %id, correlation_id);
+        for id in change.unset.iter().filter(|id| self.slots.contains_key(*id)) {
+            self.commands.receive("UNLOAD", id, change.generation);
         }
     }
 
@@ -52,6 +52,7 @@ impl Hands {
                         error_type = failure.category.as_str(),
                         error_message = failure.message,
                         attempts = failure.attempts,
+                        correlation_id = self.commands.of(id),
                         retry_at = failure.retry_at.map(|at| at.to_string()),
                     );
                 }
@@ -69,26 +70,26 @@ impl Hands {
 
     pub(super) fn log_outcome(&self, event: &Event) {
         match event {
-            Event::Fetched { revision: id, ticket, result: Ok(Artifact { size, .. }) } => {
+            Event::Fetched { revision: id, result: Ok(Artifact { size, .. }), .. } => {
                 let took = self.slots.get(id).and_then(|slot| slot.begun).map(|begun| millis(begun.elapsed()));
                 tracing::debug!(
                     event = "artifact_download_completed",
                     deployment_id = %id.deployment(),
                     size_bytes = size.0,
                     duration_ms = took,
-                    correlation_id = correlation(id, *ticket),
+                    correlation_id = self.commands.of(id),
                 );
             }
-            Event::Validated { revision: id, ticket, result } => match result {
+            Event::Validated { revision: id, result, .. } => match result {
                 Ok(()) => tracing::info!(
                     event = "model_validation_success",
                     deployment_id = %id.deployment(),
-                    correlation_id = correlation(id, *ticket),
+                    correlation_id = self.commands.of(id),
                 ),
                 Err(fault) => tracing::error!(
                     event = "model_validation_failed",
                     deployment_id = %id.deployment(),
-                    correlation_id = correlation(id, *ticket),
+                    correlation_id = self.commands.of(id),
                     validation_error = %fault,
                 ),
             },
@@ -97,11 +98,57 @@ impl Hands {
     }
 }
 
-/// Ties together the log lines of one attempt.
-pub(super) fn correlation(id: &RevisionId, ticket: u64) -> String {
-    format!("{id}#{ticket}")
+/// The last command for each revision that is here, as the controller numbered it: the same id, `WORKER-GENERATION`, is
+/// in its log and ours.
+pub(super) struct Commands {
+    worker: WorkerId,
+    last: BTreeMap<RevisionId, Generation>,
+}
+
+impl Commands {
+    pub(super) fn new(worker: WorkerId) -> Self {
+        Self { worker, last: BTreeMap::new() }
+    }
+
+    fn receive(&mut self, kind: &'static str, id: &RevisionId, generation: Generation) {
+        self.last.insert(id.clone(), generation);
+        tracing::info!(
+            event = "command_received",
+            command_type = kind,
+            deployment_id = %id.deployment(),
+            worker_id = %self.worker,
+            revision = %id,
+            correlation_id = self.of(id),
+        );
+    }
+
+    /// The id of the last command for a revision.
+    pub(super) fn of(&self, id: &RevisionId) -> Option<String> {
+        self.last.get(id).map(|generation| format!("{}-{generation}", self.worker))
+    }
+
+    pub(super) fn forget(&mut self, id: &RevisionId) {
+        self.last.remove(id);
+    }
 }
 
 pub(super) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_goes_by_the_id_that_the_controller_gave_it() {
+        let mut commands = Commands::new(WorkerId::new("w-1").expect("a name"));
+        let id: RevisionId = "iris@000000000000".parse().expect("a revision");
+        commands.receive("LOAD", &id, Generation(7));
+        assert_eq!(commands.of(&id).as_deref(), Some("w-1-7"), "as in the controller's command_dispatched");
+        commands.receive("UNLOAD", &id, Generation(9));
+        assert_eq!(commands.of(&id).as_deref(), Some("w-1-9"));
+        commands.forget(&id);
+        assert_eq!(commands.of(&id), None);
+    }
 }
