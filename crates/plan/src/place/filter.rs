@@ -55,13 +55,21 @@ pub enum Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoRuntime { format: format @ "onnx" } => write!(
+                f,
+                "has no runtime for {format}: get ONNX Runtime (`pip download --no-deps onnxruntime` has it) and start \
+                 the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
+            ),
             Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
             Self::Label { key, value } => write!(f, "lacks the label {key}={value}"),
             Self::Memory { need, free, evictable, busy: ByteSize::ZERO, total } => {
                 write!(f, "needs {need}, has {free} free and {evictable} that may be evicted, of {total}")
             }
             Self::Memory { need, free, evictable, busy, total } => {
-                write!(f, "needs {need}, has {free} free and {evictable} that may be evicted ({busy} more soon), of {total}")
+                write!(
+                    f,
+                    "needs {need}, has {free} free and {evictable} that may be evicted ({busy} more soon), of {total}"
+                )
             }
             Self::Lost => f.write_str("cannot be reached"),
             Self::Cordoned => f.write_str("is cordoned"),

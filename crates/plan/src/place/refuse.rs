@@ -70,7 +70,8 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
         _ => false,
     });
     if let Some((worker, _)) = soon {
-        let text = format!("needs {need} of memory; room is made on {worker} when the models that others wait for are loaded");
+        let text =
+            format!("needs {need} of memory; room is made on {worker} when the models that others wait for are loaded");
         return Verdict::WaitsForRoom { text };
     }
     let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
@@ -111,8 +112,15 @@ fn nowhere(refusals: &[Refusal]) -> String {
     if refusals.iter().all(|(_, rejection)| *rejection == Rejection::Lost) {
         return "no worker can be reached: start one".to_owned();
     }
-    if refusals.iter().any(|(_, rejection)| *rejection == Rejection::Holds) {
-        return "every worker that may hold it has a replica already: add a worker or lower replicas".to_owned();
+    let holding = refusals.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();
+    if holding > 0 {
+        let all = refusals.len();
+        let there = if all == 1 { "is 1 worker".to_owned() } else { format!("are {all} workers") };
+        let others = if holding < all { format!(", of which {holding} may hold it") } else { String::new() };
+        return format!(
+            "each worker holds at most one replica of a deployment, and there {there}{others}: add a worker \
+             or lower replicas"
+        );
     }
     let named: Vec<String> =
         refusals.iter().take(NAMED).map(|(worker, rejection)| format!("{worker} {rejection}")).collect();

@@ -5,7 +5,7 @@ use berth_plan::{
     fixture::{Fixture, gib, name, worker, worker_id, world},
     report::{WorkerVerdict, explain},
 };
-use berth_spec::{Replicas, status::Phase};
+use berth_spec::{Replicas, WorkerInfo, status::Phase};
 
 fn verdict(w: &Fixture, called: &str, on: &str) -> WorkerVerdict {
     let explained = explain(&w.world, &name(called), w.now).expect("a deployment");
@@ -100,4 +100,23 @@ fn what_a_worker_still_holds_is_taken_back() {
     w.advance();
     assert_eq!(w.placed("iris"), ["b"]);
     assert!(!w.plan_for(&Scope::All).decided());
+}
+
+#[test]
+fn what_hinders_says_what_to_do() {
+    let mut w = world().worker("a", gib(4));
+    w.change("two", |spec| spec.replicas = Replicas { min: 2, max: 2 });
+    w.settle();
+    let status = w.status("two");
+    assert_eq!((status.phase, status.ready, status.desired), (Phase::Degraded, 1, 2));
+    let said = explain(&w.world, &name("two"), w.now).expect("a deployment").summary;
+    assert!(said.contains("at most one replica of a deployment, and there is 1 worker"), "{said}");
+
+    let mut w = world();
+    w.world.set_worker(WorkerInfo { formats: Vec::new(), ..worker("bare", gib(4)) });
+    w.change("iris", |_| {});
+    w.settle();
+    assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);
+    let said = explain(&w.world, &name("iris"), w.now).expect("a deployment").summary;
+    assert!(said.contains("--onnxruntime PATH") && said.contains("libonnxruntime.so"), "{said}");
 }
