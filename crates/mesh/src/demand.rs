@@ -62,6 +62,11 @@ impl Ledger {
         self.urgent.notify_one();
     }
 
+    /// Notes that nobody waits for a deployment any more: it is listed still, and others may be waiting for its room.
+    pub(crate) fn released(&self) {
+        self.urgent.notify_one();
+    }
+
     fn used(&self, entry: &Arc<Entry>, now: Instant) {
         let since = u64::try_from((now - self.started.0).as_nanos()).unwrap_or(u64::MAX);
         entry.hot().usage.last_used.store(self.started.1.saturating_add(since), Relaxed);

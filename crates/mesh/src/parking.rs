@@ -124,12 +124,23 @@ impl Parking {
         let hot = entry.hot();
         hot.stats.miss();
         let queue = entry.route().concurrency.queue;
-        let Some(_place) = hot.lot.enter(queue, &self.total) else {
+        let Some(place) = hot.lot.enter(queue, &self.total) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
         };
         self.ledger.demand(entry, Instant::now());
+        let waited = self.wait(entry, version, deadline).await;
+        drop(place);
+        if hot.lot.waiting() == 0 {
+            self.ledger.released();
+        }
+        waited
+    }
+
+    /// Waits for a replica, or for the word that there will be none.
+    async fn wait(&self, entry: &Arc<Entry>, version: Option<&str>, deadline: Instant) -> Result<Leased, InferError> {
+        let hot = entry.hot();
         loop {
             // Listen first, look second: a change between the two must not be slept through.
             let mut changed = std::pin::pin!(hot.lot.changed());

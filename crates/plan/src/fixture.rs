@@ -35,7 +35,14 @@ pub struct Fixture {
 /// An empty world at a time well after the beginning.
 #[must_use]
 pub fn world() -> Fixture {
-    Fixture { world: World::new(Policy::default()), now: Time(1_000_000_000_000), told: Vec::new() }
+    // Stories are told without waiting between their steps.
+    world_with(Policy { min_residence: Duration::ZERO, ..Policy::default() })
+}
+
+/// The same with settings of its own.
+#[must_use]
+pub fn world_with(policy: Policy) -> Fixture {
+    Fixture { world: World::new(policy), now: Time(1_000_000_000_000), told: Vec::new() }
 }
 
 /// `n` GiB.

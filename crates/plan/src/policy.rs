@@ -24,6 +24,10 @@ pub struct Policy {
     /// How long a failed load keeps a revision off a worker. Halved: broken models are loaded in vain twice as often.
     /// Doubled: a repaired artifact at the same place is found twice as late.
     pub failure_memory: Duration,
+    /// How long an on-demand replica stays at least once it is ready, before one of the same priority may take its room.
+    /// Halved: with more models in use than fit, more of the time goes into loading. Doubled: those who wait for a turn
+    /// wait up to that much longer.
+    pub min_residence: Duration,
     /// How long requests for an on-demand deployment that fits nowhere are refused without trying again.
     /// Halved: under pressure each refused model is planned for twice as often. Doubled: clients see `no_capacity`
     /// up to that much longer than it is true.
@@ -38,6 +42,7 @@ impl Default for Policy {
             memory_per_session: ByteSize::mib(1),
             lost_grace: Duration::from_secs(10),
             failure_memory: Duration::from_secs(600),
+            min_residence: Duration::from_millis(100),
             no_capacity_hold: Duration::from_secs(2),
         }
     }

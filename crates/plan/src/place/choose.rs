@@ -90,6 +90,7 @@ pub(crate) fn view(
             free,
             evictable: short.evictable,
             busy: short.busy,
+            again: short.again,
             total,
         })?,
     };

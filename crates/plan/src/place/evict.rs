@@ -2,9 +2,9 @@
 //!
 //! May leave: what matters strictly less, and what matters the same if it is on demand, ready, and nobody waits for it.
 //! Never: what is being loaded while requests wait for it; a resident of the same priority or more. What may not leave
-//! only because somebody waits for it is busy: it may leave later.
+//! only because somebody waits for it, or because it has just come, is busy: it may leave later.
 
-use berth_spec::{ByteSize, DeploymentName, RevisionId, WorkerId, event::Severity};
+use berth_spec::{ByteSize, DeploymentName, RevisionId, Time, WorkerId, event::Severity};
 
 use super::Evicts;
 use crate::{
@@ -22,7 +22,8 @@ pub(super) fn victims(
 ) -> Result<Vec<RevisionId>, Short> {
     let Some(seats) = draft.world.workers.get(worker) else { return Err(Short::default()) };
     let mut chosen: Vec<(&Rank, ByteSize)> = Vec::new();
-    let (mut freed, mut busy) = (ByteSize::ZERO, ByteSize::ZERO);
+    let mut freed = ByteSize::ZERO;
+    let mut short = Short::default();
     let priority = entry.deployment.spec.priority;
     let mine = &entry.deployment.name;
     for rank in draft.sitting(worker) {
@@ -33,15 +34,19 @@ pub(super) fn victims(
             continue;
         }
         let claim = claim_of(draft, seats, worker, &rank.revision);
-        if may_leave(draft, seats, rank, priority) {
-            freed += claim;
-            chosen.push((rank, claim));
-        } else {
-            busy += claim;
+        match stays(draft, seats, rank, priority) {
+            None => {
+                freed += claim;
+                chosen.push((rank, claim));
+            }
+            Some(until) => {
+                short.busy += claim;
+                short.again = short.again.min(until);
+            }
         }
     }
     if freed < lacking {
-        return Err(Short { evictable: freed, busy });
+        return Err(Short { evictable: freed, ..short });
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
@@ -57,18 +62,35 @@ pub(super) fn victims(
 }
 
 /// What there is to evict where it is not enough.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Short {
     /// What may leave now.
     pub(super) evictable: ByteSize,
-    /// What may leave once nobody waits for it.
+    /// What may leave later.
     pub(super) busy: ByteSize,
+    /// When the first of it may, as far as that is a matter of time rather than of requests.
+    pub(super) again: Time,
 }
 
-fn may_leave(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> bool {
-    let Some(entry) = draft.world.entries.get(rank.revision.deployment()) else { return true };
-    let (ready, waited_for) = (seats.ready(&rank.revision), entry.waiting() > 0);
-    if rank.priority < priority { ready || !waited_for } else { ready && !waited_for }
+impl Default for Short {
+    fn default() -> Self {
+        Self { evictable: ByteSize::ZERO, busy: ByteSize::ZERO, again: NEVER }
+    }
+}
+
+/// It takes an event, not time.
+const NEVER: Time = Time(u64::MAX);
+
+/// Until when a replica must stay; `None`: it may leave.
+fn stays(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> Option<Time> {
+    let entry = draft.world.entries.get(rank.revision.deployment())?;
+    let (since, waited_for) = (seats.ready_since(&rank.revision), entry.waiting() > 0);
+    if rank.priority < priority {
+        return (since.is_none() && waited_for).then_some(NEVER);
+    }
+    // Among equals nobody leaves who has only just come: each load serves for a while.
+    let until = since.map_or(NEVER, |since| since + draft.world.policy.min_residence);
+    if waited_for { Some(NEVER) } else { (draft.now < until).then_some(until) }
 }
 
 /// What a replica claims now, in the plan if it has touched it.
@@ -89,7 +111,7 @@ pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId])
         let entry = draft.world.entries.get(victim.deployment());
         Evicts {
             priority: cost.priority.max(entry.map_or(0, |entry| entry.deployment.spec.priority)),
-            last_used: cost.last_used.max(entry.map_or(berth_spec::Time::ZERO, |entry| entry.last_used)),
+            last_used: cost.last_used.max(entry.map_or(Time::ZERO, |entry| entry.last_used)),
             bytes: cost.bytes + claim_of(draft, seats, worker, victim),
         }
     })

@@ -34,6 +34,8 @@ pub enum Rejection {
         evictable: ByteSize,
         /// What may be evicted for it later, once the requests that wait for it have been let in.
         busy: ByteSize,
+        /// When the first of that may leave, as far as that is a matter of time.
+        again: Time,
         /// All that models may take there.
         total: ByteSize,
     },
@@ -62,10 +64,10 @@ impl fmt::Display for Rejection {
             ),
             Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
             Self::Label { key, value } => write!(f, "lacks the label {key}={value}"),
-            Self::Memory { need, free, evictable, busy: ByteSize::ZERO, total } => {
+            Self::Memory { need, free, evictable, busy: ByteSize::ZERO, total, .. } => {
                 write!(f, "needs {need}, has {free} free and {evictable} that may be evicted, of {total}")
             }
-            Self::Memory { need, free, evictable, busy, total } => {
+            Self::Memory { need, free, evictable, busy, total, .. } => {
                 write!(
                     f,
                     "needs {need}, has {free} free and {evictable} that may be evicted ({busy} more soon), of {total}"

@@ -65,14 +65,16 @@ fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
 }
 
 fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refusal]) -> Verdict {
-    let soon = refusals.iter().find(|(_, rejection)| match rejection {
-        Rejection::Memory { need, free, evictable, busy, .. } => *free + *evictable + *busy >= *need,
-        _ => false,
+    let soon = refusals.iter().filter_map(|(worker, rejection)| match rejection {
+        Rejection::Memory { need, free, evictable, busy, again, .. } if *free + *evictable + *busy >= *need => {
+            Some((*again, worker))
+        }
+        _ => None,
     });
-    if let Some((worker, _)) = soon {
+    if let Some((until, worker)) = soon.min() {
         let text =
-            format!("needs {need} of memory; room is made on {worker} when the models that others wait for are loaded");
-        return Verdict::WaitsForRoom { text };
+            format!("needs {need} of memory; room is made on {worker} once the models there have had their turn");
+        return Verdict::WaitsForRoom { text, until };
     }
     let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
         Rejection::Memory { free, evictable, total, .. } => {

@@ -36,7 +36,9 @@ fn available(seen: &Seen<'_>) -> Condition {
         (Some(failed @ Verdict::Failed { .. }), _) if seen.placed == 0 => {
             is(Truth::False, "LoadFailed", failed.message())
         }
-        (Some(Verdict::WaitsForRoom { text }), _) if seen.placed == 0 => is(Truth::False, "WaitsForRoom", text.clone()),
+        (Some(Verdict::WaitsForRoom { text, .. }), _) if seen.placed == 0 => {
+            is(Truth::False, "WaitsForRoom", text.clone())
+        }
         (_, Some(failure)) => is(Truth::False, "LoadFailed", failure.clone()),
         _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
         _ => is(Truth::False, "Loading", format!("0 of {desired} replicas answer; they are on their way")),
@@ -71,7 +73,7 @@ fn progressing(seen: &Seen<'_>) -> Condition {
     match seen.verdict {
         Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
         Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
-        Some(Verdict::WaitsForRoom { text }) => is(Truth::True, "WaitsForRoom", text.clone()),
+        Some(Verdict::WaitsForRoom { text, .. }) => is(Truth::True, "WaitsForRoom", text.clone()),
         _ if seen.entry.deployment.deleting && seen.placed > 0 => {
             is(Truth::True, "Draining", "its replicas finish their requests and leave".to_owned())
         }
@@ -85,7 +87,7 @@ fn scheduled(seen: &Seen<'_>) -> Condition {
     match seen.verdict {
         Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
         Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
-        Some(Verdict::WaitsForRoom { text }) => is(Truth::False, "WaitsForRoom", text.clone()),
+        Some(Verdict::WaitsForRoom { text, .. }) => is(Truth::False, "WaitsForRoom", text.clone()),
         _ if seen.desired == 0 => is(Truth::Unknown, "NotWanted", "no replica is wanted now".to_owned()),
         Some(Verdict::SurgeWaits { .. }) | None if seen.placed == 0 => {
             is(Truth::Unknown, "Planning", "it has not been planned for yet".to_owned())

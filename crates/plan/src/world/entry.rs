@@ -63,6 +63,8 @@ pub enum Verdict {
     WaitsForRoom {
         /// For people, with numbers.
         text: String,
+        /// When to look again at the latest.
+        until: Time,
     },
     /// It was tried wherever it may go, and failed.
     Failed {
@@ -83,8 +85,8 @@ impl Verdict {
     #[must_use]
     pub fn until(&self) -> Time {
         match self {
-            Self::NoCapacity { until, .. } | Self::Failed { until, .. } => *until,
-            Self::WaitsForRoom { .. } | Self::SurgeWaits { .. } => Time(u64::MAX),
+            Self::NoCapacity { until, .. } | Self::WaitsForRoom { until, .. } | Self::Failed { until, .. } => *until,
+            Self::SurgeWaits { .. } => Time(u64::MAX),
         }
     }
 
@@ -92,7 +94,7 @@ impl Verdict {
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Self::NoCapacity { text, .. } | Self::WaitsForRoom { text } | Self::SurgeWaits { text } => text.clone(),
+            Self::NoCapacity { text, .. } | Self::WaitsForRoom { text, .. } | Self::SurgeWaits { text } => text.clone(),
             Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
         }
     }

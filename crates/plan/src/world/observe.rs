@@ -78,10 +78,6 @@ impl World {
                 self.forget_failure(worker, revision);
                 if !before.as_ref().is_some_and(Residency::is_ready) {
                     observed.events.push(loaded(name, worker, now, ready));
-                    // Its gateways let the waiters in at this moment; any that still wait will say so again.
-                    if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut()) {
-                        warm.waiting = 0;
-                    }
                 }
                 true
             }

@@ -72,6 +72,14 @@ impl Seats {
         self.alive() && self.inventory.get(revision).is_some_and(Residency::is_ready)
     }
 
+    /// Since when a replica is ready there, if it is.
+    pub(crate) fn ready_since(&self, revision: &RevisionId) -> Option<Time> {
+        match self.inventory.get(revision).filter(|_| self.alive())? {
+            Residency::Ready(ready) => Some(ready.since),
+            _ => None,
+        }
+    }
+
     /// The assignment, what should be loaded first first: what somebody waits for, then by claim on the machine.
     pub(crate) fn in_loading_order(&self) -> Vec<Placed> {
         let mut placed: Vec<(bool, u8, &Placed)> = self

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use berth_plan::fixture::{Fixture, gib, world};
+use berth_plan::{
+    Policy,
+    fixture::{Fixture, gib, world, world_with},
+};
 use berth_spec::{routes::OnMiss, status::Phase};
 
 /// A worker of 4 GiB with two on-demand models of 2 GiB that were used a second apart, `old` first.
@@ -75,6 +78,20 @@ fn what_is_waited_for_or_loading_stays_until_its_waiters_are_in() {
     w.demand("old", 0);
     w.settle();
     assert_eq!((w.placed("old").len(), w.placed("third").len()), (0, 1));
+}
+
+#[test]
+fn among_equals_who_has_just_come_stays_for_a_while() {
+    let mut w = world_with(Policy::default()).worker("a", gib(1)).on_demand("one", gib(1)).on_demand("two", gib(1));
+    w.demand("one", 1);
+    w.settle();
+    w.demand("one", 0);
+    w.demand("two", 1);
+    w.settle();
+    assert_eq!((w.placed("one").len(), w.status("two").conditions[0].reason.as_str()), (1, "WaitsForRoom"));
+    w.after(Policy::default().min_residence);
+    w.settle();
+    assert_eq!((w.placed("one").len(), w.placed("two").len()), (0, 1));
 }
 
 #[test]

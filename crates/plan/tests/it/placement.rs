@@ -5,7 +5,7 @@ use berth_plan::{
     fixture::{Fixture, gib, name, worker, worker_id, world},
     report::{WorkerVerdict, explain},
 };
-use berth_spec::{Replicas, WorkerInfo, status::Phase};
+use berth_spec::{Replicas, Time, WorkerInfo, status::Phase};
 
 fn verdict(w: &Fixture, called: &str, on: &str) -> WorkerVerdict {
     let explained = explain(&w.world, &name(called), w.now).expect("a deployment");
@@ -60,7 +60,14 @@ fn explanations_carry_numbers() {
         WorkerVerdict::Fits { evicts, .. } => assert_eq!(evicts, [w.revision("old")]),
         other => panic!("{other:?}"),
     }
-    let rejected = Rejection::Memory { need: gib(4), free: gib(2), evictable: gib(0), busy: gib(0), total: gib(2) };
+    let rejected = Rejection::Memory {
+        need: gib(4),
+        free: gib(2),
+        evictable: gib(0),
+        busy: gib(0),
+        again: Time(u64::MAX),
+        total: gib(2),
+    };
     assert_eq!(verdict(&w, "big", "b"), WorkerVerdict::Rejected(rejected));
     assert!(matches!(verdict(&w, "old", "a"), WorkerVerdict::Holds { residency: Some(_), .. }));
     w.world.set_cordoned(&worker_id("a"), true);
