@@ -40,7 +40,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         "berth-bench",
     ]))?;
     execute(cargo(workspace).args(["build", "--release", "--package", "berth-bench"]))?;
-    execute(cargo(workspace).args(["build", "--release", "--package", "berth-plan", "--features", "testing", "--example", "plan_bench"]))?;
+    execute(cargo(workspace).args([
+        "build",
+        "--release",
+        "--package",
+        "berth-plan",
+        "--features",
+        "testing",
+        "--example",
+        "plan_bench",
+    ]))?;
     let mut bench = Command::new(workspace.target("release").join("berth-bench"));
     bench
         .current_dir(workspace.root())

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::{
-    run::{run as execute, step},
+    run::{run as execute, step, styled},
     setup,
     test::cargo,
     workspace::Workspace,
@@ -97,7 +97,7 @@ impl<'a> Demo<'a> {
         let mut command = Command::new(&berth);
         command
             .current_dir(workspace.root())
-            .args(["up", "examples/models", "--log-format", "text", "--data"])
+            .args(["up", "examples/models", "--log", "warn", "--log-format", "text", "--data"])
             .arg(&data)
             .args(["--http", &format!("127.0.0.1:{http}"), "--api", &format!("127.0.0.1:{api}")])
             .env("ORT_DYLIB_PATH", engine)
@@ -158,7 +158,7 @@ impl Drop for Demo<'_> {
 
 fn show(command: &Command) {
     let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
-    eprintln!("\x1b[2m$ berth {}\x1b[0m", arguments.join(" "));
+    eprintln!("{}", styled("2", &format!("$ berth {}", arguments.join(" "))));
 }
 
 /// The usual port where it is free, otherwise any.

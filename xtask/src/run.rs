@@ -1,6 +1,7 @@
 //! Running other programs: say what runs, fail with what it was.
 
 use std::{
+    io::IsTerminal as _,
     process::{Command, Stdio},
     time::Instant,
 };
@@ -9,7 +10,13 @@ use anyhow::{Context as _, Result, bail};
 
 /// Prints a step's heading.
 pub(crate) fn step(what: &str) {
-    eprintln!("\n\x1b[1m── {what}\x1b[0m");
+    eprintln!("\n{}", styled("1", &format!("── {what}")));
+}
+
+/// The text in a style (an SGR number) where people read it on a terminal.
+pub(crate) fn styled(style: &str, text: &str) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some() || !std::io::stderr().is_terminal();
+    if plain { text.to_owned() } else { format!("\x1b[{style}m{text}\x1b[0m") }
 }
 
 /// Runs to the end, output shown; an exit status other than 0 is an error that names the command.
