@@ -103,3 +103,12 @@ def test_delete_under_load_answers_what_it_took(berth):
         berth.run("delete", "deployment", "iris")
         until("requests to be refused", lambda: load.records[-1][1] == 404)
     assert {status for _, status, _ in load.records} == {200, 404}
+
+
+def test_what_was_acknowledged_is_routed_by(berth):
+    berth.start()
+    for name in (f"iris-{n}" for n in range(10)):
+        berth.apply(manifest(name, replicas={"min": 0, "max": 1}))
+        assert berth.infer(name)[0] == 200
+        berth.run("delete", "deployment", name)
+        assert berth.infer(name)[0] == 404
