@@ -16,14 +16,19 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_spec::Class;
 use berth_wire::oip::grpc_inference_service_server::GrpcInferenceServiceServer;
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 use tower_service::Service as _;
 use tracing::Instrument as _;
 
 pub(crate) use self::reply::{ReplyBody, infallible};
-use self::{fault::Fault, grpc::GrpcFace, paced::Paced, rest::Rest};
+use self::{
+    fault::Fault,
+    grpc::{GrpcFace, unary},
+    paced::Paced,
+    rest::Rest,
+};
 use crate::{config::SpanHook, stack::Stack};
 
 /// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
@@ -66,10 +71,12 @@ impl Ingress {
     }
 
     /// Answers one request; never fails.
-    pub(crate) async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<ReplyBody> {
+    ///
+    /// The future is boxed because its callers move it several times: hyper into a stream, that into its executor.
+    pub(crate) fn serve(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> {
         match self.span(request.headers()) {
-            None => self.caught(request).await,
-            Some(span) => Box::pin(self.caught(request).instrument(span)).await,
+            None => Box::pin(async move { self.caught(request).await }),
+            Some(span) => Box::pin(async move { self.caught(request).instrument(span).await }),
         }
     }
 
@@ -94,7 +101,9 @@ impl Ingress {
     }
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
-        if grpc {
+        if grpc && unary::takes(&request) {
+            unary::answer(self.rest.stack(), request).await
+        } else if grpc {
             let streams = request.uri().path().ends_with(STREAMING);
             let pause = (!streams).then_some(self.body_idle);
             let Ok(response) = self.grpc.clone().call(request.map(|body| Paced::new(body, pause))).await;

@@ -9,13 +9,11 @@
 //!
 //! An error of one connection, or of accepting one, ends that connection and nothing else.
 
-use std::{io, net::SocketAddr, pin::pin, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+mod connection;
 
-use hyper::{Request, body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -23,11 +21,8 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{
-    config::Limits,
-    ingress::{Ingress, infallible},
-    metrics::Totals,
-};
+use self::connection::{Begun, Ends};
+use crate::{config::Limits, ingress::Ingress, metrics::Totals};
 
 /// Connections that wait in the kernel to be accepted. Halved: bursts of new clients see resets. Doubled: nothing;
 /// the kernel cuts it to its own bound.
@@ -41,6 +36,10 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// memory per slow reader.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// The largest HTTP/2 frame that a client may send. The least allowed is 16 KiB: a tensor of 48 KiB then comes in four
+/// pieces, which are copied together. Doubled: a large frame keeps the other streams of its connection waiting longer.
+const FRAME: u32 = 256 << 10;
 
 /// How often an idle HTTP/2 connection is asked whether its client still lives, and how long it may take to say so.
 const PING_EVERY: Duration = Duration::from_secs(60);
@@ -78,7 +77,6 @@ impl Listener {
     pub(crate) async fn run(self) {
         let connections = TaskTracker::new();
         let room = Arc::new(Semaphore::new(self.limits.connections));
-        let http = Arc::new(builder(&self.limits, &connections));
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&self.listener, &room) => accepted,
@@ -86,7 +84,7 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, permit)) => {
-                    connections.spawn(self.connection(Arc::clone(&http), stream, permit));
+                    connections.spawn(self.connection(stream, permit));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -99,35 +97,15 @@ impl Listener {
         connections.wait().await;
     }
 
-    fn connection(
-        &self,
-        http: Arc<auto::Builder<Tracked>>,
-        stream: TcpStream,
-        permit: OwnedSemaphorePermit,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let (stopping, cut) = (self.stopping.clone(), self.cut.clone());
+    fn connection(&self, stream: TcpStream, permit: OwnedSemaphorePermit) -> impl Future<Output = ()> + Send + 'static {
+        let begun = Begun::default();
+        let http = builder(&self.limits, begun.clone());
+        let ends = Ends { stopping: self.stopping.clone(), cut: self.cut.clone() };
         let (ingress, totals) = (Arc::clone(&self.ingress), Arc::clone(&self.totals));
         async move {
             let _permit = permit;
             let _open = Open::new(&totals);
-            let service = service_fn(move |request: Request<Incoming>| {
-                let ingress = Arc::clone(&ingress);
-                async move { infallible(ingress.serve(request).await) }
-            });
-            let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-            let mut asked = false;
-            let ended = loop {
-                tokio::select! {
-                    biased;
-                    ended = connection.as_mut() => break ended,
-                    () = stopping.cancelled(), if !asked => {
-                        asked = true;
-                        connection.as_mut().graceful_shutdown();
-                    }
-                    () = cut.cancelled() => return,
-                }
-            };
-            if let Err(error) = ended {
+            if let Err(error) = connection::serve(http, begun, stream, ingress, ends).await {
                 tracing::debug!(%error, "a connection ended early");
             }
         }
@@ -158,21 +136,8 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(Tc
     Ok((stream, permit))
 }
 
-/// Spawns the streams of HTTP/2 connections where shutdown waits for them.
-#[derive(Clone)]
-pub(crate) struct Tracked(TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for Tracked
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, future: F) {
-        self.0.spawn(future);
-    }
-}
-
-fn builder(limits: &Limits, connections: &TaskTracker) -> auto::Builder<Tracked> {
-    let mut builder = auto::Builder::new(Tracked(connections.clone()));
+fn builder(limits: &Limits, begun: Begun) -> auto::Builder<Begun> {
+    let mut builder = auto::Builder::new(begun);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -183,6 +148,7 @@ fn builder(limits: &Limits, connections: &TaskTracker) -> auto::Builder<Tracked>
     builder
         .http2()
         .timer(TokioTimer::new())
+        .max_frame_size(FRAME)
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(u32::try_from(limits.headers).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW)

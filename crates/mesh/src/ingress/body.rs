@@ -24,16 +24,23 @@ pub(super) async fn read(
         return Err(too_large(limit));
     }
     let Some(first) = piece(body, pause, deadline).await? else { return Ok(Bytes::new()) };
-    if body.is_end_stream() {
-        return if first.len() > limit { Err(too_large(limit)) } else { Ok(first) };
+    if first.len() > limit {
+        return Err(too_large(limit));
     }
-    let mut whole = BytesMut::with_capacity(expected.min(FIRST_PIECE).max(first.len()));
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    // Nothing may follow but the end, as some gRPC clients send it.
+    let Some(second) = piece(body, pause, deadline).await? else { return Ok(first) };
+    let mut whole = BytesMut::with_capacity(expected.min(FIRST_PIECE).max(first.len() + second.len()));
     whole.extend_from_slice(&first);
-    while let Some(next) = piece(body, pause, deadline).await? {
-        if whole.len() + next.len() > limit {
+    let mut next = Some(second);
+    while let Some(more) = next {
+        if whole.len() + more.len() > limit {
             return Err(too_large(limit));
         }
-        whole.extend_from_slice(&next);
+        whole.extend_from_slice(&more);
+        next = piece(body, pause, deadline).await?;
     }
     Ok(whole.freeze())
 }

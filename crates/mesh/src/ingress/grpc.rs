@@ -1,12 +1,14 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
 mod refused;
+pub(super) mod unary;
 
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{Class, InferError};
 use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInferenceService};
-use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
+use http::HeaderMap;
+use tonic::{Request, Response, Status, Streaming};
 
 use super::{EXTENSIONS, SERVER, fault::Fault, rest, stream};
 use crate::{
@@ -45,8 +47,8 @@ fn version(version: &str) -> Option<&str> {
 }
 
 /// How long the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
-fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, InferError> {
-    let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
+fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(value) = text("grpc-timeout") {
         return grpc_timeout(value).map(Some).ok_or_else(|| {
             InferError::Invalid(format!("grpc-timeout is {value:?}: it must be up to 8 digits and a unit of HMSmun"))
@@ -126,7 +128,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let wait = timeout(request.metadata()).map_err(status)?;
+        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let asked = request.into_inner();
         let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
         let (route, model) = (found.entry.route(), found.replica.model());
@@ -139,7 +141,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let wait = timeout(request.metadata()).map_err(status)?;
+        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         match infer(&self.stack, request.into_inner(), wait).await {
             Ok((response, _)) => Ok(Response::new(response)),
             Err(error) => Err(status(error)),
@@ -160,7 +162,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let wait = timeout(request.metadata()).map_err(status)?;
+        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let asked = request.into_inner();
         let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
         let model = found.replica.model();
@@ -207,7 +209,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::RepositoryModelLoadRequest>,
     ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
-        let wait = timeout(request.metadata()).map_err(status)?;
+        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let asked = request.into_inner();
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
         repository::load(&self.stack, &asked.model_name, parameters, wait).await.map_err(status)?;
@@ -218,7 +220,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::RepositoryModelUnloadRequest>,
     ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
-        let wait = timeout(request.metadata()).map_err(status)?;
+        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let asked = request.into_inner();
         repository::unload(&self.stack, &asked.model_name, wait).await.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))

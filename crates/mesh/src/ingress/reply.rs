@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
 /// The body of an answer.
@@ -25,6 +25,10 @@ pub(crate) enum ReplyBody {
         /// The bytes that are left, where that is known.
         length: Option<u64>,
     },
+    /// The one message of a gRPC answer, framed; the trailers that say that all is well follow it.
+    Message(Bytes),
+    /// Those trailers.
+    Well,
     /// From the gRPC service.
     Grpc(tonic::body::Body),
 }
@@ -47,6 +51,17 @@ impl Body for ReplyBody {
                 *self = Self::Empty;
                 Poll::Ready(Some(Ok(Frame::data(whole))))
             }
+            Self::Message(message) => {
+                let message = std::mem::take(message);
+                *self = Self::Well;
+                Poll::Ready(Some(Ok(Frame::data(message))))
+            }
+            Self::Well => {
+                *self = Self::Empty;
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"));
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
             Self::Pieces { left, length } => {
                 let piece = left.next();
                 if let (Some(piece), Some(length)) = (&piece, length) {
@@ -61,7 +76,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Whole(_) => false,
+            Self::Whole(_) | Self::Message(_) | Self::Well => false,
             Self::Pieces { length, .. } => *length == Some(0),
             Self::Grpc(body) => body.is_end_stream(),
         }
@@ -70,6 +85,8 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
+            // A content length would not count the trailers.
+            Self::Message(_) | Self::Well => SizeHint::default(),
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces { length, .. } => length.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Grpc(body) => body.size_hint(),

@@ -47,12 +47,16 @@ impl Rest {
         Self { stack, version }
     }
 
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, mut body) = request.into_parts();
         let endpoint = match self.endpoint(&head) {
             Ok(endpoint) => endpoint,
             Err(fault) => {
-                body::discard(body).await;
+                Box::pin(body::discard(body)).await;
                 return fault.into_response();
             }
         };
@@ -66,7 +70,7 @@ impl Rest {
             Ok(response) => response,
             Err(fault) => {
                 if !body.is_end_stream() {
-                    body::discard(body).await;
+                    Box::pin(body::discard(body)).await;
                 }
                 fault.into_response()
             }

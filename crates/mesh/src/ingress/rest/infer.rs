@@ -88,7 +88,7 @@ async fn response_of(encoded: Encoded, coding: Coding) -> Response<ReplyBody> {
     let (body, coding) = match coding {
         Coding::Identity => (plain(encoded), coding),
         Coding::Gzip | Coding::Deflate => {
-            let (body, coding) = squeeze(encoded.into_bytes(), coding).await;
+            let (body, coding) = Box::pin(squeeze(encoded.into_bytes(), coding)).await;
             (ReplyBody::from(body), coding)
         }
     };

