@@ -34,14 +34,15 @@ pub(super) fn victims(
             continue;
         }
         let claim = claim_of(draft, seats, worker, &rank.revision);
+        // Once one stays because it has only just come, nobody who was used since goes in its place.
         match stays(draft, seats, rank, priority) {
-            None => {
+            None if short.again == NEVER => {
                 freed += claim;
                 chosen.push((rank, claim));
             }
-            Some(until) => {
+            stays => {
                 short.busy += claim;
-                short.again = short.again.min(until);
+                short.again = short.again.min(stays.unwrap_or(NEVER));
             }
         }
     }

@@ -95,19 +95,50 @@ fn among_equals_who_has_just_come_stays_for_a_while() {
 }
 
 #[test]
-fn what_never_fits_is_refused_for_a_while() {
+fn what_can_never_fit_is_known_when_it_is_declared_and_until_a_worker_can_hold_it() {
     let mut w = full().on_demand("third", gib(20));
+    let planned = w.plan();
+    let planned_never = matches!(&planned.routes[0].on_miss, OnMiss::NoCapacity { message, retry_at: None } if message.contains("needs 20GiB"));
+    assert!(planned_never, "{:#?}", planned.routes);
+    w.after(Duration::from_secs(60));
+    w.settle();
+    assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
+    let mut w = w.worker("b", gib(32));
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park);
+    assert_eq!(w.status("third").phase, Phase::ScaledDown);
+    w.change("third", |spec| spec.memory = Some(gib(33)));
+    assert!(never_route(&mut w), "a changed spec counts as well");
+}
+
+fn never_route(w: &mut Fixture) -> bool {
+    matches!(&w.plan().routes[0].on_miss, OnMiss::NoCapacity { retry_at: None, .. })
+}
+
+#[test]
+fn what_had_no_room_is_refused_for_a_while_and_says_so_until_there_is_some() {
+    let mut w = world().worker("a", gib(4)).resident("big", gib(3)).on_demand("third", gib(2));
+    w.settle();
     w.demand("third", 1);
     let planned = w.plan();
-    let route = planned.routes.iter().find(|route| route.deployment.as_str() == "third").expect("a route");
-    assert!(matches!(&route.on_miss, OnMiss::NoCapacity(text) if text.contains("20GiB")), "{route:#?}");
-    assert_eq!(w.status("third").phase, Phase::ScheduleFailed);
-    // The gateway has refused them; after a while the next request may try again.
+    let until = w.now + Policy::default().no_capacity_hold;
+    assert!(
+        matches!(&planned.routes[0].on_miss, OnMiss::NoCapacity { retry_at: Some(at), .. } if *at == until),
+        "{planned:#?}"
+    );
     w.demand("third", 0);
     w.advance();
     w.after(Duration::from_secs(3));
     let planned = w.plan();
-    assert_eq!(planned.routes[0].on_miss, OnMiss::Park);
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park, "the next request may try again");
+    let status = w.status("third");
+    assert_eq!((status.phase, status.conditions[0].reason.as_str()), (Phase::ScheduleFailed, "NoCapacity"));
+    let mut roomy = w.clone().worker("b", gib(4));
+    roomy.settle();
+    assert_eq!(roomy.status("third").phase, Phase::ScaledDown, "another worker joined");
+    w.change("big", |spec| spec.memory = Some(gib(1)));
+    w.settle();
+    assert_eq!(w.status("third").phase, Phase::ScaledDown, "there is room now");
 }
 
 #[test]
@@ -155,4 +186,26 @@ fn use_in_the_past_does_not_make_recent() {
     w.demand("third", 1);
     w.settle();
     assert!(w.placed("old").is_empty());
+}
+
+#[test]
+fn who_was_used_since_does_not_go_in_place_of_who_has_just_come() {
+    let mut w = world_with(Policy::default()).worker("a", gib(2));
+    for called in ["used", "fresh", "third"] {
+        w = w.on_demand(called, gib(1));
+    }
+    w.demand("used", 1);
+    w.settle();
+    w.after(Duration::from_secs(1));
+    w.demand("fresh", 1);
+    w.settle();
+    w.demand("fresh", 0);
+    w.after(Duration::from_millis(1));
+    w.demand("used", 0);
+    w.demand("third", 1);
+    w.settle();
+    assert_eq!((w.placed("used").len(), w.placed("fresh").len(), w.placed("third").len()), (1, 1, 0));
+    w.after(Policy::default().min_residence);
+    w.settle();
+    assert_eq!((w.placed("used").len(), w.placed("fresh").len(), w.placed("third").len()), (1, 0, 1));
 }
