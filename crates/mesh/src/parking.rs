@@ -173,10 +173,10 @@ pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> Infe
             let message = format!("version {version:?} of model {name:?} is not ready; leave the version out");
             InferError::shed(Shed::Unavailable, message, RETRY_STUCK)
         }
-        NoLease::Miss(OnMiss::NoCapacity(why)) => {
+        NoLease::Miss(OnMiss::NoCapacity { message: why, .. }) => {
             InferError::shed(Shed::NoCapacity, format!("no worker can hold model {name:?}: {why}"), RETRY_STUCK)
         }
-        NoLease::Miss(OnMiss::Failed(why)) => {
+        NoLease::Miss(OnMiss::Failed { message: why, .. }) => {
             InferError::shed(Shed::LoadFailed, format!("model {name:?} could not be loaded: {why}"), RETRY_STUCK)
         }
         NoLease::Miss(OnMiss::ScaledDown) => {

@@ -124,7 +124,7 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
     match &route.on_miss {
         OnMiss::Park if waiting || !route.on_demand => (State::Loading, ""),
         OnMiss::Park => (State::Unavailable, "unloaded"),
-        OnMiss::NoCapacity(why) | OnMiss::Failed(why) => (State::Unavailable, why),
+        OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } => (State::Unavailable, message),
         OnMiss::ScaledDown => (State::Unavailable, "scaled down"),
     }
 }

@@ -112,7 +112,7 @@ impl<'w> Draft<'w> {
             replicas: record.map(|record| record.replicas.clone()).unwrap_or_default(),
             revisions: record.map(|record| record.revisions.clone()).unwrap_or_default(),
             target: 0,
-            verdict: entry.verdict_at(self.now).cloned(),
+            verdict: entry.last_verdict(self.now).cloned(),
             unplaced: false,
             wake: None,
         };

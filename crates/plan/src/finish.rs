@@ -49,12 +49,12 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
             if record.is_none() && !world.held_anywhere(name) {
                 planned.gone.push(name.clone());
             } else {
-                planned.notes.insert(name.clone(), note(work, UNROUTED));
+                planned.notes.insert(name.clone(), note(work, now, UNROUTED));
             }
         } else {
             let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
             let routed = route::fingerprint(&route);
-            planned.notes.insert(name.clone(), note(work, routed));
+            planned.notes.insert(name.clone(), note(work, now, routed));
             if routed != work.entry.routed {
                 planned.routes.push(route);
             }
@@ -197,8 +197,8 @@ fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
     work.verdict.as_ref().filter(|verdict| verdict.until() > now)
 }
 
-fn note(work: &Work<'_>, routed: u64) -> Note {
-    let until = work.verdict.as_ref().map(Verdict::until).filter(|until| *until < Time(u64::MAX));
+fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
+    let until = holding(work, now).and_then(Verdict::ends);
     Note {
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,

@@ -25,6 +25,7 @@ mod claim;
 mod drain;
 mod lost;
 mod place;
+mod retry;
 mod rollout;
 mod route;
 mod scale;

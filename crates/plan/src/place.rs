@@ -14,6 +14,7 @@ use berth_spec::{DeploymentName, RevisionId, event::Severity};
 pub(crate) use choose::{Choice, Refusal, choose, view};
 pub use filter::Rejection;
 pub(crate) use filter::forbidden;
+pub(crate) use refuse::never;
 pub use score::{Evicts, Score};
 
 use crate::{

@@ -207,7 +207,8 @@ fn unplaced(then: &World, before: &World, changes: &[Change]) -> Vec<(Deployment
             Change::Delete(other) => other == name,
         })
     };
-    let new = then.unplaced.iter().filter(|name| asked(name) || !before.unplaced.contains(*name));
+    let lacked = |name: &DeploymentName| before.unplaced.contains(name) || before.refused.contains(name);
+    let new = then.unplaced.union(&then.refused).filter(|name| asked(name) || !lacked(name));
     new.filter_map(|name| {
         let text = then.entries.get(name)?.verdict()?.message();
         Some((name.clone(), text))

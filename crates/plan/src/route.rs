@@ -7,6 +7,7 @@ use berth_spec::{Revision, RevisionId, Route, WorkerId, routes::OnMiss, routes::
 
 use crate::{
     Record, World,
+    retry::{self, Retrying},
     world::{Entry, Verdict},
 };
 
@@ -21,7 +22,7 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
         deployment: deployment.name.clone(),
         split: serving.map(|revision| (revision.clone(), WHOLE)).into_iter().collect(),
         versions: versions(world, entry, record),
-        on_miss: on_miss(entry, record, verdict),
+        on_miss: on_miss(world, entry, record, verdict),
         on_demand: deployment.spec.replicas.on_demand(),
         timeout: deployment.spec.timeout,
         concurrency: deployment.spec.concurrency,
@@ -60,16 +61,23 @@ pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) ->
         .collect()
 }
 
-fn on_miss(entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
+fn on_miss(world: &World, entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
     if entry.deployment.spec.replicas.max == 0 {
         return OnMiss::ScaledDown;
     }
-    if record.is_some_and(|record| !record.replicas.is_empty()) {
-        return OnMiss::Park;
+    if let Some(record) = record.filter(|record| !record.replicas.is_empty()) {
+        return match retry::all(world, record) {
+            Some(Retrying { message, at }) => OnMiss::Failed { message, retry_at: at },
+            None => OnMiss::Park,
+        };
     }
     match verdict {
-        Some(Verdict::NoCapacity { text, .. }) => OnMiss::NoCapacity(text.clone()),
-        Some(failed @ Verdict::Failed { .. }) => OnMiss::Failed(failed.message()),
+        Some(verdict @ Verdict::NoCapacity { text, .. }) => {
+            OnMiss::NoCapacity { message: text.clone(), retry_at: verdict.ends() }
+        }
+        Some(verdict @ Verdict::Failed { .. }) => {
+            OnMiss::Failed { message: verdict.message(), retry_at: verdict.ends() }
+        }
         Some(Verdict::WaitsForRoom { .. } | Verdict::SurgeWaits { .. }) | None => OnMiss::Park,
     }
 }
@@ -84,8 +92,8 @@ pub(crate) fn fingerprint(route: &Route) -> u64 {
     }
     match &route.on_miss {
         OnMiss::Park => 0_u8.hash(&mut hasher),
-        OnMiss::NoCapacity(text) => (1_u8, text).hash(&mut hasher),
-        OnMiss::Failed(text) => (2_u8, text).hash(&mut hasher),
+        OnMiss::NoCapacity { message, retry_at } => (1_u8, message, retry_at).hash(&mut hasher),
+        OnMiss::Failed { message, retry_at } => (2_u8, message, retry_at).hash(&mut hasher),
         OnMiss::ScaledDown => 3_u8.hash(&mut hasher),
     }
     (route.on_demand, route.timeout, route.concurrency.max, route.concurrency.queue).hash(&mut hasher);

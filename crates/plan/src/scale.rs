@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use berth_spec::{Residency, Time, event::Severity};
 
-use crate::draft::{Draft, Work};
+use crate::{
+    draft::{Draft, Work},
+    place,
+    world::Verdict,
+};
 
 /// Sets the target.
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
@@ -19,12 +23,25 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     } else {
         on_demand(draft, work)
     };
-    let held = work.verdict.as_ref().is_some_and(|verdict| verdict.until() < Time(u64::MAX));
-    if work.target > 0 || deployment.deleting || replicas.max == 0 || !held {
+    if work.target > 0 || deployment.deleting || replicas.max == 0 {
         // What hindered the last plan is found again if it still does; where nothing is wanted, nothing hinders.
         work.verdict = None;
-    } else if let Some(until) = work.verdict.as_ref().map(crate::world::Verdict::until) {
-        work.wake_at(until);
+    } else {
+        hindrance(draft, work);
+    }
+}
+
+/// What is known to stand in the way of an on-demand deployment before anybody asks for it: that it can never fit, or
+/// what the last one who asked was told.
+fn hindrance(draft: &Draft<'_>, work: &mut Work<'_>) {
+    if let Some(never) = place::never(draft.world, work.entry) {
+        work.verdict = Some(never);
+        return;
+    }
+    match work.verdict.as_ref().map(Verdict::ends) {
+        Some(Some(until)) if until > draft.now => work.wake_at(until),
+        Some(Some(_)) => {}
+        Some(None) | None => work.verdict = None,
     }
 }
 

@@ -41,6 +41,11 @@ pub struct World {
     pub(crate) generation: Generation,
     /// When the first plan was made: a worker that was never seen counts as lost from then.
     pub(crate) started: Option<Time>,
+    /// The memory for models of the largest worker that is known.
+    pub(crate) largest: ByteSize,
+    /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
+    /// so what changes on workers must be told to them.
+    pub(crate) refused: BTreeSet<DeploymentName>,
     /// Deployments that want more than they have: every plan tries them again.
     pub(crate) unplaced: BTreeSet<DeploymentName>,
     /// Deployments that should always be resident.
@@ -69,6 +74,8 @@ impl World {
             orphans: BTreeMap::new(),
             generation: Generation(0),
             started: None,
+            largest: ByteSize::ZERO,
+            refused: BTreeSet::new(),
             unplaced: BTreeSet::new(),
             residents: BTreeSet::new(),
             missing: BTreeSet::new(),

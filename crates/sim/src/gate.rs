@@ -64,8 +64,12 @@ impl Gate {
                 Some((worker, version)) => Outcome::Ready { requests, worker, version },
                 None => match &route.on_miss {
                     OnMiss::Park => return None,
-                    OnMiss::NoCapacity(text) => Outcome::Refused { requests, reason: format!("no_capacity: {text}") },
-                    OnMiss::Failed(text) => Outcome::Refused { requests, reason: format!("load_failed: {text}") },
+                    OnMiss::NoCapacity { message, .. } => {
+                        Outcome::Refused { requests, reason: format!("no_capacity: {message}") }
+                    }
+                    OnMiss::Failed { message, .. } => {
+                        Outcome::Refused { requests, reason: format!("load_failed: {message}") }
+                    }
                     OnMiss::ScaledDown => Outcome::Refused { requests, reason: "scaled_down".to_owned() },
                 },
             },

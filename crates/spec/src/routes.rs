@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{DeploymentName, RevisionId, WorkerId, deployment::Concurrency};
+use crate::{DeploymentName, RevisionId, Time, WorkerId, deployment::Concurrency};
 
 /// One deployment's way from its name to ready replicas. Every deployment has one; a cold one has nothing ready.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,10 +39,20 @@ pub struct Version {
 pub enum OnMiss {
     /// Park it and tell the controller: the model will be, or is being, loaded.
     Park,
-    /// Refuse at once: no worker can hold it, with the reason for people.
-    NoCapacity(String),
-    /// Refuse at once: loading failed, with the reason for people.
-    Failed(String),
+    /// Refuse at once: no worker can hold it.
+    NoCapacity {
+        /// For people: why, and what to do.
+        message: String,
+        /// When it is tried again; `None`: only a change of the spec or of the workers helps.
+        retry_at: Option<Time>,
+    },
+    /// Refuse at once: loading failed.
+    Failed {
+        /// For people: what went wrong, and what to do.
+        message: String,
+        /// When it is tried again; `None`: only a change helps.
+        retry_at: Option<Time>,
+    },
     /// Refuse at once: it is meant to have no replica.
     ScaledDown,
 }

@@ -17,8 +17,8 @@ async fn every_path_has_its_status() {
     house
         .set(vec![
             warm("iris", "1"),
-            refused("full", OnMiss::NoCapacity("needs 9GiB".to_owned())),
-            refused("broken", OnMiss::Failed("not a model".to_owned())),
+            refused("full", OnMiss::NoCapacity { message: "needs 9GiB".to_owned(), retry_at: None }),
+            refused("broken", OnMiss::Failed { message: "not a model".to_owned(), retry_at: None }),
             refused("off", OnMiss::ScaledDown),
             cold("cold"),
         ])

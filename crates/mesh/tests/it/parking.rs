@@ -67,8 +67,11 @@ async fn all_lots_together_are_bounded() {
 #[tokio::test]
 async fn the_verdict_of_the_plan_reaches_who_waits() {
     for (verdict, reason) in [
-        (OnMiss::NoCapacity("needs 9GiB, the best worker has 2GiB".to_owned()), "no_capacity"),
-        (OnMiss::Failed("not an ONNX file".to_owned()), "load_failed"),
+        (
+            OnMiss::NoCapacity { message: "needs 9GiB, the best worker has 2GiB".to_owned(), retry_at: None },
+            "no_capacity",
+        ),
+        (OnMiss::Failed { message: "not an ONNX file".to_owned(), retry_at: None }, "load_failed"),
         (OnMiss::ScaledDown, "scaled_down"),
     ] {
         let mut house = House::new();

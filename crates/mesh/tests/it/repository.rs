@@ -18,7 +18,12 @@ async fn load_returns_when_the_model_answers() {
     assert_eq!(house.post("/v2/repository/models/none/load", "").await.status, 404);
     let overrides = house.post("/v2/repository/models/iris/load", r#"{"parameters":{"config":"{}"}}"#).await;
     assert_eq!((overrides.status.as_u16(), overrides.reason().as_str()), (400, "overrides"));
-    house.set(vec![Route { on_miss: OnMiss::Failed("not a model".to_owned()), ..cold("iris") }]).await;
+    house
+        .set(vec![Route {
+            on_miss: OnMiss::Failed { message: "not a model".to_owned(), retry_at: None },
+            ..cold("iris")
+        }])
+        .await;
     assert_eq!(house.post("/v2/repository/models/iris/load", "").await.reason(), "load_failed");
 }
 
@@ -43,7 +48,7 @@ async fn the_index_lists_any_number() {
     house.replicas.insert(crate::fixture::revision("m-00001", "1"), Echo::open());
     let mut routes: Vec<_> = (0..5_000).map(|i| cold(&format!("m-{i:05}"))).collect();
     routes[1] = warm("m-00001", "1");
-    routes[2].on_miss = OnMiss::NoCapacity("full".to_owned());
+    routes[2].on_miss = OnMiss::NoCapacity { message: "full".to_owned(), retry_at: None };
     routes[3].on_demand = false;
     house.set(routes).await;
     let answer = house.post("/v2/repository/index", "").await.json();

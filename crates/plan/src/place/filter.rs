@@ -112,6 +112,6 @@ pub(super) fn reject(
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;
-    let message = format!("{} ({})", failure.message, failure.category.as_str());
+    let message = format!("{} ({})", failure.message.trim_end_matches('.'), failure.category.as_str());
     Some(Rejection::FailedHere { until: failure.until, message })
 }

@@ -4,10 +4,10 @@ use berth_spec::{ByteSize, Time, deployment::WhenFull};
 
 use super::{Refusal, Rejection, Settled, Want};
 use crate::{
-    Rollout,
+    Rollout, World,
     draft::{Draft, Work},
     rollout,
-    world::Verdict,
+    world::{Entry, Verdict},
 };
 
 /// How many workers a message names. Halved or doubled: a shorter or longer message.
@@ -54,6 +54,23 @@ pub(super) fn refuse(
     Settled::default()
 }
 
+/// Why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.
+pub(crate) fn never(world: &World, entry: &Entry) -> Option<Verdict> {
+    let text = too_large(world, entry.deployment.spec.memory?)?;
+    Some(Verdict::NoCapacity { text, until: Time(u64::MAX) })
+}
+
+/// That no worker has so much memory, whoever leaves; nothing while no worker is known.
+fn too_large(world: &World, need: ByteSize) -> Option<String> {
+    let largest = world.largest;
+    (largest > ByteSize::ZERO && need > largest).then(|| {
+        format!(
+            "needs {need} of memory, and no worker has more than {largest} for models: declare less memory for it, or \
+             add a larger worker"
+        )
+    })
+}
+
 /// Whether the new revision would fit somewhere if the old one were not there.
 fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
     refusals.iter().any(|(worker, rejection)| {
@@ -65,6 +82,11 @@ fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
 }
 
 fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refusal]) -> Verdict {
+    if work.entry.deployment.spec.memory == Some(need)
+        && let Some(never) = never(draft.world, work.entry)
+    {
+        return never;
+    }
     let soon = refusals.iter().filter_map(|(worker, rejection)| match rejection {
         Rejection::Memory { need, free, evictable, busy, again, .. } if *free + *evictable + *busy >= *need => {
             Some((*again, worker))
@@ -88,15 +110,12 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
         draft.now + draft.world.policy.no_capacity_hold
     };
     if let Some((_, worker, free, evictable, total)) = memory.max() {
-        let remedy = if need > total {
-            "it needs a worker with more memory"
-        } else {
-            "raise its priority, declare less memory for it, or free or add memory"
-        };
-        let text = format!(
-            "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be evicted, of \
-             {total}: {remedy}"
-        );
+        let text = too_large(draft.world, need).unwrap_or_else(|| {
+            format!(
+                "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be \
+                 evicted, of {total}: raise its priority, declare less memory for it, or free or add memory"
+            )
+        });
         return Verdict::NoCapacity { text, until };
     }
     let failures = refusals.iter().filter_map(|(worker, rejection)| match rejection {

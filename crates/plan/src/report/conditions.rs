@@ -1,10 +1,10 @@
-//! The three conditions: `Available`, `Progressing`, `Scheduled`. Each message says what to do where something is to be
-//! done.
+//! The three conditions: `Available`, `Progressing`, `Scheduled`. The cause of a trouble, with what to do about it, is said
+//! once: in `Available`, or in `Progressing` where the model answers all the same.
 
 use berth_spec::status::{Condition, Truth};
 
 use super::status::Seen;
-use crate::{Rollout, world::Verdict};
+use crate::{Rollout, retry::Retrying, world::Verdict};
 
 /// `Available`, `Progressing`, `Scheduled`.
 pub(super) fn conditions(seen: &Seen<'_>) -> Vec<Condition> {
@@ -39,63 +39,72 @@ fn available(seen: &Seen<'_>) -> Condition {
         (Some(Verdict::WaitsForRoom { text, .. }), _) if seen.placed == 0 => {
             is(Truth::False, "WaitsForRoom", text.clone())
         }
-        (_, Some(failure)) => is(Truth::False, "LoadFailed", failure.clone()),
+        (_, Some(retrying)) => is(Truth::False, "LoadFailed", retrying.message.clone()),
         _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
+        (Some(verdict), _) if seen.placed > 0 => {
+            let (placed, why) = (seen.placed, verdict.message());
+            is(Truth::False, "Loading", format!("0 of {desired} replicas answer, {placed} on their way; {why}"))
+        }
         _ => is(Truth::False, "Loading", format!("0 of {desired} replicas answer; they are on their way")),
     }
 }
 
 fn progressing(seen: &Seen<'_>) -> Condition {
-    let is = |status, reason: &str, message: String| condition("Progressing", status, reason, message);
+    let is = |status, reason: &str, message: &str| condition("Progressing", status, reason, message);
     match seen.rollout {
         Some(Rollout::Stuck { failed, serving, reason, .. }) => {
             let message =
                 format!("{failed} was given up, {serving} goes on serving: {reason}; change the spec to try again");
-            return is(Truth::False, "RolloutStuck", message);
+            return is(Truth::False, "RolloutStuck", &message);
         }
         Some(Rollout::Surging { from, to, .. }) => {
             return match seen.verdict {
                 Some(Verdict::SurgeWaits { text }) => {
                     let hint = "or set rollout.whenFull to recreate, which unloads the old revision first";
-                    is(Truth::False, "SurgeWaits", format!("{to} waits for room beside {from}: it {text}, {hint}"))
+                    is(Truth::False, "SurgeWaits", &format!("{to} waits for room beside {from}: it {text}, {hint}"))
                 }
-                _ => is(Truth::True, "RollingOut", format!("{to} is loaded beside {from}, which serves until then")),
+                _ => is(Truth::True, "RollingOut", &format!("{to} is loaded beside {from}, which serves until then")),
             };
         }
         Some(Rollout::Recreating { from, to, .. }) => {
-            return is(Truth::True, "Recreating", format!("{to} is loaded in place of {from}: requests wait for it"));
+            return is(Truth::True, "Recreating", &format!("{to} is loaded in place of {from}: requests wait for it"));
         }
         _ => {}
     }
-    if let (Some(failure), false) = (&seen.retrying, seen.ready >= seen.desired) {
-        return is(Truth::True, "Retrying", failure.clone());
+    if let (Some(Retrying { at, .. }), false) = (&seen.retrying, seen.ready >= seen.desired) {
+        let when = at.map_or_else(|| "soon, elsewhere if it can be".to_owned(), |at| format!("at {at}"));
+        return is(Truth::True, "Retrying", &format!("loading is tried again {when}"));
     }
     match seen.verdict {
-        Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
-        Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
-        Some(Verdict::WaitsForRoom { text, .. }) => is(Truth::True, "WaitsForRoom", text.clone()),
-        _ if seen.entry.deployment.deleting && seen.placed > 0 => {
-            is(Truth::True, "Draining", "its replicas finish their requests and leave".to_owned())
+        Some(Verdict::NoCapacity { .. }) => is(Truth::False, "NoCapacity", "nothing moves until a worker can take it"),
+        Some(Verdict::Failed { until, .. }) => {
+            is(Truth::False, "LoadFailed", &format!("given up until the spec changes, or until {until}"))
         }
-        _ if seen.ready < seen.desired => is(Truth::True, "Loading", "replicas are on their way".to_owned()),
-        _ => is(Truth::False, "Settled", "there is nothing to do".to_owned()),
+        Some(Verdict::WaitsForRoom { .. }) => is(Truth::True, "WaitsForRoom", "it is placed as soon as there is room"),
+        _ if seen.entry.deployment.deleting && seen.placed > 0 => {
+            is(Truth::True, "Draining", "its replicas finish their requests and leave")
+        }
+        _ if seen.ready < seen.desired => is(Truth::True, "Loading", "replicas are on their way"),
+        _ => is(Truth::False, "Settled", "there is nothing to do"),
     }
 }
 
 fn scheduled(seen: &Seen<'_>) -> Condition {
-    let is = |status, reason: &str, message: String| condition("Scheduled", status, reason, message);
+    let is = |status, reason: &str, message: &str| condition("Scheduled", status, reason, message);
     match seen.verdict {
-        Some(Verdict::NoCapacity { text, .. }) => is(Truth::False, "NoCapacity", text.clone()),
-        Some(failed @ Verdict::Failed { .. }) => is(Truth::False, "LoadFailed", failed.message()),
-        Some(Verdict::WaitsForRoom { text, .. }) => is(Truth::False, "WaitsForRoom", text.clone()),
-        _ if seen.desired == 0 => is(Truth::Unknown, "NotWanted", "no replica is wanted now".to_owned()),
+        Some(Verdict::NoCapacity { .. }) => is(Truth::False, "NoCapacity", "no worker can take it"),
+        Some(Verdict::WaitsForRoom { .. }) => is(Truth::False, "WaitsForRoom", "no worker has room for it yet"),
+        Some(Verdict::Failed { .. }) if seen.placed == 0 => {
+            is(Truth::Unknown, "Withheld", "it is placed again when loading it is tried again")
+        }
+        _ if seen.desired == 0 => is(Truth::Unknown, "NotWanted", "no replica is wanted now"),
         Some(Verdict::SurgeWaits { .. }) | None if seen.placed == 0 => {
-            is(Truth::Unknown, "Planning", "it has not been planned for yet".to_owned())
+            is(Truth::Unknown, "Planning", "it has not been planned for yet")
         }
         _ => {
             let workers: Vec<String> =
                 seen.record.iter().flat_map(|r| &r.replicas).map(|replica| replica.worker.to_string()).collect();
-            is(Truth::True, "Placed", format!("on {}", workers.join(", ")))
+            is(Truth::True, "Placed", &format!("on {}", workers.join(", ")))
         }
     }
 }

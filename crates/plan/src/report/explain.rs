@@ -114,9 +114,8 @@ fn view_of(
 /// The first condition that is not as it should be, or where it is.
 fn summary(status: &Status) -> String {
     let said = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
-    let trouble = said("Scheduled")
-        .filter(|condition| condition.status == Truth::False)
-        .or_else(|| said("Available").filter(|condition| condition.status != Truth::True))
+    let trouble = said("Available")
+        .filter(|condition| condition.status != Truth::True || condition.reason == "Degraded")
         .or_else(|| said("Progressing").filter(|condition| condition.reason != "Settled"));
     let message = trouble.or_else(|| said("Scheduled")).map_or("", |condition| condition.message.as_str());
     format!("{}: {message}", status.phase.as_str())

@@ -7,7 +7,8 @@ use berth_spec::{
 
 use super::conditions;
 use crate::{
-    Record, Rollout, World,
+    Record, Rollout, World, claim, place,
+    retry::{self, Retrying},
     world::{Entry, Verdict},
 };
 
@@ -43,7 +44,7 @@ pub(super) struct Seen<'a> {
     /// Replicas that are assigned, whatever their revision.
     pub(super) placed: u32,
     /// What went wrong with a replica that its worker tries again.
-    pub(super) retrying: Option<String>,
+    pub(super) retrying: Option<Retrying>,
 }
 
 impl<'a> Seen<'a> {
@@ -70,8 +71,9 @@ impl<'a> Seen<'a> {
         } else {
             u32::from(placed > 0 || entry.waiting() > 0)
         };
-        let retrying = retrying(world, record);
-        Self { entry, record, rollout, verdict: entry.verdict_at(now), serving, desired, ready, placed, retrying }
+        let retrying = record.and_then(|record| retry::first(world, record));
+        let verdict = verdict(world, entry, now);
+        Self { entry, record, rollout, verdict, serving, desired, ready, placed, retrying }
     }
 
     /// Whether the revision that is wanted is not the one that serves, and is not coming.
@@ -103,23 +105,20 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn retrying(world: &World, record: Option<&Record>) -> Option<String> {
-    record?.replicas.iter().find_map(|replica| {
-        let seats = world.workers.get(&replica.worker)?;
-        match seats.inventory.get(&replica.revision)? {
-            berth_spec::Residency::Failed(failure) => {
-                let next = failure.retry_at.map_or_else(String::new, |at| format!("; tried again at {at}"));
-                Some(format!(
-                    "attempt {} on {} failed ({}): {}{next}",
-                    failure.attempts,
-                    replica.worker,
-                    failure.category.as_str(),
-                    failure.message
-                ))
-            }
-            _ => None,
-        }
-    })
+/// What stands in the way. That there was no room some time ago is no longer said once there is.
+fn verdict<'a>(world: &World, entry: &'a Entry, now: Time) -> Option<&'a Verdict> {
+    let verdict = entry.last_verdict(now)?;
+    (verdict.until() > now || !has_room(world, entry)).then_some(verdict)
+}
+
+/// Whether a worker that may hold it has the memory free.
+fn has_room(world: &World, entry: &Entry) -> bool {
+    let (need, _) = claim::need(world, entry, &entry.deployment.revision());
+    let mut free = world
+        .workers
+        .values()
+        .filter(|seats| seats.alive() && !seats.cordoned && seats.memory().saturating_sub(seats.used) >= need);
+    free.any(|seats| place::forbidden(seats, &entry.deployment).is_none())
 }
 
 /// Every replica that is assigned, then those that workers still hold.

@@ -2,7 +2,7 @@
 
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
-use super::{Entry, Rank, World};
+use super::{Entry, Rank, Verdict, World};
 use crate::{Planned, Record, claim, planned::Note};
 
 /// How many deployments that are not ready the readiness names. Halved or doubled: a shorter or longer message.
@@ -52,11 +52,8 @@ impl World {
             warm.paged_out &= warm.record.is_some();
         }
         entry.cool(now);
-        if note.unplaced {
-            self.unplaced.insert(name.clone());
-        } else {
-            self.unplaced.remove(name);
-        }
+        set_in(&mut self.unplaced, name, note.unplaced);
+        set_in(&mut self.refused, name, matches!(note.verdict, Some(Verdict::NoCapacity { .. })));
         self.refresh_resident(name);
     }
 
@@ -202,6 +199,7 @@ impl World {
         self.residents.remove(name);
         self.missing.remove(name);
         self.unplaced.remove(name);
+        self.refused.remove(name);
     }
 
     /// The memory that may be given out on all workers that can be reached, and what of it is.

@@ -56,7 +56,7 @@ pub enum Verdict {
     NoCapacity {
         /// For people, with numbers.
         text: String,
-        /// When a request may try again; residents are tried with every plan.
+        /// When a request may try again. The end of time: every plan tries it, or only a change helps.
         until: Time,
     },
     /// There will be room where models are being loaded that others wait for, when those have been let in.
@@ -88,6 +88,12 @@ impl Verdict {
             Self::NoCapacity { until, .. } | Self::WaitsForRoom { until, .. } | Self::Failed { until, .. } => *until,
             Self::SurgeWaits { .. } => Time(u64::MAX),
         }
+    }
+
+    /// When it ends by itself, if it does.
+    #[must_use]
+    pub fn ends(&self) -> Option<Time> {
+        Some(self.until()).filter(|until| *until < Time(u64::MAX))
     }
 
     /// For people: why, and what to do.
@@ -151,9 +157,15 @@ impl Entry {
         self.warm.as_ref().and_then(|warm| warm.verdict.as_ref())
     }
 
-    /// The verdict, if it still holds.
+    /// The verdict, if it still holds: what requests are told.
     pub(crate) fn verdict_at(&self, now: Time) -> Option<&Verdict> {
         self.verdict().filter(|verdict| verdict.until() > now)
+    }
+
+    /// The verdict as people are told it: that there was no room is true until it is tried again, and on demand that
+    /// is with the next request.
+    pub(crate) fn last_verdict(&self, now: Time) -> Option<&Verdict> {
+        self.verdict().filter(|verdict| verdict.until() > now || matches!(verdict, Verdict::NoCapacity { .. }))
     }
 
     pub(crate) fn warm_mut(&mut self) -> &mut Warm {

@@ -1,6 +1,6 @@
 //! What people, the store and gateways say.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Time, WorkerId, WorkerInfo};
 
@@ -79,9 +79,47 @@ impl World {
             }
         }
         let seats = self.workers.entry(id.clone()).or_default();
+        let may_more = seats.info.as_ref().is_none_or(|known| {
+            (known.memory, &known.labels, &known.formats) != (info.memory, &info.labels, &info.formats)
+        });
         seats.info = Some(info);
         seats.liveness = Liveness::Alive;
         self.touch_worker(&id);
+        if may_more {
+            self.measure_workers();
+            self.give_hope();
+        }
+    }
+
+    /// Keeps `largest` true, and has those looked at again that fit where they did not, or no longer do.
+    fn measure_workers(&mut self) {
+        let largest = self.workers.values().map(super::Seats::memory).max().unwrap_or_default();
+        let before = std::mem::replace(&mut self.largest, largest);
+        let never = |need: ByteSize, largest: ByteSize| largest > ByteSize::ZERO && need > largest;
+        let turns = |need: ByteSize| never(need, before) != never(need, largest);
+        let names: BTreeSet<DeploymentName> = if before == largest {
+            BTreeSet::new()
+        } else {
+            let entries = self.entries.iter();
+            entries
+                .filter(|(_, entry)| entry.deployment.spec.memory.is_some_and(turns))
+                .map(|(name, _)| name.clone())
+                .collect()
+        };
+        self.touch_each(&names);
+    }
+
+    /// There may be room now for those that there was none for.
+    fn give_hope(&mut self) {
+        let refused = self.refused.clone();
+        for name in &refused {
+            if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut())
+                && warm.waiting == 0
+            {
+                warm.verdict = None;
+            }
+        }
+        self.touch_each(&refused);
     }
 
     /// Nothing new is put on a worker, or it may be again.
@@ -89,6 +127,7 @@ impl World {
         if let Some(seats) = self.workers.get_mut(worker) {
             seats.cordoned = cordoned;
             self.touch_worker(worker);
+            self.give_hope();
         }
     }
 

@@ -16,6 +16,48 @@ fn a_transient_failure_is_waited_out() {
 }
 
 #[test]
+fn requests_are_told_of_a_load_that_is_tried_again_much_later() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).deploy("iris", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.advance();
+    w.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+    assert!(w.plan().routes.is_empty(), "the other one may yet be ready");
+    w.fail("iris", "b", FailureCategory::Network, Some(Duration::from_secs(60)));
+    let planned = w.plan();
+    let soonest = w.now + Duration::from_secs(30);
+    assert!(
+        matches!(&planned.routes[0].on_miss, OnMiss::Failed { message, retry_at }
+            if message.contains("it broke") && *retry_at == Some(soonest)),
+        "{planned:#?}"
+    );
+    w.report("a", false, vec![(w.revision("iris"), Some(Residency::Queued))]);
+    assert_eq!(w.plan().routes[0].on_miss, OnMiss::Park, "it is being tried again");
+}
+
+#[test]
+fn the_cause_is_said_once() {
+    let mut placed = world().worker("a", gib(4)).resident("iris", gib(1));
+    placed.advance();
+    let mut given_up = placed.clone();
+    placed.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+    placed.advance();
+    given_up.fail("iris", "a", FailureCategory::InvalidModel, None);
+    given_up.advance();
+    let mut huge = world().worker("a", gib(4)).resident("iris", gib(20));
+    huge.advance();
+    for (w, cause, scheduled) in
+        [(placed, "it broke", "Placed"), (given_up, "it broke", "Withheld"), (huge, "needs 20GiB", "NoCapacity")]
+    {
+        let said = w.status("iris").conditions;
+        let times = said.iter().filter(|condition| condition.message.contains(cause)).count();
+        assert_eq!((times, said[2].reason.as_str()), (1, scheduled), "{said:#?}");
+        assert!(said[0].message.contains(cause), "{said:#?}");
+    }
+}
+
+#[test]
 fn a_permanent_failure_of_the_worker_moves_on() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
     w.advance();
@@ -32,7 +74,10 @@ fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
     w.fail("iris", "a", FailureCategory::InvalidModel, None);
     let planned = w.plan();
     assert!(w.placed("iris").is_empty(), "no other worker would do better");
-    assert!(matches!(&planned.routes[0].on_miss, OnMiss::Failed(text) if text.contains("it broke")), "{planned:#?}");
+    assert!(
+        matches!(&planned.routes[0].on_miss, OnMiss::Failed { message, .. } if message.contains("it broke")),
+        "{planned:#?}"
+    );
     assert_eq!(w.status("iris").phase, Phase::Failed);
     w.demand("iris", 0);
     w.load_all();

@@ -47,7 +47,7 @@ fn labels_are_required_or_preferred() {
     assert!(matches!(verdict(&w, "must", "a"), WorkerVerdict::Rejected(Rejection::Label { .. })));
     let status = w.status("never");
     assert_eq!(status.phase, Phase::ScheduleFailed);
-    assert!(status.conditions[2].message.contains("lacks the label zone=y"), "{:?}", status.conditions);
+    assert!(status.conditions[0].message.contains("lacks the label zone=y"), "{:?}", status.conditions);
 }
 
 #[test]
