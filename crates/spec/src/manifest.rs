@@ -140,7 +140,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
-        let mut findings = self.other_kind(node).map_or_else(|| check::check(node, json_schema()), |found| vec![found]);
+        let mut findings = self.foreign(node).map_or_else(|| check::check(node, json_schema()), |found| vec![found]);
         if !findings.is_empty() {
             findings.sort_by_key(|finding| finding.at);
             return Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect());
@@ -164,7 +164,18 @@ impl Reader<'_> {
         })
     }
 
-    /// A document of another kind or version is told so, and nothing else about it.
+    /// A document that is something else is told so, and nothing else about it.
+    fn foreign(&self, node: &Node) -> Option<check::Finding> {
+        if is_manifest(node) {
+            return self.other_kind(node);
+        }
+        let remedy = "write apiVersion: berth.dev/v1, kind: ModelDeployment, metadata and spec; `berth schema deployment` \
+                      shows every field";
+        let problem = Problem::new("this is not a manifest: it has none of a manifest's fields", remedy);
+        Some(check::Finding { at: node.at, path: String::new(), problem })
+    }
+
+    /// A document of another kind or version.
     fn other_kind(&self, node: &Node) -> Option<check::Finding> {
         let other = |field: &str, article: &str, expected: &str| {
             let given = node.get(field)?.text()?;
@@ -199,6 +210,12 @@ impl Reader<'_> {
             source_line: line.to_owned(),
         }
     }
+}
+
+/// Whether a document has at least one of the fields of a manifest, though it be misspelt.
+fn is_manifest(node: &Node) -> bool {
+    const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+    node.names().any(|name| closest(name, FIELDS).is_some())
 }
 
 /// Without what the server adds.

@@ -91,6 +91,15 @@ impl Node {
         }
     }
 
+    /// The names of the fields, where this is a map.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let fields: &[(Key, Self)] = match &self.value {
+            Value::Map(fields) => fields,
+            _ => &[],
+        };
+        fields.iter().map(|(key, _)| key.name.as_str())
+    }
+
     /// The text, where this is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {

@@ -42,6 +42,17 @@ const MINIMAL: &str = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata
                        spec: {model: {format: onnx, uri: 's3://models/a.onnx'}}\n";
 
 #[test]
+fn what_is_no_manifest_at_all_is_told_so_once() {
+    for text in ["a: b", "[1, 2]", "just text", "name: iris\nmodel: {format: onnx}"] {
+        let errors = parse(text, &context()).expect_err(text);
+        let [error] = errors.as_slice() else { panic!("{text}: {errors:#?}") };
+        assert!(error.message.contains("not a manifest") && error.remedy.contains("apiVersion"), "{error}");
+    }
+    let misspelt = parse("apiversion: berth.dev/v1\nknd: ModelDeployment", &context()).expect_err("misspelt");
+    assert!(misspelt.iter().any(|error| error.remedy.contains("did you mean")), "{misspelt:#?}");
+}
+
+#[test]
 fn every_field_arrives() {
     let all = parse(FULL, &context()).expect("a right manifest");
     let [iris] = all.as_slice() else { panic!("one document") };
