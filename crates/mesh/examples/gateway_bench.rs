@@ -14,7 +14,7 @@ use std::{
 use axum::{Json, Router, routing::post};
 use berth_mesh::{
     Config, GatewayLink,
-    local::{LocalReplicas, Model, Statistics},
+    local::{Batching, LocalReplicas, Model, Statistics},
 };
 use berth_spec::{
     Datatype, DeploymentName, InferError, InferRequest, RevisionId, Route, RouteChange, Signature, Tensor, TensorSpec,
@@ -53,8 +53,8 @@ impl Model for Echo {
     fn statistics(&self) -> Statistics {
         Statistics::default()
     }
-    fn max_batch_rows(&self) -> u32 {
-        1
+    fn batching(&self) -> Batching {
+        Batching::OFF
     }
 }
 

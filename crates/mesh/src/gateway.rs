@@ -9,6 +9,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use berth_spec::{GatewayEvent, RouteChange, WorkerId, routes::Readiness};
+use berth_wire::guard::Guard;
 use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -100,9 +101,11 @@ impl Gateway {
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.ledger.run(events, told).await }
         });
+        let listener = TcpListener::from_std(listener)?;
+        let guard = Guard::of(listener.local_addr()?);
         let port = Listener {
-            listener: TcpListener::from_std(listener)?,
-            ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans),
+            listener,
+            ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans, guard),
             totals: Arc::clone(&stack.totals),
             limits: config.limits.clone(),
             stopping: stopping.clone(),

@@ -15,7 +15,7 @@ mod stream;
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_spec::Class;
-use berth_wire::oip::grpc_inference_service_server::GrpcInferenceServiceServer;
+use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
@@ -55,10 +55,11 @@ pub(crate) struct Ingress {
     spans: Option<SpanHook>,
     /// The longest pause inside the body of a call that is no stream.
     body_idle: Duration,
+    guard: Guard,
 }
 
 impl Ingress {
-    pub(crate) fn new(stack: Arc<Stack>, version: Arc<str>, spans: Option<SpanHook>) -> Arc<Self> {
+    pub(crate) fn new(stack: Arc<Stack>, version: Arc<str>, spans: Option<SpanHook>, guard: Guard) -> Arc<Self> {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.
         let grpc = GrpcInferenceServiceServer::new(GrpcFace::new(Arc::clone(&stack), Arc::clone(&version)))
@@ -67,7 +68,7 @@ impl Ingress {
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
         let body_idle = stack.limits.body_idle;
-        Arc::new(Self { rest: Rest::new(stack, version), grpc, spans, body_idle })
+        Arc::new(Self { rest: Rest::new(stack, version, guard), grpc, spans, body_idle, guard })
     }
 
     /// Answers one request; never fails.
@@ -104,6 +105,11 @@ impl Ingress {
         if grpc && unary::takes(&request) {
             unary::answer(self.rest.stack(), request).await
         } else if grpc {
+            if grpc::changes(request.uri().path())
+                && let Err(foreign) = self.guard.check(request.uri(), request.headers())
+            {
+                return tonic::Status::from(Fault::from(foreign)).into_http();
+            }
             let streams = request.uri().path().ends_with(STREAMING);
             let pause = (!streams).then_some(self.body_idle);
             let Ok(response) = self.grpc.clone().call(request.map(|body| Paced::new(body, pause))).await;

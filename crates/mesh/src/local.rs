@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use berth_spec::{InferError, InferRequest, RevisionId, Signature};
@@ -40,8 +40,22 @@ pub trait Model: Send + Sync + 'static {
     /// Counts and times since it was loaded, for the statistics extension.
     fn statistics(&self) -> Statistics;
 
-    /// The batching that is in force: the most rows in one run (1: off).
-    fn max_batch_rows(&self) -> u32;
+    /// The batching that is in force.
+    fn batching(&self) -> Batching;
+}
+
+/// How requests for a model are run together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// The most rows in one run; 1: it is off.
+    pub max_rows: u32,
+    /// How long the first request may wait for others.
+    pub max_delay: Duration,
+}
+
+impl Batching {
+    /// Every request is run by itself.
+    pub const OFF: Self = Self { max_rows: 1, max_delay: Duration::ZERO };
 }
 
 /// A count of things and the time they took together.

@@ -17,10 +17,10 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use berth_spec::{InferError, inference::Shed, routes::OnMiss};
+use berth_spec::{InferError, Time, inference::Shed, routes::OnMiss};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -34,8 +34,11 @@ use crate::{
 
 /// When to try again after a queue was full or a load took too long: about a small model's load.
 const RETRY_LOADING: Duration = Duration::from_secs(2);
-/// When to try again if no worker has room, or loading failed: after the plan may have changed.
-const RETRY_STUCK: Duration = Duration::from_secs(15);
+/// When to try again if one version is not ready: after the plan may have changed.
+const RETRY_VERSION: Duration = Duration::from_secs(15);
+/// The shortest and the longest wait that the plan's next try is told as. Below the first, clients come before it is
+/// done; beyond the second, somebody may have changed something meanwhile.
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// One deployment's waiting requests.
 #[derive(Default)]
@@ -171,20 +174,48 @@ pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> Infe
         NoLease::VersionNotReady => {
             let version = version.unwrap_or_default();
             let message = format!("version {version:?} of model {name:?} is not ready; leave the version out");
-            InferError::shed(Shed::Unavailable, message, RETRY_STUCK)
+            InferError::shed(Shed::Unavailable, message, RETRY_VERSION)
         }
-        NoLease::Miss(OnMiss::NoCapacity { message: why, .. }) => {
-            InferError::shed(Shed::NoCapacity, format!("no worker can hold model {name:?}: {why}"), RETRY_STUCK)
+        NoLease::Miss(OnMiss::NoCapacity { message: why, retry_at }) => {
+            let message = format!("no worker can hold model {name:?}: {why}");
+            InferError::Shed { reason: Shed::NoCapacity, message, retry_in: retry_in(retry_at, now()) }
         }
-        NoLease::Miss(OnMiss::Failed { message: why, .. }) => {
-            InferError::shed(Shed::LoadFailed, format!("model {name:?} could not be loaded: {why}"), RETRY_STUCK)
+        NoLease::Miss(OnMiss::Failed { message: why, retry_at }) => {
+            let message = format!("model {name:?} could not be loaded: {why}");
+            InferError::Shed { reason: Shed::LoadFailed, message, retry_in: retry_in(retry_at, now()) }
         }
         NoLease::Miss(OnMiss::ScaledDown) => {
             let message = format!("model {name:?} is scaled to no replicas; raise replicas.max to serve it");
-            InferError::shed(Shed::ScaledDown, message, RETRY_STUCK)
+            InferError::Shed { reason: Shed::ScaledDown, message, retry_in: None }
         }
         NoLease::Miss(OnMiss::Park) => {
             InferError::shed(Shed::Loading, format!("model {name:?} is loading; try again"), RETRY_LOADING)
+        }
+    }
+}
+
+/// How long until the plan tries again; `None`: only a change of the spec or of the workers helps.
+fn retry_in(retry_at: Option<Time>, now: Time) -> Option<Duration> {
+    let (shortest, longest) = RETRY_BOUNDS;
+    retry_at.map(|at| at.since(now).clamp(shortest, longest))
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_try_of_the_plan_is_when_to_come_again() {
+        let at = |seconds: u64| Time(seconds * 1_000_000_000);
+        for (retry_at, seconds) in
+            [(None, None), (Some(at(142)), Some(42)), (Some(at(50)), Some(1)), (Some(at(100_000)), Some(300))]
+        {
+            assert_eq!(retry_in(retry_at, at(100)), seconds.map(Duration::from_secs), "{retry_at:?}");
         }
     }
 }

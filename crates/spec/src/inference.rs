@@ -116,8 +116,8 @@ pub enum InferError {
         reason: Shed,
         /// For people: what, and what to do.
         message: String,
-        /// When to try again.
-        retry_in: Duration,
+        /// When to try again; `None`: trying again helps only after somebody changed something.
+        retry_in: Option<Duration>,
     },
     /// The caller's deadline passed.
     #[error("{0}")]
@@ -137,7 +137,7 @@ impl InferError {
     /// A [`Shed`] with its message.
     #[must_use]
     pub fn shed(reason: Shed, message: impl Into<String>, retry_in: Duration) -> Self {
-        Self::Shed { reason, message: message.into(), retry_in }
+        Self::Shed { reason, message: message.into(), retry_in: Some(retry_in) }
     }
 
     /// What it means for the caller.
@@ -148,7 +148,8 @@ impl InferError {
             Self::TooLarge(_) => Class::TooLarge,
             Self::NotFound(_) => Class::NotFound,
             Self::Unsupported(_) => Class::Unsupported,
-            Self::Shed { retry_in, .. } => Class::Waiting { retry_in: *retry_in },
+            Self::Shed { retry_in: Some(retry_in), .. } => Class::Waiting { retry_in: *retry_in },
+            Self::Shed { retry_in: None, .. } => Class::Stalled,
             Self::TimedOut(_) | Self::Cancelled => Class::TimedOut,
             Self::Model(_) | Self::Internal(_) => Class::Internal,
         }

@@ -6,12 +6,14 @@
 //!                               api       (REST face: the stable JSON shapes)
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
 //!                               status    (spec::Class → HTTP and gRPC)
+//!                               guard     (which requests come from web pages of other sites)
 //! ```
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
 
 pub mod api;
 pub mod control;
+pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod oip;
 pub mod status;

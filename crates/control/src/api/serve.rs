@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Seams, grpc, guard::Guard, rest, service::Service};
+use super::{Seams, grpc, guard, rest, service::Service};
 use crate::Handle;
 
 /// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
@@ -60,11 +60,11 @@ const BREATH: Duration = Duration::from_millis(50);
 pub async fn serve(listener: TcpListener, handle: Handle, seams: Seams, shutdown: CancellationToken) -> io::Result<()> {
     let address = listener.local_addr()?;
     let service = Arc::new(Service::new(handle, seams, shutdown.child_token()));
-    let guard = Guard::of(address);
+    let guarded = berth_wire::guard::Guard::of(address);
     // Around both faces, so that nothing is done for a page of another site.
     let router = grpc::router(Arc::clone(&service))
         .merge(rest::router(service))
-        .layer(middleware::from_fn(move |request, next| guard.check(request, next)));
+        .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)));
     tracing::info!(event = "control_api_started", %address);
     let (server, graceful) = (server(), GracefulShutdown::new());
     let places = Arc::new(Semaphore::new(CONNECTIONS));

@@ -1,8 +1,11 @@
 //! What a client is told when there is no answer: the same fault as a REST body or as a gRPC status.
 
 use berth_spec::{Class, InferError, inference::Shed};
-use berth_wire::status::{grpc_code, http_status, retry_after_seconds};
-use http::{HeaderValue, Response, StatusCode, header};
+use berth_wire::{
+    guard::Foreign,
+    status::{grpc_code, http_status, retry_after_seconds},
+};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use super::reply::{ReplyBody, json};
@@ -15,13 +18,13 @@ pub(crate) struct Fault {
     class: Class,
     reason: &'static str,
     message: String,
-    /// The verbs that the path has, where the request had another.
-    allow: Option<&'static str>,
+    /// A header that says what would have been taken.
+    advice: Option<(HeaderName, &'static str)>,
 }
 
 impl Fault {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
-        Self { status: http_status(class), class, reason, message, allow: None }
+        Self { status: http_status(class), class, reason, message, advice: None }
     }
 
     /// No such path.
@@ -33,13 +36,21 @@ impl Fault {
     /// The path has other verbs.
     pub(crate) fn wrong_verb(allow: &'static str) -> Self {
         let fault = Self::new(Class::Invalid, "method_not_allowed", format!("Method Not Allowed: use {allow}"));
-        Self { status: StatusCode::METHOD_NOT_ALLOWED, allow: Some(allow), ..fault }
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some((header::ALLOW, allow)), ..fault }
     }
 
     /// The path is longer than any path here.
     pub(crate) fn uri_too_long(limit: usize) -> Self {
         let fault = Self::new(Class::TooLarge, "uri_too_long", format!("paths have at most {limit} bytes"));
         Self { status: StatusCode::URI_TOO_LONG, ..fault }
+    }
+
+    /// The body comes in an encoding that is not there.
+    pub(crate) fn wrong_encoding(error: InferError) -> Self {
+        let fault = Self::from(error);
+        let advice =
+            (fault.status == StatusCode::NOT_IMPLEMENTED).then_some((header::ACCEPT_ENCODING, oip::content::ACCEPTED));
+        Self { advice, ..fault }
     }
 
     /// As a REST answer.
@@ -49,11 +60,8 @@ impl Fault {
         if let Some(seconds) = retry_after_seconds(self.class) {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-        }
-        if self.status == StatusCode::NOT_IMPLEMENTED {
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+        if let Some((name, value)) = self.advice {
+            headers.insert(name, HeaderValue::from_static(value));
         }
         if self.reason == Shed::ShuttingDown.as_str() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -74,6 +82,12 @@ impl From<repository::Error> for Fault {
     }
 }
 
+impl From<Foreign> for Fault {
+    fn from(foreign: Foreign) -> Self {
+        Self { status: StatusCode::FORBIDDEN, ..Self::new(Class::Invalid, "forbidden", foreign.to_string()) }
+    }
+}
+
 impl From<Fault> for tonic::Status {
     fn from(fault: Fault) -> Self {
         let mut metadata = MetadataMap::new();
@@ -81,7 +95,11 @@ impl From<Fault> for tonic::Status {
         if let Some(seconds) = retry_after_seconds(fault.class) {
             metadata.insert("retry-after", seconds.into());
         }
-        let code = if fault.reason == "cancelled" { tonic::Code::Cancelled } else { grpc_code(fault.class) };
+        let code = match fault.status {
+            _ if fault.reason == "cancelled" => tonic::Code::Cancelled,
+            StatusCode::FORBIDDEN => tonic::Code::PermissionDenied,
+            _ => grpc_code(fault.class),
+        };
         Self::with_metadata(code, fault.message, metadata)
     }
 }

@@ -46,15 +46,25 @@ fn version(version: &str) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
+/// Whether a call changes what is loaded: not for web pages of other sites.
+pub(super) fn changes(path: &str) -> bool {
+    path.ends_with("/RepositoryModelLoad") || path.ends_with("/RepositoryModelUnload")
+}
+
 /// How long the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
 fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(value) = text("grpc-timeout") {
-        return grpc_timeout(value).map(Some).ok_or_else(|| {
-            InferError::Invalid(format!("grpc-timeout is {value:?}: it must be up to 8 digits and a unit of HMSmun"))
-        });
+    match whole_call(headers)? {
+        Some(timeout) => Ok(Some(timeout)),
+        None => rest::timeout(headers),
     }
-    Ok(text(rest::TIMEOUT).and_then(|value| value.parse().ok()).filter(|ms| *ms > 0).map(Duration::from_millis))
+}
+
+/// `grpc-timeout`: how long the call may take, however many messages it has.
+fn whole_call(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
+    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    value.to_str().ok().and_then(grpc_timeout).map(Some).ok_or_else(|| {
+        InferError::Invalid(format!("grpc-timeout is {value:?}: it must be up to 8 digits and a unit of HMSmun"))
+    })
 }
 
 fn grpc_timeout(value: &str) -> Option<Duration> {
@@ -154,8 +164,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
-        let errors = stream::Errors::of(request.metadata());
-        Ok(Response::new(stream::answers(Arc::clone(&self.stack), request.into_inner(), errors)))
+        let headers = request.metadata().as_ref();
+        let patience =
+            stream::Patience::new(rest::timeout(headers).map_err(status)?, whole_call(headers).map_err(status)?);
+        let manner = stream::Manner { errors: stream::Errors::of(request.metadata()), patience };
+        Ok(Response::new(stream::answers(Arc::clone(&self.stack), request.into_inner(), manner)))
     }
 
     async fn model_config(
@@ -166,8 +179,7 @@ impl GrpcInferenceService for GrpcFace {
         let asked = request.into_inner();
         let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
         let model = found.replica.model();
-        let rows = model.max_batch_rows();
-        let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), rows, Duration::ZERO);
+        let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());
         Ok(Response::new(config.to_proto()))
     }
 

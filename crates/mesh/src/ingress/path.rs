@@ -89,6 +89,11 @@ impl<'a> Endpoint<'a> {
         Some(Self::Model { model: decode(model)?, version, what })
     }
 
+    /// Whether it changes what is loaded: not for web pages of other sites.
+    pub(super) fn changes(&self) -> bool {
+        matches!(self, Self::Load(_) | Self::Unload(_))
+    }
+
     /// The verbs that it has.
     pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
         let allowed = match self {

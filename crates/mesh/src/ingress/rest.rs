@@ -6,6 +6,7 @@ mod infer;
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{Class, InferError};
+use berth_wire::guard::Guard;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// How long the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
-pub(super) const TIMEOUT: &str = "berth-timeout-ms";
+const TIMEOUT: &str = "berth-timeout-ms";
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
@@ -40,11 +41,12 @@ const SMALL_BODY: usize = 64 << 10;
 pub(super) struct Rest {
     stack: Arc<Stack>,
     version: Arc<str>,
+    guard: Guard,
 }
 
 impl Rest {
-    pub(super) fn new(stack: Arc<Stack>, version: Arc<str>) -> Self {
-        Self { stack, version }
+    pub(super) fn new(stack: Arc<Stack>, version: Arc<str>, guard: Guard) -> Self {
+        Self { stack, version, guard }
     }
 
     pub(super) fn stack(&self) -> &Stack {
@@ -84,6 +86,9 @@ impl Rest {
         }
         let endpoint = Endpoint::of(head.uri.path()).ok_or_else(Fault::no_such_path)?;
         endpoint.allows(&head.method).map_err(Fault::wrong_verb)?;
+        if endpoint.changes() {
+            self.guard.check(&head.uri, &head.headers)?;
+        }
         Ok(endpoint)
     }
 
@@ -165,8 +170,8 @@ impl Rest {
                 let found = self.stack.describe(model, version, timeout(headers)?).await?;
                 let loaded = found.replica.model();
                 if what == What::Config {
-                    let (platform, rows) = (loaded.platform(), loaded.max_batch_rows());
-                    return Ok(described(&ModelConfig::new(model, platform, loaded.signature(), rows, Duration::ZERO)));
+                    let (platform, batching) = (loaded.platform(), loaded.batching());
+                    return Ok(described(&ModelConfig::new(model, platform, loaded.signature(), batching)));
                 }
                 let route = found.entry.route();
                 let versions = route.targets.iter().map(|target| &*target.version).collect();
@@ -190,7 +195,7 @@ impl Rest {
 }
 
 /// How long the caller says in the head that it waits.
-fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
     let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
     let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|millis| *millis > 0);
     millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(|| {

@@ -1,8 +1,8 @@
 //! A stream of inferences over gRPC, in Triton's form: one answer per request, in the order of the requests.
 //!
 //! Up to [`AHEAD`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
-//! `error_message` and the stream goes on, unless the client asked with `triton_grpc_error: true` for real gRPC errors,
-//! which end it.
+//! `error_message`, which begins with the typed reason, and the stream goes on, unless the client asked with
+//! `triton_grpc_error: true` for real gRPC errors, which end it.
 //!
 //! ```text
 //! reading ──client half-closes──→ finishing what runs ──→ end
@@ -10,12 +10,13 @@
 //!    └──── a status (see above) ────────────────────────→ that status
 //! ```
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use berth_wire::oip::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
 };
 use futures::{Stream, StreamExt as _};
+use tokio::time::Instant;
 use tonic::{Status, Streaming, metadata::MetadataMap};
 
 use super::{fault::Fault, grpc};
@@ -48,10 +49,39 @@ impl Errors {
     }
 }
 
+/// How long the requests of a stream may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// `berth-timeout-ms`: each of them, counted from its arrival.
+    each: Option<Duration>,
+    /// `grpc-timeout`: all of them.
+    until: Option<Instant>,
+}
+
+impl Patience {
+    /// For a stream that begins now.
+    pub(super) fn new(each: Option<Duration>, whole: Option<Duration>) -> Self {
+        Self { each, until: whole.map(|whole| Instant::now() + whole) }
+    }
+
+    /// For a request that comes now.
+    fn now(self) -> Option<Duration> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.each.into_iter().chain(left).min()
+    }
+}
+
+/// What the client said of the stream as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) errors: Errors,
+    pub(super) patience: Patience,
+}
+
 /// Answers every request of a stream.
-pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, errors: Errors) -> Answers {
+pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, manner: Manner) -> Answers {
     let door = Arc::clone(&stack.door);
-    let answers = open(requests, door).map(move |request| answer(Arc::clone(&stack), request, errors)).buffered(AHEAD);
+    let answers = open(requests, door).map(move |request| answer(Arc::clone(&stack), request, manner)).buffered(AHEAD);
     // A status ends a stream; nothing may follow it.
     Box::pin(answers.scan(false, |ended, answer| {
         let before = std::mem::replace(ended, *ended || answer.is_err());
@@ -77,11 +107,11 @@ fn open(
 async fn answer(
     stack: Arc<Stack>,
     request: Result<ModelInferRequest, Status>,
-    errors: Errors,
+    manner: Manner,
 ) -> Result<ModelStreamInferResponse, Status> {
     let request = request?;
     let id = request.id.clone();
-    match grpc::infer(&stack, request, None).await {
+    match grpc::infer(&stack, request, manner.patience.now()).await {
         Ok((mut response, options)) => {
             if options.final_response {
                 let last = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
@@ -89,9 +119,9 @@ async fn answer(
             }
             Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })
         }
-        Err(error) if errors == Errors::AsStatus => Err(Fault::from(error).into()),
+        Err(error) if manner.errors == Errors::AsStatus => Err(Fault::from(error).into()),
         Err(error) => Ok(ModelStreamInferResponse {
-            error_message: error.to_string(),
+            error_message: format!("{}: {error}", error.reason()),
             // The id says which request failed.
             infer_response: Some(ModelInferResponse { id, ..Default::default() }),
         }),

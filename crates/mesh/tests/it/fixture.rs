@@ -10,7 +10,7 @@ use std::{
 
 use berth_mesh::{
     Config, Drained, Gateway, GatewayLink, Handle, Limits, build,
-    local::{LocalReplicas, Model, Replica, Statistics},
+    local::{Batching, LocalReplicas, Model, Replica, Statistics},
 };
 use berth_spec::{
     Datatype, Demand, DeploymentName, GatewayEvent, InferError, InferRequest, RevisionId, Route, RouteChange,
@@ -102,8 +102,8 @@ impl Model for Echo {
         Statistics { inference_count: self.runs.load(Ordering::SeqCst), memory: 7, ..Statistics::default() }
     }
 
-    fn max_batch_rows(&self) -> u32 {
-        8
+    fn batching(&self) -> Batching {
+        Batching { max_rows: 8, max_delay: Duration::from_millis(3) }
     }
 }
 

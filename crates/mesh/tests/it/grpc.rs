@@ -49,6 +49,10 @@ async fn the_whole_service() {
     let config = wire::ModelConfigRequest { name: name.clone(), version: version.clone() };
     let config = client.model_config(config).await.expect("config").into_inner().config.expect("given");
     assert_eq!(config.max_batch_size, 8);
+    let Some(wire::model_config::SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else {
+        panic!("it batches")
+    };
+    assert_eq!(batching.max_queue_delay_microseconds, 3_000);
     let answer = client.model_infer(infer("iris", "7")).await.expect("an answer").into_inner();
     assert_eq!((answer.id.as_str(), answer.model_version.as_str(), answer.raw_output_contents.len()), ("7", "1", 1));
     let statistics = wire::ModelStatisticsRequest { name: name.clone(), version };
@@ -86,6 +90,9 @@ async fn errors_have_their_codes() {
     assert_eq!(shed.code(), Code::Unavailable);
     assert_eq!(shed.metadata().get("berth-reason").expect("a reason"), "loading");
     assert!(shed.metadata().get("retry-after").is_some());
+    let mut wrong = Request::new(infer("iris", ""));
+    wrong.metadata_mut().insert("berth-timeout-ms", "soon".parse().expect("text"));
+    assert_eq!(client.model_infer(wrong).await.expect_err("an error").code(), Code::InvalidArgument);
     let refused = client.log_settings(wire::LogSettingsRequest::default()).await.expect_err("an error");
     assert_eq!(refused.code(), Code::Unimplemented);
     let shm = client.system_shared_memory_status(wire::SystemSharedMemoryStatusRequest::default()).await;
@@ -130,6 +137,7 @@ async fn a_stream_answers_in_order_and_survives_errors() {
     assert_eq!(answers.len(), 100);
     for (i, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.error_message.is_empty(), i % 10 != 3, "{i}");
+        assert!(i % 10 != 3 || answer.error_message.starts_with("not_found: "), "{}", answer.error_message);
         assert_eq!(answer.infer_response.expect("an answer").id, i.to_string());
     }
     let mut strict = Request::new(tokio_stream::iter(requests));
@@ -137,6 +145,24 @@ async fn a_stream_answers_in_order_and_survives_errors() {
     let answers: Vec<_> = client.model_stream_infer(strict).await.expect("a stream").into_inner().collect().await;
     assert_eq!(answers.len(), 4);
     assert_eq!(answers[3].as_ref().expect_err("a status").code(), Code::NotFound);
+}
+
+/// The head of a stream says how long each of its requests may take, or all of them together.
+#[tokio::test]
+async fn the_requests_of_a_stream_keep_its_deadlines() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::shut()).await;
+    let mut client = client(&house).await;
+    for (name, value) in [("berth-timeout-ms", "30"), ("grpc-timeout", "30m")] {
+        let mut request = Request::new(tokio_stream::iter([infer("iris", "1"), infer("iris", "2")]));
+        request.metadata_mut().insert(name, value.parse().expect("text"));
+        let answers = client.model_stream_infer(request).await.expect("a stream").into_inner();
+        let answers: Vec<_> = answers.map(|answer| answer.expect("no status").error_message).collect().await;
+        assert!(answers.len() == 2 && answers.iter().all(|text| text.starts_with("deadline: ")), "{name} {answers:?}");
+    }
+    let mut wrong = Request::new(tokio_stream::empty());
+    wrong.metadata_mut().insert("berth-timeout-ms", "soon".parse().expect("text"));
+    assert_eq!(client.model_stream_infer(wrong).await.expect_err("a status").code(), Code::InvalidArgument);
 }
 
 /// A call whose body never comes is ended; a stream that rests is not.

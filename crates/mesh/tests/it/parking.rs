@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_spec::{
-    GatewayEvent, Route, RouteChange,
+    GatewayEvent, Route, RouteChange, Time,
     deployment::Concurrency,
     routes::{OnMiss, Readiness},
 };
@@ -66,13 +66,14 @@ async fn all_lots_together_are_bounded() {
 
 #[tokio::test]
 async fn the_verdict_of_the_plan_reaches_who_waits() {
-    for (verdict, reason) in [
-        (
-            OnMiss::NoCapacity { message: "needs 9GiB, the best worker has 2GiB".to_owned(), retry_at: None },
-            "no_capacity",
-        ),
-        (OnMiss::Failed { message: "not an ONNX file".to_owned(), retry_at: None }, "load_failed"),
-        (OnMiss::ScaledDown, "scaled_down"),
+    // Whether it says when to come again: only where the plan tries again by itself.
+    let message = "needs 9GiB, the best worker has 2GiB".to_owned();
+    let long_ago = Some(Time::ZERO);
+    for (verdict, reason, retry_after) in [
+        (OnMiss::NoCapacity { message: message.clone(), retry_at: None }, "no_capacity", ""),
+        (OnMiss::NoCapacity { message, retry_at: long_ago }, "no_capacity", "1"),
+        (OnMiss::Failed { message: "not an ONNX file".to_owned(), retry_at: long_ago }, "load_failed", "1"),
+        (OnMiss::ScaledDown, "scaled_down", ""),
     ] {
         let mut house = House::new();
         house.set(vec![cold("iris")]).await;
@@ -81,7 +82,7 @@ async fn the_verdict_of_the_plan_reaches_who_waits() {
         house.set(vec![Route { on_miss: verdict, ..cold("iris") }]).await;
         let answer = waiting.await.expect("it ran");
         assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, reason), "{answer:?}");
-        assert!(!answer.header("retry-after").is_empty());
+        assert_eq!(answer.header("retry-after"), retry_after, "{answer:?}");
     }
 }
 

@@ -42,6 +42,26 @@ async fn unload_pages_out_what_is_on_demand() {
     assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (409, "resident"));
 }
 
+/// A page that somebody looks at must not load and unload models; it may ask for inferences like any program.
+#[tokio::test]
+async fn pages_of_other_sites_change_nothing() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    let page = [("origin", "https://evil.example")];
+    let rebound = [("host", "evil.example")];
+    for headers in [page, rebound, [("sec-fetch-site", "cross-site")]] {
+        for path in ["/v2/repository/models/iris/unload", "/v2/repository/models/iris/load/"] {
+            let answer = house.request(Method::POST, path, &headers, "").await;
+            assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (403, "forbidden"), "{headers:?}");
+        }
+        assert_eq!(house.infer("iris", &headers).await.status, 200, "{headers:?}");
+    }
+    let unload = "/inference.GRPCInferenceService/RepositoryModelUnload";
+    let grpc = [("content-type", "application/grpc"), page[0]];
+    let answer = house.request(Method::POST, unload, &grpc, &b"\0\0\0\0\x06\x12\x04iris"[..]).await;
+    assert_eq!(answer.header("grpc-status"), "7", "{answer:?}");
+}
+
 #[tokio::test]
 async fn the_index_lists_any_number() {
     let mut house = House::new();

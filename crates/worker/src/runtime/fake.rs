@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_mesh::local::{Model, Statistics};
+use berth_mesh::local::{Batching, Model, Statistics};
 use berth_spec::{
     ByteSize, Datatype, InferError, InferRequest, Serving, Signature, Tensor, TensorSpec,
     deployment::{ModelFormat, Warmup},
@@ -173,8 +173,8 @@ impl Model for FakeModel {
         Statistics { inference_count: self.served.load(Ordering::Relaxed), ..Statistics::default() }
     }
 
-    fn max_batch_rows(&self) -> u32 {
-        1
+    fn batching(&self) -> Batching {
+        Batching::OFF
     }
 }
 

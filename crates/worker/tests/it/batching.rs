@@ -227,7 +227,9 @@ async fn a_full_queue_sheds_and_recovers() {
     };
     let (first, (shed, room)) = tokio::join!(batcher.infer(work(&[[1, 1]]), soon()), third);
     assert!(first.is_ok() && room.is_ok());
-    let Err(InferError::Shed { reason: Shed::QueueFull, retry_in, .. }) = shed else { panic!("{shed:?}") };
+    let Err(InferError::Shed { reason: Shed::QueueFull, retry_in: Some(retry_in), .. }) = shed else {
+        panic!("{shed:?}")
+    };
     assert!(retry_in >= Duration::from_millis(1));
 }
 

@@ -9,6 +9,7 @@ use super::timeout;
 use crate::{
     ingress::{
         body,
+        fault::Fault,
         reply::{Reply, ReplyBody},
     },
     metrics::Protocol,
@@ -35,8 +36,10 @@ pub(super) async fn infer(
     version: Option<&str>,
 ) -> Reply {
     let mut admitted = stack.admit(Call { model, version, protocol: Protocol::Rest, timeout: timeout(headers)? })?;
+    let coding = headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    let coding = Coding::of_request(coding).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
     admitted.ready().await?;
-    let decoded = receive(stack, headers, body, &admitted).await;
+    let decoded = receive(stack, headers, coding, body, &admitted).await;
     let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
     admitted.shorten(options.timeout);
     answer(&mut admitted, headers, request, &form).await
@@ -46,11 +49,10 @@ pub(super) async fn infer(
 async fn receive(
     stack: &Stack,
     headers: &HeaderMap,
+    coding: Coding,
     body: &mut Incoming,
     admitted: &Admitted<'_>,
 ) -> Result<Decoded, InferError> {
-    let header = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
-    let coding = Coding::of_request(header("content-encoding"))?;
     let limits = &stack.limits;
     let body = body::read(body, limits.body, limits.body_idle, admitted.deadline()).await?;
     admitted.received(body.len());

@@ -1,10 +1,10 @@
 //! A model's configuration in Triton's words, as far as it means something here.
 
-use std::time::Duration;
-
 use berth_spec::{Datatype, Signature, TensorSpec};
 use berth_wire::oip;
 use serde::Serialize;
+
+use crate::local::Batching;
 
 /// The body of `GET /v2/models/{m}[/versions/{v}]/config`.
 #[derive(Debug, Clone, Serialize)]
@@ -39,34 +39,31 @@ struct Instances<'a> {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct DynamicBatching {
     max_queue_delay_microseconds: u64,
+    /// None: the parameter `priority` of a request has no effect.
+    priority_levels: u32,
 }
 
 impl<'a> ModelConfig<'a> {
-    /// Of a model that joins up to `max_batch_rows` rows (1: it does not) and waits up to `max_delay` for them.
+    /// Of a model that is batched like this.
     ///
     /// Triton's `dims` leave the batch dimension out when `max_batch_size` is above 0. That can be said only of a model
     /// whose every tensor has a variable first dimension; any other is described whole, with `max_batch_size` 0.
     #[must_use]
-    pub fn new(
-        name: &'a str,
-        platform: &'a str,
-        signature: &'a Signature,
-        max_batch_rows: u32,
-        max_delay: Duration,
-    ) -> Self {
+    pub fn new(name: &'a str, platform: &'a str, signature: &'a Signature, batching: Batching) -> Self {
         let tensors = || signature.inputs.iter().chain(&signature.outputs);
-        let batched = max_batch_rows > 1 && tensors().all(|tensor| tensor.shape.first() == Some(&-1));
+        let batched = batching.max_rows > 1 && tensors().all(|tensor| tensor.shape.first() == Some(&-1));
         let io = |specs: &'a [TensorSpec]| specs.iter().map(|spec| Io::new(spec, batched)).collect();
         Self {
             name,
             platform,
             backend: platform.split('_').next().unwrap_or(platform),
-            max_batch_size: if batched { i32::try_from(max_batch_rows).unwrap_or(i32::MAX) } else { 0 },
+            max_batch_size: if batched { i32::try_from(batching.max_rows).unwrap_or(i32::MAX) } else { 0 },
             input: io(&signature.inputs),
             output: io(&signature.outputs),
             instance_group: [Instances { name, kind: "KIND_CPU", count: 1 }],
             dynamic_batching: batched.then(|| DynamicBatching {
-                max_queue_delay_microseconds: u64::try_from(max_delay.as_micros()).unwrap_or(u64::MAX),
+                max_queue_delay_microseconds: u64::try_from(batching.max_delay.as_micros()).unwrap_or(u64::MAX),
+                priority_levels: 0,
             }),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_mesh::{
-    local::{Statistics, Sum},
+    local::{Batching, Statistics, Sum},
     oip::describe::{
         IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata,
         State, index_ready_only,
@@ -40,17 +40,21 @@ fn metadata() {
     assert_eq!(message.inputs[0].shape, [-1, 4]);
 }
 
+fn batching(max_rows: u32, micros: u64) -> Batching {
+    Batching { max_rows, max_delay: Duration::from_micros(micros) }
+}
+
 #[test]
 fn a_model_that_batches_leaves_the_batch_dimension_out() {
     let signature = iris();
-    let config = ModelConfig::new("iris", "onnx_onnxv1", &signature, 32, Duration::from_micros(500));
+    let config = ModelConfig::new("iris", "onnx_onnxv1", &signature, batching(32, 500));
     assert_eq!(
         to_value(&config).unwrap(),
         json!({"name":"iris","platform":"onnx_onnxv1","backend":"onnx","max_batch_size":32,
             "input":[{"name":"x","data_type":"TYPE_FP32","dims":[4]}],
             "output":[{"name":"label","data_type":"TYPE_INT64","dims":[]},{"name":"text","data_type":"TYPE_STRING","dims":[1]}],
             "instance_group":[{"name":"iris","kind":"KIND_CPU","count":1}],
-            "dynamic_batching":{"max_queue_delay_microseconds":500}})
+            "dynamic_batching":{"max_queue_delay_microseconds":500,"priority_levels":0}})
     );
     let message = config.to_proto().config.unwrap();
     assert_eq!(message.input[0].data_type(), oip::DataType::TypeFp32);
@@ -64,13 +68,13 @@ fn a_model_that_batches_leaves_the_batch_dimension_out() {
 fn a_model_that_does_not_batch_is_described_whole() {
     let mut signature = iris();
     for rows in [1, 32] {
-        let config = to_value(ModelConfig::new("iris", "onnx_onnxv1", &signature, rows, Duration::ZERO)).unwrap();
+        let config = to_value(ModelConfig::new("iris", "onnx_onnxv1", &signature, batching(rows, 0))).unwrap();
         let batched = rows > 1;
         assert_eq!(config["max_batch_size"] == 32, batched);
         assert_eq!(config.get("dynamic_batching").is_some(), batched);
     }
     signature.outputs[0].shape = vec![7];
-    let config = to_value(ModelConfig::new("iris", "onnx_onnxv1", &signature, 32, Duration::ZERO)).unwrap();
+    let config = to_value(ModelConfig::new("iris", "onnx_onnxv1", &signature, batching(32, 0))).unwrap();
     assert_eq!((&config["max_batch_size"], &config["input"][0]["dims"]), (&json!(0), &json!([-1, 4])));
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_mesh::{
-    local::{Model, Statistics},
+    local::{Batching, Model, Statistics},
     oip,
 };
 use berth_spec::{ByteSize, FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, deployment::Warmup};
@@ -130,8 +130,9 @@ impl Model for OnnxModel {
         self.batcher.tally().statistics(self.footprint.memory.0)
     }
 
-    fn max_batch_rows(&self) -> u32 {
-        self.batcher.limits().max_rows
+    fn batching(&self) -> Batching {
+        let limits = self.batcher.limits();
+        Batching { max_rows: limits.max_rows, max_delay: limits.max_delay }
     }
 }
 

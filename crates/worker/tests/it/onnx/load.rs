@@ -29,7 +29,7 @@ fn a_model_knows_its_signature_and_its_memory() {
     assert_eq!(signature.inputs, [spec("x", Datatype::Fp32, &[-1, 4])]);
     assert_eq!(signature.outputs, [spec("label", Datatype::Int64, &[-1]), spec("p", Datatype::Fp32, &[-1, 3])]);
     assert!(loaded.memory >= ByteSize(64 << 10) && loaded.memory < ByteSize::mib(64), "{}", loaded.memory);
-    assert_eq!((loaded.note, loaded.model.max_batch_rows()), (None, 32));
+    assert_eq!((loaded.note, loaded.model.batching().max_rows), (None, 32));
     assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(()));
 }
 
@@ -42,12 +42,12 @@ fn batching_is_only_for_models_whose_rows_are_independent() {
     ];
     for (name, want) in cases {
         let loaded = load(engine, name).expect(name);
-        assert_eq!(loaded.model.max_batch_rows(), 1, "{name}");
+        assert_eq!(loaded.model.batching().max_rows, 1, "{name}");
         assert!(loaded.note.as_deref().is_some_and(|note| note.contains(want)), "{name}: {:?}", loaded.note);
     }
     for name in ["add", "strings", "flip", "half", "bfloat", "lookup", "wide"] {
         let loaded = load(engine, name).expect(name);
-        assert_eq!((loaded.note, loaded.model.max_batch_rows()), (None, 32), "{name}");
+        assert_eq!((loaded.note, loaded.model.batching().max_rows), (None, 32), "{name}");
     }
 }
 
@@ -98,7 +98,7 @@ fn serving_changes_without_a_load() {
     let mut serving = Serving::clone(&request("mlp").serving);
     serving.batching.max_rows = 7;
     loaded.model.set_serving(&serving);
-    assert_eq!(loaded.model.max_batch_rows(), 7);
+    assert_eq!(loaded.model.batching().max_rows, 7);
 }
 
 #[test]
