@@ -18,9 +18,19 @@ pub(super) fn classify(error: &Error, location: &Location) -> Fault {
     let message = match category {
         FailureCategory::NotFound => format!("there is nothing at {shown}: check spec.model.uri"),
         FailureCategory::Auth => {
-            format!("{shown} refused access: {} ({})", remedy(location.kind), brief(error, location))
+            let what = match error {
+                Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => "access was refused to",
+                _ => "there are no usable credentials for",
+            };
+            format!("{what} {shown} ({}): {}", reason(error, location), remedy(location.kind))
         }
-        _ => format!("could not fetch {shown}: {}", brief(error, location)),
+        FailureCategory::Timeout => {
+            format!("could not fetch {shown} ({}): check that the worker reaches the host", reason(error, location))
+        }
+        _ => format!(
+            "could not fetch {shown} ({}): check that the server is up and the worker reaches it",
+            reason(error, location)
+        ),
     };
     Fault::new(category, message)
 }
@@ -52,14 +62,35 @@ fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-/// The innermost causes say most; outer ones repeat them.
-fn brief(error: &Error, location: &Location) -> String {
-    let text = chain(error).into_iter().max_by_key(String::len).unwrap_or_default();
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = location.redact(&line);
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
+/// What the server or the network said. That is the innermost cause; the outer ones tell of the library's own doings:
+/// its retries, and a name that it gave the object.
+fn reason(error: &Error, location: &Location) -> String {
+    let innermost = chain(error).pop().unwrap_or_default();
+    let line = innermost.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = if let Some(answer) = line.strip_prefix("Server returned non-2xx status code:") {
+        let (status, body) = answer.trim().split_once(": ").unwrap_or((answer.trim(), ""));
+        let body = text_of(body);
+        let status = status.trim_end_matches(':');
+        format!("the server answered {status}{}{body}", if body.is_empty() { "" } else { ": " })
+    } else if let Some(body) = line.strip_prefix("Server returned error response:") {
+        format!("the server answered: {}", text_of(body.trim()))
+    } else {
+        line.split(" (os error").next().unwrap_or_default().to_owned()
+    };
+    let said = location.redact(said.trim_end_matches('.'));
+    match said.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &said[..end]),
+        None => said,
+    }
+}
+
+/// What an error's body says to people: the message in the stores' XML, nothing of a page, any other text as it is.
+fn text_of(body: &str) -> &str {
+    let message = body.split_once("<Message>").and_then(|(_, rest)| rest.split_once("</Message>"));
+    match message {
+        Some((message, _)) => message,
+        None if body.starts_with('<') => "",
+        None => body,
     }
 }
 

@@ -36,14 +36,14 @@ pub(super) async fn check(
 
 fn measure(cache: &Cache, key: &str, path: PathBuf) -> Result<Artifact, Fault> {
     let path = if path.is_dir() { graph_in(&path)? } else { path };
-    let metadata = fs_err::metadata(&path).map_err(|error| read_fault(&error))?;
+    let metadata = fs_err::metadata(&path).map_err(|error| read_fault(&error, &path))?;
     let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let state = format!("{}:{}:{}", path.display(), metadata.len(), modified.as_nanos());
     let digest = match cache.known(key) {
         Some(known) if known.etag.as_deref() == Some(&state) => known.digest,
         _ => {
             let started = Instant::now();
-            let digest = checksum::of_file(&path, |_| ()).map_err(|error| read_fault(&error))?;
+            let digest = checksum::of_file(&path, |_| ()).map_err(|error| read_fault(&error, &path))?;
             tracing::debug!(event = "artifact_hashed", digest = %digest, duration_ms = started.elapsed().as_secs_f64() * 1e3);
             // Losing it costs hashing again.
             let _ = cache.remember(key, &Known { etag: Some(state), digest, size: metadata.len() });
@@ -60,7 +60,7 @@ fn graph_in(dir: &Path) -> Result<PathBuf, Fault> {
         return Ok(named);
     }
     let graphs: Vec<_> = fs_err::read_dir(dir)
-        .map_err(|error| read_fault(&error))?
+        .map_err(|error| read_fault(&error, dir))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "onnx"))
         .collect();
@@ -68,7 +68,8 @@ fn graph_in(dir: &Path) -> Result<PathBuf, Fault> {
         Ok([graph]) => Ok(graph),
         Err(graphs) => {
             let message = format!(
-                "the folder has {} .onnx files and no model.onnx: name the file in spec.model.uri",
+                "the folder {} has {} .onnx files and no model.onnx: name the file in spec.model.uri",
+                dir.display(),
                 graphs.len()
             );
             Err(Fault::new(FailureCategory::InvalidModel, message))
@@ -76,11 +77,17 @@ fn graph_in(dir: &Path) -> Result<PathBuf, Fault> {
     }
 }
 
-fn read_fault(error: &io::Error) -> Fault {
-    let (category, remedy) = match error.kind() {
-        io::ErrorKind::NotFound => (FailureCategory::NotFound, "check spec.model.uri; it is a path on the worker"),
-        io::ErrorKind::PermissionDenied => (FailureCategory::Auth, "let the worker's user read it"),
-        _ => (FailureCategory::Disk, "check the disk"),
-    };
-    Fault::new(category, format!("{error}: {remedy}"))
+fn read_fault(error: &io::Error, path: &Path) -> Fault {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            let message = format!("there is no file {path}: check spec.model.uri; it is a path on the worker");
+            Fault::new(FailureCategory::NotFound, message)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let message = format!("{path} may not be read: let the worker's user read it");
+            Fault::new(FailureCategory::Auth, message)
+        }
+        kind => Fault::new(FailureCategory::Disk, format!("{path} cannot be read ({kind}): check the disk")),
+    }
 }

@@ -205,6 +205,13 @@ async fn wrong_bytes_are_thrown_away() {
     assert_eq!(fetch(&artifacts, &uri, Some(digest(&content))).await.expect("the right one").0.size, ByteSize(5_000));
 }
 
+/// Names of what is inside tell an author nothing.
+fn says_no_internals(fault: &Fault) {
+    for internal in ["retries", "retry_timeout", "Error performing", "/artifact", "os error", "Generic"] {
+        assert!(!fault.message.contains(internal), "{fault}");
+    }
+}
+
 #[tokio::test]
 async fn failures_are_typed_and_show_no_secrets() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -222,9 +229,15 @@ async fn failures_are_typed_and_show_no_secrets() {
         let fault = fetch(&artifacts, &uri, None).await.err().expect("refused");
         assert_eq!(fault.category, category, "{status}: {fault}");
         assert!(fault.message.contains("/m.onnx") && !fault.message.contains("s3cr3t"), "{fault}");
+        says_no_internals(&fault);
+        assert!(status == 404 || fault.message.contains(&status.to_string()), "the server's word: {fault}");
     }
     let nobody = fetch(&artifacts, "http://127.0.0.1:1/m.onnx", None).await.err().expect("nobody listens");
     assert_eq!(nobody.category, FailureCategory::Network, "{nobody}");
+    says_no_internals(&nobody);
+    assert!(nobody.message.contains("http://127.0.0.1:1/m.onnx (Connection refused)"), "{nobody}");
+    let file = fetch(&artifacts, "file:///nonexistent/m.onnx", None).await.err().expect("no such file");
+    assert!(file.message.starts_with("there is no file /nonexistent/m.onnx: check"), "{file}");
     let site = Site::start(bytes(2 << 20), Behaviour::default()).await;
     let full = fetch(&artifacts, &format!("{}/m.onnx", site.url), None).await.err().expect("the cache is smaller");
     assert_eq!(full.category, FailureCategory::Disk, "{full}");

@@ -53,8 +53,26 @@ pub(super) fn build(environment: &Environment, artifact: &Path, threads: usize) 
         } else {
             FailureCategory::InvalidModel
         };
-        LoadError::new(category, format!("onnxruntime cannot load it: {message}"))
+        LoadError::new(category, explained(&message))
     })
+}
+
+/// The library's word on a graph, with what to do about it.
+fn explained(message: &str) -> String {
+    let said = message.split_once("the artifact failed:").map_or(message, |(_, said)| said);
+    let said = said.trim_matches(|c: char| c == '.' || c.is_whitespace());
+    if said.contains("rotobuf parsing failed") {
+        return "it is not an ONNX file, or is cut short: export or copy it again".to_owned();
+    }
+    let lower = said.to_lowercase();
+    let remedy = if lower.contains("opset") || lower.contains("ir version") {
+        "export it with an older opset, or give the worker a newer ONNX Runtime"
+    } else if lower.contains("allocat") || lower.contains("bad_alloc") {
+        "give the worker more memory"
+    } else {
+        "check it with the onnx package's checker, and export it again"
+    };
+    format!("onnxruntime cannot load it ({said}): {remedy}")
 }
 
 /// The place of an artifact in the cache says nothing to its author.
@@ -156,5 +174,34 @@ fn narrow(side: &str, own: &mut [TensorSpec], declared: &[TensorSpec]) -> Result
     match own.iter().find(|own| declared.iter().all(|spec| spec.name != own.name)) {
         Some(missing) => Err(invalid(format!("{side} {:?} of the artifact is not declared", missing.name))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::explained;
+
+    #[test]
+    fn the_librarys_words_become_sentences_with_a_remedy() {
+        let cases = [
+            (
+                "Load model from the artifact failed:Protobuf parsing failed.",
+                "it is not an ONNX file, or is cut short: export or copy it again",
+            ),
+            (
+                "Load model from the artifact failed:/src/ir.cc:1 Unsupported model IR version: 99, max supported IR \
+                 version: 11",
+                "onnxruntime cannot load it (/src/ir.cc:1 Unsupported model IR version: 99, max supported IR version: \
+                 11): export it with an older opset, or give the worker a newer ONNX Runtime",
+            ),
+            (
+                "This is an invalid model. ",
+                "onnxruntime cannot load it (This is an invalid model): check it with the onnx package's checker, and \
+                 export it again",
+            ),
+        ];
+        for (said, explained_as) in cases {
+            assert_eq!(explained(said), explained_as);
+        }
     }
 }
