@@ -15,7 +15,10 @@ mod connections;
 mod perform;
 mod persist;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use berth_plan::Policy;
 use berth_spec::{DeploymentName, InventoryChange, Time, routes::Readiness};
@@ -26,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::controller::Touch;
 use crate::{
-    controller::{Controller, Event},
+    controller::{Controller, Effect, Event},
     events::EventRing,
     handle::{Handle, Request},
     metrics::Metrics,
@@ -164,6 +167,7 @@ impl Control {
             events,
             metrics,
             outputs,
+            cycle: None,
         };
         driver.run(inputs, shutdown).await;
         Ok(())
@@ -184,6 +188,8 @@ struct Driver {
     events: EventRing,
     metrics: Metrics,
     outputs: Outputs,
+    /// Since when the plan that is being stored was in the making.
+    cycle: Option<Instant>,
 }
 
 /// What the loop woke up for.
@@ -251,12 +257,18 @@ impl Driver {
 
     fn feed(&mut self, event: Event) {
         let ticking = matches!(event, Event::Tick);
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let effects = self.brain.on(event, (self.clock)());
-        if ticking {
+        let is_plan = |effect: &Effect| matches!(effect, Effect::Planned(_) | Effect::Commit(_));
+        if ticking && effects.iter().any(is_plan) {
             self.metrics.planned(began.elapsed(), &effects);
+            self.cycle = Some(began);
         }
+        let sent = effects.iter().any(|effect| matches!(effect, Effect::Planned(_)));
         self.perform(effects);
+        if let Some(began) = self.cycle.take_if(|_| sent) {
+            self.metrics.cycle(began.elapsed());
+        }
     }
 
     fn stored(&mut self, stored: Stored) {

@@ -27,8 +27,9 @@ type Ratio = Gauge<f64, AtomicU64>;
 /// The metrics of the control plane.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    /// From the moment a plan is due until it is made.
+    /// Planning, storing and sending.
     loop_duration: Histogram,
+    /// Planning alone.
     plan_duration: Histogram,
     decisions: Counter,
     evictions: Counter,
@@ -86,8 +87,12 @@ impl Metrics {
 
     fn register_activity(&self, registry: &mut Registry) {
         let histograms = [
-            ("broker_reconciliation_loop_duration", "One reconciliation cycle", &self.loop_duration),
-            ("berth_plan_duration", "Making one plan", &self.plan_duration),
+            (
+                "broker_reconciliation_loop_duration",
+                "One reconciliation cycle: planning, storing, sending",
+                &self.loop_duration,
+            ),
+            ("berth_plan_duration", "Making one plan, before it is stored and sent", &self.plan_duration),
             ("berth_store_commit", "Storing one plan", &self.store_commit),
             (
                 "system_deployment_time_to_ready",
@@ -148,22 +153,19 @@ impl Metrics {
         self.dispatched_by_type.get_or_create(&CommandLabels { r#type: kind.as_str() }).inc();
     }
 
-    /// A tick took this long and came to this.
+    /// Making a plan took this long and came to this.
     pub(crate) fn planned(&self, took: Duration, effects: &[Effect]) {
-        let mut planned = false;
         for effect in effects {
-            match effect {
-                Effect::Planned(_) | Effect::Commit(_) => planned = true,
-                _ => {}
-            }
             if let Effect::Commit(commit) = effect {
                 self.decisions.inc_by(commit.records.len() as u64);
             }
         }
-        if planned {
-            self.plan_duration.observe(took.as_secs_f64());
-            self.loop_duration.observe(took.as_secs_f64());
-        }
+        self.plan_duration.observe(took.as_secs_f64());
+    }
+
+    /// From the beginning of a plan until it was sent took this long.
+    pub(crate) fn cycle(&self, took: Duration) {
+        self.loop_duration.observe(took.as_secs_f64());
     }
 
     pub(crate) fn evicted(&self, evictions: usize) {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    io::Read,
+    io::{ErrorKind, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -86,24 +86,25 @@ impl Resolver {
         let resolver = std::sync::Arc::clone(self);
         let shown = path.display().to_string();
         let hashed = tokio::task::spawn_blocking(move || resolver.digest(&path)).await;
-        let reason = match hashed {
-            Ok(Ok((digest, size))) => return Resolution::Hashed { digest, size },
-            Ok(Err(error)) => error.to_string(),
-            Err(stopped) => stopped.to_string(),
-        };
-        Resolution::Missing { warning: format!("the artifact {shown} cannot be read yet: {reason}") }
+        match hashed {
+            Ok(Ok(None)) => Resolution::NotLocal,
+            Ok(Ok(Some((digest, size)))) => Resolution::Hashed { digest, size },
+            Ok(Err(error)) => Resolution::Missing { warning: warning(&shown, &error) },
+            Err(stopped) => Resolution::Missing { warning: format!("the artifact {shown} was not read: {stopped}") },
+        }
     }
 
-    fn digest(&self, path: &Path) -> std::io::Result<(Digest, ByteSize)> {
-        let sized = |digest, print: Fingerprint| (digest, ByteSize(print.size));
-        let before = fingerprint(path)?;
+    /// The digest of a file; `None` for a folder: which file of it counts is the worker's to find.
+    fn digest(&self, path: &Path) -> std::io::Result<Option<(Digest, ByteSize)>> {
+        let sized = |digest, print: Fingerprint| Some((digest, ByteSize(print.size)));
+        let Some(before) = fingerprint(path)? else { return Ok(None) };
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied();
         if let Some((_, digest)) = known.filter(|(fingerprint, _)| *fingerprint == before) {
             return Ok(sized(digest, before));
         }
         let digest = hash(path)?;
         // A file that was written to meanwhile is hashed again next time.
-        if fingerprint(path)? == before {
+        if fingerprint(path)? == Some(before) {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             if known.len() >= REMEMBERED {
                 known.clear();
@@ -114,18 +115,28 @@ impl Resolver {
     }
 }
 
-fn fingerprint(path: &Path) -> std::io::Result<Fingerprint> {
+/// Why an artifact has no digest yet, for the one who declares it.
+fn warning(shown: &str, error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => format!("there is no file {shown} yet: put it there, or check spec.model.uri"),
+        ErrorKind::PermissionDenied => format!("{shown} may not be read: let Berth's user read it"),
+        kind => format!("{shown} cannot be read ({kind}): check the disk"),
+    }
+}
+
+/// `None` for what is no file.
+fn fingerprint(path: &Path) -> std::io::Result<Option<Fingerprint>> {
     let metadata = fs_err::metadata(path)?;
     if !metadata.is_file() {
-        return Err(std::io::Error::other(format!("{} is not a file", path.display())));
+        return Ok(None);
     }
-    Ok(Fingerprint {
+    Ok(Some(Fingerprint {
         device: metadata.dev(),
         inode: metadata.ino(),
         size: metadata.len(),
         modified: metadata.modified().ok(),
         changed: (metadata.ctime(), metadata.ctime_nsec()),
-    })
+    }))
 }
 
 fn hash(path: &Path) -> std::io::Result<Digest> {
@@ -141,4 +152,23 @@ fn hash(path: &Path) -> std::io::Result<Digest> {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(context.finish().as_ref());
     Ok(Digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_named_once() {
+        let nowhere = Path::new("/nonexistent/iris.onnx");
+        let error = Resolver::default().digest(nowhere).expect_err("it is not there");
+        let said = warning("/nonexistent/iris.onnx", &error);
+        assert_eq!(said, "there is no file /nonexistent/iris.onnx yet: put it there, or check spec.model.uri");
+    }
+
+    #[test]
+    fn a_folder_is_left_to_the_worker() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(Resolver::default().digest(folder.path()).expect("it is there"), None);
+    }
 }

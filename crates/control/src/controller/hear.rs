@@ -87,7 +87,6 @@ impl Controller {
         }
         out.extend(observed.measured.into_iter().map(|(digest, size)| Effect::PersistMeasured(digest, size)));
         out.extend(observed.events.into_iter().map(Effect::Emit));
-        out.extend(self.stopwatch.stop(&self.world, &observed.touched, now));
         // Also those that only moved on, e.g. bytes fetched: nothing to decide, but somebody may be watching.
         let names: BTreeSet<&DeploymentName> =
             change.replicas.iter().map(|(revision, _)| revision.deployment()).chain(&observed.touched).collect();

@@ -64,6 +64,8 @@ impl Controller {
             out.push(Effect::SendRoutes { to: To::All, change });
         }
         out.extend(events.into_iter().map(Effect::Emit));
+        // A replica that became ready makes its deployment available once the plan has switched to it.
+        out.extend(self.stopwatch.stop(&self.world, &scope, now));
         if !touched.is_empty() {
             out.push(Effect::Touched(touched));
         }

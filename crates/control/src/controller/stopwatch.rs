@@ -1,8 +1,8 @@
 //! How long it takes from a declaration until all that it wants is ready.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use berth_plan::{World, report};
+use berth_plan::{Scope, World, report};
 use berth_spec::{Deployment, DeploymentName, Generation, Time, status::Phase};
 
 use super::Effect;
@@ -30,15 +30,20 @@ impl Stopwatch {
         self.running.remove(name);
     }
 
-    /// Something happened to these: which of them are ready now?
-    pub(super) fn stop(&mut self, world: &World, touched: &BTreeSet<DeploymentName>, now: Time) -> Vec<Effect> {
+    /// A plan for `scope` was taken over: which of these are ready now?
+    pub(super) fn stop(&mut self, world: &World, scope: &Scope, now: Time) -> Vec<Effect> {
+        let candidates: Vec<DeploymentName> = match scope {
+            Scope::All => self.running.keys().cloned().collect(),
+            Scope::Only(names) => names.iter().filter(|name| self.running.contains_key(*name)).cloned().collect(),
+        };
         let mut ready = Vec::new();
-        for name in touched {
-            let Some((generation, since)) = self.running.get(name).copied() else { continue };
-            let Some(status) = report::status(world, name, now) else { continue };
-            if status.phase == Phase::Available && status.observed_generation >= generation {
-                self.running.remove(name);
-                ready.push(Effect::BecameReady { deployment: name.clone(), took: now.since(since) });
+        for name in candidates {
+            let status = report::status(world, &name, now).filter(|status| status.phase == Phase::Available);
+            let generation = status.map(|status| status.observed_generation);
+            let running = self.running.get(&name).filter(|(wanted, _)| generation >= Some(*wanted));
+            if let Some((_, since)) = running.copied() {
+                self.running.remove(&name);
+                ready.push(Effect::BecameReady { deployment: name, took: now.since(since) });
             }
         }
         ready

@@ -173,6 +173,31 @@ fn a_refused_plan_is_made_again_after_a_pause() {
 }
 
 #[test]
+fn the_time_to_ready_is_told_once_for_each_declaration() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    let declared = bench.now;
+    let mut seen = bench.set(&deployment("iris", "", 1));
+    seen.extend(bench.wait(DEBOUNCE));
+    seen.extend(bench.settle());
+    let revision = assignments(&seen)[0].set[0].revision.id.clone();
+    bench.now = bench.now + Duration::from_secs(2);
+    bench.on(Event::Reported(inventory(&info, false, vec![(revision, Some(ready(bench.now)))])));
+    let took = |effects: &[Effect]| -> Vec<Duration> {
+        effects
+            .iter()
+            .filter_map(|e| if let Effect::BecameReady { took, .. } = e { Some(*took) } else { None })
+            .collect()
+    };
+    assert_eq!(took(&seen), [], "not yet");
+    assert_eq!(took(&bench.settle()), [bench.now.since(declared)]);
+    bench.set(&deployment("iris", "  timeout: 9s\n", 2));
+    let mut changed = bench.wait(DEBOUNCE);
+    changed.extend(bench.settle());
+    assert_eq!(took(&changed), [DEBOUNCE], "what loads nothing is ready when it was planned");
+}
+
+#[test]
 fn a_miss_is_planned_for_at_once() {
     let info = worker("w", 1);
     let mut bench = Bench::settled(&info);
