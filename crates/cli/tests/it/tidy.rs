@@ -132,3 +132,16 @@ fn crates_use_only_what_the_map_allows() {
         }
     }
 }
+
+#[test]
+fn banned_crates_are_not_in_the_lock_file() {
+    let deny = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    let banned: Vec<&str> =
+        deny.lines().filter_map(|line| line.trim().strip_prefix("{ name = \"")?.split('"').next()).collect();
+    assert!(!banned.is_empty(), "deny.toml bans nothing");
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock");
+    let locked: BTreeSet<&str> =
+        lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).collect();
+    let found: Vec<_> = banned.iter().filter(|name| locked.contains(**name)).collect();
+    assert!(found.is_empty(), "banned crates are in Cargo.lock: {found:?} (`cargo tree -i NAME` says who brings them)");
+}
