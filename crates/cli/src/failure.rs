@@ -47,6 +47,18 @@ impl Failure {
         })
     }
 
+    /// The same failure in other words.
+    pub(crate) fn with(self, words: impl FnOnce(&str) -> String) -> Self {
+        match self {
+            Self::Failed(text) => Self::Failed(words(&text)),
+            Self::Usage(text) => Self::Usage(words(&text)),
+            Self::NotFound(text) => Self::NotFound(words(&text)),
+            Self::Invalid(text) => Self::Invalid(words(&text)),
+            Self::TimedOut(text) => Self::TimedOut(words(&text)),
+            Self::ReaderGone => Self::ReaderGone,
+        }
+    }
+
     /// Something broke; `error` with what was being done in front.
     pub(crate) fn doing(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Self {
         Self::Failed(format!("{what}: {error}"))

@@ -28,7 +28,7 @@ impl Telemetry {
         let filter = || {
             EnvFilter::try_new(&settings.filter).map_err(|e| {
                 Failure::Usage(format!(
-                    "--log {:?} is not a filter: {e}; write for example info,berth_worker=debug",
+                    "--log {:?} is not a filter: {e}; write for example warn,berth=info,berth_worker=debug",
                     settings.filter
                 ))
             })

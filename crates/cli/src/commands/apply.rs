@@ -16,7 +16,7 @@ use crate::{
   berth apply -f iris.yaml                   one file
   berth apply -f models/                     every manifest below a folder
   cat iris.yaml | berth apply -f -           standard input
-  berth apply -f iris.yaml --dry-run         only say what would become of it (see also `berth plan`)
+  berth apply -f iris.yaml --dry-run         say what would become of it; `berth plan` says more
 
 Everything is checked before anything is sent. Relative file: locations start from the manifest's folder.")]
 pub(crate) struct ApplyArgs {

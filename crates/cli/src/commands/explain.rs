@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth explain iris                         per worker: holds it, could hold it, or why not, with numbers
+  berth explain iris                         per worker: holds it, could, or why not, with numbers
   berth explain iris -o json                 the same for programs")]
 pub(crate) struct ExplainArgs {
     /// The deployment

@@ -21,11 +21,18 @@ use crate::{client::address, failure::Failure, terminal};
 #[command(after_help = "Examples:
   berth infer iris -f input.json
   berth infer iris -f input.json --grpc
-  echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4], \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
+  echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4],
+    \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
   berth infer iris -f input.json --repeat 10000 --concurrency 64
 
-The input is a request of the Open Inference Protocol in JSON: {\"inputs\": [{name, datatype, shape, data}, …]}.
-A model that is not loaded is loaded by the request, which waits for it.")]
+The input is a request of the Open Inference Protocol in JSON.
+A model that is not loaded is loaded by the request, which waits for it up to --timeout.
+
+Exit codes:
+  3  no such model or version
+  4  the request is wrong
+  5  no answer within --timeout, or the model was still loading
+  1  everything else, such as no room for the model or a load that failed")]
 pub(crate) struct InferArgs {
     /// The deployment
     #[arg(value_name = "NAME")]
@@ -34,7 +41,7 @@ pub(crate) struct InferArgs {
     #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]
     filename: PathBuf,
     /// A version of the model instead of the one that serves
-    #[arg(long, value_name = "VERSION", default_value = "")]
+    #[arg(long, value_name = "VERSION", default_value = "", hide_default_value = true)]
     model_version: String,
     /// Use gRPC instead of REST
     #[arg(long)]
@@ -122,6 +129,22 @@ fn read(path: &Path) -> Result<Value, Failure> {
         return Err(Failure::Invalid(format!("{shown} {message}")));
     }
     Ok(request)
+}
+
+/// What a refusal means for the caller; `reason` is the gateway's word for it, which both protocols carry.
+fn refused(message: &str, reason: &str) -> Failure {
+    let message = format!("{message} ({reason})");
+    match reason {
+        "not_found" => Failure::NotFound(message),
+        "invalid" | "too_large" | "uri_too_long" | "unsupported" => Failure::Invalid(message),
+        "loading" | "deadline" => Failure::TimedOut(message),
+        _ => Failure::Failed(message),
+    }
+}
+
+/// The failure when no answer came in time.
+fn too_late() -> Failure {
+    Failure::TimedOut("no answer in time: give it longer with --timeout".to_owned())
 }
 
 /// The failure when nobody listens at the gateway's address.

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth top                                  live; q leaves, arrows scroll
-  berth top --once                           one table, for scripts (also when the output is not a terminal)
+  berth top --once                           one table, as where the output is no terminal
   berth top --once -o json")]
 pub(crate) struct TopArgs {
     /// Print one table and leave

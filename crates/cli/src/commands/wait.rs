@@ -6,6 +6,9 @@
 //!     │  └── again in RETRY ──────────┤ the watch broke off, or is old
 //!     └─ nobody listens yet           └─ the deadline passes ──▶ timed out (or not found)
 //! ```
+//! On a terminal a line on standard error says meanwhile how far it is ([`progress`]).
+
+mod progress;
 
 use std::{str::FromStr, time::Duration};
 
@@ -15,6 +18,7 @@ use clap::Args;
 use futures::{StreamExt, pin_mut};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::progress::Line;
 use super::resource::{Resource, Target};
 use crate::{
     client::{ApiArgs, Client},
@@ -115,14 +119,35 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let deadline = Instant::now() + args.timeout;
     for name in &names {
-        let mut last = Last::Nothing;
-        match timeout_at(deadline, wait(&client, name, &args.until, &mut last)).await {
+        let mut seen = Seen { last: Last::Nothing, line: Line::new(name) };
+        let waited = timeout_at(deadline, wait(&client, name, &args.until, &mut seen)).await;
+        let Seen { last, line } = seen;
+        drop(line);
+        match waited {
             Ok(done) => done?,
             Err(_) => return Err(last.failure(name, args)),
         }
         terminal::print(&format!("deployment/{name} {}", args.until.met()))?;
     }
     Ok(())
+}
+
+/// What is known so far, and the line that tells it.
+struct Seen {
+    last: Last,
+    line: Line,
+}
+
+impl Seen {
+    fn note(&mut self, last: Last) {
+        self.line.show(&match &last {
+            Last::Nothing => String::new(),
+            Last::Unreachable(_) => "no server answers yet".to_owned(),
+            Last::Absent => "not declared yet".to_owned(),
+            Last::Seen(view) => progress::text(&view.status),
+        });
+        self.last = last;
+    }
 }
 
 /// What was last known when the time was over.
@@ -163,21 +188,21 @@ impl Last {
     }
 }
 
-async fn wait(client: &Client, name: &str, until: &Until, last: &mut Last) -> Result<(), Failure> {
+async fn wait(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> Result<(), Failure> {
     loop {
         match client.get::<DeploymentView>(&["deployments", name]).await {
             Ok(view) if until.holds(&view) => return Ok(()),
-            Ok(view) => *last = Last::Seen(Box::new(view)),
+            Ok(view) => seen.note(Last::Seen(Box::new(view))),
             Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
-            Err(Failure::NotFound(_)) => *last = Last::Absent,
+            Err(Failure::NotFound(_)) => seen.note(Last::Absent),
             Err(failure @ (Failure::Failed(_) | Failure::TimedOut(_))) => {
-                *last = Last::Unreachable(failure);
+                seen.note(Last::Unreachable(failure));
                 sleep(RETRY).await;
                 continue;
             }
             Err(other) => return Err(other),
         }
-        if let Ok(Ok(())) = timeout(LOOK_AGAIN, follow(client, name, until, last)).await {
+        if let Ok(Ok(())) = timeout(LOOK_AGAIN, follow(client, name, until, seen)).await {
             return Ok(());
         }
         sleep(RETRY).await; // the watch broke off or was refused: look again, but not in a tight loop
@@ -185,7 +210,7 @@ async fn wait(client: &Client, name: &str, until: &Until, last: &mut Last) -> Re
 }
 
 /// Watches until it holds; an error means: look again.
-async fn follow(client: &Client, name: &str, until: &Until, last: &mut Last) -> Result<(), Failure> {
+async fn follow(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> Result<(), Failure> {
     let query = [("watch", "true".to_owned())];
     let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
     pin_mut!(changes);
@@ -195,13 +220,13 @@ async fn follow(client: &Client, name: &str, until: &Until, last: &mut Last) -> 
                 if until.holds(&view) {
                     return Ok(());
                 }
-                *last = Last::Seen(view);
+                seen.note(Last::Seen(view));
             }
             WatchEvent::Deleted(view) if view.metadata.name == name => {
                 if *until == Until::Deleted {
                     return Ok(());
                 }
-                *last = Last::Absent;
+                seen.note(Last::Absent);
             }
             WatchEvent::Error(error) => return Err(Failure::Failed(error.message)),
             _ => {}

@@ -4,7 +4,8 @@
 //! {"timestamp":"…","component":"worker-local","level":"INFO","event":"model_load_success","context":{"deployment_id":"iris"}}
 //! ```
 //! An event's own `event` field becomes `event`; without one it is made from the message. All other fields, those of the
-//! spans around it included, are `context`.
+//! spans around it included, are `context`. What a library says is the event `library`: its words are not ours to make
+//! names of; `context` has its `target` and its message.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -83,7 +84,12 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for JsonLogs {
         event.record(&mut fields);
         let Collector(mut fields) = fields;
         let named = fields.remove("event");
+        let target = event.metadata().target();
         let event_name = match (named, fields.get("message")) {
+            _ if !is_ours(target) => {
+                fields.insert("target", target.into());
+                "library".to_owned()
+            }
             (Some(Value::String(name)), _) => name,
             (_, Some(Value::String(message))) => snake_case(message),
             _ => "log".to_owned(),
@@ -99,6 +105,12 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for JsonLogs {
         text.push('\n');
         (self.sink)(&text);
     }
+}
+
+/// Whether a part of Berth speaks, and not a library.
+fn is_ours(target: &str) -> bool {
+    let krate = target.split("::").next().unwrap_or_default();
+    krate == "berth" || krate.starts_with("berth_")
 }
 
 fn level(level: &Level) -> &'static str {
@@ -173,6 +185,7 @@ mod tests {
             span.record("later", 3);
             tracing::info!(target: "berth_worker::driver", event = "model_load_success", deployment_id = "iris", total_duration_ms = 12);
             tracing::warn!(target: "berth_mesh", reason = ?Some(1), "gateway: draining");
+            tracing::warn!(target: "object_store::client", event = "odd", "Encountered transport error: backing off");
         });
         let lines = lines.lock().expect("unpoisoned");
         let mut objects: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -188,5 +201,8 @@ mod tests {
         );
         assert_eq!(objects[1]["event"], "gateway_draining");
         assert_eq!(objects[1]["context"]["reason"], "Some(1)");
+        assert_eq!((&objects[2]["component"], &objects[2]["event"]), (&json!("berth"), &json!("library")));
+        assert_eq!(objects[2]["context"]["target"], "object_store::client");
+        assert_eq!(objects[2]["context"]["message"], "Encountered transport error: backing off");
     }
 }

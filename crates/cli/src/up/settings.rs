@@ -71,8 +71,8 @@ pub(crate) struct UpArgs {
     /// Send traces to this OpenTelemetry collector (OTLP over gRPC)
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
     otlp: Option<Url>,
-    /// What is logged: a level, or levels per part such as info,berth_worker=debug
-    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info")]
+    /// What is logged: levels for all (warn), for Berth (berth=info), for a part of it (berth_worker=debug)
+    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "warn,berth=info")]
     log: String,
     /// How logs are written to standard error
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]

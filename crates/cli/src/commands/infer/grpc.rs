@@ -15,7 +15,7 @@ use tonic::{
 };
 use url::Url;
 
-use super::{InferArgs, nobody};
+use super::{InferArgs, nobody, too_late};
 use crate::failure::Failure;
 
 /// A request, ready to be sent any number of times.
@@ -51,16 +51,15 @@ impl Call {
 
     fn refused(&self, status: &Status) -> Failure {
         let reason = status.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
-        let message = match reason {
-            Some(reason) => format!("{} ({reason})", status.message()),
-            None => status.message().to_owned(),
-        };
-        match status.code() {
-            Code::NotFound => Failure::NotFound(message),
-            Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented => Failure::Invalid(message),
-            Code::DeadlineExceeded | Code::Cancelled => Failure::TimedOut(message),
-            Code::Unavailable if reason.is_none() => nobody(&self.base),
-            code => Failure::Failed(format!("{code:?}: {message}")),
+        let message = status.message();
+        match (reason, status.code()) {
+            (Some(reason), _) => super::refused(message, reason),
+            // Without a reason it was not our gateway that spoke: this side gave up, or something between the two.
+            (None, Code::DeadlineExceeded | Code::Cancelled) => too_late(),
+            (None, Code::Unavailable) => nobody(&self.base),
+            (None, Code::NotFound) => Failure::NotFound(message.to_owned()),
+            (None, Code::InvalidArgument | Code::OutOfRange) => Failure::Invalid(message.to_owned()),
+            (None, code) => Failure::Failed(format!("{code:?}: {message}")),
         }
     }
 }

@@ -102,6 +102,6 @@ impl Figures {
     /// What went wrong, if anything did.
     pub(super) fn failure(self) -> Option<Failure> {
         let count = self.failures;
-        self.first_failure.map(|failure| Failure::Failed(format!("{count} requests failed, the first: {failure}")))
+        self.first_failure.map(|failure| failure.with(|first| format!("{count} requests failed, the first: {first}")))
     }
 }

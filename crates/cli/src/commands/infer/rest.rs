@@ -1,15 +1,24 @@
 //! The request over REST.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use reqwest::{StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
 use url::Url;
 
-use super::{InferArgs, nobody};
+use super::{InferArgs, nobody, too_late};
 use crate::{
     client::{http, root},
     failure::Failure,
 };
+
+/// Tells the gateway how long we wait, as gRPC does by itself.
+const TIMEOUT_HEADER: &str = "berth-timeout-ms";
+
+/// How much later than the gateway this side gives up: its answer says why there is none. Halved, slow links miss it;
+/// doubled, a server that hangs is noticed that much later.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// A request, ready to be sent any number of times.
 #[derive(Debug)]
@@ -17,7 +26,7 @@ pub(super) struct Call {
     http: reqwest::Client,
     url: Url,
     body: Bytes,
-    timeout: std::time::Duration,
+    timeout: Duration,
 }
 
 impl Call {
@@ -36,7 +45,8 @@ impl Call {
     /// Sends it; the body of a good answer.
     pub(super) async fn send(&self) -> Result<Bytes, Failure> {
         let request = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
-        let sent = request.timeout(self.timeout).body(self.body.clone()).send().await;
+        let request = request.header(TIMEOUT_HEADER, self.timeout.as_millis().max(1).to_string());
+        let sent = request.timeout(self.timeout + GRACE).body(self.body.clone()).send().await;
         let response = sent.map_err(|e| self.broken(&e))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|e| self.broken(&e))?;
@@ -47,7 +57,7 @@ impl Call {
         if error.is_connect() {
             nobody(&Url::parse(&self.url.origin().ascii_serialization()).unwrap_or_else(|_| self.url.clone()))
         } else if error.is_timeout() {
-            Failure::TimedOut("no answer in time: give it longer with --timeout".to_owned())
+            too_late()
         } else {
             Failure::doing("the request failed", root(error))
         }
@@ -57,15 +67,43 @@ impl Call {
 /// What the gateway's refusal means for the caller.
 fn refused(status: StatusCode, body: &[u8]) -> Failure {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
-    let said = json.get("error").and_then(Value::as_str).map(str::to_owned);
-    let mut message = said.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
-    if let Some(reason) = json.get("reason").and_then(Value::as_str) {
-        message = format!("{message} ({reason})");
+    let text = |key: &str| json.get(key).and_then(Value::as_str);
+    if let (Some(message), Some(reason)) = (text("error"), text("reason")) {
+        return super::refused(message, reason);
     }
+    // Not our gateway, but something between.
+    let message = format!("the server answered {status}: {}", String::from_utf8_lossy(body).trim());
     match status {
         StatusCode::NOT_FOUND => Failure::NotFound(message),
         StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT => Failure::TimedOut(message),
         status if status.is_client_error() => Failure::Invalid(message),
         _ => Failure::Failed(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_the_exit_codes_that_help_promises() {
+        for (status, body, code) in [
+            (404, r#"{"error":"no model","reason":"not_found"}"#, 3),
+            (400, r#"{"error":"shape","reason":"invalid"}"#, 4),
+            (501, r#"{"error":"shared memory","reason":"unsupported"}"#, 4),
+            (503, r#"{"error":"still loading","reason":"loading"}"#, 5),
+            (504, r#"{"error":"too late","reason":"deadline"}"#, 5),
+            (503, r#"{"error":"no room","reason":"no_capacity"}"#, 1),
+            (500, r#"{"error":"it broke","reason":"model"}"#, 1),
+            (504, "<html>a proxy</html>", 5),
+            (502, "<html>a proxy</html>", 1),
+        ] {
+            let failure = refused(StatusCode::from_u16(status).expect("a status"), body.as_bytes());
+            assert_eq!(
+                format!("{:?}", failure.exit_code()),
+                format!("{:?}", std::process::ExitCode::from(code)),
+                "{body}"
+            );
+        }
     }
 }

@@ -1,0 +1,103 @@
+//! The line that says what is waited for: on standard error, updated in place, and only where a person looks on.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Instant,
+};
+
+use berth_wire::api::{DeploymentStatus, ReplicaDetail};
+
+use crate::terminal;
+
+/// One line of the terminal. Dropping it leaves the terminal clean.
+pub(super) struct Line {
+    /// What the line begins with; `None` where standard error is no terminal.
+    name: Option<String>,
+    began: Instant,
+}
+
+impl Line {
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: io::stderr().is_terminal().then(|| name.to_owned()), began: Instant::now() }
+    }
+
+    /// Replaces what the line says.
+    pub(super) fn show(&self, what: &str) {
+        let Some(name) = &self.name else { return };
+        let text = format!("deployment/{name} after {}: {what}", terminal::short(self.began.elapsed()));
+        let width = ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns).max(2));
+        let text: String = text.chars().take(width - 1).collect();
+        write(&format!("\r\x1b[2K{text}"));
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.name.is_some() {
+            write("\r\x1b[2K");
+        }
+    }
+}
+
+/// There is nobody to tell if the terminal is gone.
+fn write(text: &str) {
+    let mut terminal = io::stderr().lock();
+    let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
+}
+
+/// How far a deployment is: its phase, and what its replicas do or what hinders it.
+pub(super) fn text(status: &DeploymentStatus) -> String {
+    let busy: Vec<String> = status.replica_details.iter().filter(|one| one.state != "Ready").map(replica).collect();
+    let hindered = || status.conditions.iter().find(|condition| condition.status == "False");
+    let more = match (busy.is_empty(), hindered()) {
+        (false, _) => busy.join("; "),
+        (true, Some(condition)) => condition.message.clone(),
+        (true, None) => format!("{} of {} ready", status.replicas.ready, status.replicas.desired),
+    };
+    format!("{}, {more}", status.phase)
+}
+
+fn replica(one: &ReplicaDetail) -> String {
+    let mut text = format!("{} on {}", one.state, one.worker);
+    if let Some(progress) = one.progress {
+        let total = progress.total.map_or_else(String::new, |total| format!(" of {}", terminal::size(total)));
+        text.push_str(&format!(" {}{total}", terminal::size(progress.done)));
+    } else if !one.message.is_empty() {
+        text.push_str(&format!(" ({})", one.message));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::api::{ConditionView, Progress, ReplicaCount};
+
+    use super::*;
+
+    #[test]
+    fn says_what_is_under_way_or_what_hinders() {
+        let mut status = DeploymentStatus {
+            phase: "Progressing".to_owned(),
+            replicas: ReplicaCount { desired: 2, ready: 1 },
+            ..DeploymentStatus::default()
+        };
+        assert_eq!(text(&status), "Progressing, 1 of 2 ready");
+        let fetching = ReplicaDetail {
+            worker: "local".to_owned(),
+            state: "Fetching".to_owned(),
+            progress: Some(Progress { done: 12 << 20, total: Some(98 << 20) }),
+            ..ReplicaDetail::default()
+        };
+        let ready = ReplicaDetail { state: "Ready".to_owned(), ..fetching.clone() };
+        status.replica_details = vec![ready, fetching];
+        assert_eq!(text(&status), "Progressing, Fetching on local 12MiB of 98MiB");
+        status.replica_details.clear();
+        status.conditions = vec![ConditionView {
+            kind: "Available".to_owned(),
+            status: "False".to_owned(),
+            reason: "NoCapacity".to_owned(),
+            message: "needs 9GiB".to_owned(),
+        }];
+        assert_eq!(text(&status), "Progressing, needs 9GiB");
+    }
+}
