@@ -23,6 +23,9 @@ pub(crate) struct Made {
 pub(crate) fn engine_and_models(workspace: &Workspace) -> Result<Made> {
     let python = Environment::ensure(workspace, "models", "examples/models/requirements.txt")?;
     let engine = engine(workspace, &python)?;
+    for profile in ["debug", "release"] {
+        beside(&engine, &workspace.target(profile))?;
+    }
     models(workspace, &python)?;
     Ok(Made { engine })
 }
@@ -43,6 +46,21 @@ fn engine(workspace: &Workspace, python: &Environment) -> Result<PathBuf> {
     fs_err::copy(wheel.join("LICENSE"), folder.join("LICENSE"))?;
     fs_err::copy(found, &library)?;
     Ok(library)
+}
+
+/// Puts the library where binaries look first: into their own folder. A link costs nothing; folders on another disk get
+/// a copy.
+fn beside(engine: &Path, folder: &Path) -> Result<()> {
+    let name = engine.file_name().context("the library is a file")?;
+    let place = folder.join(name);
+    if place.exists() {
+        return Ok(());
+    }
+    fs_err::create_dir_all(folder)?;
+    if fs_err::hard_link(engine, &place).is_err() {
+        fs_err::copy(engine, &place)?;
+    }
+    Ok(())
 }
 
 /// The example models, trained on data that comes with scikit-learn.
