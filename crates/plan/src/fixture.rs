@@ -13,7 +13,8 @@ use berth_spec::{
     ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, Generation, InventoryChange,
     Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Settings, Strategy, Warmup,
+        WhenFull,
     },
     residency::{Phases, Ready},
     status::Status,
@@ -66,6 +67,32 @@ pub fn worker_id(name: &str) -> WorkerId {
 /// A deployment with one resident replica; change its fields for others.
 #[must_use]
 pub fn deployment(called: &str) -> Deployment {
+    let model = ModelSource {
+        format: ModelFormat::Onnx,
+        uri: format!("file:///models/{called}/1"),
+        sha256: None,
+        version: None,
+        signature: None,
+    };
+    let settings = Settings {
+        replicas: Replicas { min: 1, max: 1 },
+        idle_after: None,
+        priority: 50,
+        memory: None,
+        cpu: None,
+        selector: Selector::default(),
+        rollout: Rollout {
+            strategy: Strategy::BlueGreen,
+            when_full: WhenFull::Wait,
+            drain_timeout: Duration::from_secs(30),
+            deadline: Duration::from_secs(600),
+        },
+        warmup: Warmup::Generated,
+        timeout: Duration::from_secs(30),
+        concurrency: Concurrency { max: None, queue: 100 },
+        batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+    };
     Deployment {
         name: name(called),
         generation: Generation(1),
@@ -73,32 +100,7 @@ pub fn deployment(called: &str) -> Deployment {
         origin: Origin::Api,
         created: Time::ZERO,
         deleting: false,
-        spec: Spec {
-            model: ModelSource {
-                format: ModelFormat::Onnx,
-                uri: format!("file:///models/{called}/1"),
-                sha256: None,
-                version: None,
-                signature: None,
-            },
-            replicas: Replicas { min: 1, max: 1 },
-            idle_after: None,
-            priority: 50,
-            memory: None,
-            cpu: None,
-            selector: Selector::default(),
-            rollout: Rollout {
-                strategy: Strategy::BlueGreen,
-                when_full: WhenFull::Wait,
-                drain_timeout: Duration::from_secs(30),
-                deadline: Duration::from_secs(600),
-            },
-            warmup: Warmup::Generated,
-            timeout: Duration::from_secs(30),
-            concurrency: Concurrency { max: None, queue: 100 },
-            batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
-            runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
-        },
+        spec: Spec::new(model, settings),
         digest: None,
         artifact: None,
     }

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Digest, Generation, RevisionId, Route, RouteChange, Time, WorkerId,
+    deployment::Sharing,
 };
 
 pub(crate) use entry::Entry;
@@ -60,6 +61,8 @@ pub struct World {
     all_dirty: bool,
     /// When to look at which deployment again.
     wakes: BTreeSet<(Time, DeploymentName)>,
+    /// The settings that deployments share.
+    sharing: Sharing,
 }
 
 impl World {
@@ -83,6 +86,7 @@ impl World {
             dirty: BTreeSet::new(),
             all_dirty: true,
             wakes: BTreeSet::new(),
+            sharing: Sharing::default(),
         }
     }
 

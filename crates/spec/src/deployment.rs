@@ -1,9 +1,18 @@
 //! What somebody wants: a deployment, checked, with defaults applied in memory. Illegal ones cannot be built
 //! (see [`manifest`](crate::manifest) for the file format and its errors).
 
-use std::{collections::BTreeMap, time::Duration};
+mod sharing;
+
+use std::{
+    collections::BTreeMap,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
+
+pub use sharing::Sharing;
 
 use crate::{ByteSize, DeploymentName, Digest, Generation, Revision, RevisionId, Signature, Time};
 
@@ -40,11 +49,20 @@ pub enum Origin {
     Directory(String),
 }
 
-/// What is wanted of a deployment.
+/// What is wanted of a deployment: a model and its [`Settings`], whose fields are read and written as if they were here.
+///
+/// Clones share the settings, and so do deployments that went through one [`Sharing`]: most of 100,000 leave nearly
+/// everything at its default. Writing to shared ones copies them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// Which model.
     pub model: ModelSource,
+    settings: Arc<Settings>,
+}
+
+/// What is wanted of a deployment, whatever its model is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
     /// How many replicas.
     pub replicas: Replicas,
     /// An on-demand deployment without requests for this long is paged out even where there is room. `None`: only when space is needed.
@@ -69,6 +87,27 @@ pub struct Spec {
     pub batching: Batching,
     /// Settings of the engine.
     pub runtime: RuntimeOptions,
+}
+
+impl Spec {
+    /// This model with these settings.
+    #[must_use]
+    pub fn new(model: ModelSource, settings: Settings) -> Self {
+        Self { model, settings: Arc::new(settings) }
+    }
+}
+
+impl Deref for Spec {
+    type Target = Settings;
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl DerefMut for Spec {
+    fn deref_mut(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
+    }
 }
 
 /// A model's source.

@@ -17,6 +17,13 @@ use crate::failure::Failure;
 /// is cut; doubled, a stuck disk holds up the end of the process.
 const DOORS: Duration = Duration::from_secs(10);
 
+/// Threads for what blocks: reads of the store and hashing of local artifacts. Halved, a large artifact holds up the
+/// applies of others; doubled, twice as many allocators keep pages back after an apply of many models.
+const BLOCKING: usize = 4;
+
+/// How long such a thread waits for more to do. Halved or doubled, memory of a burst is free that much earlier or later.
+const BLOCKING_IDLE: Duration = Duration::from_secs(1);
+
 /// What it is made of.
 pub(super) struct Parts {
     pub(super) control: Control,
@@ -38,7 +45,11 @@ impl ControlPlane {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
         let (handle, stop) = (parts.handle.clone(), CancellationToken::new());
         let (tell, outcome) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(BLOCKING)
+            .thread_keep_alive(BLOCKING_IDLE)
+            .build()?;
         let stopping = stop.clone();
         let run = move || {
             let done = runtime.block_on(run(parts, stopping));

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, DeploymentName, Digest, Time, event::Severity};
+use berth_spec::{ByteSize, DeploymentName, Digest, Time, deployment::Sharing, event::Severity};
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
@@ -42,8 +42,15 @@ pub(super) async fn restore(
 ) -> Result<(Restored, PlanKey), StoreError> {
     // The first rev is the one to watch from: what changes while the rest is read is told again.
     let mut restored = Restored { rev: store.rev().await?, ..Restored::default() };
+    let mut sharing = Sharing::default();
     each(store, layout::DEPLOYMENTS, |entry| match StoredDeployment::read_deployment(entry) {
-        Ok(deployment) => restored.deployments.push((deployment, entry.modified)),
+        Ok(mut deployment) => {
+            // Before they are all there: whole ones are several times as large.
+            if let Some(deployment) = Arc::get_mut(&mut deployment) {
+                sharing.share(&mut deployment.spec);
+            }
+            restored.deployments.push((deployment, entry.modified));
+        }
         Err(error) => unreadable(&error, events, now),
     })
     .await?;

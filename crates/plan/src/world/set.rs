@@ -9,7 +9,10 @@ use crate::{Record, claim::Basis};
 
 impl World {
     /// A deployment was declared or changed.
-    pub fn set_deployment(&mut self, deployment: Arc<Deployment>) {
+    pub fn set_deployment(&mut self, mut deployment: Arc<Deployment>) {
+        if let Some(deployment) = Arc::get_mut(&mut deployment) {
+            self.sharing.share(&mut deployment.spec);
+        }
         let name = deployment.name.clone();
         self.touch(&name);
         let Some(entry) = self.entries.get_mut(&name) else {

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Settings, Strategy, Warmup,
+        WhenFull,
     },
 };
 
@@ -33,8 +34,8 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
     let raw = &document.spec;
     let replicas = replicas(raw.replicas, &mut problems);
     check_times(raw, replicas, &mut problems);
-    let spec = Spec {
-        model: model(&raw.model, base, &mut problems),
+    let model = model(&raw.model, base, &mut problems);
+    let settings = Settings {
         replicas,
         idle_after: raw.idle_after.as_ref().map(|span| span.0),
         priority: raw.priority,
@@ -61,7 +62,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
             threads: raw.runtime.threads,
         },
     };
-    if problems.is_empty() { Ok(spec) } else { Err(problems) }
+    if problems.is_empty() { Ok(Spec::new(model, settings)) } else { Err(problems) }
 }
 
 pub(super) fn labels(raw: &BTreeMap<String, Label>) -> BTreeMap<String, String> {
