@@ -1,32 +1,31 @@
 //! The line that says what is waited for: on standard error, updated in place, and only where a person looks on.
 
-use std::{
-    io::{self, IsTerminal, Write},
-    time::Instant,
-};
+use std::io::{self, IsTerminal, Write};
 
 use berth_wire::api::{DeploymentStatus, ReplicaDetail};
 
 use crate::terminal;
 
+/// The width where the terminal does not tell its own.
+const WIDTH: u16 = 80;
+
 /// One line of the terminal. Dropping it leaves the terminal clean.
 pub(super) struct Line {
     /// What the line begins with; `None` where standard error is no terminal.
     name: Option<String>,
-    began: Instant,
 }
 
 impl Line {
     pub(super) fn new(name: &str) -> Self {
-        Self { name: io::stderr().is_terminal().then(|| name.to_owned()), began: Instant::now() }
+        Self { name: io::stderr().is_terminal().then(|| name.to_owned()) }
     }
 
     /// Replaces what the line says.
     pub(super) fn show(&self, what: &str) {
         let Some(name) = &self.name else { return };
-        let text = format!("deployment/{name} after {}: {what}", terminal::short(self.began.elapsed()));
-        let width = ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns).max(2));
-        let text: String = text.chars().take(width - 1).collect();
+        let told = ratatui::crossterm::terminal::size().ok().map(|(columns, _)| columns);
+        let width = usize::from(told.filter(|&columns| columns > 0).unwrap_or(WIDTH));
+        let text: String = format!("deployment/{name}: {what}").chars().take(width - 1).collect();
         write(&format!("\r\x1b[2K{text}"));
     }
 }
