@@ -1,7 +1,7 @@
 //! One deployment in the gateway: its route, resolved to the replicas of this process, and its use.
 //!
-//! A cold deployment costs its name, two pointers and a share in an interned route state; everything else is made by
-//! its first request ([`Entry::hot`]).
+//! A cold deployment costs its name, its one version, and a share in [`Terms`] that others have as well; everything else
+//! is made by its first request ([`Entry::hot`]).
 
 use std::{
     sync::{
@@ -57,15 +57,28 @@ pub(crate) struct Usage {
 #[derive(Clone)]
 pub(crate) struct Resolved {
     /// Every revision that clients can reach.
-    pub(crate) targets: Box<[Target]>,
+    pub(crate) targets: Targets,
     /// Indices into `targets` with their weights.
     split: Box<[(u32, u32)]>,
+    pub(crate) terms: Arc<Terms>,
+}
+
+/// What a route says beside where it leads. Most of 100,000 cold deployments say the same, and share it.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Terms {
     pub(crate) on_miss: OnMiss,
     pub(crate) on_demand: bool,
     pub(crate) timeout: Duration,
     pub(crate) concurrency: Concurrency,
     /// The deployment was deleted; whoever still waits for it is told so.
     pub(crate) gone: bool,
+}
+
+/// Reachable revisions. A cold deployment has one, and there are many of those: it is held in place.
+#[derive(Clone)]
+pub(crate) enum Targets {
+    One(Target),
+    Some(Box<[Target]>),
 }
 
 /// One reachable revision.
@@ -99,9 +112,41 @@ pub(crate) enum NoLease {
     Miss(OnMiss),
 }
 
+impl FromIterator<Target> for Targets {
+    fn from_iter<I: IntoIterator<Item = Target>>(targets: I) -> Self {
+        let mut targets = targets.into_iter();
+        match (targets.next(), targets.next()) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => Self::Some(first.into_iter().chain(second).chain(targets).collect()),
+        }
+    }
+}
+
+impl std::ops::Deref for Targets {
+    type Target = [Target];
+    fn deref(&self) -> &[Target] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Some(targets) => targets,
+        }
+    }
+}
+
+impl Terms {
+    pub(crate) fn of(route: &Route) -> Self {
+        Self {
+            on_miss: route.on_miss.clone(),
+            on_demand: route.on_demand,
+            timeout: route.timeout,
+            concurrency: route.concurrency,
+            gone: false,
+        }
+    }
+}
+
 impl Resolved {
     /// Looks up the replicas of a route.
-    pub(crate) fn new(route: &Route, me: &WorkerId, replicas: &LocalReplicas) -> Self {
+    pub(crate) fn new(route: &Route, terms: Arc<Terms>, me: &WorkerId, replicas: &LocalReplicas) -> Self {
         let target = |version: &berth_spec::routes::Version| {
             let ready = version.ready.contains(me);
             Target {
@@ -111,28 +156,20 @@ impl Resolved {
                 replica: ready.then(|| replicas.get(&version.revision)).flatten(),
             }
         };
-        let targets: Box<[Target]> = route.versions.iter().map(target).collect();
+        let targets: Targets = route.versions.iter().map(target).collect();
         let index = |revision: &RevisionId| targets.iter().position(|target| target.revision == *revision);
         let split = route
             .split
             .iter()
             .filter_map(|(revision, weight)| Some((u32::try_from(index(revision)?).ok()?, *weight)))
             .collect();
-        Self {
-            targets,
-            split,
-            on_miss: route.on_miss.clone(),
-            on_demand: route.on_demand,
-            timeout: route.timeout,
-            concurrency: route.concurrency,
-            gone: false,
-        }
+        Self { targets, split, terms }
     }
 
     /// The same route, if a replica of it has come back since it was resolved.
     pub(crate) fn refreshed(&self, replicas: &LocalReplicas) -> Option<Self> {
         let stale = |target: &Target| target.ready && target.replica.as_ref().is_none_or(|r| r.is_draining());
-        if self.gone || !self.targets.iter().any(stale) {
+        if self.terms.gone || !self.targets.iter().any(stale) {
             return None;
         }
         let refresh = |target: &Target| Target {
@@ -147,20 +184,8 @@ impl Resolved {
     /// holds none itself, as a deleted entry is freed some time later.
     pub(crate) fn gone(&self) -> Self {
         let targets = self.targets.iter().map(|target| Target { replica: None, ..target.clone() }).collect();
-        Self { targets, gone: true, ..self.clone() }
-    }
-
-    /// Nothing can be reached: the state that 100,000 cold deployments may share.
-    pub(crate) fn is_bare(&self) -> bool {
-        self.targets.is_empty() && !self.gone
-    }
-
-    /// Whether two bare states say the same.
-    pub(crate) fn same_bare(&self, other: &Self) -> bool {
-        self.on_miss == other.on_miss
-            && self.on_demand == other.on_demand
-            && self.timeout == other.timeout
-            && self.concurrency == other.concurrency
+        let terms = Arc::new(Terms { gone: true, ..self.terms.as_ref().clone() });
+        Self { targets, terms, split: self.split.clone() }
     }
 
     /// A replica answers here now.
@@ -176,7 +201,7 @@ impl Resolved {
         let at = |&(index, _): &(u32, u32)| &self.targets[index as usize];
         let ready = || self.split.iter().filter(|share| at(share).ready);
         match &*self.split {
-            [] => Err(NoLease::Miss(self.on_miss.clone())),
+            [] => Err(NoLease::Miss(self.terms.on_miss.clone())),
             [only] => Ok(at(only)),
             _ => {
                 let total: u32 = ready().map(|(_, weight)| *weight).sum();
@@ -185,7 +210,7 @@ impl Resolved {
                     .find(|(_, weight)| left.checked_sub(*weight).map(|rest| left = rest).is_none())
                     .or_else(|| ready().next())
                     .map(at)
-                    .ok_or_else(|| NoLease::Miss(self.on_miss.clone()))
+                    .ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
             }
         }
     }
@@ -233,15 +258,15 @@ impl Entry {
     /// hold yet: `replicas` is asked again before this is a miss.
     pub(crate) fn lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
         let route = self.route();
-        let or_gone = |no: NoLease| if route.gone { NoLease::Gone } else { no };
+        let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
         let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
         let held = target.replica.as_ref().and_then(|replica| replica.acquire());
         let again = || target.ready.then(|| replicas.get(&target.revision)?.acquire()).flatten();
         match held.or_else(again) {
             Some(lease) => Ok(Leased { lease, version: Arc::clone(&target.version) }),
-            None if route.gone => Err(NoLease::Gone),
+            None if route.terms.gone => Err(NoLease::Gone),
             None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
-            None => Err(NoLease::Miss(route.on_miss.clone())),
+            None => Err(NoLease::Miss(route.terms.on_miss.clone())),
         }
     }
 

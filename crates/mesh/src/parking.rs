@@ -126,7 +126,7 @@ impl Parking {
     async fn park(&self, entry: &Arc<Entry>, version: Option<&str>, deadline: Instant) -> Result<Leased, InferError> {
         let hot = entry.hot();
         hot.stats.miss();
-        let queue = entry.route().concurrency.queue;
+        let queue = entry.route().terms.concurrency.queue;
         let Some(place) = hot.lot.enter(queue, &self.total) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());

@@ -69,7 +69,7 @@ pub(crate) async fn load(
 /// Returns once no replica is ready here any more.
 pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>) -> Result<(), Error> {
     let entry = stack.find(model)?;
-    if !entry.route().on_demand {
+    if !entry.route().terms.on_demand {
         return Err(Error::Resident(entry.name.to_string()));
     }
     let _pass = stack.door.enter()?;
@@ -107,7 +107,7 @@ pub(crate) fn index(entry: &Entry, ready_only: bool, mut each: impl FnMut(IndexE
         let (state, reason) = absent(&route, waiting);
         tell("", state, reason);
     }
-    for target in &route.targets {
+    for target in route.targets.iter() {
         match &target.replica {
             Some(replica) if !replica.is_draining() => tell(&target.version, State::Ready, ""),
             Some(_) => tell(&target.version, State::Unloading, ""),
@@ -121,8 +121,8 @@ pub(crate) fn index(entry: &Entry, ready_only: bool, mut each: impl FnMut(IndexE
 
 /// The state of what is not here.
 fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
-    match &route.on_miss {
-        OnMiss::Park if waiting || !route.on_demand => (State::Loading, ""),
+    match &route.terms.on_miss {
+        OnMiss::Park if waiting || !route.terms.on_demand => (State::Loading, ""),
         OnMiss::Park => (State::Unavailable, "unloaded"),
         OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } => (State::Unavailable, message),
         OnMiss::ScaledDown => (State::Unavailable, "scaled down"),

@@ -7,7 +7,7 @@ use berth_spec::{DeploymentName, Route, RouteChange, WorkerId, routes::Readiness
 use papaya::HashMap;
 
 use crate::{
-    entry::{Entry, Resolved},
+    entry::{Entry, Resolved, Terms},
     local::LocalReplicas,
 };
 
@@ -50,17 +50,17 @@ pub(crate) struct Applier {
     me: WorkerId,
     replicas: Arc<LocalReplicas>,
     seq: Option<u64>,
-    /// Bare states in use lately: cold deployments with the same settings share one.
-    bare: Vec<Arc<Resolved>>,
+    /// Terms in use lately: deployments with the same ones share them.
+    terms: Vec<Arc<Terms>>,
 }
 
-/// How many different bare states are kept for sharing. Halved or doubled: a little memory where fleets mix more
-/// timeouts and limits than this.
-const BARE_STATES: usize = 16;
+/// How many different terms are kept for sharing. Halved or doubled: a little memory where fleets mix more timeouts and
+/// limits than this.
+const SHARED: usize = 16;
 
 impl Applier {
     pub(crate) fn new(routes: Arc<Routes>, me: WorkerId, replicas: Arc<LocalReplicas>) -> Self {
-        Self { routes, me, replicas, seq: None, bare: Vec::new() }
+        Self { routes, me, replicas, seq: None, terms: Vec::new() }
     }
 
     /// Applies one change: only what it names is touched, unless it is the whole.
@@ -109,18 +109,19 @@ impl Applier {
     }
 
     fn resolve(&mut self, route: &Route) -> Arc<Resolved> {
-        let resolved = Resolved::new(route, &self.me, &self.replicas);
-        if !resolved.is_bare() {
-            return Arc::new(resolved);
-        }
-        if let Some(shared) = self.bare.iter().find(|bare| bare.same_bare(&resolved)) {
+        let terms = self.share(Terms::of(route));
+        Arc::new(Resolved::new(route, terms, &self.me, &self.replicas))
+    }
+
+    fn share(&mut self, terms: Terms) -> Arc<Terms> {
+        if let Some(shared) = self.terms.iter().rev().find(|known| ***known == terms) {
             return Arc::clone(shared);
         }
-        if self.bare.len() == BARE_STATES {
-            self.bare.remove(0);
+        if self.terms.len() == SHARED {
+            self.terms.remove(0);
         }
-        let resolved = Arc::new(resolved);
-        self.bare.push(Arc::clone(&resolved));
-        resolved
+        let terms = Arc::new(terms);
+        self.terms.push(Arc::clone(&terms));
+        terms
     }
 }

@@ -95,10 +95,12 @@ impl Stack {
             let pass = self.door.enter()?;
             self.ledger.touch(&entry, started);
             let route = entry.route();
-            if let Some(max) = route.concurrency.max.filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max) {
+            if let Some(max) =
+                route.terms.concurrency.max.filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max)
+            {
                 return Err(full(&entry, max));
             }
-            Ok((pass, call.timeout.map_or(route.timeout, |timeout| timeout.min(self.limits.deadline))))
+            Ok((pass, call.timeout.map_or(route.terms.timeout, |timeout| timeout.min(self.limits.deadline))))
         };
         match admit() {
             Ok((pass, timeout)) => Ok(Admitted {
@@ -128,7 +130,7 @@ impl Stack {
     ) -> Result<Described, InferError> {
         let entry = self.find(model)?;
         let _pass = self.door.enter()?;
-        let timeout = timeout.unwrap_or(entry.route().timeout).min(self.limits.deadline);
+        let timeout = timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
         let leased = self.parking.lease(&entry, version, Instant::now() + timeout).await?;
         Ok(Described { replica: Arc::clone(leased.lease.replica()), entry })
     }
@@ -206,7 +208,7 @@ impl Admitted<'_> {
         let answer = {
             let hot = self.entry.hot();
             let running = Running::enter(&hot.usage.in_flight);
-            let max = self.entry.route().concurrency.max;
+            let max = self.entry.route().terms.concurrency.max;
             if let Some(max) = max.filter(|max| running.before >= *max) {
                 Err(full(&self.entry, max))
             } else {
