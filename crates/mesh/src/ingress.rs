@@ -14,7 +14,6 @@ mod stream;
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use berth_spec::Class;
 use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response, header};
@@ -24,7 +23,7 @@ use tracing::Instrument as _;
 
 pub(crate) use self::reply::{ReplyBody, infallible};
 use self::{
-    fault::Fault,
+    fault::{Fault, panicked},
     grpc::{GrpcFace, unary},
     paced::Paced,
     rest::Rest,
@@ -93,9 +92,7 @@ impl Ingress {
         match AssertUnwindSafe(self.answer(request, grpc)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
-                // The panic hook has told where; the payload may hold what a client sent.
-                tracing::error!("a request panicked");
-                let fault = Fault::new(Class::Internal, "internal", "the server failed on this request".to_owned());
+                let fault = Fault::from(panicked());
                 if grpc { tonic::Status::from(fault).into_http() } else { fault.into_response() }
             }
         }

@@ -70,6 +70,13 @@ impl Fault {
     }
 }
 
+/// What is left of a request whose code panicked.
+pub(crate) fn panicked() -> InferError {
+    // The panic hook has told where; the payload may hold what a client sent.
+    tracing::error!("a request panicked");
+    InferError::Internal("the server failed on this request".to_owned())
+}
+
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
         Self::new(error.class(), error.reason(), error.to_string())

@@ -10,16 +10,19 @@
 //!    └──── a status (see above) ────────────────────────→ that status
 //! ```
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use berth_wire::oip::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
 };
-use futures::{Stream, StreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::time::Instant;
 use tonic::{Status, Streaming, metadata::MetadataMap};
 
-use super::{fault::Fault, grpc};
+use super::{
+    fault::{Fault, panicked},
+    grpc,
+};
 use crate::{
     admit::{Door, shutting_down},
     stack::Stack,
@@ -111,7 +114,8 @@ async fn answer(
 ) -> Result<ModelStreamInferResponse, Status> {
     let request = request?;
     let id = request.id.clone();
-    match grpc::infer(&stack, request, manner.patience.now()).await {
+    let inferred = AssertUnwindSafe(grpc::infer(&stack, request, manner.patience.now())).catch_unwind().await;
+    match inferred.unwrap_or_else(|_| Err(panicked())) {
         Ok((mut response, options)) => {
             if options.final_response {
                 let last = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };

@@ -20,8 +20,6 @@ pub struct Decoded {
 pub struct Options {
     /// `timeout` (microseconds on the wire; 0 means none).
     pub timeout: Option<Duration>,
-    /// `priority`: 1 is highest, 0 the default.
-    pub priority: u64,
     /// `triton_enable_empty_final_response`: answers on a stream carry `triton_final_response`.
     pub final_response: bool,
 }

@@ -19,7 +19,8 @@ pub(super) fn take(decoded: &mut Decoded, name: &str, value: Parameter) -> Resul
             let micros = unsigned(name, &value, "whole microseconds from 0")?;
             decoded.options.timeout = (micros > 0).then(|| Duration::from_micros(micros));
         }
-        "priority" => decoded.options.priority = unsigned(name, &value, "a whole number from 0")?,
+        // Models have no priority levels, as `config` says: it is checked and left out, as Triton does then.
+        "priority" => drop(unsigned(name, &value, "a whole number from 0")?),
         "binary_data_output" => decoded.form.binary = flag(name, &value)?,
         "triton_enable_empty_final_response" => decoded.options.final_response = flag(name, &value)?,
         "sequence_id" | "sequence_start" | "sequence_end" => refuse_sequence(&value)?,

@@ -9,5 +9,6 @@ mod grpc;
 mod limits;
 mod metrics;
 mod oip;
+mod panics;
 mod parking;
 mod repository;
