@@ -85,5 +85,6 @@ fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
             _ => None,
         }
     });
-    Some(work.entry.last_used.max(ready_since.max()?))
+    // Of several the first: which of them are left is decided later, and must not turn what was decided here.
+    Some(work.entry.last_used.max(ready_since.min()?))
 }
