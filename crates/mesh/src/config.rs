@@ -55,6 +55,9 @@ pub struct Limits {
     /// The longest that a connection may take to send a request's headers, or rest between two requests.
     /// Halved: pools of slow clients reconnect often. Doubled: dead connections stay longer.
     pub header_idle: Duration,
+    /// How long a client may leave an answer unread before its connection is ended (where the kernel can: Linux).
+    /// Halved: clients that stop to think are cut. Doubled: one that hangs holds its answer and its place longer.
+    pub unread: Duration,
     /// Bytes of a request's headers.
     pub headers: usize,
     /// Bytes of a path with its query.
@@ -78,6 +81,7 @@ impl Default for Limits {
             body: 64 << 20,
             body_idle: Duration::from_secs(15),
             header_idle: Duration::from_secs(75),
+            unread: Duration::from_secs(60),
             headers: 64 << 10,
             uri: 8 << 10,
             streams: 1_024,

@@ -88,7 +88,8 @@ impl Ledger {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn list(&self, entry: &Arc<Entry>) {
+    /// Sees to it that the controller is told of this deployment; one relaxed load when it will be anyway.
+    pub(crate) fn list(&self, entry: &Arc<Entry>) {
         let listed = &entry.hot().usage.listed;
         if !listed.load(Relaxed) && !listed.swap(true, Relaxed) {
             self.listed.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(entry));

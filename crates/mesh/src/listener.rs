@@ -14,7 +14,7 @@ mod connection;
 use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use hyper_util::{rt::TokioTimer, server::conn::auto};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -79,7 +79,7 @@ impl Listener {
         let room = Arc::new(Semaphore::new(self.limits.connections));
         loop {
             let accepted = tokio::select! {
-                accepted = accept(&self.listener, &room) => accepted,
+                accepted = accept(&self.listener, &room, self.limits.unread) => accepted,
                 () = self.stopping.cancelled() => break,
             };
             match accepted {
@@ -128,11 +128,19 @@ impl Drop for Open<'_> {
     }
 }
 
-async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+    unread: Duration,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     // Answers are written whole; waiting for more only delays them.
     stream.set_nodelay(true)?;
+    // hyper waits for ever on a client that reads nothing. The kernel does not; its clock starts when the client's
+    // window is full or it is silent. A socket that refuses still works.
+    #[cfg(target_os = "linux")]
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(unread));
     Ok((stream, permit))
 }
 

@@ -208,6 +208,8 @@ impl Admitted<'_> {
         let answer = {
             let hot = self.entry.hot();
             let running = Running::enter(&hot.usage.in_flight);
+            // What was said of it before, while it waited or its body came, did not say that it is in flight.
+            self.stack.ledger.list(&self.entry);
             let max = self.entry.route().terms.concurrency.max;
             if let Some(max) = max.filter(|max| running.before >= *max) {
                 Err(full(&self.entry, max))

@@ -59,6 +59,36 @@ async fn slow_clients_are_cut_off() {
     assert!(!answer.contains(" 200 "), "{answer}");
 }
 
+/// A client that asks and then reads nothing holds neither its answer nor its place for ever.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn answers_that_nobody_reads_are_given_up() {
+    let mut house = House::with(|limits| limits.unread = Duration::from_millis(300));
+    house.serve("iris", "1", Echo::open()).await;
+    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    // More than the kernel buffers between two sockets.
+    const BYTES: usize = 32 << 20;
+    let json = format!(
+        r#"{{"parameters":{{"binary_data_output":true}},"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{}],"parameters":{{"binary_data_size":{BYTES}}}}}]}}"#,
+        BYTES / 4
+    );
+    let (header, length) = (json.len(), json.len() + BYTES);
+    let head = format!(
+        "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {header}\r\nContent-Length: {length}"
+    );
+    stream.write_all(format!("{head}\r\n\r\n{json}").as_bytes()).await.expect("written");
+    stream.write_all(&vec![0; BYTES]).await.expect("written");
+    let open = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &house.registry).expect("a String takes everything");
+        !text.lines().any(|line| line == "berth_gateway_connections 0")
+    };
+    stream.readable().await.expect("an answer begins");
+    while open() {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn connections_beyond_the_bound_wait_for_others_to_end() {
     let mut house = House::with(|limits| limits.connections = 1);

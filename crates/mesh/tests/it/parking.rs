@@ -8,8 +8,9 @@ use berth_spec::{
     routes::{OnMiss, Readiness},
 };
 use futures::future::join_all;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::fixture::{Echo, House, cold, name, revision};
+use crate::fixture::{Echo, House, REQUEST, cold, name, revision};
 
 #[tokio::test]
 async fn one_miss_is_one_demand_and_ready_wakes_all() {
@@ -160,4 +161,34 @@ async fn use_is_told_in_coalesced_words() {
     }
     assert_eq!(requests, 20);
     assert!(words <= 5, "{words} words for 20 requests in a moment");
+}
+
+/// The planner must not page out what answers: a request whose coming was told before its body came is told again.
+#[tokio::test]
+async fn a_request_in_flight_is_known_however_slow_its_body_was() {
+    let mut house = House::new();
+    let echo = Echo::shut();
+    house.serve("iris", "1", echo.clone()).await;
+    house.set(vec![cold("a"), cold("b")]).await;
+    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let head = format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", REQUEST.len());
+    stream.write_all(head.as_bytes()).await.expect("written");
+    while !house.handle.top().iter().any(|row| row.deployment.as_str() == "iris") {
+        tokio::task::yield_now().await;
+    }
+    // A miss has everything told that is known.
+    let first = tokio::task::spawn(house.infer("a", &[("berth-timeout-ms", "50")]));
+    house.miss("a").await;
+    assert_eq!(first.await.expect("it ran").status, 503);
+    stream.write_all(REQUEST.as_bytes()).await.expect("written");
+    echo.started.acquire().await.expect("it starts").forget();
+    let second = tokio::task::spawn(house.infer("b", &[("berth-timeout-ms", "50")]));
+    let (mut told, mut missed) = (false, false);
+    while !missed {
+        let Some(GatewayEvent::Demand(demands)) = house.events.recv().await else { continue };
+        told |= demands.iter().any(|demand| demand.deployment.as_str() == "iris" && demand.in_flight == 1);
+        missed = demands.iter().any(|demand| demand.deployment.as_str() == "b");
+    }
+    assert!(told);
+    assert_eq!(second.await.expect("it ran").status, 503);
 }
