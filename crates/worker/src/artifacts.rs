@@ -24,6 +24,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use berth_spec::{ByteSize, Digest, FailureCategory, Revision};
 pub use cache::Pin;
 pub use progress::Listener;
+use tokio_util::sync::CancellationToken;
 
 use self::{
     cache::{Cache, Known},
@@ -158,8 +159,9 @@ impl Artifacts {
     ) -> Result<(Artifact, Pin), Fault> {
         let path = self.cache.partial(key);
         let started = tokio::time::Instant::now();
-        let hashed = path.clone();
-        let digest = blocking(move || checksum::of_file(&hashed, |_| ())).await?;
+        let (hashed, cancel) = (path.clone(), CancellationToken::new());
+        let _cancels_when_dropped = cancel.clone().drop_guard();
+        let digest = blocking(move || checksum::of_file(&hashed, &cancel)).await?;
         if let Some(expected) = revision.digest
             && expected != digest
         {

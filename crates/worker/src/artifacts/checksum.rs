@@ -7,6 +7,7 @@ use std::{
 
 use aws_lc_rs::digest::{Context, SHA256};
 use berth_spec::Digest;
+use tokio_util::sync::CancellationToken;
 
 /// A digest in the making.
 pub(super) struct Hasher(Context);
@@ -33,21 +34,29 @@ pub(super) fn of(bytes: &[u8]) -> Digest {
     hasher.finish()
 }
 
-/// The digest of a file; `seen` hears how many bytes were read so far.
-pub(super) fn of_file(path: &Path, mut seen: impl FnMut(u64)) -> io::Result<Digest> {
+/// The digest of a file. Gives up with an error soon after `cancel`: nobody is there to stop a thread that reads.
+pub(super) fn of_file(path: &Path, cancel: &CancellationToken) -> io::Result<Digest> {
     let mut file = fs_err::File::open(path)?;
     let mut hasher = Hasher::new();
     // Large enough that system calls do not show, small enough for the second-level cache.
     let mut buffer = vec![0; 256 << 10];
-    let mut total = 0;
-    loop {
+    while !cancel.is_cancelled() {
         match file.read(&mut buffer)? {
             0 => return Ok(hasher.finish()),
-            n => {
-                hasher.update(&buffer[..n]);
-                total += n as u64;
-                seen(total);
-            }
+            n => hasher.update(&buffer[..n]),
         }
+    }
+    Err(io::Error::other("nobody waits for the digest any more"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_without_end_stops_when_it_is_cancelled() {
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        assert!(of_file(Path::new("/dev/zero"), &cancel).is_err());
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use berth_spec::{ByteSize, Digest, FailureCategory};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact,
@@ -26,24 +27,34 @@ pub(super) async fn check(
     expected: Option<Digest>,
 ) -> Result<Artifact, Fault> {
     let (cache, key) = (cache.clone(), location.key());
-    let artifact =
-        tokio::task::spawn_blocking(move || measure(&cache, &key, path)).await.map_err(Fault::internal)??;
+    let cancel = CancellationToken::new();
+    let _cancels_when_dropped = cancel.clone().drop_guard();
+    let measured = tokio::task::spawn_blocking(move || measure(&cache, &key, path, &cancel)).await;
+    let artifact = measured.map_err(Fault::internal)??;
     match expected {
         Some(expected) if expected != artifact.digest => Err(mismatch(location, expected, artifact.digest)),
         _ => Ok(artifact),
     }
 }
 
-fn measure(cache: &Cache, key: &str, path: PathBuf) -> Result<Artifact, Fault> {
+fn measure(cache: &Cache, key: &str, path: PathBuf, cancel: &CancellationToken) -> Result<Artifact, Fault> {
     let path = if path.is_dir() { graph_in(&path)? } else { path };
     let metadata = fs_err::metadata(&path).map_err(|error| read_fault(&error, &path))?;
+    // A device or a pipe may have no end.
+    if !metadata.is_file() {
+        let message = format!(
+            "{} is neither a file nor a folder: give the path of the model's file in spec.model.uri",
+            path.display()
+        );
+        return Err(Fault::new(FailureCategory::InvalidModel, message));
+    }
     let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let state = format!("{}:{}:{}", path.display(), metadata.len(), modified.as_nanos());
     let digest = match cache.known(key) {
         Some(known) if known.etag.as_deref() == Some(&state) => known.digest,
         _ => {
             let started = Instant::now();
-            let digest = checksum::of_file(&path, |_| ()).map_err(|error| read_fault(&error, &path))?;
+            let digest = checksum::of_file(&path, cancel).map_err(|error| read_fault(&error, &path))?;
             tracing::debug!(event = "artifact_hashed", digest = %digest, duration_ms = started.elapsed().as_secs_f64() * 1e3);
             // Losing it costs hashing again.
             let _ = cache.remember(key, &Known { etag: Some(state), digest, size: metadata.len() });

@@ -115,6 +115,21 @@ async fn a_folder_is_its_graph_with_external_data_beside_it() {
 }
 
 #[tokio::test]
+async fn devices_and_pipes_are_not_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let pipe = dir.path().join("pipe.onnx");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    let artifacts = open(dir.path(), ByteSize::ZERO, &[]);
+    for path in [Path::new("/dev/null"), Path::new("/dev/zero"), &pipe] {
+        let uri = url::Url::from_file_path(path).expect("a path");
+        let refused = fetch(&artifacts, uri.as_str(), None).await.err().expect("not a file");
+        assert_eq!(refused.category, FailureCategory::InvalidModel, "{refused}");
+        assert!(refused.message.contains("spec.model.uri"), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn web_servers_of_all_kinds_conform() {
     let cases = [
         ("ranges", Behaviour::default(), LARGE),
