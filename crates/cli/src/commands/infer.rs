@@ -1,5 +1,6 @@
 //! `berth infer`: sends requests to a model over REST or gRPC, one or many, and measures.
 
+mod answer;
 mod grpc;
 mod measure;
 mod rest;
@@ -105,7 +106,7 @@ async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
     };
     if args.repeat.get() == 1 {
         let answer = caller.answer().await?;
-        let text = serde_json::to_string_pretty(&answer).map_err(|e| Failure::doing("cannot write JSON", e))?;
+        let text = answer::text(&answer);
         return Ok(terminal::print(&text)?);
     }
     let figures = measure::measure(&caller, args.repeat, args.concurrency).await?;
