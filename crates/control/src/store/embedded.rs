@@ -11,24 +11,20 @@
 //! process to see.
 
 mod codec;
+mod file;
+#[cfg(test)]
+mod tests;
 mod writer;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, TableDefinition};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{
-    Commit, Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch,
-    history::{self, CHUNK, History},
-};
-use writer::Command;
+use super::{Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch, history};
+use file::{File, Opener, blocking};
+use writer::{Command, Writer};
 
 /// The number of the file's form. A change that an older Berth cannot read makes it one more.
 const FORMAT: u64 = 1;
@@ -49,15 +45,17 @@ const QUEUE_WAIT: Duration = Duration::from_secs(5);
 /// every process is that much larger.
 const CACHE: usize = 16 << 20;
 
+/// How long the writer may take for what it has accepted when the store is closed. Halved, a slow disk may lose commits
+/// that nobody was told of; doubled, a stuck one holds up the end of the process for that much longer.
+const LAST_WRITES: Duration = Duration::from_secs(10);
+
 /// A [`Store`] in one file.
 pub struct EmbeddedStore {
     file: Arc<File>,
     commands: Option<mpsc::Sender<Command>>,
     current: watch::Receiver<Rev>,
-    writer: Option<JoinHandle<()>>,
+    writer: Writer,
 }
-
-struct File(Database);
 
 impl EmbeddedStore {
     /// Opens the store in `directory`, creating both as needed. Blocks: reads the disk.
@@ -66,17 +64,24 @@ impl EmbeddedStore {
     /// [`StoreError::InUse`] if another process has it, [`StoreError::Format`] if another version of Berth wrote it.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         fs_err::create_dir_all(directory).map_err(failed)?;
-        let path = directory.join("state.redb");
-        let database = Database::builder().set_cache_size(CACHE).create(&path).map_err(|error| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(directory.to_owned()),
-            other => StoreError::Failed(format!("cannot open {}: {other}", path.display())),
-        })?;
-        let rev = prepare(&database, path)?;
-        let file = Arc::new(File(database));
+        let (directory, path) = (directory.to_owned(), directory.join("state.redb"));
+        let opened = path.clone();
+        let opener = move || {
+            Database::builder().set_cache_size(CACHE).create(&opened).map_err(|error| match error {
+                redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(directory.clone()),
+                other => StoreError::Failed(format!("cannot open {}: {other}", opened.display())),
+            })
+        };
+        Self::start(Box::new(opener), &path)
+    }
+
+    fn start(opener: Opener, path: &Path) -> Result<Self, StoreError> {
+        let (file, rev) = File::open(opener, path)?;
+        let file = Arc::new(file);
         let (commands, queue) = mpsc::channel(QUEUE);
         let (moved, current) = watch::channel(rev);
-        let writer = writer::start(Arc::clone(&file), queue, moved).map_err(failed)?;
-        Ok(Self { file, commands: Some(commands), current, writer: Some(writer) })
+        let writer = Writer::start(Arc::clone(&file), queue, moved).map_err(failed)?;
+        Ok(Self { file, commands: Some(commands), current, writer })
     }
 
     async fn send(&self, command: Command) -> Result<(), StoreError> {
@@ -90,114 +95,16 @@ impl EmbeddedStore {
 }
 
 impl Drop for EmbeddedStore {
-    /// Lets the writer finish what it has accepted. Blocks for one commit at most: the queue is closed first.
+    /// Lets the writer finish what it has accepted, for [`LAST_WRITES`] at most: the queue is closed first.
     fn drop(&mut self) {
         self.commands = None;
-        if let Some(writer) = self.writer.take()
-            && writer.join().is_err()
-        {
-            tracing::error!("the store's writer panicked");
-        }
+        self.writer.join(LAST_WRITES);
     }
-}
-
-/// Creates the tables where they are missing and checks the format; gives the current rev.
-fn prepare(database: &Database, path: PathBuf) -> Result<Rev, StoreError> {
-    let write = database.begin_write().map_err(failed)?;
-    let rev = {
-        let mut meta = write.open_table(META).map_err(failed)?;
-        write.open_table(KV).map_err(failed)?;
-        write.open_table(LOG).map_err(failed)?;
-        let found = meta.get("format").map_err(failed)?.map_or(0, |format| format.value());
-        match found {
-            0 => {
-                meta.insert("format", FORMAT).map_err(failed)?;
-            }
-            FORMAT => {}
-            found => return Err(StoreError::Format { path, found, known: FORMAT }),
-        }
-        meta.get("rev").map_err(failed)?.map_or(0, |rev| rev.value())
-    };
-    write.commit().map_err(failed)?;
-    Ok(Rev(rev))
 }
 
 /// What redb says, in words.
 fn failed(error: impl std::fmt::Display) -> StoreError {
     StoreError::Failed(error.to_string())
-}
-
-impl File {
-    fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
-        &self,
-        definition: TableDefinition<'static, K, V>,
-    ) -> Result<redb::ReadOnlyTable<K, V>, StoreError> {
-        let read = self.0.begin_read().map_err(failed)?;
-        read.open_table(definition).map_err(|error: TableError| failed(error))
-    }
-
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
-        let found = self.table(KV)?.get(key).map_err(failed)?;
-        found.map(|value| codec::entry(key, value.value())).transpose()
-    }
-
-    fn list(&self, prefix: &str, page: &Page) -> Result<Listing, StoreError> {
-        let read = self.0.begin_read().map_err(failed)?;
-        let meta = read.open_table(META).map_err(failed)?;
-        let at = Rev(meta.get("rev").map_err(failed)?.map_or(0, |rev| rev.value()));
-        let table = read.open_table(KV).map_err(failed)?;
-        let from = page.after.as_deref().map_or(prefix, |after| after.max(prefix));
-        let mut listing = Listing { entries: Vec::new(), at, more: false };
-        for row in table.range(from..).map_err(failed)? {
-            let (key, value) = row.map_err(failed)?;
-            let key = key.value();
-            if Some(key) == page.after.as_deref() {
-                continue;
-            }
-            if !key.starts_with(prefix) {
-                break;
-            }
-            if listing.entries.len() == page.size() {
-                listing.more = true;
-                break;
-            }
-            listing.entries.push(codec::entry(key, value.value())?);
-        }
-        Ok(listing)
-    }
-
-    /// The oldest rev that a watch can start from.
-    fn oldest(&self) -> Result<Rev, StoreError> {
-        Ok(Rev(self.table(META)?.get("oldest").map_err(failed)?.map_or(1, |rev| rev.value())))
-    }
-
-    fn log(&self, from: Rev) -> Result<Vec<Commit>, StoreError> {
-        let oldest = self.oldest()?;
-        if from < oldest {
-            return Err(StoreError::Compacted { oldest });
-        }
-        let rows = self.table(LOG)?.range(from.0..).map_err(failed)?.take(CHUNK);
-        rows.map(|row| {
-            let (rev, changes) = row.map_err(failed)?;
-            Ok(Commit { rev: Rev(rev.value()), changes: codec::changes(changes.value())? })
-        })
-        .collect()
-    }
-}
-
-/// Runs a read on a thread that may block.
-async fn blocking<T: Send + 'static>(
-    file: &Arc<File>,
-    read: impl FnOnce(&File) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    let file = Arc::clone(file);
-    tokio::task::spawn_blocking(move || read(&file)).await.map_err(failed)?
-}
-
-impl History for File {
-    fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>> {
-        async move { blocking(&self, move |file| file.log(from)).await }.boxed()
-    }
 }
 
 impl Store for EmbeddedStore {

@@ -1,12 +1,17 @@
 //! The one thread that writes. It takes all commits that wait, does them in one redb transaction, makes that durable
 //! once, and then answers each: group commit.
 
-use std::{io, sync::Arc, thread::JoinHandle};
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError, mpsc as ends},
+    thread::JoinHandle,
+    time::Duration,
+};
 
-use redb::{ReadableTable, Table, WriteTransaction};
+use redb::{Database, ReadableTable, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{File, KV, LOG, META, codec, failed};
+use super::{KV, LOG, META, codec, failed, file::File};
 use crate::store::{Change, Entry, Op, Outcome, Rev, StoreError, Txn};
 
 /// The most commits in one group. Beyond a few dozen the fsync no longer shows; doubling it lengthens the longest
@@ -25,89 +30,142 @@ pub(super) enum Command {
     Compact { before: Rev, reply: Reply<()> },
 }
 
-/// Starts the thread; it ends when the queue is closed and empty.
-pub(super) fn start(
-    file: Arc<File>,
-    mut queue: mpsc::Receiver<Command>,
-    current: watch::Sender<Rev>,
-) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("berth-store".to_owned()).spawn(move || {
-        let mut group = Vec::with_capacity(GROUP);
-        while let Some(first) = queue.blocking_recv() {
-            group.push(first);
-            while group.len() < GROUP
-                && let Ok(next) = queue.try_recv()
-            {
-                group.push(next);
-            }
-            commit_group(&file, &mut group, &current);
+impl Command {
+    /// Nobody waits for its answer any more.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Commit { reply, .. } => reply.is_closed(),
+            Self::Compact { reply, .. } => reply.is_closed(),
         }
-    })
+    }
+
+    fn split(self) -> (Work, Answer) {
+        match self {
+            Self::Commit { txn, reply } => (Work::Commit(txn), Answer::Commit(reply)),
+            Self::Compact { before, reply } => (Work::Compact(before), Answer::Compact(reply)),
+        }
+    }
 }
 
-/// One command's answer, given once the group is durable.
+/// A command without its caller: whatever becomes of the work, the caller is still there to be answered.
+enum Work {
+    Commit(Txn),
+    Compact(Rev),
+}
+
+/// A command's caller, answered once the group is durable or has failed.
 enum Answer {
-    Commit(Reply<Outcome>, Outcome),
+    Commit(Reply<Outcome>),
     Compact(Reply<()>),
 }
 
-fn commit_group(file: &File, group: &mut Vec<Command>, current: &watch::Sender<Rev>) {
-    let mut replies = Vec::with_capacity(group.len());
-    // Copied out first: held through the `match`, the borrow would keep `send_replace` waiting for ever.
-    let rev = *current.borrow();
-    match write_group(file, group, &mut replies, rev) {
-        Ok(rev) => {
+impl Answer {
+    fn send(self, outcome: Result<Outcome, StoreError>) {
+        // A caller that has gone away no longer cares.
+        let _gone = match self {
+            Self::Commit(reply) => reply.send(outcome).is_err(),
+            Self::Compact(reply) => reply.send(outcome.map(|_| ())).is_err(),
+        };
+    }
+}
+
+/// The running thread.
+pub(super) struct Writer {
+    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended. Only [`Writer::join`] reads it; the mutex lets the store be shared.
+    ended: Mutex<ends::Receiver<()>>,
+}
+
+impl Writer {
+    /// Starts the thread; it ends when the queue is closed and empty.
+    pub(super) fn start(
+        file: Arc<File>,
+        mut queue: mpsc::Receiver<Command>,
+        current: watch::Sender<Rev>,
+    ) -> io::Result<Self> {
+        let (ending, ended) = ends::sync_channel::<()>(1);
+        let thread = std::thread::Builder::new().name("berth-store".to_owned()).spawn(move || {
+            let _ending = ending;
+            let mut group = Vec::with_capacity(GROUP);
+            while let Some(first) = queue.blocking_recv() {
+                group.push(first);
+                while group.len() < GROUP
+                    && let Ok(next) = queue.try_recv()
+                {
+                    group.push(next);
+                }
+                commit_group(&file, &mut group, &current);
+            }
+            // Before the end is told: whoever waits for it may want to open the file.
+            drop(file);
+        })?;
+        Ok(Self { thread: Some(thread), ended: Mutex::new(ended) })
+    }
+
+    /// Waits until it has ended; a thread that does not, since its disk does not answer, is left behind.
+    pub(super) fn join(&mut self, within: Duration) {
+        let Some(thread) = self.thread.take() else { return };
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(within) == Err(ends::RecvTimeoutError::Timeout) {
+            tracing::error!("the store's disk does not answer: what was not acknowledged may be lost");
+        } else if thread.join().is_err() {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+/// Does what waits and answers everyone, whatever happens. A command whose caller is gone is not run: he was told that
+/// it failed.
+pub(super) fn commit_group(file: &File, group: &mut Vec<Command>, current: &watch::Sender<Rev>) {
+    group.retain(|command| !command.is_abandoned());
+    let (works, answers): (Vec<Work>, Vec<Answer>) = group.drain(..).map(Command::split).unzip();
+    if works.is_empty() {
+        return;
+    }
+    match file.with(|database| write_group(database, works)) {
+        Ok((rev, outcomes)) => {
             current.send_replace(rev);
-            for answer in replies {
-                // A caller that has gone away no longer cares.
-                let _gone = match answer {
-                    Answer::Commit(reply, outcome) => reply.send(Ok(outcome)).is_err(),
-                    Answer::Compact(reply) => reply.send(Ok(())).is_err(),
-                };
+            for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                answer.send(Ok(outcome));
             }
         }
         Err(error) => {
-            tracing::error!(%error, "the store could not commit");
-            for answer in replies {
-                let _gone = match answer {
-                    Answer::Commit(reply, _) => reply.send(Err(error.clone())).is_err(),
-                    Answer::Compact(reply) => reply.send(Err(error.clone())).is_err(),
-                };
+            tracing::error!(%error, commands = answers.len(), "the store could not commit");
+            for answer in answers {
+                answer.send(Err(error.clone()));
             }
         }
     }
 }
 
-/// Does the whole group in one durable transaction and gives the rev after it. On an error nothing of it was done;
-/// commands that were not reached lose their reply channel, which their callers read as [`StoreError::Closed`].
-fn write_group(file: &File, group: &mut Vec<Command>, replies: &mut Vec<Answer>, rev: Rev) -> Result<Rev, StoreError> {
-    let write = file.0.begin_write().map_err(failed);
-    let mut rev = rev;
-    let mut before = rev.0.saturating_sub(LOG_KEPT);
-    let done = write.and_then(|write| {
-        {
-            let mut tables = Tables::open(&write)?;
-            for command in group.drain(..) {
-                match command {
-                    Command::Commit { txn, reply } => {
-                        let outcome = tables.commit(txn, rev);
-                        let answer = outcome.as_ref().ok().copied().unwrap_or(Outcome::Conflict);
-                        replies.push(Answer::Commit(reply, answer));
-                        if let Outcome::Committed(after) = outcome? {
-                            rev = after;
-                        }
-                    }
-                    Command::Compact { before: asked, reply } => {
-                        before = before.max(asked.0.min(rev.0 + 1));
-                        replies.push(Answer::Compact(reply));
-                    }
+/// Does the whole group in one durable transaction and gives the rev after it, with what became of each. On an error
+/// nothing of it was acknowledged.
+fn write_group(database: &Database, works: Vec<Work>) -> Result<(Rev, Vec<Outcome>), StoreError> {
+    let write = database.begin_write().map_err(failed)?;
+    let mut outcomes = Vec::with_capacity(works.len());
+    let rev = {
+        let mut tables = Tables::open(&write)?;
+        // From the file: a commit that failed may have reached the disk all the same.
+        let mut rev = tables.rev()?;
+        let mut before = rev.0.saturating_sub(LOG_KEPT);
+        for work in works {
+            let outcome = match work {
+                Work::Commit(txn) => tables.commit(txn, rev)?,
+                Work::Compact(asked) => {
+                    before = before.max(asked.0.min(rev.0 + 1));
+                    Outcome::Committed(rev)
                 }
+            };
+            if let Outcome::Committed(after) = outcome {
+                rev = after;
             }
-            tables.finish(rev, before)?;
+            outcomes.push(outcome);
         }
-        write.commit().map_err(failed)
-    });
-    done.map(|()| rev)
+        tables.finish(rev, before)?;
+        rev
+    };
+    write.commit().map_err(failed)?;
+    Ok((rev, outcomes))
 }
 
 struct Tables<'txn> {
@@ -123,6 +181,10 @@ impl<'txn> Tables<'txn> {
             log: write.open_table(LOG).map_err(failed)?,
             meta: write.open_table(META).map_err(failed)?,
         })
+    }
+
+    fn rev(&self) -> Result<Rev, StoreError> {
+        Ok(Rev(self.meta.get("rev").map_err(failed)?.map_or(0, |rev| rev.value())))
     }
 
     fn entry(&self, key: &str) -> Result<Option<Entry>, StoreError> {
