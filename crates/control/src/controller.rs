@@ -26,7 +26,9 @@ use std::{
 };
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
-use berth_spec::{ByteSize, Deployment, DeploymentName, Digest, GatewayEvent, Time, WorkerId, routes::Readiness};
+use berth_spec::{
+    ByteSize, Deployment, DeploymentName, Digest, GatewayEvent, Generation, Time, WorkerId, routes::Readiness,
+};
 
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event, GatewayId};
@@ -59,6 +61,8 @@ pub struct Restored {
     pub measured: Vec<(Digest, ByteSize)>,
     /// Workers that are cordoned.
     pub cordoned: BTreeSet<WorkerId>,
+    /// The number of the last plan that was stored.
+    pub generation: Generation,
 }
 
 /// The brain.
@@ -128,6 +132,7 @@ impl Controller {
         for (name, record) in restored.records {
             world.set_record(name, Some(record));
         }
+        world.resume(restored.generation);
         Self {
             world,
             phase: Phase::Settling { until: now + SETTLE },
@@ -209,6 +214,12 @@ impl Controller {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
         self.revs.range::<DeploymentName, _>((from, Unbounded)).map(|(name, rev)| (name, *rev))
+    }
+
+    /// Workers that take no new replicas.
+    #[must_use]
+    pub fn cordoned(&self) -> &BTreeSet<WorkerId> {
+        &self.cordoned
     }
 
     /// Whether a plan is being stored: [`Event::Changed`] is put by until it is, so it is better left where it is.

@@ -37,7 +37,7 @@ use crate::{
     store::{Rev, Store, StoreError, Watch},
 };
 use connections::{Connections, Woke};
-use persist::{Chores, PlanKey, Stored};
+use persist::{Chores, Failing, PlanKey, Stored};
 
 /// Which deployments were touched, for those who watch.
 pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
@@ -56,6 +56,10 @@ const BEHIND: usize = 4_096;
 
 /// How often gauges that need a walk over all workers are set, and the loop looks at things though nothing happens.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a plan on its way to the store is waited for at the end. Halved, a slow disk may lose it, and workers hold
+/// what the next controller did not ask for; doubled, a stuck disk holds up the end for that much longer.
+const LAST_COMMIT: Duration = Duration::from_secs(5);
 
 /// How long to wait before the store's changes are watched again after a failure.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
@@ -161,6 +165,7 @@ impl Control {
             commit: None,
             chores: Chores::new(Arc::clone(&store)),
             key,
+            failing: Failing::default(),
             store,
             watch: Some(watch),
             connections: Connections::new(report_sender),
@@ -183,6 +188,7 @@ struct Driver {
     /// The plan that is being stored.
     commit: Option<BoxFuture<'static, Stored>>,
     key: PlanKey,
+    failing: Failing,
     chores: Chores,
     connections: Connections,
     events: EventRing,
@@ -223,8 +229,10 @@ impl Driver {
             }
         }
         // A plan on its way to the store is stored, so that the next start knows what workers may hold.
-        if let Some(commit) = self.commit.take() {
-            commit.await;
+        if let Some(commit) = self.commit.take()
+            && tokio::time::timeout(LAST_COMMIT, commit).await.is_err()
+        {
+            tracing::warn!("the last plan was not stored in time");
         }
     }
 
@@ -274,6 +282,7 @@ impl Driver {
     fn stored(&mut self, stored: Stored) {
         self.metrics.store_commit.observe(stored.took.as_secs_f64());
         self.key = stored.key;
+        self.failing.count(&stored.result);
         match stored.result {
             Ok(true) => self.feed(Event::Committed),
             Ok(false) => {
@@ -316,8 +325,9 @@ impl Driver {
                 if self.commit.is_none() {
                     self.key = key;
                 }
-                let event = persist::difference(&self.brain, restored);
-                self.feed(event);
+                for event in persist::difference(&self.brain, restored) {
+                    self.feed(event);
+                }
             }
             Err(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }

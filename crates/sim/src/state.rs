@@ -10,7 +10,7 @@ use berth_control::{
     store::Rev,
 };
 use berth_plan::Record;
-use berth_spec::{ByteSize, Deployment, DeploymentName, Digest};
+use berth_spec::{ByteSize, Deployment, DeploymentName, Digest, Generation};
 
 /// The store's content.
 #[derive(Debug, Default)]
@@ -19,6 +19,7 @@ pub struct State {
     deployments: BTreeMap<DeploymentName, (Arc<Deployment>, Rev)>,
     records: BTreeMap<DeploymentName, Record>,
     measured: BTreeMap<Digest, ByteSize>,
+    generation: Generation,
 }
 
 impl State {
@@ -31,6 +32,7 @@ impl State {
             records: self.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             measured: self.measured.iter().map(|(digest, size)| (*digest, *size)).collect(),
             cordoned: BTreeSet::new(),
+            generation: self.generation,
         }
     }
 
@@ -61,6 +63,7 @@ impl State {
             return false;
         }
         self.rev += 1;
+        self.generation = commit.generation;
         for (name, record) in &commit.records {
             match record {
                 Some(record) => self.records.insert(name.clone(), record.clone()),

@@ -15,7 +15,8 @@ impl Driver {
         for effect in effects {
             match effect {
                 Effect::Commit(commit) => {
-                    self.commit = Some(persist::store_plan(Arc::clone(&self.store), commit, self.key));
+                    self.commit =
+                        Some(persist::store_plan(Arc::clone(&self.store), commit, self.key, self.failing.clone()));
                 }
                 Effect::SendAssignment { worker, change, commands } => {
                     for command in &commands {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, DeploymentName, Digest, Time, deployment::Sharing, event::Severity};
+use berth_spec::{ByteSize, DeploymentName, Digest, Generation, Time, WorkerId, deployment::Sharing, event::Severity};
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
@@ -25,6 +25,30 @@ const BATCH: usize = 60;
 /// The rev at which the plan's key was last written: what the next plan compares with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlanKey(Rev);
+
+/// How often in a row the store has failed, which says how long to leave it alone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Failing(u32);
+
+impl Failing {
+    /// Halved, a store that fails is asked and logged twice as often; doubled, plans go on that much later.
+    const FIRST: Duration = Duration::from_millis(250);
+
+    /// A full disk that was cleared is noticed within this.
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    /// Counts a failure; a race that was lost is none.
+    pub(super) fn count<T>(&mut self, result: &Result<T, StoreError>) {
+        self.0 = if result.is_err() { self.0.saturating_add(1) } else { 0 };
+    }
+
+    fn pause(&self) -> Duration {
+        match self.0 {
+            0 => Duration::ZERO,
+            failures => (Self::FIRST * 2_u32.saturating_pow(failures.min(10) - 1)).min(Self::LONGEST),
+        }
+    }
+}
 
 /// What became of storing a plan.
 pub(super) struct Stored {
@@ -68,7 +92,16 @@ pub(super) async fn restore(
     })
     .await?;
     each(store, layout::WORKERS, |entry| restored.cordoned.extend(layout::worker_in(&entry.key))).await?;
-    let key = PlanKey(plan_rev(store).await?);
+    let plan = store.get(layout::PLAN).await?;
+    restored.generation = match plan.as_ref().map(layout::read_plan) {
+        Some(Ok(generation)) => generation,
+        Some(Err(error)) => {
+            unreadable(&error, events, now);
+            Generation::default()
+        }
+        None => Generation::default(),
+    };
+    let key = PlanKey(plan.map_or(Rev::NONE, |entry| entry.modified));
     Ok((restored, key))
 }
 
@@ -137,7 +170,7 @@ fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreErro
 }
 
 /// What differs between what the brain knows and what the store holds.
-pub(super) fn difference(brain: &Controller, restored: Restored) -> Event {
+pub(super) fn difference(brain: &Controller, restored: Restored) -> Vec<Event> {
     let there: BTreeSet<DeploymentName> =
         restored.deployments.iter().map(|(deployment, _)| deployment.name.clone()).collect();
     let gone = brain.declared(None).map(|(name, _)| name).filter(|name| !there.contains(*name));
@@ -145,7 +178,10 @@ pub(super) fn difference(brain: &Controller, restored: Restored) -> Event {
     changes.extend(restored.deployments.into_iter().filter_map(|(deployment, rev)| {
         (brain.rev_of(&deployment.name) != Some(rev)).then_some(Declared::Set { deployment, rev })
     }));
-    Event::Changed { rev: restored.rev, changes }
+    let cordon = |worker: &WorkerId, cordon| Event::Cordon { worker: worker.clone(), cordon };
+    let opened = brain.cordoned().difference(&restored.cordoned).map(|worker| cordon(worker, Cordon::Open));
+    let cordoned = restored.cordoned.difference(brain.cordoned()).map(|worker| cordon(worker, Cordon::Cordoned));
+    opened.chain(cordoned).chain([Event::Changed { rev: restored.rev, changes }]).collect()
 }
 
 /// Stores a plan: each transaction compares the plan's key, so that a second controller would be noticed, and each
@@ -154,8 +190,10 @@ pub(super) fn store_plan(
     store: Arc<dyn Store>,
     commit: controller::Commit,
     key: PlanKey,
+    failing: Failing,
 ) -> BoxFuture<'static, Stored> {
     async move {
+        tokio::time::sleep(failing.pause()).await;
         let began = Instant::now();
         let mut key = key;
         let result = write_plan(&*store, &commit, &mut key).await;

@@ -110,6 +110,12 @@ impl StoredDeployment {
         }
     }
 
+    /// Who declared it.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.directory.clone().map_or(Origin::Api, Origin::Directory)
+    }
+
     /// The deployment that it is. Fails if this version of Berth does not take the manifest any more.
     pub fn deployment(&self) -> Result<Deployment, String> {
         let context = ParseContext { file: "the store".to_owned(), base: self.base.clone() };
@@ -120,7 +126,7 @@ impl StoredDeployment {
             name: parsed.name,
             generation: Generation(self.generation),
             labels: parsed.labels,
-            origin: self.directory.clone().map_or(Origin::Api, Origin::Directory),
+            origin: self.origin(),
             created: Time(self.created),
             deleting: self.deleting,
             spec: parsed.spec,
@@ -192,6 +198,11 @@ pub struct StoredPlan {
 #[must_use]
 pub fn plan_bytes(generation: Generation) -> Bytes {
     bytes(&StoredPlan { v: FORM, generation: generation.0 })
+}
+
+/// Reads the number of the last plan.
+pub fn read_plan(entry: &Entry) -> Result<Generation, StoreError> {
+    read::<StoredPlan>(entry).map(|stored| Generation(stored.generation))
 }
 
 #[derive(Serialize, Deserialize)]

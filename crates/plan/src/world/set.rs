@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Time, WorkerId, WorkerInfo};
+use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Generation, Time, WorkerId, WorkerInfo};
 
 use super::{Entry, Liveness, World};
 use crate::{Record, claim::Basis};
@@ -67,6 +67,11 @@ impl World {
         } else {
             self.orphans.remove(&name);
         }
+    }
+
+    /// Goes on after the last plan that was stored: the next one has a higher number, also where no record is left of it.
+    pub fn resume(&mut self, last: Generation) {
+        self.generation = self.generation.max(last);
     }
 
     /// A worker joined, came back, or started anew. Its inventory is unknown until it reports the whole of it.
