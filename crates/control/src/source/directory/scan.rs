@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -93,8 +94,44 @@ fn declares(path: &Path, text: &str) -> bool {
 
 fn read(path: &Path) -> Text {
     let metadata = fs_err::metadata(path).map_err(|error| error.to_string())?;
-    if metadata.len() > MAX_BYTES {
+    if !metadata.is_file() {
+        // A pipe or a device is not even opened: that alone may wait for ever.
+        return Err(format!("{} is not a file: take it out of the folder", path.display()));
+    }
+    let mut bytes = Vec::new();
+    let file = fs_err::File::open(path).map_err(|error| error.to_string())?;
+    // It may grow while it is read, or, below /proc, be longer than it says.
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(format!("{} is larger than {MAX_BYTES} bytes: split it", path.display()));
     }
-    fs_err::read_to_string(path).map_err(|error| error.to_string())
+    String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8 text", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{fs::symlink, net::UnixListener};
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_is_told_and_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, device) = (folder.path().join("a.yaml"), folder.path().join("b.yaml"));
+        let _listening = UnixListener::bind(&socket).expect("a socket");
+        symlink("/dev/zero", &device).expect("a link");
+        let scanned = scan(folder.path(), &BTreeSet::new()).expect("it reads");
+        assert_eq!(scanned.files.iter().map(|(path, _)| path).collect::<Vec<_>>(), [&socket, &device]);
+        for (_, text) in &scanned.files {
+            assert!(text.as_ref().is_err_and(|message| message.contains("not a file")), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.yaml");
+        fs_err::File::create(&path).and_then(|file| file.set_len(MAX_BYTES + 1)).expect("a file");
+        assert!(read(&path).is_err_and(|message| message.contains("split it")));
+    }
 }
