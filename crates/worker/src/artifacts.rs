@@ -14,6 +14,7 @@ mod download;
 mod file;
 mod gate;
 mod location;
+mod pace;
 mod partial;
 mod progress;
 mod stores;
@@ -144,8 +145,8 @@ impl Artifacts {
         }
         tracing::debug!(event = "artifact_download_started", artifact_path = location.shown());
         let (store, object) = self.stores.open(location)?;
-        let path = self.cache.partial(key);
-        Download { location, store, key: object, cache: &self.cache, path, cached, progress }.run().await
+        let download = Download { location, store, key: object, name: key, cache: &self.cache, cached, progress };
+        pace::keep(download.run(), progress, location).await
     }
 
     /// Compares what was downloaded with what it must be, and takes it in.

@@ -5,10 +5,13 @@
 //! cache/partial/KEY.part      downloads under way, with KEY.ranges beside
 //! cache/known/KEY             what a location held when last looked at: {"etag", "digest", "size"}
 //! ```
-//! Files that are being fetched or loaded are pinned and stay, whatever the bound says.
+//! Everything that lies in it counts, downloads under way and broken ones too; broken ones go first. Files that are
+//! being fetched or loaded are pinned and stay; a download for which there is no room beside them fails.
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
+    fs::Metadata,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -19,7 +22,7 @@ use berth_spec::{ByteSize, Digest, FailureCategory};
 use fs_err::File;
 use serde::{Deserialize, Serialize};
 
-use super::Artifact;
+use super::{Artifact, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
 
 /// How long a broken download is kept for the next attempt. Halved, one that broke before a long weekend starts over;
@@ -51,44 +54,144 @@ struct State {
     files: BTreeMap<Digest, Entry>,
     /// Bytes of `files`.
     stored: u64,
+    /// What broken downloads left, by the key of their location; not those under way.
+    left: BTreeMap<String, Left>,
     /// Bytes promised to downloads under way.
     reserved: u64,
+}
+
+impl State {
+    /// Takes in what broken downloads left in `dir`. What is none of ours stays where it is and is not counted, here
+    /// and below.
+    fn find_left(&mut self, dir: &Path) -> io::Result<()> {
+        for file in fs_err::read_dir(dir)?.flatten() {
+            let path = file.path();
+            let (Some(key), Some("part")) = (stem(&path), path.extension().and_then(OsStr::to_str)) else { continue };
+            let Some(left) = leftover(&path) else { continue };
+            if left.since.elapsed().is_ok_and(|age| age > PARTIAL_LIFE) {
+                // One that cannot be removed is found again at the next start.
+                let _ = partial::remove(&path);
+                continue;
+            }
+            self.left.insert(key.to_owned(), left);
+        }
+        Ok(())
+    }
+
+    /// Takes in the artifacts below `dir`.
+    fn find_files(&mut self, dir: &Path) -> io::Result<()> {
+        let shards = fs_err::read_dir(dir)?.flatten().filter_map(|shard| fs_err::read_dir(shard.path()).ok());
+        for file in shards.flatten().flatten() {
+            let digest = file.file_name().to_str().and_then(|name| name.parse().ok());
+            let metadata = file.metadata().ok().filter(Metadata::is_file);
+            let (Some(digest), Some(metadata)) = (digest, metadata) else { continue };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            self.stored += metadata.len();
+            self.files.insert(digest, Entry { size: metadata.len(), used, pin: Arc::default() });
+        }
+        Ok(())
+    }
+
+    /// Bytes that files take or will take.
+    fn taken(&self) -> u64 {
+        self.stored + self.reserved + self.left.values().map(|left| left.size).sum::<u64>()
+    }
+
+    /// Bytes that cannot be made free.
+    fn held(&self) -> u64 {
+        self.reserved + self.files.values().filter(|entry| entry.pinned()).map(|entry| entry.size).sum::<u64>()
+    }
+
+    /// Takes out what is worth least: broken downloads, then what was not used for longest.
+    fn evict(&mut self) -> Option<Evicted> {
+        if let Some(key) = self.left.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
+            self.left.remove(&key);
+            return Some(Evicted::Partial(key));
+        }
+        let unpinned = self.files.iter().filter(|(_, entry)| !entry.pinned());
+        let digest = unpinned.min_by_key(|(_, entry)| entry.used).map(|(digest, _)| *digest)?;
+        self.stored -= self.files.remove(&digest).map_or(0, |entry| entry.size);
+        Some(Evicted::File(digest))
+    }
+}
+
+/// A broken download.
+struct Left {
+    size: u64,
+    since: SystemTime,
+}
+
+enum Evicted {
+    Partial(String),
+    File(Digest),
 }
 
 struct Entry {
     size: u64,
     used: SystemTime,
-    pins: u32,
+    /// Its pins hold clones, so that a pin of a file that was taken away and fetched again says nothing of the new one.
+    pin: Arc<()>,
 }
 
-/// Keeps an artifact in the cache while it is alive.
-pub struct Pin(Option<(Cache, Digest)>);
+impl Entry {
+    fn pin(&self) -> Pin {
+        Pin { _held: Some(Arc::clone(&self.pin)) }
+    }
 
-impl Pin {
-    /// For what is not in the cache.
-    pub(super) const NONE: Self = Self(None);
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        if let Some((cache, digest)) = self.0.take()
-            && let Some(entry) = cache.lock().files.get_mut(&digest)
-        {
-            entry.pins -= 1;
-        }
+    fn pinned(&self) -> bool {
+        Arc::strong_count(&self.pin) > 1
     }
 }
 
-/// Room on the disk for a download, given back when dropped.
+/// Keeps an artifact in the cache while it is alive.
+pub struct Pin {
+    _held: Option<Arc<()>>,
+}
+
+impl Pin {
+    /// For what is not in the cache.
+    pub(super) const NONE: Self = Self { _held: None };
+}
+
+/// Room on the disk for the download of one location. When it is dropped, what an attempt left behind stays while it can
+/// be gone on with and nobody needs the room more.
 pub(super) struct Reservation {
     cache: Cache,
+    key: String,
     size: u64,
+}
+
+impl Reservation {
+    /// Makes it larger by `more` bytes, evicting what was not used for longest. Blocks for a moment.
+    pub(super) fn extend(&mut self, more: u64) -> Result<(), Fault> {
+        self.cache.make_room(self.size, more)?;
+        self.size += more;
+        Ok(())
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.cache.lock().reserved -= self.size;
+        let path = self.cache.partial(&self.key);
+        let left = leftover(&path);
+        let mut state = self.cache.lock();
+        state.reserved -= self.size;
+        if let Some(left) = left {
+            state.left.insert(std::mem::take(&mut self.key), left);
+        }
     }
+}
+
+/// What an attempt left at `path`; where it cannot be gone on with, it is removed.
+fn leftover(path: &Path) -> Option<Left> {
+    let metadata = fs_err::metadata(path).ok()?;
+    if !partial::has_journal(path) {
+        // The next attempt would do so too.
+        let _ = partial::remove(path);
+        return None;
+    }
+    let since = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    Some(Left { size: metadata.len(), since })
 }
 
 impl Cache {
@@ -97,27 +200,9 @@ impl Cache {
         for dir in ["sha256", "partial", "known"] {
             fs_err::create_dir_all(root.join(dir))?;
         }
-        for file in fs_err::read_dir(root.join("partial"))? {
-            let file = file?;
-            let age = file.metadata()?.modified().ok().and_then(|at| at.elapsed().ok());
-            if age.is_some_and(|age| age > PARTIAL_LIFE) {
-                fs_err::remove_file(file.path())?;
-            }
-        }
         let mut state = State::default();
-        for shard in fs_err::read_dir(root.join("sha256"))? {
-            for file in fs_err::read_dir(shard?.path())? {
-                let file = file?;
-                let (Some(digest), metadata) =
-                    (file.file_name().to_str().and_then(|n| n.parse().ok()), file.metadata()?)
-                else {
-                    continue;
-                };
-                let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                state.stored += metadata.len();
-                state.files.insert(digest, Entry { size: metadata.len(), used, pins: 0 });
-            }
-        }
+        state.find_left(&root.join("partial"))?;
+        state.find_files(&root.join("sha256"))?;
         let cache = Self { root, bound, state: Arc::new(Mutex::new(state)), metrics };
         cache.tell();
         Ok(cache)
@@ -126,19 +211,16 @@ impl Cache {
     /// The artifact with this content, if it is here. Blocks for a moment.
     pub(super) fn get(&self, digest: &Digest) -> Option<(Artifact, Pin)> {
         let path = self.path(digest);
-        let size = {
+        let (size, pin) = {
             let mut state = self.lock();
             let entry = state.files.get_mut(digest)?;
-            entry.pins += 1;
             entry.used = SystemTime::now();
-            entry.size
+            (entry.size, entry.pin())
         };
-        let pin = Pin(Some((self.clone(), *digest)));
         // The file may have been taken away by hand, or cut short: then it is not here.
         let file = File::options().write(true).open(&path).ok();
         let whole = file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|meta| meta.len() == size);
         if !whole {
-            drop(pin);
             self.forget(digest);
             return None;
         }
@@ -149,42 +231,47 @@ impl Cache {
         Some((Artifact { path, digest: *digest, size: ByteSize(size) }, pin))
     }
 
-    /// Makes room for `size` bytes, evicting what was not used for longest. Blocks for a moment.
-    pub(super) fn reserve(&self, size: u64) -> Result<Reservation, Fault> {
+    /// Begins an attempt to download the location with this key: what an earlier one left is its own from now on.
+    pub(super) fn claim(&self, key: &str) -> Reservation {
+        self.lock().left.remove(key);
+        Reservation { cache: self.clone(), key: key.to_owned(), size: 0 }
+    }
+
+    /// Reserves `more` bytes for a download that has `has`.
+    fn make_room(&self, has: u64, more: u64) -> Result<(), Fault> {
         let mut evicted = Vec::new();
-        let room = {
+        {
             let mut state = self.lock();
-            while state.stored.saturating_add(state.reserved).saturating_add(size) > self.bound.0 {
-                let unpinned = state.files.iter().filter(|(_, entry)| entry.pins == 0);
-                let Some(digest) = unpinned.min_by_key(|(_, entry)| entry.used).map(|(digest, _)| *digest) else {
-                    break;
-                };
-                let entry = state.files.remove(&digest).expect("it was just found");
-                state.stored -= entry.size;
-                evicted.push(digest);
+            let held = state.held();
+            if held.saturating_add(more) > self.bound.0 {
+                let (size, others) = (ByteSize(has.saturating_add(more)), ByteSize(held - has));
+                let message = format!(
+                    "the artifact needs at least {size} of the disk cache, whose bound is {} with {others} in use: \
+                     raise --cache",
+                    self.bound
+                );
+                return Err(Fault::new(FailureCategory::Disk, message));
             }
-            let taken = state.stored.saturating_add(state.reserved);
-            let fits = taken.saturating_add(size) <= self.bound.0;
-            if fits {
-                state.reserved += size;
+            while state.taken().saturating_add(more) > self.bound.0
+                && let Some(next) = state.evict()
+            {
+                evicted.push(next);
             }
-            if fits { Ok(()) } else { Err(taken) }
-        };
-        for digest in evicted {
-            tracing::info!(event = "artifact_evicted", digest = digest.short(), reason = "cache_bound");
-            self.metrics.evictions.inc();
+            state.reserved += more;
+        }
+        for gone in evicted {
             // Gone by hand is gone too.
-            let _ = fs_err::remove_file(self.path(&digest));
+            let _ = match gone {
+                Evicted::Partial(key) => partial::remove(&self.partial(&key)),
+                Evicted::File(digest) => {
+                    tracing::info!(event = "artifact_evicted", digest = digest.short(), reason = "cache_bound");
+                    self.metrics.evictions.inc();
+                    fs_err::remove_file(self.path(&digest))
+                }
+            };
         }
         self.tell();
-        room.map(|()| Reservation { cache: self.clone(), size }).map_err(|taken| {
-            let (size, taken) = (ByteSize(size), ByteSize(taken));
-            let message = format!(
-                "the artifact needs {size} of the disk cache, whose bound is {} with {taken} in use: raise --cache",
-                self.bound
-            );
-            Fault::new(FailureCategory::Disk, message)
-        })
+        Ok(())
     }
 
     /// Takes in a complete, checked download: synced, then renamed, so that a file under a digest's name is whole. Blocks.
@@ -196,19 +283,20 @@ impl Cache {
         fs_err::create_dir_all(dir)?;
         fs_err::rename(from, &path)?;
         File::open(dir)?.sync_all()?;
-        super::partial::remove(from)?;
+        partial::remove(from)?;
         let size = file.metadata()?.len();
         drop(room);
-        {
+        let pin = {
             let mut state = self.lock();
-            let entry = state.files.entry(digest).or_insert(Entry { size: 0, used: SystemTime::now(), pins: 0 });
+            let entry =
+                state.files.entry(digest).or_insert(Entry { size: 0, used: SystemTime::now(), pin: Arc::default() });
             let before = std::mem::replace(&mut entry.size, size);
             entry.used = SystemTime::now();
-            entry.pins += 1;
+            let pin = entry.pin();
             state.stored = state.stored - before + size;
-        }
+            pin
+        };
         self.tell();
-        let pin = Pin(Some((self.clone(), digest)));
         Ok((Artifact { path, digest, size: ByteSize(size) }, pin))
     }
 
@@ -251,7 +339,7 @@ impl Cache {
     fn tell(&self) {
         let (stored, files) = {
             let state = self.lock();
-            (state.stored, state.files.len())
+            (state.taken() - state.reserved, state.files.len())
         };
         self.metrics.bytes.set(i64::try_from(stored).unwrap_or(i64::MAX));
         self.metrics.files.set(i64::try_from(files).unwrap_or(i64::MAX));
@@ -262,15 +350,24 @@ impl Cache {
     }
 }
 
+fn stem(path: &Path) -> Option<&str> {
+    path.file_stem().and_then(OsStr::to_str)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn reserve(cache: &Cache, key: &str, size: u64) -> Result<Reservation, Fault> {
+        let mut room = cache.claim(key);
+        room.extend(size).map(|()| room)
+    }
 
     fn put(cache: &Cache, byte: u8, size: usize) -> Result<(Digest, Pin), Fault> {
         let digest = Digest([byte; 32]);
         let from = cache.partial("x");
         fs_err::write(&from, vec![byte; size]).expect("written");
-        let room = cache.reserve(size as u64)?;
+        let room = reserve(cache, "x", size as u64)?;
         let (_, pin) = cache.admit(&from, digest, room).expect("admitted");
         Ok((digest, pin))
     }
@@ -286,15 +383,68 @@ mod tests {
         assert!(cache.get(&first).is_some(), "pinned");
         assert!(cache.get(&second).is_none(), "the oldest that is not pinned");
         assert!(cache.get(&third).is_some());
-        let too_much = cache.reserve(70).err().expect("the pinned one stays");
+        let too_much = reserve(&cache, "y", 70).err().expect("the pinned one stays");
         assert_eq!(too_much.category, FailureCategory::Disk);
         drop(pin);
-        assert!(cache.reserve(70).is_ok());
+        assert!(reserve(&cache, "y", 70).is_ok());
         assert!(cache.get(&third).is_none(), "made room");
         let (fourth, _) = put(&cache, 4, 10).expect("room");
         let again = open();
         assert!(again.get(&fourth).is_some(), "found after a restart");
         fs_err::remove_file(again.path(&fourth)).expect("removed by hand");
         assert!(again.get(&fourth).is_none());
+    }
+    #[test]
+    fn broken_downloads_count_and_go_first() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let open = || Cache::open(dir.path().join("cache"), ByteSize(100), CacheMetrics::default()).expect("opened");
+        let cache = open();
+        let (stored, _) = put(&cache, 1, 40).expect("room");
+        let breaks = |key: &str, resumable: bool| {
+            let room = reserve(&cache, key, 30).expect("room");
+            let etag = resumable.then(|| "e".to_owned());
+            partial::Partial::create(&cache.partial(key), etag, 30).expect("created");
+            drop(room);
+            cache.partial(key).exists()
+        };
+        assert!(!breaks("gone", false), "it cannot be gone on with");
+        assert!(breaks("kept", true));
+        assert_eq!(cache.lock().taken(), 70);
+        assert_eq!(open().lock().taken(), 70, "counted after a restart");
+        assert!(reserve(&cache, "new", 60).is_ok());
+        assert!(!cache.partial("kept").exists() && cache.get(&stored).is_some(), "broken downloads go first");
+        assert!(breaks("mine", true));
+        let mut room = cache.claim("mine");
+        assert_eq!(cache.lock().taken(), 40, "its own room is not counted twice");
+        assert!(room.extend(60).is_ok() && room.extend(1).is_ok(), "the stored one makes room");
+        assert_eq!(room.extend(40).expect_err("beyond the bound").category, FailureCategory::Disk);
+    }
+
+    #[test]
+    fn stray_files_do_no_harm() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for folder in ["sha256/ab", "partial/x.part", "partial/y"] {
+            fs_err::create_dir_all(dir.path().join(folder)).expect("created");
+        }
+        for file in ["sha256/.DS_Store", "sha256/ab/notes.txt", "partial/notes.txt"] {
+            fs_err::write(dir.path().join(file), "stray").expect("written");
+        }
+        let digest = dir.path().join("sha256/ab").join(Digest([0xab; 32]).to_string());
+        fs_err::create_dir_all(digest).expect("a folder with the name of an artifact");
+        let cache = Cache::open(dir.path().to_owned(), ByteSize(100), CacheMetrics::default()).expect("opened");
+        assert_eq!(cache.lock().taken(), 0);
+    }
+
+    #[test]
+    fn a_pin_outlives_its_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(dir.path().to_owned(), ByteSize(100), CacheMetrics::default()).expect("opened");
+        let (digest, first) = put(&cache, 1, 10).expect("room");
+        fs_err::remove_file(cache.path(&digest)).expect("removed by hand");
+        assert!(cache.get(&digest).is_none());
+        let (_, second) = put(&cache, 1, 10).expect("room");
+        drop(second);
+        drop(first);
+        assert!(cache.get(&digest).is_some());
     }
 }

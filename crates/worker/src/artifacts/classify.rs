@@ -57,7 +57,10 @@ fn remedy(kind: Kind) -> &'static str {
         }
         Kind::Gcs => "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT of the worker",
         Kind::Azure => "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY of the worker",
-        Kind::Http => "the server wants credentials; a pre-signed link carries its own",
+        Kind::Http => {
+            "Berth sends none to web servers: let the worker read it without, or put it where the worker has \
+             credentials (s3, gs, az)"
+        }
         Kind::File => "check the permissions of the file",
     }
 }

@@ -11,9 +11,12 @@
 //! ```
 //! A partial file of an earlier attempt is gone on with, if the object is still the same.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use berth_spec::FailureCategory;
@@ -50,6 +53,14 @@ enum Stop {
     Fault(Fault),
 }
 
+/// How far an answer may go.
+enum Bound<'a> {
+    /// To this byte of the object.
+    End(u64),
+    /// As far as there is room, which is made larger as it comes.
+    Room(&'a mut Reservation),
+}
+
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
@@ -61,9 +72,9 @@ pub(super) struct Download<'a> {
     pub(super) location: &'a Location,
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) key: Key,
+    /// The location's name in the cache.
+    pub(super) name: &'a str,
     pub(super) cache: &'a Cache,
-    /// Where it is put together.
-    pub(super) path: std::path::PathBuf,
     /// The etag of what the cache has.
     pub(super) cached: Option<String>,
     pub(super) progress: &'a Progress,
@@ -71,18 +82,20 @@ pub(super) struct Download<'a> {
 
 impl Download<'_> {
     pub(super) async fn run(&self) -> Result<Outcome, Fault> {
-        let path = self.path.clone();
+        let mut room = self.cache.claim(self.name);
+        let path = self.path();
         if let Some(partial) = blocking(move || Ok(Partial::resume(&path))).await? {
-            match self.complete(partial, None).await {
+            match self.complete(partial, room).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Err(Stop::Changed) => {
-                    let path = self.path.clone();
+                    room = self.cache.claim(self.name);
+                    let path = self.path();
                     blocking(move || partial::remove(&path)).await?;
                 }
             }
         }
-        match self.fresh().await {
+        match self.fresh(room).await {
             Ok(outcome) => Ok(outcome),
             Err(Stop::Fault(fault)) => Err(fault),
             Err(Stop::Changed) => {
@@ -92,7 +105,11 @@ impl Download<'_> {
         }
     }
 
-    async fn fresh(&self) -> Result<Outcome, Stop> {
+    fn path(&self) -> PathBuf {
+        self.cache.partial(self.name)
+    }
+
+    async fn fresh(&self, room: Reservation) -> Result<Outcome, Stop> {
         let options = GetOptions {
             range: Some(GetRange::Bounded(0..RANGE)),
             if_none_match: self.cached.clone(),
@@ -100,20 +117,23 @@ impl Download<'_> {
         };
         match self.store.get_opts(&self.key, options).await {
             Ok(first) => {
-                let (path, etag, size) = (self.path.clone(), first.meta.e_tag.clone(), first.meta.size);
-                let room = self.cache.reserve(size)?;
+                let (path, etag, size) = (self.path(), first.meta.e_tag.clone(), first.meta.size);
+                let mut room = room;
+                // Before the file is made, which takes as much.
+                room.extend(size)?;
                 let partial = blocking(move || Partial::create(&path, etag, size)).await?;
                 self.fill(partial, Some(first), room).await
             }
             Err(Error::NotModified { .. }) => Ok(Outcome::Unchanged),
-            Err(Error::NotSupported { .. }) => Ok(self.whole().await?),
+            Err(Error::NotSupported { .. }) => Ok(self.whole(room).await?),
             Err(error) => Err(classify(&error, self.location).into()),
         }
     }
 
-    async fn complete(&self, partial: Partial, first: Option<GetResult>) -> Result<Outcome, Stop> {
-        let room = self.cache.reserve(partial.size())?;
-        self.fill(partial, first, room).await
+    /// Goes on with what an earlier attempt left.
+    async fn complete(&self, partial: Partial, mut room: Reservation) -> Result<Outcome, Stop> {
+        room.extend(partial.size())?;
+        self.fill(partial, None, room).await
     }
 
     /// Fetches what is missing. `first` is the answer that carries range 0. After a failure no range is begun any
@@ -142,9 +162,9 @@ impl Download<'_> {
             Some(answer) => answer,
             None => self.ask(partial, bounds.clone()).await?,
         };
-        let end = self.write(answer, partial, bounds.start).await?;
+        let end = self.write(answer, partial, bounds.start, Bound::End(bounds.end)).await?;
         if end != bounds.end {
-            let message = format!("{} ended {} bytes early", self.location.shown(), bounds.end - end.min(bounds.end));
+            let message = format!("{} ended {} bytes early", self.location.shown(), bounds.end - end);
             return Err(Fault::new(FailureCategory::Network, message).into());
         }
         let partial = partial.clone();
@@ -169,7 +189,7 @@ impl Download<'_> {
     }
 
     /// Fetches from a server that knows no ranges: from the beginning, each time.
-    async fn whole(&self) -> Result<Outcome, Fault> {
+    async fn whole(&self, mut room: Reservation) -> Result<Outcome, Fault> {
         let options = GetOptions { if_none_match: self.cached.clone(), ..GetOptions::default() };
         let answer = match self.store.get_opts(&self.key, options).await {
             Ok(answer) => answer,
@@ -178,24 +198,39 @@ impl Download<'_> {
         };
         let etag = answer.meta.e_tag.clone();
         let size = Some(answer.meta.size).filter(|&size| size != UNKNOWN_SIZE);
-        let room = self.cache.reserve(size.unwrap_or(0))?;
+        room.extend(size.unwrap_or(0))?;
         self.progress.begin(0, size);
-        let path = self.path.clone();
+        let path = self.path();
         let partial = blocking(move || Partial::create(&path, None, 0)).await?;
-        let end = self.write(answer, &partial, 0).await?;
+        let bound = size.map_or(Bound::Room(&mut room), Bound::End);
+        let end = self.write(answer, &partial, 0, bound).await?;
         if size.is_some_and(|size| size != end) {
             let message = format!("{} ended after {end} bytes, too early", self.location.shown());
             return Err(Fault::new(FailureCategory::Network, message));
         }
-        let room = match size {
-            Some(_) => room,
-            None => self.cache.reserve(end)?,
-        };
         Ok(Outcome::Complete { etag, room })
     }
 
-    /// Writes an answer's body from `offset` on; returns where it ended.
-    async fn write(&self, answer: GetResult, partial: &Partial, mut offset: u64) -> Result<u64, Fault> {
+    /// Whether `more` bytes from `at` on are within the bound.
+    fn admit(&self, bound: &mut Bound<'_>, at: u64, more: u64) -> Result<(), Fault> {
+        match bound {
+            Bound::Room(room) => room.extend(more),
+            Bound::End(end) if at + more <= *end => Ok(()),
+            Bound::End(_) => {
+                let message = format!("{} sent more than was asked for: check the server", self.location.shown());
+                Err(Fault::new(FailureCategory::Network, message))
+            }
+        }
+    }
+
+    /// Writes an answer's body from `offset` on and not beyond its bound; returns where it ended.
+    async fn write(
+        &self,
+        answer: GetResult,
+        partial: &Partial,
+        mut offset: u64,
+        mut bound: Bound<'_>,
+    ) -> Result<u64, Fault> {
         let mut body = answer.into_stream();
         let mut gathered = Vec::with_capacity(WRITE);
         loop {
@@ -205,6 +240,7 @@ impl Download<'_> {
                 let piece = piece.map_err(|error| classify(&error, self.location))?;
                 self.progress.add(piece.len() as u64);
                 self.cache.metrics().fetched_bytes.inc_by(piece.len() as u64);
+                self.admit(&mut bound, offset + gathered.len() as u64, piece.len() as u64)?;
                 gathered.extend_from_slice(&piece);
             }
             if gathered.len() >= WRITE || (ended && !gathered.is_empty()) {

@@ -128,6 +128,11 @@ impl Partial {
     }
 }
 
+/// Whether a later attempt may be able to go on with what is at `path`.
+pub(super) fn has_journal(path: &Path) -> bool {
+    journal_of(path).is_file()
+}
+
 /// Forgets an attempt, if there is one. The journal goes first: without it the file is nothing.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     for file in [journal_of(path), path.to_owned()] {

@@ -21,12 +21,13 @@ pub type Listener = Arc<dyn Fn(ByteSize, Option<ByteSize>) + Send + Sync>;
 pub(super) struct Progress {
     listener: Listener,
     done: AtomicU64,
+    fetched: AtomicU64,
     total: Mutex<(Option<ByteSize>, Option<Instant>)>,
 }
 
 impl Progress {
     pub(super) fn new(listener: Listener) -> Self {
-        Self { listener, done: AtomicU64::new(0), total: Mutex::default() }
+        Self { listener, done: AtomicU64::new(0), fetched: AtomicU64::new(0), total: Mutex::default() }
     }
 
     /// The size became known, and this much is here already.
@@ -36,8 +37,14 @@ impl Progress {
         self.add(0);
     }
 
+    /// Bytes that came in this fetch.
+    pub(super) fn fetched(&self) -> u64 {
+        self.fetched.load(Ordering::Relaxed)
+    }
+
     /// More bytes are here.
     pub(super) fn add(&self, bytes: u64) {
+        self.fetched.fetch_add(bytes, Ordering::Relaxed);
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let now = Instant::now();
         let total = {

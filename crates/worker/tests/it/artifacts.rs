@@ -261,6 +261,36 @@ async fn failures_are_typed_and_show_no_secrets() {
     assert_eq!(folder.category, FailureCategory::InvalidModel, "{folder}");
 }
 
+/// How many bytes lie below a folder.
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = fs_err::read_dir(dir).expect("a folder").map(|entry| entry.expect("readable"));
+    let size = |entry: fs_err::DirEntry| match entry.metadata().expect("there") {
+        folder if folder.is_dir() => bytes_below(&entry.path()),
+        file => file.len(),
+    };
+    entries.map(size).sum()
+}
+
+#[tokio::test]
+async fn a_server_cannot_send_more_than_fits() {
+    let cases = [
+        ("no length", Behaviour { ranges: false, length: false, ..Behaviour::default() }, FailureCategory::Disk),
+        ("more than the range", Behaviour { too_much: true, ..Behaviour::default() }, FailureCategory::Network),
+    ];
+    for (what, behaviour, category) in cases {
+        let dir = tempfile::tempdir().expect("a folder");
+        let bound = if category == FailureCategory::Disk { ByteSize::mib(4) } else { ByteSize::gib(1) };
+        let site = Site::start(bytes(LARGE), behaviour).await;
+        let artifacts = open(dir.path(), bound, &[]);
+        let fault = fetch(&artifacts, &format!("{}/m.onnx", site.url), None).await.err().expect(what);
+        assert_eq!(fault.category, category, "{what}: {fault}");
+        if category == FailureCategory::Disk {
+            assert!(site.sent() < 16 << 20, "{what}: it is cut when the bound is reached");
+            assert_eq!(bytes_below(&dir.path().join("cache")), 0, "{what}: nothing is left");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_cancelled_fetch_leaves_the_next_one_alone() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -28,6 +28,8 @@ pub(super) struct Behaviour {
     pub(super) ranges: bool,
     /// It tells the length of whole answers.
     pub(super) length: bool,
+    /// It sends the object to its end, whatever range was asked for.
+    pub(super) too_much: bool,
     pub(super) etag: Option<&'static str>,
     /// It wants exactly this query.
     pub(super) query: Option<&'static str>,
@@ -44,7 +46,17 @@ pub(super) struct Behaviour {
 impl Default for Behaviour {
     fn default() -> Self {
         let etag = Some("\"one\"");
-        Self { ranges: true, length: true, etag, query: None, status: None, break_at: None, slow: false, down: false }
+        Self {
+            ranges: true,
+            length: true,
+            too_much: false,
+            etag,
+            query: None,
+            status: None,
+            break_at: None,
+            slow: false,
+            down: false,
+        }
     }
 }
 
@@ -156,6 +168,7 @@ impl Shared {
             }
             None => (0, content.len()),
         };
+        let end = if behaviour.too_much { content.len() } else { end };
         if behaviour.length || start > 0 {
             response = response.header(header::CONTENT_LENGTH, end - start);
         }
