@@ -178,7 +178,7 @@ impl Controller {
                 self.due.hurry(now);
             }
             // Whoever sends the routes keeps count of that.
-            Event::Gateway(GatewayEvent::Applied(_)) => {}
+            Event::Gateway(GatewayEvent::Applied(_) | GatewayEvent::AskWhole) => {}
             Event::Committed => self.committed(now, &mut out),
             Event::Refused => self.refused(now, &mut out),
             Event::Tick => self.tick(now, &mut out),

@@ -85,7 +85,7 @@ impl Join for AssignmentChange {
 
 impl Join for RouteChange {
     fn join(&mut self, later: Self) {
-        if later.whole {
+        if later.base.is_none() {
             *self = later;
             return;
         }
@@ -96,7 +96,7 @@ impl Join for RouteChange {
         self.set.retain(|route| !named.contains(&route.deployment));
         self.unset.retain(|name| !named.contains(name));
         self.set.extend(later.set);
-        if !self.whole {
+        if self.base.is_some() {
             self.unset.extend(later.unset);
         }
     }
@@ -110,7 +110,7 @@ mod tests {
 
     fn change(seq: u64, unset: &[&str]) -> RouteChange {
         let unset = unset.iter().filter_map(|name| DeploymentName::new(name).ok()).collect();
-        RouteChange { seq, unset, ..RouteChange::default() }
+        RouteChange { seq, base: Some(seq - 1), unset, ..RouteChange::default() }
     }
 
     #[tokio::test]
@@ -123,14 +123,14 @@ mod tests {
         assert_eq!(reader.recv().await, Some(change(1, &["a"])));
         let permit = mailbox.sender().reserve_owned().await.expect("the reader is there");
         mailbox.deliver(permit);
-        assert_eq!(reader.recv().await, Some(change(3, &["c", "b"])));
+        assert_eq!(reader.recv().await, Some(RouteChange { base: Some(1), ..change(3, &["c", "b"]) }));
         assert_eq!(mailbox.post(change(4, &[])), Posted::Done);
     }
 
     #[test]
     fn a_whole_change_stays_whole_and_forgets_what_goes() {
-        let mut whole = RouteChange { whole: true, ..change(1, &[]) };
+        let mut whole = RouteChange { base: None, ..change(1, &[]) };
         whole.join(change(2, &["a"]));
-        assert_eq!(whole, RouteChange { whole: true, ..change(2, &[]) });
+        assert_eq!(whole, RouteChange { base: None, ..change(2, &[]) });
     }
 }

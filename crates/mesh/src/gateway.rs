@@ -23,7 +23,7 @@ use crate::{
     local::LocalReplicas,
     metrics::{Exporter, Totals},
     parking::{Parking, Total},
-    routes::{Applier, Routes},
+    routes::{Applier, Missing, Routes},
     stack::Stack,
     top,
 };
@@ -146,20 +146,30 @@ async fn follow(
 ) {
     let mut open = true;
     // What the controller has not been told yet; the latest word counts.
-    let mut applied = None;
+    let mut word = None;
+    // Changes are missing, and the whole has been asked for.
+    let mut asked = false;
     loop {
         tokio::select! {
             change = routes.recv(), if open => match change {
                 Some(change) => {
-                    applied = Some(change.seq);
-                    applier.apply(change);
+                    let seq = change.seq;
+                    match applier.apply(change) {
+                        Ok(()) => (asked, word) = (false, Some(GatewayEvent::Applied(seq))),
+                        Err(Missing { have, base }) if !asked => {
+                            tracing::warn!(have, base, "routes: changes are missing; asking for everything");
+                            (asked, word) = (true, Some(GatewayEvent::AskWhole));
+                        }
+                        // The whole is on its way.
+                        Err(_) => {}
+                    }
                 }
                 // Without a controller the last routes stay in force.
                 None => open = false,
             },
-            room = events.reserve(), if applied.is_some() => {
-                if let (Ok(room), Some(seq)) = (room, applied.take()) {
-                    room.send(GatewayEvent::Applied(seq));
+            room = events.reserve(), if word.is_some() => {
+                if let (Ok(room), Some(word)) = (room, word.take()) {
+                    room.send(word);
                 }
             }
             () = stack.parking.replicas.inserted() => applier.refresh(&stack.ledger.listed()),

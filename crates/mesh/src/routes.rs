@@ -58,20 +58,28 @@ pub(crate) struct Applier {
 /// limits than this.
 const SHARED: usize = 16;
 
+/// Changes between the state that is in force and the one that a change builds on never came.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    pub(crate) have: Option<u64>,
+    pub(crate) base: Option<u64>,
+}
+
 impl Applier {
     pub(crate) fn new(routes: Arc<Routes>, me: WorkerId, replicas: Arc<LocalReplicas>) -> Self {
         Self { routes, me, replicas, seq: None, terms: Vec::new() }
     }
 
-    /// Applies one change: only what it names is touched, unless it is the whole.
-    pub(crate) fn apply(&mut self, change: RouteChange) {
-        if let Some(seq) = self.seq.filter(|seq| !change.whole && change.seq != seq + 1) {
-            tracing::warn!(expected = seq + 1, got = change.seq, "routes: a change is missing");
+    /// Applies one change: only what it names is touched, unless it is the whole. One that builds on another state than
+    /// this changes nothing.
+    pub(crate) fn apply(&mut self, change: RouteChange) -> Result<(), Missing> {
+        if change.base.is_some() && change.base != self.seq {
+            return Err(Missing { have: self.seq, base: change.base });
         }
         self.seq = Some(change.seq);
         let routes = Arc::clone(&self.routes);
         let entries = routes.entries.pin();
-        if change.whole {
+        if change.base.is_none() {
             let named: std::collections::HashSet<&DeploymentName> = change.set.iter().map(|r| &r.deployment).collect();
             let gone: Vec<_> = entries.keys().filter(|name| !named.contains(name)).cloned().collect();
             gone.iter().for_each(|name| self.forget(name));
@@ -88,6 +96,7 @@ impl Applier {
             }
         }
         self.routes.readiness.store(Arc::new(change.readiness));
+        Ok(())
     }
 
     /// Looks again for the replicas of these deployments, and wakes who waits: one may have come back under a route

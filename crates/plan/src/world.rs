@@ -141,7 +141,7 @@ impl World {
     pub fn whole_routes(&self, now: Time) -> RouteChange {
         RouteChange {
             seq: 0,
-            whole: true,
+            base: None,
             set: self
                 .entries
                 .values()

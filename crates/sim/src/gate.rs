@@ -43,7 +43,7 @@ impl Gate {
 
     /// Routes arrive: whoever can go on goes on.
     pub fn routes(&mut self, change: RouteChange) -> Vec<(DeploymentName, Outcome)> {
-        if change.whole {
+        if change.base.is_none() {
             self.routes.clear();
         }
         for name in &change.unset {

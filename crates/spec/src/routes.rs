@@ -57,13 +57,14 @@ pub enum OnMiss {
     ScaledDown,
 }
 
-/// What changed in the routes since the last change that the gateway saw.
+/// The routes on the wire: what differs from `base`. Whole when `base` is `None`: what is not named is gone.
+/// A gateway that does not route by exactly `base` asks for the whole.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RouteChange {
-    /// Counts changes; a gap means: ask for everything.
+    /// The number of the state that this leads to.
     pub seq: u64,
-    /// Whether this is everything: what is not named is gone.
-    pub whole: bool,
+    /// The number of the state that this builds on.
+    pub base: Option<u64>,
     /// New or changed.
     pub set: Vec<Route>,
     /// Gone.

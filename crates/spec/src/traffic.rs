@@ -26,4 +26,6 @@ pub enum GatewayEvent {
     PageOut(DeploymentName),
     /// Route changes up to this [`seq`](crate::RouteChange::seq) are in force: the next request is routed by them.
     Applied(u64),
+    /// A route change builds on a state that this gateway does not have: it wants everything.
+    AskWhole,
 }

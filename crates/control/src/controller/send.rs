@@ -59,8 +59,9 @@ impl Controller {
         let unset: Vec<DeploymentName> =
             withdrawn.into_iter().chain(gone).collect::<BTreeSet<_>>().into_iter().collect();
         if ready_changed || !routes.is_empty() || !unset.is_empty() {
+            let base = Some(self.route_seq);
             self.route_seq += 1;
-            let change = RouteChange { seq: self.route_seq, whole: false, set: routes, unset, readiness };
+            let change = RouteChange { seq: self.route_seq, base, set: routes, unset, readiness };
             out.push(Effect::SendRoutes { to: To::All, change });
         }
         out.extend(events.into_iter().map(Effect::Emit));

@@ -128,8 +128,9 @@ impl Connections {
                 continue;
             }
             let id = *id;
+            let base = change.base.map(|_| gateway.seq);
             gateway.seq += 1;
-            if gateway.mailbox.post(RouteChange { seq: gateway.seq, ..change.clone() }) == Posted::AwaitRoom {
+            if gateway.mailbox.post(RouteChange { seq: gateway.seq, base, ..change.clone() }) == Posted::AwaitRoom {
                 self.waits.push(room(&gateway.mailbox, move |permit| Woke::GatewayRoom(id, permit)));
             }
         }

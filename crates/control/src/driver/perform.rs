@@ -81,6 +81,8 @@ impl Driver {
                 let settled = self.connections.applied(id, seq);
                 self.in_force(settled);
             }
+            // It is given what one that has just come is given.
+            Woke::GatewaySpoke(id, GatewayEvent::AskWhole) => self.feed(Event::GatewayAttached(id)),
             Woke::GatewaySpoke(_, event) => self.feed(Event::Gateway(event)),
             Woke::GatewayGone(id) => {
                 let settled = self.connections.gateway_gone(id);

@@ -162,6 +162,30 @@ async fn a_cordoned_worker_gets_nothing_new() {
     running.stop().await;
 }
 
+/// A gateway that missed something is told everything, and then goes on from there.
+#[tokio::test]
+async fn a_gateway_that_asks_is_sent_the_whole() {
+    let running = running();
+    let (events, mut routes) = running.handle.attach_gateway().await.expect("it attaches");
+    let first = routes.recv().await.expect("the whole");
+    assert_eq!((first.seq, first.base), (1, None));
+    running.handle.apply(apply("iris", "")).await.expect("applied");
+    let mut last = first.seq;
+    while let Ok(change) = routes.try_recv() {
+        assert_eq!(change.base, Some(last), "each builds on the one before");
+        last = change.seq;
+    }
+    events.send(GatewayEvent::AskWhole).await.expect("it listens");
+    let whole = loop {
+        let change = routes.recv().await.expect("routes");
+        if change.base.is_none() {
+            break change;
+        }
+    };
+    assert!(whole.set.iter().any(|route| route.deployment == name("iris")));
+    running.stop().await;
+}
+
 /// What the next request meets is what was acknowledged: a write waits for the gateway's word that it routes by it.
 #[tokio::test(start_paused = true)]
 async fn a_write_returns_when_requests_are_routed_by_it() {

@@ -13,7 +13,7 @@ use berth_spec::RouteChange;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::fixture::{Echo, House, REQUEST, cold, name, revision, warm};
+use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
 
 /// 10,000 requests while the model is replaced all the time, and paged out now and then: none fails, and none runs on a
 /// model that is unloaded (the model asserts it).
@@ -165,7 +165,7 @@ async fn who_was_let_in_is_answered_though_it_is_deleted() {
     while house.handle.inside() == 0 {
         tokio::task::yield_now().await;
     }
-    let gone = RouteChange { unset: vec![name("iris")], ..RouteChange::default() };
+    let gone = RouteChange { unset: vec![name("iris")], ..delta() };
     house.change(gone).await;
     while house.infer("iris", &[]).await.status != 404 {}
     stream.write_all(REQUEST.as_bytes()).await.expect("written");

@@ -7,7 +7,7 @@ use berth_spec::{
 };
 use http::Method;
 
-use crate::fixture::{Echo, House, REQUEST, cold, name, revision, warm};
+use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
 
 #[tokio::test]
 async fn every_path_has_its_status() {
@@ -90,7 +90,7 @@ async fn ready_tells_the_truth() {
         [(false, 0, 0, 503), (true, 0, 0, 200), (true, 2, 1, 503), (true, 2, 2, 200)]
     {
         let readiness = Readiness { planned, expected, ready, missing: vec![name("iris")] };
-        house.change(RouteChange { readiness, ..RouteChange::default() }).await;
+        house.change(RouteChange { readiness, ..delta() }).await;
         let answer = house.get("/v2/health/ready").await;
         assert_eq!(answer.status, status, "{planned} {expected} {ready}: {answer:?}");
         assert_eq!(house.handle.ready(), status == 200);

@@ -139,6 +139,11 @@ pub(crate) fn warm(deployment: &str, version: &str) -> Route {
     Route { split: vec![(revision, 100)], versions: vec![version], ..cold(deployment) }
 }
 
+/// A change to build on; [`House::change`] numbers it.
+pub(crate) fn delta() -> RouteChange {
+    RouteChange { base: Some(0), ..RouteChange::default() }
+}
+
 /// A running gateway.
 pub(crate) struct House {
     pub(crate) handle: Handle,
@@ -181,7 +186,9 @@ impl House {
         // Readiness changes last: once this number is seen, the rest is in force.
         let missing = vec![name(&format!("seq-{}", self.seq))];
         let readiness = Readiness { missing: missing.clone(), ..change.readiness };
-        self.routes.send(RouteChange { seq: self.seq, readiness, ..change }).await.expect("the gateway listens");
+        // The first is the whole.
+        let base = change.base.map(|_| self.seq - 1).filter(|base| *base > 0);
+        self.send(RouteChange { seq: self.seq, base, readiness, ..change }).await;
         while self.handle.readiness().missing != missing {
             tokio::task::yield_now().await;
         }
@@ -189,7 +196,12 @@ impl House {
 
     pub(crate) async fn set(&mut self, routes: Vec<Route>) {
         let ready = Readiness { planned: true, ..Readiness::default() };
-        self.change(RouteChange { set: routes, readiness: ready, ..RouteChange::default() }).await;
+        self.change(RouteChange { set: routes, readiness: ready, ..delta() }).await;
+    }
+
+    /// Sends a change as it is.
+    pub(crate) async fn send(&self, change: RouteChange) {
+        self.routes.send(change).await.expect("the gateway listens");
     }
 
     /// A model that is ready and routed to.

@@ -12,3 +12,4 @@ mod oip;
 mod panics;
 mod parking;
 mod repository;
+mod routes;

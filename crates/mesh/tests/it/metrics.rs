@@ -35,6 +35,6 @@ async fn requests_are_counted_by_deployment_protocol_and_code() {
     assert_eq!((iris.requests, iris.errors, iris.ready), (4, 1, true));
     assert!(iris.latency.quantile(0.99).is_some());
     // The numbers go with the deployment.
-    house.change(berth_spec::RouteChange { whole: true, ..Default::default() }).await;
+    house.change(berth_spec::RouteChange::default()).await;
     assert!(house.handle.top().is_empty());
 }

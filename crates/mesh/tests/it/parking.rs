@@ -10,7 +10,7 @@ use berth_spec::{
 use futures::future::join_all;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::fixture::{Echo, House, REQUEST, cold, name, revision};
+use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision};
 
 #[tokio::test]
 async fn one_miss_is_one_demand_and_ready_wakes_all() {
@@ -94,11 +94,11 @@ async fn a_deployment_that_goes_tells_who_waits() {
     let waiting = tokio::task::spawn(house.infer("iris", &[]));
     house.miss("iris").await;
     let readiness = Readiness { planned: true, ..Readiness::default() };
-    house.change(RouteChange { unset: vec![name("iris")], readiness, ..RouteChange::default() }).await;
+    house.change(RouteChange { unset: vec![name("iris")], readiness, ..delta() }).await;
     assert_eq!(waiting.await.expect("it ran").status, 404);
     assert_eq!(house.infer("iris", &[]).await.status, 404);
     // The whole: what it does not name is gone.
-    let whole = RouteChange { whole: true, set: vec![cold("new")], ..RouteChange::default() };
+    let whole = RouteChange { set: vec![cold("new")], ..RouteChange::default() };
     house.change(whole).await;
     assert_eq!(house.get("/v2/models/other/ready").await.status, 404);
     assert_eq!(house.get("/v2/models/new/ready").await.status, 503);

@@ -81,6 +81,6 @@ async fn the_index_lists_any_number() {
     }
     let ready = house.post("/v2/repository/index", "{\"ready\":true}").await.json();
     assert_eq!(ready.as_array().map(Vec::len), Some(1));
-    house.change(berth_spec::RouteChange { whole: true, ..Default::default() }).await;
+    house.change(berth_spec::RouteChange::default()).await;
     assert_eq!(house.post("/v2/repository/index", "").await.body, "[]");
 }
