@@ -300,3 +300,24 @@ impl Chores {
         self.running = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_again_finds_cordons_and_their_end() {
+        let worker = |id: &str| WorkerId::new(id).expect("a name");
+        let restored = |id| Restored { cordoned: [worker("both"), worker(id)].into(), ..Restored::default() };
+        let brain = Controller::new(berth_plan::Policy::default(), restored("before"), Time::ZERO);
+        let found = difference(&brain, restored("now"));
+        let cordons: Vec<_> = found
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Cordon { worker, cordon } => Some((worker.to_string(), cordon)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(cordons, [("before".to_owned(), Cordon::Open), ("now".to_owned(), Cordon::Cordoned)]);
+    }
+}

@@ -17,7 +17,7 @@ use super::{Error, Handle};
 use crate::{
     resolve::Resolution,
     store::{
-        Compare, Entry, MAX_BYTES, Op, Outcome, Rev, Txn,
+        Compare, Entry, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn,
         layout::{self, StoredDeployment},
     },
 };
@@ -134,8 +134,10 @@ pub struct Deleted {
 
 /// What is stored now.
 struct Existing {
-    stored: StoredDeployment,
-    deployment: Arc<Deployment>,
+    /// `None`: not even the form can be read.
+    stored: Option<StoredDeployment>,
+    /// Or why it cannot be read: then it can still be replaced and deleted.
+    deployment: Result<Arc<Deployment>, StoreError>,
     rev: Rev,
 }
 
@@ -210,18 +212,24 @@ impl Handle {
     pub(crate) async fn start_delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
         for _ in 0..ATTEMPTS {
             let existing = self.existing(name).await?.ok_or_else(|| Error::NotFound(name.clone()))?;
-            check_owner(name, &existing.deployment.origin, &request.origin, request.ownership)?;
-            check_expected(name, request.expect, existing.rev)?;
-            if existing.deployment.deleting {
-                return Ok(Deleted { name: name.clone(), rev: existing.rev });
+            if let Some(owner) = existing.owner() {
+                check_owner(name, &owner, &request.origin, request.ownership)?;
             }
-            let mut stored = existing.stored;
-            stored.deleting = true;
+            check_expected(name, request.expect, existing.rev)?;
             let key = layout::deployment_key(name);
-            let txn = Txn {
-                compare: vec![Compare { key: key.clone(), modified: existing.rev }],
-                ops: vec![Op::Put { key, value: stored.bytes() }],
+            let compare = vec![Compare { key: key.clone(), modified: existing.rev }];
+            let ops = match (existing.deployment, existing.stored) {
+                (Ok(deployment), _) if deployment.deleting => {
+                    return Ok(Deleted { name: name.clone(), rev: existing.rev });
+                }
+                (Ok(_), Some(mut stored)) => {
+                    stored.deleting = true;
+                    vec![Op::Put { key, value: stored.bytes() }]
+                }
+                // The controller does not know it, and has nothing to drain.
+                _ => vec![Op::Delete { key }, Op::Delete { key: layout::record_key(name) }],
             };
+            let txn = Txn { compare, ops };
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
                 return Ok(Deleted { name: name.clone(), rev });
             }
@@ -246,7 +254,7 @@ impl Handle {
 
     async fn existing(&self, name: &DeploymentName) -> Result<Option<Existing>, Error> {
         let entry = self.store.get(&layout::deployment_key(name)).await?;
-        entry.as_ref().map(Existing::read).transpose()
+        Ok(entry.as_ref().map(Existing::read))
     }
 
     /// `None`: the batch did not go through as one.
@@ -290,10 +298,22 @@ fn batch_length(requests: &[ApplyRequest]) -> usize {
 }
 
 impl Existing {
-    fn read(entry: &Entry) -> Result<Self, Error> {
-        let stored = StoredDeployment::read(entry)?;
-        let deployment = StoredDeployment::read_deployment(entry)?;
-        Ok(Self { stored, deployment, rev: entry.modified })
+    fn read(entry: &Entry) -> Self {
+        Self {
+            stored: StoredDeployment::read(entry).ok(),
+            deployment: StoredDeployment::read_deployment(entry),
+            rev: entry.modified,
+        }
+    }
+
+    /// Who declared it, as far as it can be read.
+    fn owner(&self) -> Option<Origin> {
+        self.stored.as_ref().map(StoredDeployment::origin)
+    }
+
+    /// Where it cannot be read: every change took a commit, so there were no more of them than that.
+    fn generation(&self) -> Generation {
+        self.stored.as_ref().map_or(Generation(self.rev.0), |stored| Generation(stored.generation))
     }
 }
 
@@ -319,14 +339,23 @@ fn decide(
     };
     let mut outcome = ApplyOutcome::Created;
     let mut warnings: Vec<String> = resolution.warning().into_iter().collect();
-    if let Some(Existing { stored, deployment: before, .. }) = &existing {
-        match check_owner(&manifest.name, &before.origin, &request.origin, request.ownership) {
-            Err(owned) if request.ownership == Ownership::Warn => {
-                deployment.origin.clone_from(&before.origin);
-                warnings.push(owned.to_string());
+    if let Some(existing) = &existing {
+        if let Some(owner) = existing.owner() {
+            match check_owner(&manifest.name, &owner, &request.origin, request.ownership) {
+                Err(owned) if request.ownership == Ownership::Warn => {
+                    deployment.origin = owner;
+                    warnings.push(owned.to_string());
+                }
+                checked => checked?,
             }
-            checked => checked?,
         }
+        outcome = ApplyOutcome::Configured;
+        deployment.generation = existing.generation().next();
+        if let Err(unreadable) = &existing.deployment {
+            warnings.push(format!("what was there before is replaced: {unreadable}"));
+        }
+    }
+    if let Some(Existing { stored: Some(stored), deployment: Ok(before), .. }) = &existing {
         if matches!(resolution, Resolution::Missing { .. }) && before.spec.model.uri == manifest.spec.model.uri {
             // The file is away for a moment, not another file.
             deployment.digest = before.digest;
@@ -337,7 +366,9 @@ fn decide(
         deployment.created = before.created;
         let same_text = stored.manifest == manifest.raw && stored.base == manifest.base;
         let same = same_spec && same_text && before.origin == deployment.origin;
-        outcome = if same { ApplyOutcome::Unchanged } else { ApplyOutcome::Configured };
+        if same {
+            outcome = ApplyOutcome::Unchanged;
+        }
     }
     let key = layout::deployment_key(&manifest.name);
     let wanted = outcome != ApplyOutcome::Unchanged && request.mode == ApplyMode::Commit;

@@ -17,7 +17,8 @@ use crate::api::{
     service::{Declared, Delete, Service, name},
 };
 
-/// Declares every document of the body, YAML or JSON; none where one is refused.
+/// Declares every document of the body, YAML or JSON; none where one is refused beforehand. If writing fails halfway,
+/// the error's details list what was applied; applying everything again is safe.
 #[utoipa::path(
     post, path = "/v1/apply", tag = "declare",
     params(

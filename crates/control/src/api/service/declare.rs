@@ -12,7 +12,7 @@ use super::Service;
 use crate::{
     api::{error::ApiError, view},
     handle::{ApplyMode, ApplyRequest, DeleteRequest, Error, Ownership, PreviewRequest},
-    store::Rev,
+    store::{Rev, StoreError},
 };
 
 /// Documents that passed the manifest's checks.
@@ -116,7 +116,8 @@ impl Declared {
 }
 
 impl Service {
-    /// Declares every document, or none where one is refused.
+    /// Declares every document, or none where one is refused beforehand. Where something fails between two transactions
+    /// (somebody else changed a deployment, the store failed), what was declared until then stays, and the error lists it.
     pub(crate) async fn apply(&self, documents: Declared, write: Write) -> Result<Applied, ApiError> {
         let requests = documents.requests(&write, Expect::Anything);
         if requests.len() > 1 && write.mode == ApplyMode::Commit {
@@ -180,11 +181,16 @@ impl Service {
     /// Asks for a deployment to go.
     pub(crate) async fn delete(&self, name: &DeploymentName, delete: Delete) -> Result<ApplyResult, ApiError> {
         let found = match self.handle.get(name).await {
-            Ok(found) => found,
+            Ok(found) => Some(found),
+            // What cannot be read can still be deleted.
+            Err(Error::Store(StoreError::Corrupt { .. })) => None,
             Err(error) => return Err(self.explained(error).await),
         };
-        let generation = found.deployment.generation.0;
+        let generation = found.as_ref().map_or(0, |found| found.deployment.generation.0);
         if delete.write.mode == ApplyMode::DryRun {
+            let Some(found) = found else {
+                return Ok(view::deleted(name.as_str(), generation, String::new()));
+            };
             let owner = &found.deployment.origin;
             if delete.write.ownership == Ownership::Respect && *owner != Origin::Api {
                 return Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: Origin::Api }.into());
@@ -204,6 +210,7 @@ impl Service {
     /// Applies each; one answer for all of them.
     async fn apply_each(&self, requests: Vec<ApplyRequest>) -> Result<Vec<ApplyResult>, ApiError> {
         let names: Vec<DeploymentName> = requests.iter().map(|request| request.manifest.name.clone()).collect();
+        let done = requests.iter().any(|request| request.mode == ApplyMode::Commit);
         let (mut applied, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
         let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(requests));
         for (name, result) in names.into_iter().zip(applying.await) {
@@ -217,7 +224,19 @@ impl Service {
         if applied.is_empty() && refused.len() == 1 {
             return Err(error);
         }
-        Err(error.with(refused.iter().map(|(name, error)| refusal(name, error)).collect()))
+        let refusals = refused.iter().map(|(name, error)| refusal(name, error));
+        let stays = applied.iter().filter(|_| done).map(stays);
+        Err(error.with(refusals.chain(stays).collect()))
+    }
+}
+
+/// What was declared before something else failed.
+fn stays(applied: &ApplyResult) -> ErrorDetail {
+    ErrorDetail {
+        path: applied.name.clone(),
+        message: format!("was applied all the same, at resource version {}", applied.resource_version),
+        remedy: "apply everything again: what is there already is not changed".to_owned(),
+        ..ErrorDetail::default()
     }
 }
 
