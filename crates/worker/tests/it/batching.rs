@@ -72,7 +72,13 @@ struct Fixture {
     _pool: Pool,
 }
 
+/// Of a model whose runs are known to be short, as after validation.
 fn fixture(limits: Limits) -> Fixture {
+    unknown(limits).quick()
+}
+
+/// Of a model that never ran.
+fn unknown(limits: Limits) -> Fixture {
     let engine = Arc::new(Doubler::default());
     let pool = Pool::start(2).expect("threads");
     let metrics = Families::register(&mut Registry::default()).model(&"m".parse().expect("a name"));
@@ -81,9 +87,15 @@ fn fixture(limits: Limits) -> Fixture {
 }
 
 impl Fixture {
+    /// Runs of few rows count as short ones.
+    fn quick(self) -> Self {
+        self.batcher.tally().seed(1, Duration::from_nanos(100));
+        self
+    }
+
     /// From now on runs count as long ones, which go to the pool.
     fn slow(self) -> Self {
-        self.batcher.tally().seed(Duration::from_secs(1));
+        self.batcher.tally().seed(1, Duration::from_secs(10));
         self
     }
 }
@@ -233,7 +245,7 @@ async fn a_full_queue_sheds_and_recovers() {
     assert!(retry_in >= Duration::from_millis(1));
 }
 
-/// Each part has its own batcher: its one run is its first, which is never the pool's, so that the paused clock only
+/// Each part has its own batcher: its one run is its first, which is not the pool's, so that the paused clock only
 /// moves when a gatherer waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_gathering_ends_when_it_is_complete_or_a_deadline_is_near() {
@@ -256,6 +268,29 @@ async fn a_gathering_ends_when_it_is_complete_or_a_deadline_is_near() {
     batcher.infer(work(&[[1, 1]]), far).await.expect("it runs");
     assert_eq!(engine.runs(), [1]);
     assert!(begun.elapsed() >= Duration::from_secs(9), "nobody else came");
+}
+
+/// A held run on this thread would hold up the whole test.
+#[tokio::test]
+async fn what_may_take_long_is_left_to_the_pool() {
+    let Fixture { engine, batcher, _pool } = unknown(LIMITS);
+    engine.hold(true);
+    let release = async {
+        until(|| engine.entered.load(Ordering::SeqCst) == 1).await;
+        engine.hold(false);
+    };
+    let (answer, ()) = tokio::join!(batcher.infer(work(&[[1, 1]]), soon()), release);
+    answer.expect("it runs");
+
+    let Fixture { engine, batcher, _pool } = fixture(LIMITS);
+    engine.hold(true);
+    let release = async {
+        until(|| engine.entered.load(Ordering::SeqCst) == 1).await;
+        engine.hold(false);
+    };
+    let many = vec![[1, 2]; 10_000];
+    let (answer, ()) = tokio::join!(batcher.infer(work(&many), soon()), release);
+    answer.expect("it runs");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 //! ```text
 //!  Baton:  gather ──▶ short runs: turn, turn, … until empty ─┐        ┌─▶ released
 //!             │           └──── budget spent ──▶ pool: one turn ──▶ back of the line
-//!             └─ long runs ────────────────────────▲         (dropped anywhere: passed to the pool)
+//!             └─ long or unknown ──────────────────▲         (dropped anywhere: passed to the pool)
 //! ```
 
 use std::{
@@ -142,7 +142,7 @@ impl Baton {
         let Some(shared) = &self.shared else { return };
         self.gathers = false;
         shared.queue().gathered();
-        if shared.tally.run_time() < SHORT {
+        if shared.is_short() {
             self.turns_here(Instant::now() + BUDGET);
         } else {
             self.hand_over();
@@ -152,7 +152,8 @@ impl Baton {
     /// Runs batches on this thread until nothing waits or `until` has passed.
     fn turns_here(mut self, until: Instant) {
         while self.turn() {
-            if Instant::now() >= until {
+            let short = self.shared.as_ref().is_some_and(|shared| shared.is_short());
+            if !short || Instant::now() >= until {
                 return self.hand_over();
             }
         }
@@ -213,6 +214,13 @@ impl Drop for Baton {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the next run is so short that the thread of a connection may do it. Its rows count: the average is of
+    /// runs that may have had fewer. A model that never ran may take any time.
+    fn is_short(&self) -> bool {
+        let rows = self.queue().next_rows();
+        self.tally.expected(rows).is_some_and(|time| time < SHORT)
     }
 
     /// Runs what was taken and answers it.

@@ -149,6 +149,13 @@ impl Queue {
         self.waiting.len()
     }
 
+    /// Rows that the next run of [`Share::All`] may have; not fewer than it will.
+    #[must_use]
+    pub fn next_rows(&self) -> u64 {
+        let largest = self.waiting.iter().map(|entry| u64::from(entry.work.counted_rows())).max().unwrap_or(0);
+        self.waiting_rows.min(largest.max(u64::from(self.limits.max_rows)))
+    }
+
     /// Queues a request, or gives it back where the queue is full. `run` is how long a run takes, as far as is known:
     /// a gatherer is told to hurry when an entry could not be finished otherwise.
     pub fn push(&mut self, entry: Entry, run: Duration) -> Result<Pushed, Entry> {

@@ -22,10 +22,16 @@ const WEIGHT: u64 = 8;
 /// `max_rows` beyond it is rare.
 const MAX_SIZES: usize = 256;
 
+/// Averages of rows are kept in this many parts of a row. Doubled or halved, nothing is seen: it only has to be finer
+/// than the weight.
+const PART: u64 = 256;
+
 /// The tally.
 #[derive(Debug, Default)]
 pub struct Tally {
     run_ns: AtomicU64,
+    /// Rows of such a run, in [`PART`]s of a row; zero before the first.
+    run_rows: AtomicU64,
     counts: Mutex<Counts>,
 }
 
@@ -63,7 +69,8 @@ impl Tally {
 
     /// Counts a run.
     pub fn ran(&self, run: &Run) {
-        self.seed(run.spent.infer / u32::try_from(run.executions.max(1)).unwrap_or(u32::MAX));
+        let executions = run.executions.max(1);
+        self.seed(run.rows / executions, run.spent.infer / u32::try_from(executions).unwrap_or(u32::MAX));
         let mut counts = self.locked();
         let sums = &mut counts.sums;
         sums.last_inference_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -82,12 +89,21 @@ impl Tally {
         }
     }
 
-    /// Puts one measured run into the moving average.
-    pub fn seed(&self, run: Duration) {
-        let new = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let old = self.run_ns.load(Ordering::Relaxed);
-        let next = if old == 0 { new } else { (old * (WEIGHT - 1) + new) / WEIGHT };
-        self.run_ns.store(next, Ordering::Relaxed);
+    /// How long a run of `rows` rows may take: longer than the average as it has more rows, and never shorter, as a
+    /// part of the time is the run's own. `None` before the first run.
+    #[must_use]
+    pub fn expected(&self, rows: u64) -> Option<Duration> {
+        let run = self.run_ns.load(Ordering::Relaxed);
+        let average = self.run_rows.load(Ordering::Relaxed).max(1);
+        let parts = rows.saturating_mul(PART).max(average);
+        let ns = u128::from(run) * u128::from(parts) / u128::from(average);
+        (run > 0).then(|| Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
+    /// Puts one measured run of `rows` rows into the moving averages.
+    pub fn seed(&self, rows: u64, run: Duration) {
+        average(&self.run_ns, u64::try_from(run.as_nanos()).unwrap_or(u64::MAX));
+        average(&self.run_rows, rows.max(1).saturating_mul(PART));
     }
 
     /// Counts a request that failed after `took`.
@@ -108,7 +124,28 @@ impl Tally {
     }
 }
 
+fn average(average: &AtomicU64, new: u64) {
+    let (old, new) = (average.load(Ordering::Relaxed), new.max(1));
+    let next = if old == 0 { new } else { (old.saturating_mul(WEIGHT - 1).saturating_add(new)) / WEIGHT };
+    average.store(next, Ordering::Relaxed);
+}
+
 fn add(sum: &mut Sum, count: u64, time: Duration) {
     sum.count += count;
     sum.ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_rows_are_expected_to_take_longer() {
+        let (tally, micros) = (Tally::default(), Duration::from_micros);
+        assert_eq!(tally.expected(1), None, "never ran");
+        tally.seed(2, micros(100));
+        assert_eq!(tally.expected(1), Some(micros(100)), "not less: who knows what is the run's own");
+        assert_eq!(tally.expected(2), Some(micros(100)));
+        assert_eq!(tally.expected(1000), Some(micros(50_000)));
+    }
 }

@@ -145,7 +145,7 @@ impl LoadedModel for OnnxModel {
         let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
         let start = Instant::now();
         self.batcher.engine().run(&views, &work.outputs).map_err(|error| failed(error.to_string()))?;
-        self.batcher.tally().seed(start.elapsed());
+        self.batcher.tally().seed(work.counted_rows().into(), start.elapsed());
         Ok(())
     }
 
