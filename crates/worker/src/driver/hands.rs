@@ -30,6 +30,10 @@ const DRAIN_WORD: Duration = Duration::from_secs(1);
 /// make it on a busy machine; doubled, a stuck one holds its slot for two minutes.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A load that takes longer has failed. Halved, tens of gigabytes from a cold disk may not make it; doubled, a stuck
+/// engine holds its slot for 40 minutes.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+
 /// What came of an effect: what the agent hears, and what stays in the driver's hands.
 pub(super) struct News {
     event: Event,
@@ -185,7 +189,11 @@ impl Hands {
         let news = self.news.clone();
         self.tasks.spawn(async move {
             let loaded = match runtime {
-                Some(runtime) => on_thread(move || runtime.load(&request).map_err(Fault::from)).await,
+                Some(runtime) => {
+                    // A thread cannot be stopped: what it still loads after that is dropped when it is done.
+                    let load = on_thread(move || runtime.load(&request).map_err(Fault::from));
+                    tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
+                }
                 None => Err(Fault::new(
                     FailureCategory::Runtime,
                     format!("this worker has no runtime for {}: see its log for what is missing", format.as_str()),
@@ -330,6 +338,16 @@ impl Hands {
 fn facts(loaded: &Loaded) -> Facts {
     let signature = Arc::clone(loaded.model.signature());
     Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
+}
+
+fn load_too_long() -> Fault {
+    let minutes = LOAD_TIMEOUT.as_secs() / 60;
+    Fault::new(
+        FailureCategory::Timeout,
+        format!(
+            "loading took longer than {minutes} min: check the machine's disk and memory; a restart frees the thread"
+        ),
+    )
 }
 
 fn validation_too_long() -> Fault {

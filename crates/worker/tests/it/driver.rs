@@ -12,7 +12,7 @@ use berth_worker::{
     Config, Stopped, WorkerLink, build_with,
     runtime::{
         LoadError, Runtime,
-        fake::{FakeRuntime, Script},
+        fake::{FakeRuntime, Gate, Script},
     },
 };
 use prometheus_client::registry::Registry;
@@ -157,6 +157,27 @@ async fn a_failed_load_is_reported_with_its_kind_and_leaves_nothing() {
     bench.shutdown.cancel();
     assert_eq!(bench.worker.await.expect("no panic"), Stopped::default());
     assert_eq!(bench.runtime.loaded(), 0);
+}
+
+#[tokio::test]
+async fn a_load_that_never_returns_fails_and_frees_its_slot() {
+    let mut bench = Bench::start();
+    let (stuck, gate) = (bench.placed("stuck"), Arc::new(Gate::default()));
+    let id = stuck.revision.id.clone();
+    let script = Script { gate: Some(Arc::clone(&gate)), ..Script::default() };
+    bench.runtime.script(stuck.revision.uri.clone(), script);
+    bench.assign(vec![stuck]).await;
+    while bench.runtime.loads() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // A blocking thread is at work, so that the paused clock would not move by itself.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    tokio::time::resume();
+    let failed = bench.until(&id, |r| matches!(r, Some(Residency::Failed(_)))).await;
+    let Some(Residency::Failed(failure)) = failed else { panic!("it should have failed") };
+    assert_eq!(failure.category, FailureCategory::Timeout, "{}", failure.message);
+    gate.open();
 }
 
 #[tokio::test]
