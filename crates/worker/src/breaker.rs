@@ -7,6 +7,7 @@
 //!    │                             └──────── it fails ──────┘      │
 //!    └────────────────────────────────────── it succeeds ──────────┘
 //! ```
+//! A success forgets the dependency: whoever keeps breakers drops its breaker, and a new one is closed.
 
 use std::time::Duration;
 
@@ -57,11 +58,6 @@ impl Breaker {
         }
     }
 
-    /// The dependency answered.
-    pub fn succeeded(&mut self) {
-        *self = Self::default();
-    }
-
     /// The dependency did not answer, or with a passing fault.
     pub fn failed(&mut self, now: Time) {
         *self = match *self {
@@ -69,22 +65,6 @@ impl Breaker {
             Self::Closed { .. } | Self::HalfOpen { .. } => Self::Open { until: now + OPEN_FOR },
             open @ Self::Open { .. } => open,
         };
-    }
-
-    /// Whether nothing is held against the dependency, so that it need not be remembered.
-    #[must_use]
-    pub fn is_clear(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The word in metrics and logs.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Closed { .. } => "closed",
-            Self::Open { .. } => "open",
-            Self::HalfOpen { .. } => "half_open",
-        }
     }
 }
 
@@ -109,17 +89,5 @@ mod tests {
         breaker.failed(at(62));
         assert_eq!(breaker.admit(at(100)), Err(at(122)));
         assert_eq!(breaker.admit(at(122)), Ok(()));
-        breaker.succeeded();
-        assert!(breaker.is_clear());
-    }
-
-    #[test]
-    fn successes_between_failures_keep_it_closed() {
-        let mut breaker = Breaker::default();
-        for _ in 0..20 {
-            breaker.failed(at(1));
-            breaker.succeeded();
-        }
-        assert_eq!(breaker.admit(at(1)), Ok(()));
     }
 }

@@ -1,6 +1,6 @@
 //! Why a piece of the worker's work failed.
 
-use berth_spec::{Class, FailureCategory};
+use berth_spec::FailureCategory;
 
 use crate::runtime::LoadError;
 
@@ -37,18 +37,6 @@ impl Fault {
     #[must_use]
     pub fn internal(what: impl std::fmt::Display) -> Self {
         Self::new(FailureCategory::Internal, format!("a fault inside Berth, please report it: {what}"))
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        match self.category {
-            FailureCategory::NotFound => Class::NotFound,
-            FailureCategory::InvalidModel | FailureCategory::Checksum | FailureCategory::Validation => Class::Invalid,
-            FailureCategory::Timeout => Class::TimedOut,
-            FailureCategory::Internal => Class::Internal,
-            _ => Class::Stalled,
-        }
     }
 }
 

@@ -82,12 +82,6 @@ impl OnnxEngine {
         let intra_threads = options.intra_threads.max(1);
         Ok(Self { environment, pool, intra_threads, families, measuring: Mutex::default() })
     }
-
-    /// The execution providers that the library was built with.
-    #[must_use]
-    pub fn providers(&self) -> Vec<String> {
-        call::providers()
-    }
 }
 
 impl Runtime for OnnxEngine {
