@@ -6,6 +6,7 @@
 mod body;
 mod fault;
 mod grpc;
+mod heavy;
 mod paced;
 mod path;
 mod reply;

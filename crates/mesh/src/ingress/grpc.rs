@@ -10,12 +10,13 @@ use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInference
 use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{EXTENSIONS, SERVER, fault::Fault, rest, stream};
+use super::{EXTENSIONS, SERVER, fault::Fault, heavy, rest, stream};
 use crate::{
     metrics::Protocol,
     oip::{
-        self,
+        self, Decoded,
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
+        grpc::effort,
     },
     repository,
     stack::{Call, Stack},
@@ -92,12 +93,15 @@ pub(super) async fn infer(
     let call = Call { model: &model, version: version(&wanted), protocol: Protocol::Grpc, timeout };
     let mut admitted = stack.admit(call)?;
     admitted.received(message.raw_input_contents.iter().map(bytes::Bytes::len).sum());
-    let decoded = oip::grpc::decode(message).map_err(|error| admitted.failed(error))?;
-    admitted.shorten(decoded.options.timeout);
-    let response = admitted.infer(decoded.request).await?;
-    let encoded = oip::grpc::encode(response, &decoded.form).map_err(|error| admitted.failed(error))?;
+    let decoded = heavy::aside(effort::to_decode(&message), move || oip::grpc::decode(message)).await;
+    let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
+    admitted.shorten(options.timeout);
+    let response = admitted.infer(request).await?;
+    let weight = effort::to_encode(&response, &form);
+    let encoded = heavy::aside(weight, move || oip::grpc::encode(response, &form)).await;
+    let encoded = encoded.map_err(|error| admitted.failed(error))?;
     admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
-    Ok((encoded, decoded.options))
+    Ok((encoded, options))
 }
 
 #[tonic::async_trait]

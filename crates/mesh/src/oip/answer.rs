@@ -48,6 +48,13 @@ impl Encoded {
     }
 }
 
+/// How much there is to do for [`encode`]: about the bytes of text that it writes. Binary outputs are not touched.
+#[must_use]
+pub fn effort(response: &InferResponse, form: &AnswerForm) -> usize {
+    let written = |output: &&Tensor| !form.is_binary(&output.name) || form.classification(&output.name).is_some();
+    response.outputs.iter().filter(written).map(text_length).sum()
+}
+
 /// Encodes an answer in the form that its caller wanted.
 ///
 /// An output of BYTES that is not UTF-8 can only be binary: asking for it as JSON is an invalid request.
@@ -108,8 +115,11 @@ pub fn error_body(message: &str, reason: &str) -> Vec<u8> {
 
 /// About how long the JSON will be, so that writing it seldom moves it: numbers take 4 to 20 characters with their comma.
 fn estimate(response: &InferResponse) -> usize {
-    let outputs = response.outputs.iter().map(|output| 96 + output.name.len() + output.data.len() * 3);
-    128 + response.id.as_deref().map_or(0, str::len) + outputs.sum::<usize>()
+    128 + response.id.as_deref().map_or(0, str::len) + response.outputs.iter().map(text_length).sum::<usize>()
+}
+
+fn text_length(output: &Tensor) -> usize {
+    96 + output.name.len() + output.data.len() * 3
 }
 
 /// Writes an output up to where its data or parameters come.

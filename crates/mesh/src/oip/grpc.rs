@@ -4,6 +4,7 @@
 //! message. An answer goes the way its request came. FP16 and BF16 have no typed form: an answer that has one goes raw.
 
 mod contents;
+pub mod effort;
 
 use std::collections::HashMap;
 

@@ -187,3 +187,18 @@ async fn calls_may_not_pause_and_streams_may() {
     let mut answers = stream.await.expect("a stream").into_inner();
     assert!(answers.next().await.expect("an answer").is_ok());
 }
+
+/// Megabytes of typed numbers take the way around the connection's task, and come back whole.
+#[tokio::test]
+async fn large_typed_contents_come_back() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    let numbers: Vec<f32> = (0..1 << 18).map(|i| i as f32).collect();
+    let mut request = infer("iris", "");
+    request.raw_input_contents.clear();
+    request.inputs[0].shape = vec![1, 1 << 18];
+    request.inputs[0].contents =
+        Some(wire::InferTensorContents { fp32_contents: numbers.clone(), ..Default::default() });
+    let answer = client(&house).await.model_infer(request).await.expect("an answer").into_inner();
+    assert_eq!(answer.outputs[0].contents.as_ref().expect("typed").fp32_contents, numbers);
+}

@@ -10,6 +10,7 @@ use crate::{
     ingress::{
         body,
         fault::Fault,
+        heavy::{self, HEAVY},
         reply::{Reply, ReplyBody},
     },
     metrics::Protocol,
@@ -23,10 +24,6 @@ use crate::{
 /// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
 /// Halved or doubled: no difference that was seen; a copy of 16 KiB takes about a microsecond, as a write more does.
 const WORTH_PIECES: usize = 16 << 10;
-
-/// Bodies from here on are decompressed and decoded where they hold up nobody else's requests.
-/// Halved: more hand-overs, some 10 µs each. Doubled: a worker thread is held for up to 2 ms.
-const HEAVY: usize = 256 << 10;
 
 pub(super) async fn infer(
     stack: &Stack,
@@ -42,7 +39,7 @@ pub(super) async fn infer(
     let decoded = receive(stack, headers, coding, body, &admitted).await;
     let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
     admitted.shorten(options.timeout);
-    answer(&mut admitted, headers, request, &form).await
+    answer(&mut admitted, headers, request, form).await
 }
 
 /// Reads and decodes the body.
@@ -66,19 +63,19 @@ async fn receive(
     }
     let signature = admitted.with_signature(Signature::clone);
     let (length, limit) = (length.cloned(), ByteSize(limits.body as u64));
-    let decode = move || {
+    heavy::aside(HEAVY, move || {
         let body: Bytes = decompress(body, coding, limit)?;
         let layout = Layout::of(length.as_ref().map(HeaderValue::as_bytes), body.len())?;
         oip::decode(&body, layout, &signature)
-    };
-    let decoded = tokio::task::spawn_blocking(decode).await;
-    decoded.unwrap_or_else(|_| Err(InferError::Internal("the server failed to decode the request".to_owned())))
+    })
+    .await
 }
 
 /// Runs the request and encodes the answer.
-async fn answer(admitted: &mut Admitted<'_>, headers: &HeaderMap, request: InferRequest, form: &AnswerForm) -> Reply {
+async fn answer(admitted: &mut Admitted<'_>, headers: &HeaderMap, request: InferRequest, form: AnswerForm) -> Reply {
     let response = admitted.infer(request).await?;
-    let encoded = oip::encode(&response, form).map_err(|error| admitted.failed(error))?;
+    let encoded = heavy::aside(oip::effort(&response, &form), move || oip::encode(&response, &form)).await;
+    let encoded = encoded.map_err(|error| admitted.failed(error))?;
     admitted.sent(encoded.len());
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     Ok(response_of(encoded, coding).await)

@@ -24,6 +24,14 @@ pub(super) fn count(contents: &InferTensorContents) -> usize {
         + contents.bytes_contents.len()
 }
 
+/// The bytes of the elements in all fields together.
+pub(super) fn size(contents: &InferTensorContents) -> usize {
+    let words = contents.int_contents.len() + contents.uint_contents.len() + contents.fp32_contents.len();
+    let longs = contents.int64_contents.len() + contents.uint64_contents.len() + contents.fp64_contents.len();
+    let texts = contents.bytes_contents.iter().map(|element| element.len() + 4).sum::<usize>();
+    contents.bool_contents.len() + 4 * words + 8 * longs + texts
+}
+
 /// The field of a datatype, by name, and the elements that it has.
 fn field(contents: &InferTensorContents, datatype: Datatype) -> (&'static str, usize) {
     match datatype {

@@ -1,6 +1,6 @@
 //! JSON answers and error bodies.
 
-use berth_mesh::oip::{AnswerForm, encode, error_body};
+use berth_mesh::oip::{AnswerForm, effort, encode, error_body};
 use berth_spec::{Datatype, InferError, inference::Parameter};
 use half::{bf16, f16};
 use serde_json::{Value, json};
@@ -83,4 +83,13 @@ fn classes_instead_of_numbers() {
 fn error_bodies() {
     let body: Value = serde_json::from_slice(&error_body("no \"x\"", "not_found")).expect("JSON");
     assert_eq!(body, json!({"error": "no \"x\"", "reason": "not_found"}));
+}
+
+#[test]
+fn binary_outputs_are_no_effort() {
+    let answer = response(vec![fp32("y", &[1000], &[0.5; 1000])]);
+    let mut form = AnswerForm::default();
+    assert!(effort(&answer, &form) > 4 * 1000);
+    form.binary = true;
+    assert_eq!(effort(&answer, &form), 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_mesh::oip::grpc::{decode, encode, message};
+use berth_mesh::oip::grpc::{decode, effort, encode, message};
 use berth_spec::{Datatype, InferError, InferRequest};
 use berth_wire::oip::{
     InferParameter, InferTensorContents, ModelInferRequest,
@@ -10,6 +10,7 @@ use berth_wire::oip::{
     model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::{fp32, response, tensor, texts};
 
@@ -162,4 +163,39 @@ fn classes_instead_of_numbers() {
     let answer = encode(response(vec![fp32("y", &[2], &[0.0, 4.0])]), &decoded.form).expect("an answer");
     assert_eq!((answer.outputs[0].datatype.as_str(), answer.outputs[0].shape.as_slice()), ("BYTES", [1].as_slice()));
     assert_eq!(answer.raw_output_contents, [texts(&[b"4.000000:1"])]);
+}
+
+/// What is only passed on is no effort, what is looked at element by element is.
+#[test]
+fn effort_is_what_is_not_passed_on() {
+    const MANY: usize = 100_000;
+    let floats = InferTensorContents { fp32_contents: vec![1.0; MANY], ..Default::default() };
+    let typed = typed("FP32", &[MANY as i64], floats);
+    let raw = |datatype: &str| ModelInferRequest {
+        inputs: vec![InferInputTensor {
+            name: "x".to_owned(),
+            datatype: datatype.to_owned(),
+            shape: vec![MANY as i64],
+            ..Default::default()
+        }],
+        raw_input_contents: vec![vec![0; 4 * MANY].into()],
+        ..Default::default()
+    };
+    for (message, read, decoded) in
+        [(&typed, true, true), (&raw("FP32"), false, false), (&raw("BYTES"), false, true), (&raw("BOOL"), false, true)]
+    {
+        let bytes = message.encode_to_vec();
+        assert_eq!(effort::to_read(&bytes, usize::MAX) >= 4 * MANY, read, "{}", bytes.len());
+        assert!(read || effort::to_read(&bytes, usize::MAX) < 100);
+        assert_eq!(effort::to_decode(message), if decoded { 4 * MANY } else { 0 });
+        for end in [0, 1, 2, 10, bytes.len() - 1] {
+            assert!(effort::to_read(&bytes[..end], usize::MAX) <= end);
+        }
+    }
+    // Many fields with nothing in them are looked at no longer than any others.
+    assert_eq!(effort::to_read(&[0x3a, 0].repeat(MANY), 1_000), 1_000);
+    let answer = response(vec![fp32("y", &[2], &[1.0, 2.0])]);
+    let form = |message| decode(message).expect("a request").form;
+    assert_eq!(effort::to_encode(&answer, &form(typed)), 8);
+    assert_eq!(effort::to_encode(&answer, &form(raw("FP32"))), 0);
 }
