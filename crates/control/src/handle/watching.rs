@@ -56,38 +56,60 @@ impl Handle {
     pub async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
         // Subscribed first: what happens while the present is read comes afterwards, perhaps twice, never not at all.
         let live = self.touched.upgrade().ok_or(Error::Stopped)?.subscribe();
-        let (first, rev) = match request.from {
-            Some(from) => self.since(from).await?,
-            None => self.present(&request).await?,
+        let (first, more) = match request.from {
+            Some(from) => {
+                let (touches, rev) = self.since(from).await?;
+                let mut events = self.views(&request, touches).await?;
+                events.push(WatchEvent::Bookmark(rev));
+                (events, None)
+            }
+            // The first page at once, so that a control plane that does not answer is told before the stream begins.
+            None => self.present(&request, Present::default()).await?,
         };
-        let past = self.views(&request, first).await?;
-        let bookmark = WatchEvent::Bookmark(rev);
+        let present = stream::unfold((self.clone(), request.clone(), more), |(handle, request, more)| async move {
+            let page = handle.present(&request, more?).await;
+            let (events, more) = match page {
+                Ok((events, more)) => (events.into_iter().map(Ok).collect(), more),
+                Err(error) => (vec![Err(error)], None),
+            };
+            Some((stream::iter(events), (handle, request, more)))
+        });
         let watching = Watching { handle: self.clone(), request, live, ended: false };
         let changes = stream::unfold(watching, |mut watching| async move {
             let events = watching.next().await?;
             Some((stream::iter(events), watching))
         });
-        Ok(Box::pin(stream::iter(past.into_iter().chain([bookmark]).map(Ok)).chain(changes.flatten())))
+        let all = stream::iter(first.into_iter().map(Ok)).chain(present.flatten()).chain(changes.flatten());
+        Ok(Box::pin(all.scan(false, |failed, event| {
+            let told = (!*failed).then_some(event);
+            *failed |= matches!(told, Some(Err(_)));
+            std::future::ready(told)
+        })))
     }
 
-    /// Everything there is.
-    async fn present(&self, request: &WatchRequest) -> Result<(Touches, Rev), Error> {
-        if let Some(name) = &request.name {
-            let known = self.known(name).await?.is_some();
-            return Ok((known.then(|| (name.clone(), Touch::Added)).into_iter().collect(), *self.seen.borrow()));
-        }
+    /// A page of what there is, and from where to go on; after the last one comes the bookmark. Read as it is taken: all
+    /// of a large fleet at once would be gigabytes.
+    async fn present(
+        &self,
+        request: &WatchRequest,
+        from: Present,
+    ) -> Result<(Vec<WatchEvent>, Option<Present>), Error> {
         let mut touches = Touches::new();
-        let mut list = ListRequest { labels: request.labels.clone(), ..ListRequest::default() };
-        let mut rev = None;
-        loop {
-            let page = self.names(list.clone()).await?;
-            rev = rev.or(Some(page.rev));
+        let (next, rev) = if let Some(name) = &request.name {
+            let rev = *self.seen.borrow();
+            touches.extend(self.known(name).await?.is_some().then(|| (name.clone(), Touch::Added)));
+            (None, rev)
+        } else {
+            let list = ListRequest { labels: request.labels.clone(), after: from.after, ..ListRequest::default() };
+            let page = self.names(list).await?;
             touches.extend(page.items.into_iter().map(|name| (name, Touch::Added)));
-            match page.next {
-                Some(after) => list.after = Some(after),
-                None => return Ok((touches, rev.unwrap_or_default())),
-            }
+            (page.next, from.rev.unwrap_or(page.rev))
+        };
+        let mut events = self.views(request, touches).await?;
+        if next.is_none() {
+            events.push(WatchEvent::Bookmark(rev));
         }
+        Ok((events, next.map(|after| Present { after: Some(after), rev: Some(rev) })))
     }
 
     /// What changed in the store after `from`.
@@ -143,6 +165,14 @@ impl Handle {
 
 /// Which deployments were touched, and how at last.
 type Touches = BTreeMap<DeploymentName, Touch>;
+
+/// How far what is there has been told.
+#[derive(Debug, Default)]
+struct Present {
+    after: Option<DeploymentName>,
+    /// That of the first page: what has changed since is told again.
+    rev: Option<Rev>,
+}
 
 struct Watching {
     handle: Handle,

@@ -263,6 +263,22 @@ fn a_deletion_that_is_done_is_forgotten_unless_it_was_declared_again() {
     assert_eq!(kinds(&bench.on(Event::Committed)), [CommandKind::Load]);
 }
 
+#[test]
+fn numbers_of_plans_go_on_after_a_restart() {
+    let mut bench = Bench::new(Restored { generation: Generation(7), ..Restored::default() });
+    let info = worker("w", 1);
+    bench.on(Event::WorkerAttached(info.clone()));
+    bench.on(Event::Reported(empty_inventory(&info)));
+    bench.settle();
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    let effects = bench.wait(DEBOUNCE);
+    let stored = effects.iter().find_map(|effect| match effect {
+        Effect::Commit(commit) => Some(commit.generation),
+        _ => None,
+    });
+    assert!(stored.is_some_and(|generation| generation > Generation(7)), "{stored:?}");
+}
+
 fn in_force(effects: &[Effect]) -> Option<Rev> {
     effects.iter().filter_map(|effect| if let Effect::InForce(rev) = effect { Some(*rev) } else { None }).next_back()
 }

@@ -223,3 +223,22 @@ async fn a_write_returns_when_requests_are_routed_by_it() {
     assert!(began.elapsed() < std::time::Duration::from_secs(1), "it did not give up waiting");
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_watch_tells_every_page_of_what_is_there_then_the_bookmark() {
+    let running = running();
+    let names: Vec<String> = (0..1_050).map(|number| format!("m-{number:04}")).collect();
+    let applied = running.handle.apply_all(names.iter().map(|name| apply(name, "")).collect()).await;
+    assert!(applied.iter().all(Result::is_ok));
+    let mut watch = running.handle.watch(WatchRequest::default()).await.expect("a watch");
+    let mut added = Vec::new();
+    loop {
+        match watch.next().await.expect("open").expect("an event") {
+            WatchEvent::Added(view) => added.push(view.deployment.name.to_string()),
+            WatchEvent::Bookmark(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(added, names);
+    running.stop().await;
+}

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use berth_spec::{
@@ -14,25 +15,45 @@ use berth_spec::{
     event::Severity,
     manifest::{self, ManifestDeployment, ParseContext},
 };
+use futures::{FutureExt, StreamExt, stream};
 use url::Url;
 
 use super::scan::{self, Scanned, Text};
 use crate::{
     handle::{self, ApplyOutcome, ApplyRequest, DeleteRequest, Error, Handle, ListRequest, Ownership},
-    resolve,
+    resolve::{self, Resolution},
 };
 
 /// Deployments that are handed over at once: enough for full transactions, few enough to hold in memory.
 const HANDED: usize = 1_000;
 
+/// Artifacts that are looked at at once. Halved, a first look at large ones takes longer; doubled, it only queues for
+/// the threads that may block.
+const LOOKS: usize = 16;
+
 /// What is known of one file.
 #[derive(Debug, Default)]
 struct File {
     text: Option<Text>,
+    /// Which reading of all that was the last to find another text.
+    reading: u64,
     /// What it declared when it was last understood; `None`: never.
     good: Option<Vec<ManifestDeployment>>,
     /// What is wrong with it now.
     broken: bool,
+}
+
+/// A deployment that a file declares, and the reading that found it there.
+struct Wanted {
+    manifest: ManifestDeployment,
+    reading: u64,
+}
+
+/// What an apply rested on: while that is the same there is nothing to apply.
+#[derive(Debug, PartialEq, Eq)]
+struct Basis {
+    reading: u64,
+    artifact: Resolution,
 }
 
 pub(super) struct Reconciler {
@@ -42,6 +63,10 @@ pub(super) struct Reconciler {
     files: BTreeMap<PathBuf, File>,
     /// What the folder owns as far as is known; `None` before it was asked for.
     owned: Option<BTreeSet<DeploymentName>>,
+    /// What was applied, and on what that rested.
+    applied: BTreeMap<DeploymentName, Basis>,
+    /// Counts files that were found to have another text.
+    readings: u64,
     /// Names that were declared by a file since the start.
     seen: BTreeSet<DeploymentName>,
     /// Troubles that were told already.
@@ -56,6 +81,8 @@ impl Reconciler {
             handle,
             files: BTreeMap::new(),
             owned: None,
+            applied: BTreeMap::new(),
+            readings: 0,
             seen: BTreeSet::new(),
             told: BTreeSet::new(),
         }
@@ -94,7 +121,8 @@ impl Reconciler {
         let incomplete = scanned.incomplete.is_some();
         self.take_in(scanned, &mut troubles);
         let wanted = self.wanted(&mut troubles);
-        let artifacts = wanted.values().filter_map(|manifest| resolve::local_artifact(&manifest.spec.model)).collect();
+        let artifacts =
+            wanted.values().filter_map(|wanted| resolve::local_artifact(&wanted.manifest.spec.model)).collect();
         self.declare(&wanted, &mut troubles).await?;
         if !incomplete {
             self.delete(&wanted, &mut troubles).await?;
@@ -146,12 +174,14 @@ impl Reconciler {
                 }
             }
             file.text = Some(text);
+            self.readings += 1;
+            file.reading = self.readings;
         }
     }
 
     /// What the files declare; where two declare the same, the first by path wins.
-    fn wanted(&self, troubles: &mut Vec<Trouble>) -> BTreeMap<DeploymentName, ManifestDeployment> {
-        let mut wanted: BTreeMap<DeploymentName, (&Path, &ManifestDeployment)> = BTreeMap::new();
+    fn wanted(&self, troubles: &mut Vec<Trouble>) -> BTreeMap<DeploymentName, Wanted> {
+        let mut wanted: BTreeMap<DeploymentName, (&Path, Wanted)> = BTreeMap::new();
         for (path, file) in &self.files {
             for manifest in file.good.iter().flatten() {
                 let name = &manifest.name;
@@ -160,30 +190,36 @@ impl Reconciler {
                     let message = format!("{name} is declared in {first} and again in {second}: the first one counts");
                     troubles.push((Some(name.clone()), "DeclaredTwice", message));
                 } else {
-                    wanted.insert(name.clone(), (path, manifest));
+                    let found = Wanted { manifest: manifest.clone(), reading: file.reading };
+                    wanted.insert(name.clone(), (path, found));
                 }
             }
         }
-        wanted.into_iter().map(|(name, (_, manifest))| (name, manifest.clone())).collect()
+        wanted.into_iter().map(|(name, (_, wanted))| (name, wanted)).collect()
     }
 
     async fn declare(
         &mut self,
-        wanted: &BTreeMap<DeploymentName, ManifestDeployment>,
+        wanted: &BTreeMap<DeploymentName, Wanted>,
         troubles: &mut Vec<Trouble>,
     ) -> Result<(), Error> {
-        let manifests: Vec<&ManifestDeployment> = wanted.values().collect();
-        for part in manifests.chunks(HANDED) {
-            let requests = part.iter().map(|manifest| {
+        let mut changed = self.changed(wanted).await?;
+        while !changed.is_empty() {
+            let part: Vec<_> = changed.drain(..changed.len().min(HANDED)).collect();
+            let requests = part.iter().map(|(manifest, _)| {
                 // The folder is the truth: it does not ask whether somebody else was there in between.
                 let manifest = ManifestDeployment { resource_version: None, ..(*manifest).clone() };
                 ApplyRequest::new(manifest, self.origin.clone())
             });
             let results = self.handle.apply_all(requests.collect()).await;
-            for (manifest, result) in part.iter().zip(results) {
+            for ((manifest, basis), result) in part.into_iter().zip(results) {
                 let name = manifest.name.clone();
+                self.applied.remove(&name);
                 match result {
                     Ok(applied) => {
+                        if !matches!(basis.artifact, Resolution::Missing { .. }) {
+                            self.applied.insert(name.clone(), basis);
+                        }
                         if applied.outcome != ApplyOutcome::Unchanged {
                             tracing::info!(
                                 event = "manifest_applied",
@@ -206,10 +242,33 @@ impl Reconciler {
         Ok(())
     }
 
+    /// What is to be applied: neither its text nor its artifact may be what they were when it last was, or somebody else
+    /// has taken or deleted it since.
+    async fn changed<'a>(
+        &self,
+        wanted: &'a BTreeMap<DeploymentName, Wanted>,
+    ) -> Result<Vec<(&'a ManifestDeployment, Basis)>, Error> {
+        let there = if self.applied.is_empty() { BTreeSet::new() } else { self.owned_before().await? };
+        let looking = wanted.values().map(|Wanted { manifest, reading }| {
+            let resolver = Arc::clone(&self.handle.resolver);
+            async move {
+                let artifact = resolver.resolve(&manifest.spec.model).await;
+                (manifest, Basis { reading: *reading, artifact })
+            }
+            .boxed()
+        });
+        let looking: Vec<_> = looking.collect();
+        let found: Vec<_> = stream::iter(looking).buffered(LOOKS).collect().await;
+        let same = |(manifest, basis): &(&ManifestDeployment, Basis)| {
+            there.contains(&manifest.name) && self.applied.get(&manifest.name) == Some(basis)
+        };
+        Ok(found.into_iter().filter(|found| !same(found)).collect())
+    }
+
     /// Deletes what the folder owned and no longer declares.
     async fn delete(
         &mut self,
-        wanted: &BTreeMap<DeploymentName, ManifestDeployment>,
+        wanted: &BTreeMap<DeploymentName, Wanted>,
         troubles: &mut Vec<Trouble>,
     ) -> Result<(), Error> {
         let unknown = self.files.values().any(|file| file.broken && file.good.is_none());
@@ -224,6 +283,7 @@ impl Reconciler {
                 Ok(_) | Err(Error::NotFound(_) | Error::Owned { .. }) => {
                     tracing::info!(event = "manifest_removed", deployment_id = %name);
                     self.owned.get_or_insert_default().remove(name);
+                    self.applied.remove(name);
                     self.seen.remove(name);
                 }
                 Err(Error::Stopped) => return Err(Error::Stopped),
@@ -256,4 +316,54 @@ fn parse(path: &Path, text: &Text) -> Result<Vec<ManifestDeployment>, String> {
     let context = ParseContext { file: path.display().to_string(), base };
     manifest::parse(text, &context)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use tokio::task::JoinSet;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{driver, store::memory::MemoryStore};
+
+    fn write(folder: &Path, priority: u8) {
+        let text = format!(
+            "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {{name: iris}}\nspec:\n  model: {{format: onnx, uri: \"file:model.onnx\"}}\n  priority: {priority}\n"
+        );
+        fs_err::write(folder.join("iris.yaml"), text).expect("written");
+    }
+
+    async fn to_apply(reconciler: &Reconciler) -> usize {
+        let wanted = reconciler.wanted(&mut Vec::new());
+        reconciler.changed(&wanted).await.expect("it answers").len()
+    }
+
+    #[tokio::test]
+    async fn only_what_changed_is_applied_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs_err::write(folder.path().join("model.onnx"), b"one").expect("written");
+        write(folder.path(), 1);
+        let (control, handle) =
+            driver::build(driver::Config::default(), Arc::new(MemoryStore::default()), &mut Registry::default());
+        let (mut tasks, shutdown) = (JoinSet::new(), CancellationToken::new());
+        tasks.spawn(control.run(shutdown.clone()));
+        let origin = Origin::Directory(folder.path().display().to_string());
+        let mut reconciler = Reconciler::new(folder.path().to_owned(), origin.clone(), handle.clone());
+
+        reconciler.run().await.expect("it applies");
+        assert_eq!(to_apply(&reconciler).await, 0, "nothing has changed");
+        fs_err::write(folder.path().join("model.onnx"), b"another").expect("written");
+        assert_eq!(to_apply(&reconciler).await, 1, "another artifact");
+        write(folder.path(), 2);
+        reconciler.run().await.expect("it applies");
+        assert_eq!(to_apply(&reconciler).await, 0);
+        let name = DeploymentName::new("iris").expect("a name");
+        assert_eq!(handle.get(&name).await.expect("it is there").deployment.spec.priority, 2, "another text");
+        let request = DeleteRequest { origin, expect: None, ownership: Ownership::Respect };
+        handle.delete(&name, request).await.expect("deleted");
+        assert_eq!(to_apply(&reconciler).await, 1, "deleted by somebody else");
+        shutdown.cancel();
+        tasks.join_all().await;
+    }
 }
