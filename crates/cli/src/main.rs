@@ -6,6 +6,7 @@
 //!     └──▶ commands ─▶ client ─▶ control API      (files: manifests from disk; infer: the data plane)
 //! ```
 
+mod allocator;
 mod args;
 mod client;
 mod commands;
@@ -22,10 +23,6 @@ use std::{io::Write, process::ExitCode};
 use clap::Parser;
 
 use crate::failure::Failure;
-
-/// Faster than the system's allocator where many threads allocate small things, which is what a gateway does.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = args::Arguments::parse();
