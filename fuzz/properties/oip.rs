@@ -50,6 +50,7 @@ pub(crate) fn binary_body(data: &[u8]) {
 
 /// A `ModelInferRequest`. What is accepted means the same raw and typed.
 pub(crate) fn grpc_contents(data: &[u8]) {
+    assert!(grpc::effort::to_read(data, usize::MAX) <= data.len());
     let Ok(message) = ModelInferRequest::decode(data) else { return };
     let decoded = match grpc::decode(message) {
         Ok(decoded) => decoded,

@@ -50,14 +50,6 @@ pub struct IndexEntry<'a> {
 }
 
 impl IndexEntry<'_> {
-    /// Appends the entry to an array that is being written, with a comma unless it is the first.
-    pub fn append_to(&self, array: &mut Vec<u8>) {
-        if array.last().is_some_and(|&last| last != b'[') {
-            array.push(b',');
-        }
-        serde_json::to_writer(array, self).expect("a Vec takes everything, and strings are always JSON");
-    }
-
     /// The gRPC message.
     #[must_use]
     pub fn to_proto(&self) -> repository_index_response::ModelIndex {

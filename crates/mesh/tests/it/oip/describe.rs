@@ -112,12 +112,8 @@ fn statistics() {
 fn the_index() {
     let ready = IndexEntry { name: "iris", version: "7", state: State::Ready, reason: "" };
     let cold = IndexEntry { name: "cold", version: "", state: State::Unavailable, reason: "paged out" };
-    let mut array = b"[".to_vec();
-    ready.append_to(&mut array);
-    cold.append_to(&mut array);
-    array.push(b']');
     assert_eq!(
-        serde_json::from_slice::<serde_json::Value>(&array).unwrap(),
+        serde_json::to_value([ready, cold]).unwrap(),
         json!([{"name":"iris","version":"7","state":"READY","reason":""},
             {"name":"cold","version":"","state":"UNAVAILABLE","reason":"paged out"}])
     );
