@@ -8,26 +8,23 @@
 //! Everything that lies in it counts, downloads under way and broken ones too; broken ones go first. Files that are
 //! being fetched or loaded are pinned and stay; a download for which there is no room beside them fails.
 
+mod stock;
+
 use std::{
-    collections::BTreeMap,
-    ffi::OsStr,
-    fs::Metadata,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use berth_spec::{ByteSize, Digest, FailureCategory};
 use fs_err::File;
 use serde::{Deserialize, Serialize};
 
+pub use self::stock::Pin;
+use self::stock::{Entry, Evicted, Stock, leftover};
 use super::{Artifact, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
-
-/// How long a broken download is kept for the next attempt. Halved, one that broke before a long weekend starts over;
-/// doubled, the disk keeps more of what nobody wants any more.
-const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What a location held when it was last looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,112 +42,8 @@ pub(super) struct Known {
 pub(super) struct Cache {
     root: PathBuf,
     bound: ByteSize,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Stock>>,
     metrics: CacheMetrics,
-}
-
-#[derive(Default)]
-struct State {
-    files: BTreeMap<Digest, Entry>,
-    /// Bytes of `files`.
-    stored: u64,
-    /// What broken downloads left, by the key of their location; not those under way.
-    left: BTreeMap<String, Left>,
-    /// Bytes promised to downloads under way.
-    reserved: u64,
-}
-
-impl State {
-    /// Takes in what broken downloads left in `dir`. What is none of ours stays where it is and is not counted, here
-    /// and below.
-    fn find_left(&mut self, dir: &Path) -> io::Result<()> {
-        for file in fs_err::read_dir(dir)?.flatten() {
-            let path = file.path();
-            let (Some(key), Some("part")) = (stem(&path), path.extension().and_then(OsStr::to_str)) else { continue };
-            let Some(left) = leftover(&path) else { continue };
-            if left.since.elapsed().is_ok_and(|age| age > PARTIAL_LIFE) {
-                // One that cannot be removed is found again at the next start.
-                let _ = partial::remove(&path);
-                continue;
-            }
-            self.left.insert(key.to_owned(), left);
-        }
-        Ok(())
-    }
-
-    /// Takes in the artifacts below `dir`.
-    fn find_files(&mut self, dir: &Path) -> io::Result<()> {
-        let shards = fs_err::read_dir(dir)?.flatten().filter_map(|shard| fs_err::read_dir(shard.path()).ok());
-        for file in shards.flatten().flatten() {
-            let digest = file.file_name().to_str().and_then(|name| name.parse().ok());
-            let metadata = file.metadata().ok().filter(Metadata::is_file);
-            let (Some(digest), Some(metadata)) = (digest, metadata) else { continue };
-            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            self.stored += metadata.len();
-            self.files.insert(digest, Entry { size: metadata.len(), used, pin: Arc::default() });
-        }
-        Ok(())
-    }
-
-    /// Bytes that files take or will take.
-    fn taken(&self) -> u64 {
-        self.stored + self.reserved + self.left.values().map(|left| left.size).sum::<u64>()
-    }
-
-    /// Bytes that cannot be made free.
-    fn held(&self) -> u64 {
-        self.reserved + self.files.values().filter(|entry| entry.pinned()).map(|entry| entry.size).sum::<u64>()
-    }
-
-    /// Takes out what is worth least: broken downloads, then what was not used for longest.
-    fn evict(&mut self) -> Option<Evicted> {
-        if let Some(key) = self.left.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
-            self.left.remove(&key);
-            return Some(Evicted::Partial(key));
-        }
-        let unpinned = self.files.iter().filter(|(_, entry)| !entry.pinned());
-        let digest = unpinned.min_by_key(|(_, entry)| entry.used).map(|(digest, _)| *digest)?;
-        self.stored -= self.files.remove(&digest).map_or(0, |entry| entry.size);
-        Some(Evicted::File(digest))
-    }
-}
-
-/// A broken download.
-struct Left {
-    size: u64,
-    since: SystemTime,
-}
-
-enum Evicted {
-    Partial(String),
-    File(Digest),
-}
-
-struct Entry {
-    size: u64,
-    used: SystemTime,
-    /// Its pins hold clones, so that a pin of a file that was taken away and fetched again says nothing of the new one.
-    pin: Arc<()>,
-}
-
-impl Entry {
-    fn pin(&self) -> Pin {
-        Pin { _held: Some(Arc::clone(&self.pin)) }
-    }
-
-    fn pinned(&self) -> bool {
-        Arc::strong_count(&self.pin) > 1
-    }
-}
-
-/// Keeps an artifact in the cache while it is alive.
-pub struct Pin {
-    _held: Option<Arc<()>>,
-}
-
-impl Pin {
-    /// For what is not in the cache.
-    pub(super) const NONE: Self = Self { _held: None };
 }
 
 /// Room on the disk for the download of one location. When it is dropped, what an attempt left behind stays while it can
@@ -182,25 +75,13 @@ impl Drop for Reservation {
     }
 }
 
-/// What an attempt left at `path`; where it cannot be gone on with, it is removed.
-fn leftover(path: &Path) -> Option<Left> {
-    let metadata = fs_err::metadata(path).ok()?;
-    if !partial::has_journal(path) {
-        // The next attempt would do so too.
-        let _ = partial::remove(path);
-        return None;
-    }
-    let since = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    Some(Left { size: metadata.len(), since })
-}
-
 impl Cache {
     /// Opens or creates the cache below `root`. Blocks.
     pub(super) fn open(root: PathBuf, bound: ByteSize, metrics: CacheMetrics) -> io::Result<Self> {
         for dir in ["sha256", "partial", "known"] {
             fs_err::create_dir_all(root.join(dir))?;
         }
-        let mut state = State::default();
+        let mut state = Stock::default();
         state.find_left(&root.join("partial"))?;
         state.find_files(&root.join("sha256"))?;
         let cache = Self { root, bound, state: Arc::new(Mutex::new(state)), metrics };
@@ -345,13 +226,9 @@ impl Cache {
         self.metrics.files.set(i64::try_from(files).unwrap_or(i64::MAX));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Stock> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn stem(path: &Path) -> Option<&str> {
-    path.file_stem().and_then(OsStr::to_str)
 }
 
 #[cfg(test)]

@@ -1,0 +1,143 @@
+//! What lies in the cache and what it is worth: sizes, pins, and who goes first. Looks at the disk only at the start
+//! and when a download ends.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs::Metadata,
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use berth_spec::Digest;
+
+use crate::artifacts::partial;
+
+/// How long a broken download is kept for the next attempt. Halved, one that broke before a long weekend starts over;
+/// doubled, the disk keeps more of what nobody wants any more.
+const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The stock.
+#[derive(Default)]
+pub(super) struct Stock {
+    pub(super) files: BTreeMap<Digest, Entry>,
+    /// Bytes of `files`.
+    pub(super) stored: u64,
+    /// What broken downloads left, by the key of their location; not those under way.
+    pub(super) left: BTreeMap<String, Left>,
+    /// Bytes promised to downloads under way.
+    pub(super) reserved: u64,
+}
+
+impl Stock {
+    /// Takes in what broken downloads left in `dir`. What is none of ours stays where it is and is not counted, here
+    /// and below.
+    pub(super) fn find_left(&mut self, dir: &Path) -> io::Result<()> {
+        for file in fs_err::read_dir(dir)?.flatten() {
+            let path = file.path();
+            let (Some(key), Some("part")) = (stem(&path), path.extension().and_then(OsStr::to_str)) else { continue };
+            let Some(left) = leftover(&path) else { continue };
+            if left.since.elapsed().is_ok_and(|age| age > PARTIAL_LIFE) {
+                // One that cannot be removed is found again at the next start.
+                let _ = partial::remove(&path);
+                continue;
+            }
+            self.left.insert(key.to_owned(), left);
+        }
+        Ok(())
+    }
+
+    /// Takes in the artifacts below `dir`.
+    pub(super) fn find_files(&mut self, dir: &Path) -> io::Result<()> {
+        let shards = fs_err::read_dir(dir)?.flatten().filter_map(|shard| fs_err::read_dir(shard.path()).ok());
+        for file in shards.flatten().flatten() {
+            let digest = file.file_name().to_str().and_then(|name| name.parse().ok());
+            let metadata = file.metadata().ok().filter(Metadata::is_file);
+            let (Some(digest), Some(metadata)) = (digest, metadata) else { continue };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            self.stored += metadata.len();
+            self.files.insert(digest, Entry { size: metadata.len(), used, pin: Arc::default() });
+        }
+        Ok(())
+    }
+
+    /// Bytes that files take or will take.
+    pub(super) fn taken(&self) -> u64 {
+        self.stored + self.reserved + self.left.values().map(|left| left.size).sum::<u64>()
+    }
+
+    /// Bytes that cannot be made free.
+    pub(super) fn held(&self) -> u64 {
+        self.reserved + self.files.values().filter(|entry| entry.pinned()).map(|entry| entry.size).sum::<u64>()
+    }
+
+    /// Takes out what is worth least: broken downloads, then what was not used for longest.
+    pub(super) fn evict(&mut self) -> Option<Evicted> {
+        if let Some(key) = self.left.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
+            self.left.remove(&key);
+            return Some(Evicted::Partial(key));
+        }
+        let unpinned = self.files.iter().filter(|(_, entry)| !entry.pinned());
+        let digest = unpinned.min_by_key(|(_, entry)| entry.used).map(|(digest, _)| *digest)?;
+        self.stored -= self.files.remove(&digest).map_or(0, |entry| entry.size);
+        Some(Evicted::File(digest))
+    }
+}
+
+/// A broken download.
+pub(super) struct Left {
+    pub(super) size: u64,
+    since: SystemTime,
+}
+
+/// What has to be removed from the disk.
+pub(super) enum Evicted {
+    Partial(String),
+    File(Digest),
+}
+
+/// An artifact.
+pub(super) struct Entry {
+    pub(super) size: u64,
+    pub(super) used: SystemTime,
+    /// Its pins hold clones, so that a pin of a file that was taken away and fetched again says nothing of the new one.
+    pub(super) pin: Arc<()>,
+}
+
+impl Entry {
+    pub(super) fn pin(&self) -> Pin {
+        Pin { _held: Some(Arc::clone(&self.pin)) }
+    }
+
+    fn pinned(&self) -> bool {
+        Arc::strong_count(&self.pin) > 1
+    }
+}
+
+/// Keeps an artifact in the cache while it is alive.
+pub struct Pin {
+    _held: Option<Arc<()>>,
+}
+
+impl Pin {
+    /// For what is not in the cache.
+    pub(in crate::artifacts) const NONE: Self = Self { _held: None };
+}
+
+/// What an attempt left at `path`; where it cannot be gone on with, it is removed.
+pub(super) fn leftover(path: &Path) -> Option<Left> {
+    let metadata = fs_err::metadata(path).ok()?;
+    if !partial::has_journal(path) {
+        // The next attempt would do so too.
+        let _ = partial::remove(path);
+        return None;
+    }
+    let since = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    Some(Left { size: metadata.len(), since })
+}
+
+fn stem(path: &Path) -> Option<&str> {
+    path.file_stem().and_then(OsStr::to_str)
+}
