@@ -210,7 +210,7 @@ impl Service {
     /// Applies each; one answer for all of them.
     async fn apply_each(&self, requests: Vec<ApplyRequest>) -> Result<Vec<ApplyResult>, ApiError> {
         let names: Vec<DeploymentName> = requests.iter().map(|request| request.manifest.name.clone()).collect();
-        let done = requests.iter().any(|request| request.mode == ApplyMode::Commit);
+        let mode = requests.first().map_or(ApplyMode::DryRun, |request| request.mode);
         let (mut applied, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
         let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(requests));
         for (name, result) in names.into_iter().zip(applying.await) {
@@ -219,15 +219,24 @@ impl Service {
                 Err(error) => refused.push((name, error)),
             }
         }
-        let Some((_, first)) = refused.first() else { return Ok(applied) };
-        let error = ApiError::from(first.clone());
-        if applied.is_empty() && refused.len() == 1 {
-            return Err(error);
-        }
-        let refusals = refused.iter().map(|(name, error)| refusal(name, error));
-        let stays = applied.iter().filter(|_| done).map(stays);
-        Err(error.with(refusals.chain(stays).collect()))
+        one_answer(applied, &refused, mode)
     }
+}
+
+/// All results, or the first error with what became of each.
+fn one_answer(
+    applied: Vec<ApplyResult>,
+    refused: &[(DeploymentName, Error)],
+    mode: ApplyMode,
+) -> Result<Vec<ApplyResult>, ApiError> {
+    let Some((_, first)) = refused.first() else { return Ok(applied) };
+    let error = ApiError::from(first.clone());
+    if applied.is_empty() && refused.len() == 1 {
+        return Err(error);
+    }
+    let refusals = refused.iter().map(|(name, error)| refusal(name, error));
+    let stay = applied.iter().filter(|_| mode == ApplyMode::Commit).map(stays);
+    Err(error.with(refusals.chain(stay).collect()))
 }
 
 /// What was declared before something else failed.
@@ -250,5 +259,23 @@ fn refusal(name: &DeploymentName, error: &Error) -> ErrorDetail {
         message: error.to_string(),
         remedy: remedy.to_owned(),
         ..ErrorDetail::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_applied_before_an_error_is_listed_unless_it_was_a_rehearsal() {
+        let name = |name| DeploymentName::new(name).expect("a name");
+        for (mode, details) in [(ApplyMode::Commit, 2), (ApplyMode::DryRun, 1)] {
+            let applied = vec![view::deleted("wine", 1, "7".to_owned())];
+            let refused = [(name("iris"), Error::Contended(name("iris")))];
+            let error = one_answer(applied, &refused, mode).expect_err("one was refused");
+            let text = format!("{error:?}");
+            assert_eq!(text.matches("ErrorDetail {").count(), details, "{text}");
+            assert_eq!(text.contains("was applied all the same"), mode == ApplyMode::Commit, "{text}");
+        }
     }
 }
