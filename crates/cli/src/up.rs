@@ -51,9 +51,11 @@ pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
 
 /// The parts of the data path, running.
 struct Running {
-    gateway: JoinHandle<std::io::Result<berth_mesh::Drained>>,
+    /// `None` once it has ended.
+    gateway: Option<JoinHandle<std::io::Result<berth_mesh::Drained>>>,
     gateway_stop: CancellationToken,
-    worker: JoinHandle<berth_worker::Stopped>,
+    /// `None` once it has ended.
+    worker: Option<JoinHandle<berth_worker::Stopped>>,
     worker_stop: CancellationToken,
 }
 
@@ -66,9 +68,9 @@ async fn serve(system: System, signals: &mut Signals) -> Result<(), Failure> {
     };
     let (gateway_stop, worker_stop) = (CancellationToken::new(), CancellationToken::new());
     let mut running = Running {
-        gateway: spawn(gateway.run(gateway_link, gateway_stop.clone())),
+        gateway: Some(spawn(gateway.run(gateway_link, gateway_stop.clone()))),
         gateway_stop,
-        worker: spawn(worker.run(worker_link, worker_stop.clone())),
+        worker: Some(spawn(worker.run(worker_link, worker_stop.clone()))),
         worker_stop,
     };
     let why = tokio::select! {
@@ -77,15 +79,14 @@ async fn serve(system: System, signals: &mut Signals) -> Result<(), Failure> {
             Ok(())
         }
         failure = control.ended() => Err(failure),
-        ended = &mut running.gateway => Err(gateway_ended(ended)),
-        ended = &mut running.worker => Err(worker_ended(ended)),
+        ended = end(&mut running.gateway) => Err(gateway_ended(ended)),
+        ended = end(&mut running.worker) => Err(worker_ended(ended)),
     };
-    if let Err(failure) = why {
-        tracing::error!(event = "part_ended", error = %failure);
-        return Err(failure);
+    if let Err(failure) = &why {
+        tracing::error!(event = "part_ended", error = %failure, "finishing the requests in flight");
     }
     tokio::select! {
-        () = stop(running, control) => Ok(()),
+        () = stop(running, control) => why,
         signal = signals.next() => {
             tracing::warn!(event = "stopped", signal, "a second signal: leaving at once");
             Err(Failure::Failed("stopped before requests in flight were finished".to_owned()))
@@ -99,17 +100,28 @@ fn spawn<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> J
     tokio::spawn(part)
 }
 
+/// Waits for the end of a part and forgets it: it is awaited once. One that has ended already does not end again.
+async fn end<T>(part: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    let Some(running) = part else { return std::future::pending().await };
+    let ended = running.await;
+    *part = None;
+    ended
+}
+
 /// The way out: requests first, then what decides, then what answered them.
 async fn stop(running: Running, control: ControlPlane) {
     running.gateway_stop.cancel();
-    let drained = match running.gateway.await {
-        Ok(Ok(drained)) => Some(drained),
-        Ok(Err(_)) | Err(_) => None,
+    let drained = match running.gateway {
+        Some(gateway) => gateway.await.ok().and_then(Result::ok),
+        None => None,
     };
     // Before the worker: one that leaves an awake controller would be taken for lost.
     control.stop().await;
     running.worker_stop.cancel();
-    let stopped = running.worker.await.unwrap_or_default();
+    let stopped = match running.worker {
+        Some(worker) => worker.await.unwrap_or_default(),
+        None => berth_worker::Stopped::default(),
+    };
     tracing::info!(
         event = "stopped",
         finished = drained.map(|drained| drained.finished),

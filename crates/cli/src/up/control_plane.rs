@@ -45,7 +45,8 @@ pub(super) struct Parts {
 pub(super) struct ControlPlane {
     pub(super) handle: Handle,
     stop: CancellationToken,
-    outcome: oneshot::Receiver<Result<(), Failure>>,
+    /// `None` once it has been told.
+    outcome: Option<oneshot::Receiver<Result<(), Failure>>>,
 }
 
 impl ControlPlane {
@@ -68,12 +69,15 @@ impl ControlPlane {
             let _ = tell.send(done);
         };
         thread::Builder::new().name("berth-control".to_owned()).spawn(run)?;
-        Ok(Self { handle, stop, outcome })
+        Ok(Self { handle, stop, outcome: Some(outcome) })
     }
 
     /// Resolves when it ends without being told to, with the reason.
     pub(super) async fn ended(&mut self) -> Failure {
-        match (&mut self.outcome).await {
+        let Some(outcome) = &mut self.outcome else { return std::future::pending().await };
+        let ended = outcome.await;
+        self.outcome = None;
+        match ended {
             Ok(Err(failure)) => failure,
             Ok(Ok(())) => Failure::Failed("the control plane ended without being told to".to_owned()),
             Err(_) => Failure::Failed("the control plane broke, please report it".to_owned()),
@@ -84,7 +88,8 @@ impl ControlPlane {
     pub(super) async fn stop(self) {
         self.stop.cancel();
         drop(self.handle);
-        match self.outcome.await {
+        let Some(outcome) = self.outcome else { return };
+        match outcome.await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => tracing::warn!(error = %failure, "the control plane stopped badly"),
             Err(_) => tracing::error!("the control plane broke while it stopped"),
