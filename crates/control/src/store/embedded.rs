@@ -43,7 +43,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of the file that are kept in memory: what is not there comes from the system's own cache. The database's default
 /// of 1 GiB would be more than all that is served weighs. Halved, applies of 100,000 deployments read more; doubled,
 /// every process is that much larger.
-const CACHE: usize = 16 << 20;
+const CACHE: usize = 8 << 20;
 
 /// How long the writer may take for what it has accepted when the store is closed. Halved, a slow disk may lose commits
 /// that nobody was told of; doubled, a stuck one holds up the end of the process for that much longer.
