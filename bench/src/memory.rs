@@ -40,7 +40,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Memory> {
     let server = Server::berth(&arguments.berth, &[&TABULAR], &[]).await?;
     let api = server.api.context("berth has a control API")?;
     let http = server.http.context("berth has an HTTP port")?;
-    let base = server.resident()?;
+    let base = settled(&server).await?;
     let mut registered = Vec::new();
     let mut count = 0;
     for target in [100, 10_000, 100_000] {
@@ -49,20 +49,34 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Memory> {
             register(api, TABULAR.artifact.as_ref(), count..upto).await?;
             count = upto;
         }
-        let resident = server.resident()?;
+        let resident = settled(&server).await?;
         let infer = load::run(http, &TABULAR.json(), 1, 1).await?.p50;
         let get = median_get(api, &format!("/v1/deployments/{}", name(count / 2))).await?;
         let per_model = (resident.saturating_sub(base)) as f64 / count as f64;
         eprintln!("{count} registered: {} MiB, {per_model:.0} B per model", resident >> 20);
         registered.push(Registered { models: count, resident, per_model, get, infer });
     }
-    let before = server.resident()?;
+    let before = settled(&server).await?;
     let loaded = 200;
     for index in 0..loaded {
         infer_once(http, &name(index)).await?;
     }
     let per_loaded = (server.resident()?.saturating_sub(before)) as f64 / loaded as f64;
     Ok(Memory { registered, per_loaded, loaded })
+}
+
+/// Resident memory once the server has nothing to do: what it took for the work itself is given back within seconds.
+async fn settled(server: &Server) -> Result<u64> {
+    let mut last = server.resident()?;
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = server.resident()?;
+        if now + now / 200 >= last {
+            return Ok(now);
+        }
+        last = now;
+    }
+    Ok(last)
 }
 
 /// The name of the n-th model.

@@ -144,7 +144,8 @@ impl Page {
     pub(crate) fn memory(&mut self, memory: &Memory) {
         self.text.push_str(
             "\n## Many models on one node\n\nOn-demand deployments, declared through the API, each with its own name. \
-             The process's whole resident memory; the figure per model is what it grew by.\n\n\
+             The process's whole resident memory once it has nothing to do; the figure per model is what it grew by over the \
+             process with one model.\n\n\
              | registered | resident MiB | bytes per model | `GET` of one, µs | warm inference, µs |\n|---|---|---|---|---|\n",
         );
         for row in &memory.registered {
