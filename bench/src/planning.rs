@@ -11,6 +11,8 @@ use crate::Arguments;
 #[derive(Deserialize)]
 struct Line {
     measure: String,
+    /// Absent where a measure has none.
+    #[serde(default)]
     workers: usize,
     deployments: usize,
     ms: Option<f64>,
