@@ -24,11 +24,13 @@ pub(crate) struct Miss {
 
 const REGISTERED: usize = 10_000;
 const SAMPLES: usize = 200;
+/// Misses before anything is timed.
+const FILLING: usize = 100;
 
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Miss> {
     let free = misses(arguments, &[]).await?;
-    // So small that a handful of models fill it: nearly every miss evicts.
-    let evicting = misses(arguments, &["--memory", "16MiB"]).await?;
+    // Room for some 50 of these models, fewer than are asked for before anything is timed: every timed miss evicts.
+    let evicting = misses(arguments, &["--memory", "4MiB"]).await?;
     let mut loads: Vec<_> =
         (0..SAMPLES).map(|_| engine::load_time(Path::new(TABULAR.artifact))).collect::<Result<_>>()?;
     Ok(Miss { registered: REGISTERED, engine: quantiles(&mut loads).0, free, evicting })
@@ -41,10 +43,10 @@ async fn misses(arguments: &Arguments, more: &[&str]) -> Result<(Duration, Durat
         register(api, TABULAR.artifact.as_ref(), start..start + 1_000).await?;
     }
     let mut times = Vec::new();
-    for index in 0..SAMPLES + 20 {
+    for index in 0..SAMPLES + FILLING {
         let took = infer_once(http, &name(index * 37 % REGISTERED)).await?;
         // The first ones measure the model and fill the memory.
-        if index >= 20 {
+        if index >= FILLING {
             times.push(took);
         }
     }

@@ -34,8 +34,7 @@ impl Page {
         let text = format!(
             "# Benchmarks\n\nWritten by `cargo xtask bench`, all of it in one run on one machine: {cores} cores of {}, {} GiB, Linux {}.\n\
              The load generator runs on the same cores as the servers, so a server never has all of them; compare rows with each other, \
-             not with other machines. Latencies are in microseconds (µs) at the client. Every server runs the same ONNX file in the same engine \
-             with one thread per run.\n",
+             not with other machines. Latencies are in microseconds (µs) at the client. Every server runs the same ONNX file in ONNX Runtime with one thread per run (the versions are those of bench/*/requirements.txt).\n",
             cpu.trim(),
             memory >> 20,
             kernel.trim()
