@@ -87,6 +87,20 @@ pub struct Settings {
     pub batching: Batching,
     /// Settings of the engine.
     pub runtime: RuntimeOptions,
+    /// GPUs that a replica needs.
+    pub gpu: Option<GpuNeed>,
+    /// The model's type, for what is said of all models of a type; its format unless the author says otherwise.
+    pub model_type: Option<Box<str>>,
+    /// How many replicas in which region. Empty: `replicas` counts all regions together.
+    pub regions: BTreeMap<String, Replicas>,
+    /// What copies are kept apart by.
+    pub spread: Spread,
+    /// Once loaded, its replicas are never evicted for others.
+    pub pinned: bool,
+    /// When there are more copies than `replicas.min`.
+    pub scaling: Scaling,
+    /// A request may be run twice: it is sent to another replica when the first one broke under it.
+    pub idempotent: bool,
 }
 
 impl Spec {
@@ -158,6 +172,48 @@ impl Replicas {
     pub const fn on_demand(self) -> bool {
         self.min == 0 && self.max > 0
     }
+}
+
+/// GPUs that one replica needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuNeed {
+    /// How many.
+    pub count: u32,
+    /// The only kind that will do ([`Gpu::kind`](crate::Gpu::kind)); `None`: any.
+    pub kind: Option<String>,
+    /// The memory that each of them must have in all.
+    pub memory: Option<ByteSize>,
+}
+
+/// What copies are kept apart by, as far as there are enough of them. Never two copies of a revision on one worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Over regions, then zones, then workers.
+    #[default]
+    Zone,
+    /// Over workers only.
+    Worker,
+}
+
+/// When there are more copies than `replicas.min`, up to `replicas.max`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Scaling {
+    /// Requests per minute that one copy should have at most. `None`: the policy's.
+    pub target_rate: Option<f32>,
+    /// Requests in flight that one copy should have at most, on average. `None`: the policy's.
+    pub target_concurrency: Option<f32>,
+    /// Whether use that comes back keeps a second copy.
+    pub second_copy: SecondCopy,
+}
+
+/// Whether a model in regular use gets a second copy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SecondCopy {
+    /// When it was used now and also some while ago, and there is room.
+    #[default]
+    InRegularUse,
+    /// Only under load.
+    Never,
 }
 
 /// Which workers may hold a deployment.

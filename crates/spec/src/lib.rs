@@ -12,6 +12,10 @@
 //! | **deployment** | what somebody wants: a model source, how many replicas (or "on demand"), where, how to roll out. Mutable; has a generation |
 //! | **revision** | one resolved, immutable model version of a deployment, named by a hash of everything that decides what is loaded |
 //! | **alias** | a mutable name that resolves to a revision or a weighted set of them. Every deployment is one |
+//! | **node** | one `berth` process of a cluster, with one or more of the roles controller, worker, gateway |
+//! | **member** | a node as the others know it; members tell each other who is alive by gossip |
+//! | **leader** | the controller that decides now; its term is an **epoch**, and every write of it is fenced by that |
+//! | **peer** | another node, as the one who talks to it sees it |
 //! | **worker** | a process that holds replicas and runs them in runtimes |
 //! | **runtime** | what executes a revision (the built-in ONNX engine, later others) |
 //! | **replica** | one revision on one worker |
@@ -46,6 +50,8 @@ pub mod assignment;
 pub mod residency;
 pub mod worker;
 
+pub mod member;
+
 pub mod routes;
 pub mod traffic;
 
@@ -60,10 +66,11 @@ pub use deployment::{Deployment, Origin, Replicas, Spec};
 pub use event::Event;
 pub use id::{DeploymentName, Digest, Generation, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse};
+pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency};
 pub use revision::Revision;
 pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent};
 pub use unit::{ByteSize, Time};
-pub use worker::WorkerInfo;
+pub use worker::{Gpu, Load, WorkerInfo, WorkerState};

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{ByteSize, Digest, Generation, RevisionId, Signature, Time, WorkerId};
+use crate::{ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
 
 /// What is true of one replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,6 +188,10 @@ pub struct InventoryChange {
     pub seen: Generation,
     /// Whether this names everything.
     pub whole: bool,
+    /// Whether the worker means to stay.
+    pub state: WorkerState,
+    /// Its load, if there is news of it.
+    pub load: Option<Load>,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
 }

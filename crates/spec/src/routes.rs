@@ -21,6 +21,8 @@ pub struct Route {
     pub timeout: Duration,
     /// Limits.
     pub concurrency: Concurrency,
+    /// A request may be sent to another replica when it is not known whether the first one ran it.
+    pub idempotent: bool,
 }
 
 /// One reachable revision.

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Settings, Strategy, Warmup,
-        WhenFull,
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
+        Strategy, Warmup, WhenFull,
     },
 };
 
@@ -61,6 +61,13 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
             execution_provider: raw.runtime.execution_provider.0.clone(),
             threads: raw.runtime.threads,
         },
+        gpu: None,
+        model_type: None,
+        regions: BTreeMap::new(),
+        spread: Spread::default(),
+        pinned: false,
+        scaling: Scaling::default(),
+        idempotent: true,
     };
     if problems.is_empty() { Ok(Spec::new(model, settings)) } else { Err(problems) }
 }

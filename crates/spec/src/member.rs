@@ -1,0 +1,190 @@
+//! Who belongs to a cluster: the nodes, what they do, and what the others think of their health.
+
+use std::{collections::BTreeMap, fmt, net::SocketAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::WorkerId;
+
+/// The label that names a node's region: latency between regions is high, and one may fail whole.
+pub const REGION: &str = "region";
+
+/// The label that names a node's zone: what fails together inside a region.
+pub const ZONE: &str = "zone";
+
+/// A node as the others know it. It is named like its worker, whether it has one or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: WorkerId,
+    /// Grows with each start of the process.
+    pub incarnation: u64,
+    /// Where it gossips (UDP).
+    pub gossip: SocketAddr,
+    /// Where it takes connections from other nodes (TLS).
+    pub peer: SocketAddr,
+    /// What it does.
+    pub roles: Roles,
+    /// Its labels: [`REGION`], [`ZONE`] and whatever selectors match.
+    pub labels: BTreeMap<String, String>,
+    /// Its version of Berth.
+    pub version: String,
+    /// The oldest and the newest protocol between nodes that it speaks.
+    pub protocol: (u16, u16),
+}
+
+impl Member {
+    /// Its region, if it has one.
+    #[must_use]
+    pub fn region(&self) -> Option<&str> {
+        self.labels.get(REGION).map(String::as_str)
+    }
+}
+
+/// What the members together think of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Health {
+    /// It answers.
+    Alive,
+    /// It did not answer a probe, directly or through others; it may still refute that.
+    Suspect,
+    /// It is taken for dead.
+    Failed,
+    /// It said that it goes.
+    Left,
+}
+
+impl Health {
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Alive => "Alive",
+            Self::Suspect => "Suspect",
+            Self::Failed => "Failed",
+            Self::Left => "Left",
+        }
+    }
+
+    /// Whether it may still answer.
+    #[must_use]
+    pub const fn is_there(self) -> bool {
+        matches!(self, Self::Alive | Self::Suspect)
+    }
+}
+
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Roles {
+    /// It may be elected to decide.
+    pub controller: bool,
+    /// It holds models.
+    pub worker: bool,
+    /// It takes requests of clients.
+    pub gateway: bool,
+}
+
+impl Roles {
+    /// All of them: the default.
+    pub const ALL: Self = Self { controller: true, worker: true, gateway: true };
+
+    const WORDS: [&'static str; 3] = ["controller", "worker", "gateway"];
+
+    const fn flags(self) -> [bool; 3] {
+        [self.controller, self.worker, self.gateway]
+    }
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+impl fmt::Display for Roles {
+    /// `controller,worker,gateway`, those that it has.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = Self::WORDS.into_iter().zip(self.flags()).filter(|(_, has)| *has);
+        f.write_str(&words.map(|(word, _)| word).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for Roles {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut roles = Self { controller: false, worker: false, gateway: false };
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "controller" => roles.controller = true,
+                "worker" => roles.worker = true,
+                "gateway" => roles.gateway = true,
+                _ => {
+                    return Err(format!(
+                        "{word:?} is no role: give some of controller,worker,gateway, with commas between"
+                    ));
+                }
+            }
+        }
+        Ok(roles)
+    }
+}
+
+/// A term of leadership: a later leader has a higher one. It is the revision at which the store created the leader's key,
+/// so every write of a leader can be made to hold only while its term does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch(pub u64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number for a gateway that is connected to the controller; a new connection is a new number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GatewayId(pub u64);
+
+/// What people say of a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cordon {
+    /// It takes new replicas.
+    #[default]
+    Open,
+    /// It takes no new replicas; those that it holds stay.
+    Cordoned,
+    /// It takes no new ones, and those that it holds move elsewhere: copies first, then they leave.
+    Draining,
+}
+
+impl Cordon {
+    /// The word in status and in the store.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Cordoned => "cordoned",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// Whether it takes new replicas.
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_come_back_as_they_were_said() {
+        for text in ["controller,worker,gateway", "worker", "controller,gateway"] {
+            assert_eq!(text.parse::<Roles>().expect("roles").to_string(), text);
+        }
+        assert_eq!("gateway, worker".parse::<Roles>().expect("roles").to_string(), "worker,gateway");
+        assert!("".parse::<Roles>().is_err() && "worker,cook".parse::<Roles>().is_err());
+    }
+}
