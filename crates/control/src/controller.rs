@@ -19,19 +19,16 @@ mod hear;
 mod send;
 mod stopwatch;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Deployment, DeploymentName, Digest, GatewayEvent, Generation, Time, WorkerId, routes::Readiness,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, Generation, Health, Time, WorkerId,
+    routes::Readiness,
 };
 
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
-pub use event::{Declared, Event, GatewayId};
+pub use event::{Declared, Event};
 use stopwatch::Stopwatch;
 
 use crate::{debouncer::Debouncer, store::Rev};
@@ -59,8 +56,8 @@ pub struct Restored {
     pub records: Vec<(DeploymentName, Record)>,
     /// Measured sizes.
     pub measured: Vec<(Digest, ByteSize)>,
-    /// Workers that are cordoned.
-    pub cordoned: BTreeSet<WorkerId>,
+    /// Workers that are cordoned or drained.
+    pub cordons: BTreeMap<WorkerId, Cordon>,
     /// The number of the last plan that was stored.
     pub generation: Generation,
 }
@@ -78,7 +75,9 @@ pub struct Controller {
     /// The resource version of each deployment.
     revs: BTreeMap<DeploymentName, Rev>,
     workers: BTreeMap<WorkerId, Attached>,
-    cordoned: BTreeSet<WorkerId>,
+    cordons: BTreeMap<WorkerId, Cordon>,
+    /// What the members think of nodes; empty where there are none but this process.
+    members: BTreeMap<WorkerId, Health>,
     /// Changes that came while a plan was being stored.
     held: Vec<Event>,
     /// Counts changes of routes.
@@ -141,7 +140,8 @@ impl Controller {
             fresh: true,
             revs,
             workers: BTreeMap::new(),
-            cordoned: restored.cordoned,
+            cordons: restored.cordons,
+            members: BTreeMap::new(),
             held: Vec::new(),
             route_seq: 0,
             readiness: Readiness::default(),
@@ -161,24 +161,30 @@ impl Controller {
             Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
             Event::WorkerDetached(id) => self.worker_detached(&id, now),
             Event::Reported(change) => self.reported(&change, now, &mut out),
-            Event::GatewayAttached(id) => {
-                let change = self.whole_routes(now);
-                out.push(Effect::SendRoutes { to: To::One(id), change });
+            Event::Member { worker, health } => self.member(worker, health, now),
+            Event::GatewayAttached { id, region, .. } => {
+                self.world.set_gateway(id, region);
+                self.welcome(id, now, &mut out);
             }
-            Event::Gateway(GatewayEvent::Demand(demands)) => {
+            Event::GatewayDetached(id) => {
+                self.world.forget_gateway(id);
+                self.due.hurry(now);
+            }
+            Event::Gateway(id, GatewayEvent::AskWhole) => self.welcome(id, now, &mut out),
+            Event::Gateway(id, GatewayEvent::Demand(demands)) => {
                 for demand in &demands {
-                    self.world.demand(demand);
+                    self.world.demand(id, demand, now);
                 }
                 if demands.iter().any(|demand| demand.waiting > 0) {
                     self.due.hurry(now);
                 }
             }
-            Event::Gateway(GatewayEvent::PageOut(name)) => {
+            Event::Gateway(_, GatewayEvent::PageOut(name)) => {
                 self.world.page_out(&name);
                 self.due.hurry(now);
             }
             // Whoever sends the routes keeps count of that.
-            Event::Gateway(GatewayEvent::Applied(_) | GatewayEvent::AskWhole) => {}
+            Event::Gateway(_, GatewayEvent::Applied(_)) => {}
             Event::Committed => self.committed(now, &mut out),
             Event::Refused => self.refused(now, &mut out),
             Event::Tick => self.tick(now, &mut out),
@@ -216,10 +222,10 @@ impl Controller {
         self.revs.range::<DeploymentName, _>((from, Unbounded)).map(|(name, rev)| (name, *rev))
     }
 
-    /// Workers that take no new replicas.
+    /// Workers that are cordoned or drained.
     #[must_use]
-    pub fn cordoned(&self) -> &BTreeSet<WorkerId> {
-        &self.cordoned
+    pub fn cordons(&self) -> &BTreeMap<WorkerId, Cordon> {
+        &self.cordons
     }
 
     /// Whether a plan is being stored: [`Event::Changed`] is put by until it is, so it is better left where it is.

@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation};
 use berth_spec::{
-    AssignmentChange, DeploymentName, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    AssignmentChange, Cordon, DeploymentName, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
     routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -72,7 +72,7 @@ pub(crate) enum Request {
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
     Note { event: Box<berth_spec::Event>, reply: oneshot::Sender<()> },
     AttachWorker { info: Box<WorkerInfo>, reply: oneshot::Sender<WorkerEnds> },
-    AttachGateway { reply: oneshot::Sender<GatewayEnds> },
+    AttachGateway { node: WorkerId, region: Option<String>, reply: oneshot::Sender<GatewayEnds> },
 }
 
 impl Handle {
@@ -84,12 +84,12 @@ impl Handle {
         self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await
     }
 
-    /// Connects a gateway. The first thing it receives is every route.
+    /// Connects the gateway of a node. The first thing it receives is every route.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the control plane is stopping.
-    pub async fn attach_gateway(&self) -> Result<GatewayEnds, Error> {
-        self.ask(|reply| Request::AttachGateway { reply }).await
+    pub async fn attach_gateway(&self, node: WorkerId, region: Option<String>) -> Result<GatewayEnds, Error> {
+        self.ask(|reply| Request::AttachGateway { node, region, reply }).await
     }
 
     /// Every worker that is attached or still remembered, by name.
@@ -139,7 +139,7 @@ impl Handle {
         self.readiness.clone()
     }
 
-    /// Keeps new replicas off a worker, or lets them in again. Survives a restart.
+    /// Keeps new replicas off a worker, moves those that it holds elsewhere, or lets them in again. Survives a restart.
     ///
     /// # Errors
     /// [`Error::NoWorker`] if no such worker is attached; [`Error::Store`].
@@ -180,13 +180,4 @@ async fn until(reached: &watch::Receiver<Rev>, rev: Rev, otherwise: &str) {
     if !matches!(wait, Ok(Ok(_))) {
         tracing::debug!(rev = rev.0, "{otherwise}");
     }
-}
-
-/// Whether a worker takes new replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cordon {
-    /// It takes no new ones.
-    Cordoned,
-    /// It takes new ones.
-    Open,
 }

@@ -179,7 +179,7 @@ impl Metrics {
         for (_, seats) in world.workers() {
             match seats.liveness {
                 Liveness::Alive if seats.reported => healthy += 1,
-                Liveness::Alive => suspect += 1,
+                Liveness::Alive | Liveness::Detached { .. } => suspect += 1,
                 Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!seats.assigned.is_empty()),
             }
             replicas += seats.assigned.len();

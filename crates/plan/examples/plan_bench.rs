@@ -94,7 +94,7 @@ fn cold(count: usize) {
             requests: 1,
         };
         let (planned, took) = timed(|| {
-            world.demand(&demand);
+            world.demand(berth_spec::GatewayId(1), &demand, NOW);
             let scope = world.due(NOW);
             plan(&world, &scope, NOW)
         });
@@ -123,7 +123,18 @@ fn load(world: &mut World) {
             })
             .collect();
         let seen = world.generation();
-        let _ = world.observe(&InventoryChange { worker, incarnation: 1, seen, whole: true, replicas }, NOW);
+        let _ = world.observe(
+            &InventoryChange {
+                worker,
+                incarnation: 1,
+                seen,
+                whole: true,
+                replicas,
+                state: berth_spec::WorkerState::Serving,
+                load: None,
+            },
+            NOW,
+        );
     }
 }
 

@@ -10,11 +10,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, Generation, InventoryChange,
-    Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
+    ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
+    InventoryChange, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Selector, Settings, Strategy, Warmup,
-        WhenFull,
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
+        Strategy, Warmup, WhenFull,
     },
     residency::{Phases, Ready},
     status::Status,
@@ -92,6 +92,13 @@ pub fn deployment(called: &str) -> Deployment {
         concurrency: Concurrency { max: None, queue: 100 },
         batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        gpu: None,
+        model_type: None,
+        regions: std::collections::BTreeMap::new(),
+        spread: Spread::default(),
+        pinned: false,
+        scaling: Scaling::default(),
+        idempotent: true,
     };
     Deployment {
         name: name(called),
@@ -115,6 +122,8 @@ pub fn worker(called: &str, memory: ByteSize) -> WorkerInfo {
         labels: BTreeMap::new(),
         memory,
         cpus: 4.0,
+        gpus: Vec::new(),
+        max_models: None,
         formats: vec![ModelFormat::Onnx],
         version: "test".to_owned(),
     }
@@ -185,7 +194,7 @@ impl Fixture {
     pub fn demand(&mut self, called: &str, waiting: u32) {
         let demand =
             Demand { deployment: name(called), waiting, in_flight: 0, last_used: self.now, requests: waiting.into() };
-        self.world.demand(&demand);
+        self.world.demand(GatewayId(1), &demand, self.now);
     }
 
     /// Time passes.
@@ -199,7 +208,18 @@ impl Fixture {
         let info = self.world.worker(&worker).and_then(|seats| seats.info.as_ref());
         let incarnation = info.map_or(0, |info| info.incarnation);
         let seen = self.world.generation();
-        let _ = self.world.observe(&InventoryChange { worker, incarnation, seen, whole, replicas }, self.now);
+        let _ = self.world.observe(
+            &InventoryChange {
+                worker,
+                incarnation,
+                seen,
+                whole,
+                replicas,
+                state: berth_spec::WorkerState::default(),
+                load: None,
+            },
+            self.now,
+        );
     }
 
     /// Plans for what is due, lints, commits.

@@ -49,7 +49,7 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
 /// Since when a replica's worker cannot be reached; `None`: it can.
 fn unreachable_since(draft: &Draft<'_>, replica: &Replica) -> Option<Time> {
     match draft.world.workers.get(&replica.worker).map(|seats| seats.liveness) {
-        Some(Liveness::Alive) => None,
+        Some(Liveness::Alive | Liveness::Detached { .. }) => None,
         Some(Liveness::Lost { since }) => Some(since),
         // Known from a record only: it may still be on its way to us after a restart.
         Some(Liveness::Unseen) | None => Some(draft.world.started.unwrap_or(draft.now)),

@@ -125,6 +125,8 @@ fn make_ready(world: &mut World, now: Time) -> bool {
             incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
             seen: seats.sent,
             whole: !seats.reported,
+            state: seats.state,
+            load: None,
             replicas: Vec::new(),
         };
         for (revision, placed) in seats.assigned.iter().filter(|(revision, _)| !seats.ready(revision)) {

@@ -26,6 +26,7 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
         on_demand: deployment.spec.replicas.on_demand(),
         timeout: deployment.spec.timeout,
         concurrency: deployment.spec.concurrency,
+        idempotent: deployment.spec.idempotent,
     }
 }
 
@@ -96,6 +97,7 @@ pub(crate) fn fingerprint(route: &Route) -> u64 {
         OnMiss::Failed { message, retry_at } => (2_u8, message, retry_at).hash(&mut hasher),
         OnMiss::ScaledDown => 3_u8.hash(&mut hasher),
     }
-    (route.on_demand, route.timeout, route.concurrency.max, route.concurrency.queue).hash(&mut hasher);
+    (route.on_demand, route.idempotent, route.timeout, route.concurrency.max, route.concurrency.queue)
+        .hash(&mut hasher);
     hasher.finish().max(1)
 }

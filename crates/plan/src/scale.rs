@@ -75,7 +75,7 @@ fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
 /// Since when nobody uses it: the last request, or the moment when what serves was ready for one. `None` while that
 /// loads, or answers. A revision on its way does not count: whoever comes next will get it.
 fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
-    if work.entry.warm.as_ref().is_some_and(|warm| warm.in_flight > 0) {
+    if work.entry.warm.as_ref().is_some_and(|warm| warm.in_flight() > 0) {
         return None;
     }
     let serves = work.rollout.as_ref()?.live().next()?;

@@ -17,8 +17,8 @@ mod wake;
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, DeploymentName, Digest, Generation, RevisionId, Route, RouteChange, Time, WorkerId,
-    deployment::Sharing,
+    AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, Route, RouteChange, Time,
+    WorkerId, deployment::Sharing,
 };
 
 pub(crate) use entry::Entry;
@@ -34,6 +34,8 @@ pub struct World {
     pub(crate) policy: Policy,
     pub(crate) entries: BTreeMap<DeploymentName, Entry>,
     pub(crate) workers: BTreeMap<WorkerId, Seats>,
+    /// Connected gateways with their regions.
+    pub(crate) gateways: BTreeMap<GatewayId, Option<String>>,
     /// Sizes that were measured, by content.
     pub(crate) measured: BTreeMap<Digest, ByteSize>,
     /// Records whose deployment has not been declared (yet).
@@ -73,6 +75,7 @@ impl World {
             policy,
             entries: BTreeMap::new(),
             workers: BTreeMap::new(),
+            gateways: BTreeMap::new(),
             measured: BTreeMap::new(),
             orphans: BTreeMap::new(),
             generation: Generation(0),

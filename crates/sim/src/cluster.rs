@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
-use berth_control::controller::{Controller, Declared, Effect, Event, GatewayId};
+use berth_control::controller::{Controller, Declared, Effect, Event};
 use berth_plan::{Policy, Scope, lint, plan};
-use berth_spec::{Deployment, DeploymentName, GatewayEvent, RevisionId, RouteChange, Time, WorkerId, WorkerInfo};
+use berth_spec::{
+    Deployment, DeploymentName, GatewayEvent, GatewayId, RevisionId, RouteChange, Time, WorkerId, WorkerInfo,
+};
 
 use crate::{
     chance::Chance,
@@ -93,7 +95,10 @@ impl Cluster {
             posted: 0,
             arrivals: BTreeMap::new(),
         };
-        cluster.tell_controller("gateway", Event::GatewayAttached(GATEWAY));
+        cluster.tell_controller(
+            "gateway",
+            Event::GatewayAttached { id: GATEWAY, node: berth_plan::fixture::worker_id("gateway"), region: None },
+        );
         cluster
     }
 
@@ -147,7 +152,10 @@ impl Cluster {
         self.epoch += 1;
         self.controller = Controller::new(Policy::default(), self.state.restore(), self.now);
         self.log("controller", "restarted");
-        self.tell_controller("gateway", Event::GatewayAttached(GATEWAY));
+        self.tell_controller(
+            "gateway",
+            Event::GatewayAttached { id: GATEWAY, node: berth_plan::fixture::worker_id("gateway"), region: None },
+        );
         for name in self.gate.parked().keys().cloned().collect::<Vec<_>>() {
             self.tell_demand(&name, 0);
         }
@@ -178,12 +186,12 @@ impl Cluster {
 
     /// Somebody asks that a deployment be paged out.
     pub fn page_out(&mut self, name: &DeploymentName) {
-        self.tell_controller("gateway", Event::Gateway(GatewayEvent::PageOut(name.clone())));
+        self.tell_controller("gateway", Event::Gateway(GATEWAY, GatewayEvent::PageOut(name.clone())));
     }
 
     fn tell_demand(&mut self, name: &DeploymentName, requests: u32) {
         let demand = self.gate.demand(name, requests, self.now);
-        self.tell_controller("gateway", Event::Gateway(GatewayEvent::Demand(vec![demand])));
+        self.tell_controller("gateway", Event::Gateway(GATEWAY, GatewayEvent::Demand(vec![demand])));
     }
 
     fn outcome(&mut self, name: &DeploymentName, outcome: Outcome) {

@@ -1,9 +1,6 @@
 //! What survives a restart of the controller: what the store would hold.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use berth_control::{
     controller::{Commit, Restored},
@@ -31,7 +28,7 @@ impl State {
             deployments: self.deployments.values().cloned().collect(),
             records: self.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             measured: self.measured.iter().map(|(digest, size)| (*digest, *size)).collect(),
-            cordoned: BTreeSet::new(),
+            cordons: BTreeMap::new(),
             generation: self.generation,
         }
     }

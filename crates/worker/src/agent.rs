@@ -19,6 +19,7 @@ use std::{
 
 use berth_spec::{
     AssignmentChange, FailureCategory, Generation, InventoryChange, Placed, Residency, RevisionId, Time, WorkerId,
+    WorkerState,
 };
 pub use message::{Effect, Event};
 
@@ -40,6 +41,7 @@ pub struct Agent {
     /// Only a whole assignment is of use: nothing was received yet, or a change was missed.
     asking: bool,
     stopping: bool,
+    state: WorkerState,
     replicas: BTreeMap<RevisionId, Replica>,
     breakers: BTreeMap<String, Breaker>,
     arrivals: u64,
@@ -66,6 +68,7 @@ impl Agent {
             seen: Generation(0),
             asking: true,
             stopping: false,
+            state: WorkerState::Serving,
             replicas: BTreeMap::new(),
             breakers: BTreeMap::new(),
             arrivals: 0,
@@ -294,6 +297,14 @@ impl Agent {
             replicas.into_iter().map(now).collect()
         };
         let (worker, incarnation) = (self.worker.clone(), self.incarnation);
-        Some(Effect::Report(InventoryChange { worker, incarnation, seen: self.seen, whole, replicas }))
+        Some(Effect::Report(InventoryChange {
+            worker,
+            incarnation,
+            seen: self.seen,
+            whole,
+            state: self.state,
+            load: None,
+            replicas,
+        }))
     }
 }

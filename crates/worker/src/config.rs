@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_spec::{ByteSize, WorkerId};
+use berth_spec::{ByteSize, Gpu, WorkerId};
 
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
@@ -22,6 +22,10 @@ pub struct Config {
     /// Memory that models may take; `None`: a share of what the machine or the control group allows
     /// (see [`capacity`](crate::capacity)).
     pub memory: Option<ByteSize>,
+    /// GPUs that models may use.
+    pub gpus: Vec<Gpu>,
+    /// The most models at once; `None`: as many as fit.
+    pub max_models: Option<u32>,
     /// Disk that fetched artifacts may take.
     pub cache: ByteSize,
     /// Loads at once; `None`: half the cores, at least 1 and at most 4.
@@ -44,6 +48,8 @@ impl Config {
             labels: BTreeMap::new(),
             data: data.into(),
             memory: None,
+            gpus: Vec::new(),
+            max_models: None,
             cache: DEFAULT_CACHE,
             parallel_loads: None,
             parallel_fetches: DEFAULT_PARALLEL_FETCHES,

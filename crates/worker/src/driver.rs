@@ -122,6 +122,8 @@ pub fn build_with(
         labels: config.labels,
         memory,
         cpus: capacity.cpus,
+        gpus: config.gpus,
+        max_models: config.max_models,
         formats,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -79,7 +79,7 @@ fn gateway_config(settings: &Settings, telemetry: &Telemetry) -> berth_mesh::Con
 
 /// Connects the data path to the control plane, which first restores what it knew.
 pub(super) async fn attach(handle: Handle, worker: &Worker) -> Result<(WorkerLink, GatewayLink), Failure> {
-    let (events, routes) = patiently(|| handle.attach_gateway()).await?;
+    let (events, routes) = patiently(|| handle.attach_gateway(worker.info().id.clone(), None)).await?;
     let (reports, assignments) = patiently(|| handle.attach_worker(worker.info().clone())).await?;
     Ok((WorkerLink { assignments, reports }, GatewayLink { routes, events }))
 }

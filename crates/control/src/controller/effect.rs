@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use berth_plan::Record;
 use berth_spec::{
-    AssignmentChange, ByteSize, DeploymentName, Digest, Generation, RevisionId, RouteChange, WorkerId,
+    AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, RouteChange, WorkerId,
     routes::Readiness,
 };
 
-use super::GatewayId;
 use crate::store::Rev;
 
 /// Something to do. Effects are done in order.

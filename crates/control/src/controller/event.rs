@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use berth_spec::{
-    Deployment, DeploymentName, GatewayEvent, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity,
+    Cordon, Deployment, DeploymentName, GatewayEvent, GatewayId, Health, InventoryChange, Time, WorkerId, WorkerInfo,
+    event::Severity,
 };
 
-use crate::{handle::Cordon, store::Rev};
+use crate::store::Rev;
 
 /// Something that happened. It says so; it does not say what to do.
 #[derive(Debug, Clone)]
@@ -25,6 +26,13 @@ pub enum Event {
         /// What people say of it.
         cordon: Cordon,
     },
+    /// The members think this of a node's health. Not told where there are no members but this process.
+    Member {
+        /// Which node.
+        worker: WorkerId,
+        /// What they think.
+        health: Health,
+    },
     /// A worker was connected, or connected again.
     WorkerAttached(WorkerInfo),
     /// A worker's connection is gone.
@@ -32,9 +40,18 @@ pub enum Event {
     /// A worker reported.
     Reported(InventoryChange),
     /// A gateway was connected: it wants every route.
-    GatewayAttached(GatewayId),
+    GatewayAttached {
+        /// Its connection.
+        id: GatewayId,
+        /// The node that it is on.
+        node: WorkerId,
+        /// The region that it is in.
+        region: Option<String>,
+    },
+    /// A gateway's connection is gone.
+    GatewayDetached(GatewayId),
     /// A gateway spoke.
-    Gateway(GatewayEvent),
+    Gateway(GatewayId, GatewayEvent),
     /// The store took what [`Effect::Commit`](super::Effect::Commit) asked for, all of it.
     Committed,
     /// It did not: somebody was faster, or the store failed.
@@ -56,10 +73,6 @@ pub enum Declared {
     /// It is no longer in the store.
     Gone(DeploymentName),
 }
-
-/// A number for a connected gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GatewayId(pub u64);
 
 /// The event for people about a declaration; none where nothing about the spec changed.
 pub(super) fn declared(before: Option<&Deployment>, after: &Deployment, now: Time) -> Option<berth_spec::Event> {

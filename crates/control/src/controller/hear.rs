@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use berth_spec::{DeploymentName, Generation, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity};
+use berth_spec::{
+    Cordon, DeploymentName, Generation, Health, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity,
+};
 
 use super::{Attached, Controller, Declared, Effect, Phase, Touch, event};
-use crate::{handle::Cordon, store::Rev};
+use crate::store::Rev;
 
 impl Controller {
     pub(super) fn changed(&mut self, rev: Rev, changes: Vec<Declared>, now: Time, out: &mut Vec<Effect>) {
@@ -43,10 +45,10 @@ impl Controller {
     }
 
     pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time) {
-        self.world.set_cordoned(&worker, cordon == Cordon::Cordoned);
+        self.world.set_cordon(&worker, cordon);
         match cordon {
-            Cordon::Cordoned => self.cordoned.insert(worker),
-            Cordon::Open => self.cordoned.remove(&worker),
+            Cordon::Open => self.cordons.remove(&worker),
+            Cordon::Cordoned | Cordon::Draining => self.cordons.insert(worker, cordon),
         };
         self.due.change(now);
     }
@@ -54,7 +56,7 @@ impl Controller {
     pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
         let id = info.id.clone();
         self.world.set_worker(info);
-        self.world.set_cordoned(&id, self.cordoned.contains(&id));
+        self.world.set_cordon(&id, self.cordons.get(&id).copied().unwrap_or_default());
         self.workers.insert(id.clone(), Attached::default());
         out.push(Effect::Emit(event::worker(&id, Severity::Normal, "WorkerJoined", format!("{id} joined"), now)));
         if matches!(self.phase, Phase::Idle) {
@@ -65,9 +67,22 @@ impl Controller {
 
     pub(super) fn worker_detached(&mut self, id: &WorkerId, now: Time) {
         if self.workers.remove(id).is_some() {
-            self.world.lose_worker(id, now);
+            // What others still see goes on answering: only we have lost it.
+            if self.members.get(id).is_some_and(|health| health.is_there()) {
+                self.world.detach_worker(id, now);
+            } else {
+                self.world.lose_worker(id, now);
+            }
             self.due.hurry(now);
         }
+    }
+
+    pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time) {
+        if !health.is_there() {
+            self.world.lose_worker(&worker, now);
+            self.due.hurry(now);
+        }
+        self.members.insert(worker, health);
     }
 
     pub(super) fn reported(&mut self, change: &InventoryChange, now: Time, out: &mut Vec<Effect>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_plan::{Planned, Scope};
-use berth_spec::{AssignmentChange, DeploymentName, RouteChange, Time, WorkerId};
+use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RouteChange, Time, WorkerId};
 
 use super::{Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
 use crate::store::Rev;
@@ -99,6 +99,12 @@ impl Controller {
             attached.greeted = true;
         }
         out.push(Effect::SendAssignment { worker: worker.clone(), change, commands });
+    }
+
+    /// Sends a gateway every route.
+    pub(super) fn welcome(&self, id: GatewayId, now: Time, out: &mut Vec<Effect>) {
+        let change = self.whole_routes(now);
+        out.push(Effect::SendRoutes { to: To::One(id), change });
     }
 
     /// Every route as things are.

@@ -42,9 +42,9 @@ impl Driver {
                 self.feed(Event::WorkerAttached(*info));
                 reply.send(ends).is_err()
             }
-            Request::AttachGateway { reply } => {
+            Request::AttachGateway { node, region, reply } => {
                 let (id, ends) = self.connections.attach_gateway();
-                self.feed(Event::GatewayAttached(id));
+                self.feed(Event::GatewayAttached { id, node, region });
                 reply.send(ends).is_err()
             }
         };
@@ -82,13 +82,14 @@ impl Driver {
         let state = match seats.liveness {
             Liveness::Alive if reported.is_some() => WorkerState::Ready,
             Liveness::Alive | Liveness::Unseen => WorkerState::Joining,
+            Liveness::Detached { .. } => WorkerState::Detached,
             Liveness::Lost { .. } => WorkerState::Lost,
         };
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Some(WorkerView {
             info,
             state,
-            cordoned: seats.cordoned,
+            cordon: seats.cordon,
             claimed: seats.used,
             assigned: count(seats.assigned.len()),
             ready: count(seats.assigned.keys().filter(|revision| seats.ready(revision)).count()),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_spec::{AssignmentChange, GatewayEvent, InventoryChange, RouteChange, WorkerId};
+use berth_spec::{AssignmentChange, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId};
 use futures::{
     FutureExt, StreamExt,
     future::BoxFuture,
@@ -11,7 +11,7 @@ use futures::{
 use tokio::sync::mpsc::{self, OwnedPermit};
 
 use crate::{
-    controller::{GatewayId, To},
+    controller::To,
     handle::{GatewayEnds, WorkerEnds},
     mailbox::{Join, Mailbox, Posted},
     store::Rev,

@@ -82,9 +82,9 @@ impl Driver {
                 self.in_force(settled);
             }
             // It is given what one that has just come is given.
-            Woke::GatewaySpoke(id, GatewayEvent::AskWhole) => self.feed(Event::GatewayAttached(id)),
-            Woke::GatewaySpoke(_, event) => self.feed(Event::Gateway(event)),
+            Woke::GatewaySpoke(id, event) => self.feed(Event::Gateway(id, event)),
             Woke::GatewayGone(id) => {
+                self.feed(Event::GatewayDetached(id));
                 let settled = self.connections.gateway_gone(id);
                 self.in_force(settled);
             }

@@ -6,13 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, DeploymentName, Digest, Generation, Time, WorkerId, deployment::Sharing, event::Severity};
+use berth_spec::{ByteSize, Cordon, DeploymentName, Digest, Generation, Time, deployment::Sharing, event::Severity};
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
     controller::{self, Controller, Declared, Event, Restored},
     events::EventRing,
-    handle::Cordon,
     store::{
         Change, Commit, Compare, Entry, Op, Outcome, Page, Rev, Store, StoreError, Txn,
         layout::{self, StoredDeployment},
@@ -91,7 +90,12 @@ pub(super) async fn restore(
         Err(error) => unreadable(&error, events, now),
     })
     .await?;
-    each(store, layout::WORKERS, |entry| restored.cordoned.extend(layout::worker_in(&entry.key))).await?;
+    each(store, layout::WORKERS, |entry| match (layout::worker_in(&entry.key), layout::read_cordon(entry)) {
+        (Some(worker), Ok(cordon)) => drop(restored.cordons.insert(worker, cordon)),
+        (_, Err(error)) => unreadable(&error, events, now),
+        (None, Ok(_)) => {}
+    })
+    .await?;
     let plan = store.get(layout::PLAN).await?;
     restored.generation = match plan.as_ref().map(layout::read_plan) {
         Some(Ok(generation)) => generation,
@@ -148,10 +152,13 @@ pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> V
             }
         } else if let Some(worker) = layout::worker_in(key) {
             let cordon = match change {
-                Change::Put(_) => Cordon::Cordoned,
-                Change::Deleted { .. } => Cordon::Open,
+                Change::Put(entry) => layout::read_cordon(entry),
+                Change::Deleted { .. } => Ok(Cordon::Open),
             };
-            others.push(Event::Cordon { worker, cordon });
+            match cordon {
+                Ok(cordon) => others.push(Event::Cordon { worker, cordon }),
+                Err(error) => unreadable(&error, events, now),
+            }
         }
     }
     // Also a commit that changes no deployment moves on what has been seen.
@@ -178,10 +185,12 @@ pub(super) fn difference(brain: &Controller, restored: Restored) -> Vec<Event> {
     changes.extend(restored.deployments.into_iter().filter_map(|(deployment, rev)| {
         (brain.rev_of(&deployment.name) != Some(rev)).then_some(Declared::Set { deployment, rev })
     }));
-    let cordon = |worker: &WorkerId, cordon| Event::Cordon { worker: worker.clone(), cordon };
-    let opened = brain.cordoned().difference(&restored.cordoned).map(|worker| cordon(worker, Cordon::Open));
-    let cordoned = restored.cordoned.difference(brain.cordoned()).map(|worker| cordon(worker, Cordon::Cordoned));
-    opened.chain(cordoned).chain([Event::Changed { rev: restored.rev, changes }]).collect()
+    let known = brain.cordons();
+    let opened = known.keys().filter(|worker| !restored.cordons.contains_key(*worker));
+    let opened = opened.map(|worker| Event::Cordon { worker: worker.clone(), cordon: Cordon::Open });
+    let changed = restored.cordons.iter().filter(|(worker, cordon)| known.get(*worker) != Some(*cordon));
+    let changed = changed.map(|(worker, cordon)| Event::Cordon { worker: worker.clone(), cordon: *cordon });
+    opened.chain(changed).chain([Event::Changed { rev: restored.rev, changes }]).collect()
 }
 
 /// Stores a plan: each transaction compares the plan's key, so that a second controller would be noticed, and each
@@ -303,12 +312,17 @@ impl Chores {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::WorkerId;
+
     use super::*;
 
     #[test]
     fn reading_again_finds_cordons_and_their_end() {
         let worker = |id: &str| WorkerId::new(id).expect("a name");
-        let restored = |id| Restored { cordoned: [worker("both"), worker(id)].into(), ..Restored::default() };
+        let restored = |id| Restored {
+            cordons: [(worker("both"), Cordon::Draining), (worker(id), Cordon::Cordoned)].into(),
+            ..Restored::default()
+        };
         let brain = Controller::new(berth_plan::Policy::default(), restored("before"), Time::ZERO);
         let found = difference(&brain, restored("now"));
         let cordons: Vec<_> = found

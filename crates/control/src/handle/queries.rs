@@ -159,8 +159,8 @@ impl Handle {
     pub(super) async fn write_cordon(&self, worker: &WorkerId, cordon: Cordon) -> Result<(), Error> {
         let key = layout::worker_key(worker);
         let op = match cordon {
-            Cordon::Cordoned => Op::Put { key, value: layout::cordon_bytes() },
             Cordon::Open => Op::Delete { key },
+            Cordon::Cordoned | Cordon::Draining => Op::Put { key, value: layout::cordon_bytes(cordon) },
         };
         if let crate::store::Outcome::Committed(rev) =
             self.store.commit(Txn { compare: Vec::new(), ops: vec![op] }).await?

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    ByteSize, Deployment, DeploymentName, Digest, Residency, RevisionId, Time, WorkerId, WorkerInfo, status::Status,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, Residency, RevisionId, Time, WorkerId, WorkerInfo,
+    status::Status,
 };
 use serde_json::Value;
 
@@ -51,8 +52,8 @@ pub struct WorkerView {
     pub info: WorkerInfo,
     /// How it is.
     pub state: WorkerState,
-    /// It takes no new replicas.
-    pub cordoned: bool,
+    /// What people say of it.
+    pub cordon: Cordon,
     /// The memory that the plan has set aside on it.
     pub claimed: ByteSize,
     /// Replicas assigned to it.
@@ -70,6 +71,8 @@ pub enum WorkerState {
     Joining,
     /// Attached and reporting.
     Ready,
+    /// Its connection is gone, but the other nodes see it: it goes on answering.
+    Detached,
     /// Gone.
     Lost,
 }
@@ -81,6 +84,7 @@ impl WorkerState {
         match self {
             Self::Joining => "Joining",
             Self::Ready => "Ready",
+            Self::Detached => "Detached",
             Self::Lost => "Lost",
         }
     }

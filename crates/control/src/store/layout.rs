@@ -7,14 +7,14 @@
 //! | `/deployments/NAME` | [`StoredDeployment`]: the manifest as the user wrote it, and what the system adds | a person, through a source; the controller removes it once a deletion is done |
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
-//! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there | a person |
+//! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
 use std::sync::Arc;
 
 use berth_plan::Record;
 use berth_spec::{
-    ByteSize, Deployment, DeploymentName, Digest, Generation, Origin, Time, WorkerId,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Origin, Time, WorkerId,
     manifest::{self, ParseContext},
 };
 use bytes::Bytes;
@@ -174,17 +174,29 @@ pub fn read_measured(entry: &Entry) -> Result<(Digest, ByteSize), StoreError> {
     Ok((digest, ByteSize(stored.bytes)))
 }
 
-/// What people say of a worker; the key is there while the worker is cordoned.
+/// What people say of a worker; the key is there while the worker is cordoned or drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredCordon {
     v: u32,
     cordoned: bool,
+    #[serde(default)]
+    draining: bool,
 }
 
-/// The value that cordons a worker.
+/// The value that cordons or drains a worker.
 #[must_use]
-pub fn cordon_bytes() -> Bytes {
-    bytes(&StoredCordon { v: FORM, cordoned: true })
+pub fn cordon_bytes(cordon: Cordon) -> Bytes {
+    bytes(&StoredCordon { v: FORM, cordoned: !cordon.is_open(), draining: cordon == Cordon::Draining })
+}
+
+/// Reads what people say of a worker.
+pub fn read_cordon(entry: &Entry) -> Result<Cordon, StoreError> {
+    let stored: StoredCordon = read(entry)?;
+    Ok(match (stored.cordoned, stored.draining) {
+        (_, true) => Cordon::Draining,
+        (true, false) => Cordon::Cordoned,
+        (false, false) => Cordon::Open,
+    })
 }
 
 /// The number of the last plan.

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_control::{
-    controller::{CommandKind, Controller, DEBOUNCE, Declared, Effect, Event, GatewayId, RETRY, Restored, SETTLE, To},
+    controller::{CommandKind, Controller, DEBOUNCE, Declared, Effect, Event, RETRY, Restored, SETTLE, To},
     store::Rev,
 };
 use berth_plan::Policy;
 use berth_spec::{
-    AssignmentChange, Demand, Deployment, GatewayEvent, Generation, InventoryChange, Origin, RouteChange, Time,
-    WorkerInfo,
+    AssignmentChange, Demand, Deployment, GatewayEvent, GatewayId, Generation, InventoryChange, Origin, RouteChange,
+    Time, WorkerInfo,
 };
 
 use crate::fixture::{empty_inventory, inventory, manifest, name, ready, worker};
@@ -205,7 +205,7 @@ fn a_miss_is_planned_for_at_once() {
     let cold = bench.wait(DEBOUNCE);
     assert_eq!((commits(&cold), routes(&cold).len()), (0, 1), "a route, and nothing to store");
     let waiting = Demand { deployment: name("iris"), waiting: 1, in_flight: 0, last_used: bench.now, requests: 1 };
-    bench.on(Event::Gateway(GatewayEvent::Demand(vec![waiting])));
+    bench.on(Event::Gateway(GatewayId(1), GatewayEvent::Demand(vec![waiting])));
     assert_eq!(bench.brain.wake_at(), Some(bench.now));
     let effects = bench.settle();
     let sent = assignments(&effects);
@@ -225,7 +225,7 @@ fn on_restart_residents_are_sent_first_and_the_rest_after() {
         (deployment("z-warm", "  replicas: 1\n", 1), Rev(2)),
     ];
     let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
-    let whole = bench.on(Event::GatewayAttached(GatewayId(1)));
+    let whole = bench.on(Event::GatewayAttached { id: GatewayId(1), node: info.id.clone(), region: None });
     assert_eq!(routes(&whole)[0].1.set.len(), 2, "requests are parked from the first moment");
     bench.on(Event::WorkerAttached(info.clone()));
     bench.on(Event::Reported(empty_inventory(&info)));

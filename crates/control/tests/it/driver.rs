@@ -5,12 +5,12 @@ use std::sync::Arc;
 use berth_control::{
     events::EventFilter,
     handle::{
-        ApplyMode, ApplyOutcome, ApplyRequest, Cordon, DeleteRequest, Error, ListRequest, Ownership, PreviewRequest,
+        ApplyMode, ApplyOutcome, ApplyRequest, DeleteRequest, Error, ListRequest, Ownership, PreviewRequest,
         WatchEvent, WatchRequest, WorkerState,
     },
     store::{Rev, memory::MemoryStore},
 };
-use berth_spec::{GatewayEvent, Generation, Origin, status::Phase};
+use berth_spec::{Cordon, GatewayEvent, Generation, Origin, WorkerId, status::Phase};
 use futures::StreamExt;
 
 use crate::fixture::{Running, apply, manifest, name, worker};
@@ -156,7 +156,7 @@ async fn a_cordoned_worker_gets_nothing_new() {
     running.handle.cordon(&info.id, Cordon::Cordoned).await.expect("cordoned");
     running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
     running.until(&name("iris"), Phase::ScheduleFailed).await;
-    assert!(running.handle.workers().await.expect("workers")[0].cordoned);
+    assert!(running.handle.workers().await.expect("workers")[0].cordon == Cordon::Cordoned);
     running.handle.cordon(&info.id, Cordon::Open).await.expect("open");
     running.until(&name("iris"), Phase::Available).await;
     running.stop().await;
@@ -166,7 +166,8 @@ async fn a_cordoned_worker_gets_nothing_new() {
 #[tokio::test]
 async fn a_gateway_that_asks_is_sent_the_whole() {
     let running = running();
-    let (events, mut routes) = running.handle.attach_gateway().await.expect("it attaches");
+    let (events, mut routes) =
+        running.handle.attach_gateway(WorkerId::new("g").expect("a name"), None).await.expect("it attaches");
     let first = routes.recv().await.expect("the whole");
     assert_eq!((first.seq, first.base), (1, None));
     running.handle.apply(apply("iris", "")).await.expect("applied");
@@ -190,7 +191,8 @@ async fn a_gateway_that_asks_is_sent_the_whole() {
 #[tokio::test(start_paused = true)]
 async fn a_write_returns_when_requests_are_routed_by_it() {
     let running = running();
-    let (events, mut routes) = running.handle.attach_gateway().await.expect("it attaches");
+    let (events, mut routes) =
+        running.handle.attach_gateway(WorkerId::new("g").expect("a name"), None).await.expect("it attaches");
     let whole = routes.recv().await.expect("the whole");
     events.send(GatewayEvent::Applied(whole.seq)).await.expect("it listens");
     let began = tokio::time::Instant::now();

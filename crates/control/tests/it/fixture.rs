@@ -69,6 +69,8 @@ pub(crate) fn worker(id: &str, incarnation: u64) -> WorkerInfo {
         labels: BTreeMap::new(),
         memory: ByteSize::gib(1),
         cpus: 4.0,
+        gpus: Vec::new(),
+        max_models: None,
         formats: vec![ModelFormat::Onnx],
         version: "test".to_owned(),
     }
@@ -84,7 +86,15 @@ pub(crate) fn inventory(
     whole: bool,
     replicas: Vec<(RevisionId, Option<Residency>)>,
 ) -> InventoryChange {
-    InventoryChange { worker: info.id.clone(), incarnation: info.incarnation, seen: Generation(0), whole, replicas }
+    InventoryChange {
+        worker: info.id.clone(),
+        incarnation: info.incarnation,
+        seen: Generation(0),
+        whole,
+        replicas,
+        state: berth_spec::WorkerState::Serving,
+        load: None,
+    }
 }
 
 /// A replica that answers.

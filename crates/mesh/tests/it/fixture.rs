@@ -125,6 +125,7 @@ pub(crate) fn cold(deployment: &str) -> Route {
         on_demand: true,
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 100 },
+        idempotent: true,
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn reject(
     if work.replicas.iter().any(|replica| replica.worker == *worker && replica.revision == *revision) {
         return Some(Rejection::Holds);
     }
-    if seats.cordoned {
+    if !seats.cordon.is_open() {
         return Some(Rejection::Cordoned);
     }
     if let Some(rejection) = forbidden(seats, &work.entry.deployment) {

@@ -117,7 +117,7 @@ fn has_room(world: &World, entry: &Entry) -> bool {
     let mut free = world
         .workers
         .values()
-        .filter(|seats| seats.alive() && !seats.cordoned && seats.memory().saturating_sub(seats.used) >= need);
+        .filter(|seats| seats.alive() && seats.cordon.is_open() && seats.memory().saturating_sub(seats.used) >= need);
     free.any(|seats| place::forbidden(seats, &entry.deployment).is_none())
 }
 

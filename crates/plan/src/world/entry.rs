@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::{ByteSize, Deployment, FailureCategory, RevisionId, Time, WorkerId};
+use berth_spec::{ByteSize, Deployment, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
 use super::Rank;
 use crate::{Record, claim::Basis};
@@ -25,10 +25,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
     pub(crate) record: Option<Record>,
-    /// Requests that are parked.
-    pub(crate) waiting: u32,
-    /// Requests that are being answered.
-    pub(crate) in_flight: u32,
+    /// What each gateway that uses it says.
+    pub(crate) uses: BTreeMap<GatewayId, Use>,
     /// Somebody asked that it be paged out.
     pub(crate) paged_out: bool,
     /// Why the last plan gave it less than it wants.
@@ -39,6 +37,27 @@ pub(crate) struct Warm {
     pub(crate) learned: BTreeMap<RevisionId, Learned>,
     /// When to look again.
     pub(crate) wake: Option<Time>,
+}
+
+/// One gateway's use of a deployment, as it last said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Requests that are parked.
+    pub(crate) waiting: u32,
+    /// Requests that are being answered.
+    pub(crate) in_flight: u32,
+}
+
+impl Warm {
+    /// Requests that are parked, at all gateways.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.uses.values().fold(0, |sum, each| sum.saturating_add(each.waiting))
+    }
+
+    /// Requests that are being answered, from all gateways.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.uses.values().fold(0, |sum, each| sum.saturating_add(each.in_flight))
+    }
 }
 
 /// What a worker taught about a revision's memory.
@@ -150,7 +169,7 @@ impl Entry {
     }
 
     pub(crate) fn waiting(&self) -> u32 {
-        self.warm.as_ref().map_or(0, |warm| warm.waiting)
+        self.warm.as_ref().map_or(0, |warm| warm.waiting())
     }
 
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
@@ -195,8 +214,7 @@ impl Entry {
         let Some(warm) = &mut self.warm else { return };
         warm.failures.retain(|_, failure| failure.until > now);
         let cold = warm.record.is_none()
-            && warm.waiting == 0
-            && warm.in_flight == 0
+            && warm.uses.is_empty()
             && !warm.paged_out
             && warm.verdict.is_none()
             && warm.failures.is_empty()

@@ -32,6 +32,8 @@ impl World {
         }
         // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
         seats.sent = seats.sent.max(change.seen);
+        seats.state = change.state;
+        seats.load = change.load.unwrap_or(seats.load);
         self.generation = self.generation.max(change.seen);
         for (revision, residency) in &change.replicas {
             gone.remove(revision);

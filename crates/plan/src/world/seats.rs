@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{ByteSize, Generation, Placed, Residency, RevisionId, Time, WorkerInfo};
+use berth_spec::{ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState};
 
 /// One worker and the replicas that sit on it.
 #[derive(Debug, Clone, Default)]
@@ -11,8 +11,12 @@ pub struct Seats {
     pub info: Option<WorkerInfo>,
     /// Whether it can be reached.
     pub liveness: Liveness,
-    /// Nothing new is put there.
-    pub cordoned: bool,
+    /// What people say of it.
+    pub cordon: Cordon,
+    /// Whether it means to stay.
+    pub state: WorkerState,
+    /// What it last said of its load.
+    pub load: Load,
     /// Its inventory is whole: it has reported since it joined.
     pub reported: bool,
     /// What it says it holds.
@@ -35,6 +39,11 @@ pub enum Liveness {
     Unseen,
     /// It can.
     Alive,
+    /// The controller has lost its connection, but the members see it: it answers requests, and gets nothing new.
+    Detached {
+        /// Since when.
+        since: Time,
+    },
     /// It could.
     Lost {
         /// Since when it cannot.
@@ -66,15 +75,21 @@ impl Seats {
         self.liveness == Liveness::Alive
     }
 
+    /// Whether it answers requests: also one that the controller cannot reach, but gateways can.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        matches!(self.liveness, Liveness::Alive | Liveness::Detached { .. })
+    }
+
     /// Whether a replica is ready there, as far as one can reach it.
     #[must_use]
     pub fn ready(&self, revision: &RevisionId) -> bool {
-        self.alive() && self.inventory.get(revision).is_some_and(Residency::is_ready)
+        self.answers() && self.inventory.get(revision).is_some_and(Residency::is_ready)
     }
 
     /// Since when a replica is ready there, if it is.
     pub(crate) fn ready_since(&self, revision: &RevisionId) -> Option<Time> {
-        match self.inventory.get(revision).filter(|_| self.alive())? {
+        match self.inventory.get(revision).filter(|_| self.answers())? {
             Residency::Ready(ready) => Some(ready.since),
             _ => None,
         }

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{ByteSize, Demand, Deployment, DeploymentName, Digest, Generation, Time, WorkerId, WorkerInfo};
+use berth_spec::{
+    ByteSize, Cordon, Demand, Deployment, DeploymentName, Digest, GatewayId, Generation, Time, WorkerId, WorkerInfo,
+};
 
-use super::{Entry, Liveness, World};
+use super::{Entry, Liveness, World, entry::Use};
 use crate::{Record, claim::Basis};
 
 impl World {
@@ -122,7 +124,7 @@ impl World {
         let refused = self.refused.clone();
         for name in &refused {
             if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut())
-                && warm.waiting == 0
+                && warm.waiting() == 0
             {
                 warm.verdict = None;
             }
@@ -130,19 +132,29 @@ impl World {
         self.touch_each(&refused);
     }
 
-    /// Nothing new is put on a worker, or it may be again.
-    pub fn set_cordoned(&mut self, worker: &WorkerId, cordoned: bool) {
+    /// What people say of a worker: nothing new is put there, what it holds moves away, or neither.
+    pub fn set_cordon(&mut self, worker: &WorkerId, cordon: Cordon) {
         if let Some(seats) = self.workers.get_mut(worker) {
-            seats.cordoned = cordoned;
+            seats.cordon = cordon;
             self.touch_worker(worker);
             self.give_hope();
         }
     }
 
-    /// A worker cannot be reached any more.
+    /// The controller lost its connection to a worker that the members see: it goes on answering.
+    pub fn detach_worker(&mut self, worker: &WorkerId, now: Time) {
+        if let Some(seats) = self.workers.get_mut(worker)
+            && seats.liveness == Liveness::Alive
+        {
+            seats.liveness = Liveness::Detached { since: now };
+            self.touch_worker(worker);
+        }
+    }
+
+    /// A worker cannot be reached any more, by anybody.
     pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
         if let Some(seats) = self.workers.get_mut(worker)
-            && seats.alive()
+            && matches!(seats.liveness, Liveness::Alive | Liveness::Detached { .. })
         {
             seats.liveness = Liveness::Lost { since: now };
             self.touch_worker(worker);
@@ -155,7 +167,7 @@ impl World {
     }
 
     /// What a gateway saw of a deployment's use.
-    pub fn demand(&mut self, demand: &Demand) {
+    pub fn demand(&mut self, gateway: GatewayId, demand: &Demand, _now: Time) {
         let name = &demand.deployment;
         let Some(entry) = self.entries.get(name) else { return };
         let moved = entry.last_used < demand.last_used;
@@ -167,9 +179,14 @@ impl World {
             return;
         }
         let warm = entry.warm_mut();
-        let released = (warm.waiting > 0 && demand.waiting == 0) || (warm.in_flight > 0 && demand.in_flight == 0);
-        warm.waiting = demand.waiting;
-        warm.in_flight = demand.in_flight;
+        let (waiting, in_flight) = (warm.waiting(), warm.in_flight());
+        let used = Use { waiting: demand.waiting, in_flight: demand.in_flight };
+        if used == Use::default() {
+            warm.uses.remove(&gateway);
+        } else {
+            warm.uses.insert(gateway, used);
+        }
+        let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
         if demand.waiting > 0 || moved {
             warm.paged_out = false;
         }
@@ -179,6 +196,27 @@ impl World {
             // Nobody hurries for that, but idleness counts from now, and others may want its memory.
             self.set_wake(name, Some(demand.last_used));
         }
+    }
+
+    /// A gateway is connected; `region` is its own.
+    pub fn set_gateway(&mut self, gateway: GatewayId, region: Option<String>) {
+        self.gateways.insert(gateway, region);
+    }
+
+    /// A gateway is gone, and with it whoever waited there.
+    pub fn forget_gateway(&mut self, gateway: GatewayId) {
+        self.gateways.remove(&gateway);
+        let users = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.warm.as_ref().is_some_and(|warm| warm.uses.contains_key(&gateway)));
+        let users: BTreeSet<DeploymentName> = users.map(|(name, _)| name.clone()).collect();
+        for name in &users {
+            if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut()) {
+                warm.uses.remove(&gateway);
+            }
+        }
+        self.touch_each(&users);
     }
 
     /// Somebody asked that an on-demand deployment be paged out now.

@@ -181,7 +181,7 @@ fn use_in_the_past_does_not_make_recent() {
         last_used: berth_spec::Time(5),
         requests: 1,
     };
-    w.world.demand(&long_ago);
+    w.world.demand(berth_spec::GatewayId(1), &long_ago, w.now);
     let mut w = w.on_demand("third", gib(2));
     w.demand("third", 1);
     w.settle();

@@ -90,7 +90,8 @@ fn happen(w: &mut Fixture, what: &Happening) {
             }
         }
         Happening::Cordon { worker, cordoned } => {
-            w.world.set_cordoned(&worker_id(&format!("w{worker}")), *cordoned);
+            let cordon = if *cordoned { berth_spec::Cordon::Cordoned } else { berth_spec::Cordon::Open };
+            w.world.set_cordon(&worker_id(&format!("w{worker}")), cordon);
         }
         Happening::Pass(seconds) => w.after(Duration::from_secs((*seconds).into())),
     }

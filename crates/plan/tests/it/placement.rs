@@ -70,7 +70,7 @@ fn explanations_carry_numbers() {
     };
     assert_eq!(verdict(&w, "big", "b"), WorkerVerdict::Rejected(rejected));
     assert!(matches!(verdict(&w, "old", "a"), WorkerVerdict::Holds { residency: Some(_), .. }));
-    w.world.set_cordoned(&worker_id("a"), true);
+    w.world.set_cordon(&worker_id("a"), berth_spec::Cordon::Cordoned);
     assert_eq!(verdict(&w, "big", "a"), WorkerVerdict::Rejected(Rejection::Cordoned));
 }
 

@@ -32,13 +32,14 @@ impl Outbox {
             replicas.retain(|_, residency| residency.is_some());
         }
         let replicas = replicas.into_iter().collect();
-        self.waiting = Some(InventoryChange { whole: before.whole, replicas, ..change });
+        let load = change.load.or(before.load);
+        self.waiting = Some(InventoryChange { whole: before.whole, load, replicas, ..change });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::{ByteSize, Generation, WorkerId};
+    use berth_spec::{ByteSize, Generation, WorkerId, WorkerState};
 
     use super::*;
 
@@ -46,7 +47,15 @@ mod tests {
         let id = |name: &str| format!("{name}@000000000000").parse().expect("a revision");
         let replicas = replicas.iter().map(|(name, residency)| (id(name), residency.clone())).collect();
         let worker = WorkerId::new("w").expect("a name");
-        InventoryChange { worker, incarnation: 1, seen: Generation(seen), whole, replicas }
+        InventoryChange {
+            worker,
+            incarnation: 1,
+            seen: Generation(seen),
+            whole,
+            state: WorkerState::Serving,
+            load: None,
+            replicas,
+        }
     }
 
     #[test]

@@ -8,16 +8,14 @@ use axum::{
     http::{StatusCode, header},
     response::{Html, IntoResponse, Response},
 };
+use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, ReadinessView, VersionView, WorkerView};
 
 use super::{
     ask::{Answer, Asked},
     document,
 };
-use crate::{
-    api::{error::ApiError, service::Service},
-    handle::Cordon,
-};
+use crate::api::{error::ApiError, service::Service};
 
 /// Keeps new replicas off a worker. Those that it holds stay.
 #[utoipa::path(

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::DeploymentName;
+use berth_spec::{Cordon, DeploymentName};
 use berth_wire::api::{
     API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, ModelTop, ReplicaView,
     RevisionView, Timestamp, TopView, WorkerView,
@@ -12,7 +12,7 @@ use super::Service;
 use crate::{
     api::{error::ApiError, selector::LabelSelector, view},
     events::EventFilter,
-    handle::{self, Cordon, DeploymentPage, ListRequest},
+    handle::{self, DeploymentPage, ListRequest},
 };
 
 /// The most items in one page. Halved, listing everything takes twice the requests; doubled, one answer holds the driver

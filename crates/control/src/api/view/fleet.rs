@@ -18,7 +18,7 @@ pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]
         api_version,
         kind,
         metadata: Metadata { name: info.id.to_string(), labels: info.labels.clone() },
-        spec: WorkerSpec { cordoned: view.cordoned },
+        spec: WorkerSpec { cordoned: !view.cordon.is_open() },
         status: WorkerStatus {
             state: view.state.as_str().to_owned(),
             version: info.version.clone(),

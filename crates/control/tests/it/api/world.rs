@@ -82,6 +82,8 @@ impl World {
             labels: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             memory,
             cpus: 4.0,
+            gpus: Vec::new(),
+            max_models: None,
             formats: vec![ModelFormat::Onnx],
             version: "1.2.3".into(),
         };
@@ -93,6 +95,8 @@ impl World {
                 seen: Default::default(),
                 whole: true,
                 replicas: vec![],
+                state: Default::default(),
+                load: None,
             };
             let _ = reports.send(hello).await;
             while let Some(change) = assignments.recv().await {
@@ -105,6 +109,8 @@ impl World {
                     seen: change.generation,
                     whole: change.base.is_none(),
                     replicas,
+                    state: Default::default(),
+                    load: None,
                 };
                 let _ = reports.send(report).await;
             }
