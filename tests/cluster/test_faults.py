@@ -1,0 +1,301 @@
+"""What may break, under constant load through every gateway: each run ends with a record of all requests, and where a copy
+lived, none may be lost (DESIGN: failure model)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from system import manifest, until
+
+MODELS = ("iris", "flowers")
+
+
+def five(cluster, **spec):
+    """Five nodes, two deployments with two copies each."""
+    made = cluster(count=5)
+    made.apply(*(manifest(name, **{"replicas": 2} | spec) for name in MODELS))
+    made.available(*MODELS)
+    return made
+
+
+def holder(cluster, name: str, leads: bool = False):
+    """A node that holds a copy and leads, or does not."""
+    leader = cluster.leader()
+    places = [cluster.node(place) for place in cluster.places(name)]
+    return next((node for node in places if (node is leader) == leads), None)
+
+
+def test_every_gateway_takes_every_request(cluster):
+    made = five(cluster)
+    load = made.load(*MODELS, callers=10)
+    until("requests by way of another node", lambda: sum(node.metric("berth_forwards_total") for node in made.nodes) > 200)
+    record = load.end().lost_nothing()
+    assert not record.retried
+
+
+def test_a_miss_anywhere_loads_once(cluster):
+    made = cluster(count=5)
+    made.apply(manifest("cold", replicas={"min": 0, "max": 1}))
+    load = made.load("cold", callers=20, rate=100)
+    until("the model to be ready", lambda: made.places("cold"))
+    load.end().lost_nothing(20)
+    events = json.loads(made.run("get", "events", "-o", "json"))["items"]
+    loaded = [event for event in events if event["reason"] == "Loaded" and event.get("deployment") == "cold"]
+    assert len(loaded) == 1, loaded
+
+
+def test_a_worker_is_killed(cluster):
+    made = five(cluster)
+    victim = holder(made, "iris")
+    load = made.load(*MODELS)
+    time.sleep(1)
+    victim.kill()
+    began = time.monotonic()
+    until("two copies on those that live", lambda: len([p for p in made.places("iris") if p != victim.name]) == 2)
+    print(f"copies restored after {time.monotonic() - began:.1f} s")
+    load.end().lost_nothing()
+
+
+def test_the_last_copy_is_killed_and_comes_back_elsewhere(cluster):
+    made = cluster(count=4)
+    made.apply(manifest("iris", replicas=1))
+    made.available("iris")
+    victim = made.node(made.places("iris")[0])
+    load = made.load("iris", through=[node for node in made.nodes if node is not victim])
+    time.sleep(1)
+    victim.kill()
+    began = time.monotonic()
+    until("the model elsewhere", lambda: [p for p in made.places("iris") if p != victim.name])
+    print(f"back after {time.monotonic() - began:.1f} s")
+    # Nobody had a copy for a moment: those requests waited for the next place.
+    record = load.end().lost_nothing()
+    print(f"the slowest request took {record.slowest():.1f} s")
+
+
+def test_the_leader_is_killed_and_nothing_moves(cluster):
+    made = five(cluster)
+    leader = made.leader()
+    before = {name: made.places(name) for name in MODELS}
+    load = made.load(*MODELS)
+    time.sleep(1)
+    leader.kill()
+    began = time.monotonic()
+    until("another leader", lambda: made.leader() not in (None, leader), 15)
+    took = time.monotonic() - began
+    print(f"another leader after {took:.1f} s")
+    for name in MODELS:
+        left = set(before[name]) - {leader.name}
+        until(f"{name} where it was", lambda: left <= set(made.places(name)))
+    made.apply(manifest("later"))
+    made.available("later")
+    load.end().lost_nothing()
+
+
+def test_a_leader_that_was_asleep_has_no_say(cluster):
+    made = five(cluster)
+    leader = made.leader()
+    load = made.load(*MODELS, through=[node for node in made.nodes if node is not leader])
+    leader.pause()
+    until("another leader", lambda: made.leader() not in (None, leader), 15)
+    made.apply(manifest("meanwhile"))
+    made.available("meanwhile")
+    leader.resume()
+    until("the sleeper to be a follower", lambda: leader.name in made.states("Ready") and made.leader() is not leader)
+    made.available("meanwhile", *MODELS)
+    load.end().lost_nothing()
+
+
+def test_a_node_is_cut_off_from_the_others(cluster):
+    made = five(cluster)
+    victim = holder(made, "iris")
+    others = [node for node in made.nodes if node is not victim]
+    outside = made.load(*MODELS, through=others)
+    inside = made.load("iris", through=[victim], callers=2, rate=50)
+    time.sleep(1)
+    victim.host.cut(*(node.host for node in others), *(member.host for member in made.etcd.members))
+    until("two copies among the others", lambda: len([p for p in made.places("iris") if p != victim.name]) == 2)
+    time.sleep(2)
+    victim.host.heal()
+    until("the node to be back", lambda: len(made.states("Ready")) == 5)
+    outside.end().lost_nothing()
+    # It holds a copy and was alone with it: who asks it goes on being answered.
+    inside.end().lost_nothing()
+
+
+def test_the_leader_is_cut_off_in_one_direction(cluster):
+    made = five(cluster)
+    leader = made.leader()
+    others = [node for node in made.nodes if node is not leader]
+    load = made.load(*MODELS, through=others)
+    time.sleep(1)
+    leader.host.deafen(*(node.host for node in others), *(member.host for member in made.etcd.members))
+    until("another leader", lambda: made.leader() not in (None, leader), 20)
+    leader.host.heal()
+    until("all nodes", lambda: len(made.states("Ready")) == 5)
+    load.end().lost_nothing()
+
+
+def test_a_cable_is_pulled(cluster):
+    made = five(cluster)
+    victim = holder(made, "iris")
+    load = made.load(*MODELS)
+    time.sleep(1)
+    victim.host.unplug()
+    until("two copies among the others", lambda: len([p for p in made.places("iris") if p != victim.name]) == 2)
+    time.sleep(1)
+    victim.host.heal()
+    until("the node to be back", lambda: len(made.states("Ready")) == 5)
+    load.end().lost_nothing()
+
+
+def test_packets_are_lost(cluster):
+    made = five(cluster)
+    incarnations = {item["metadata"]["name"]: item["status"]["incarnation"] for item in made.nodes_view()["items"]}
+    for node in made.nodes[:3]:
+        node.host.lose(5)
+    load = made.load(*MODELS)
+    time.sleep(10)
+    for node in made.nodes[:3]:
+        node.host.heal()
+    load.end().lost_nothing()
+    after = {item["metadata"]["name"]: item["status"]["incarnation"] for item in made.nodes_view()["items"]}
+    assert incarnations == after and len(made.states("Ready")) == 5
+
+
+def test_a_node_is_far_away_and_its_line_is_narrow(cluster, tmp_path):
+    made = five(cluster)
+    far = holder(made, "iris")
+    proxy = Path(__file__).with_name("delay.py")
+    far.host._iptables("-t", "nat", "-A", "PREROUTING", "-i", "eth0", "-p", "tcp", "--dport", "7947", "-j", "REDIRECT", "--to-ports", "17947")
+    listen, target = f"{far.host.address}:17947", f"{far.host.address}:7947"
+    line = subprocess.Popen(far.host.command(sys.executable, str(proxy), listen, target, "80"))
+    try:
+        far.host.narrow("20mbit")
+        load = made.load(*MODELS)
+        time.sleep(6)
+        record = load.end().lost_nothing()
+        print(f"the slowest request took {record.slowest():.2f} s")
+    finally:
+        line.kill()
+        line.wait()
+
+
+def test_members_of_the_store_are_restarted_one_by_one(cluster):
+    made = five(cluster)
+    load = made.load(*MODELS)
+    acknowledged = []
+    for number in range(3):
+        made.etcd.members[number].kill()
+        for nth in range(3):
+            name = f"during-{number}-{nth}"
+            until(f"{name} to be taken", lambda: "created" in made.apply(manifest(name, replicas={"min": 0, "max": 1}), code=None))
+            acknowledged.append(name)
+        made.etcd.start(number)
+        until("the store to be whole", made.etcd.healthy)
+    known = {item["metadata"]["name"] for item in json.loads(made.run("get", "deployments", "-o", "json"))["items"]}
+    assert set(acknowledged) <= known
+    load.end().lost_nothing()
+
+
+def test_the_store_has_no_majority(cluster):
+    made = five(cluster)
+    before = {name: made.places(name) for name in MODELS}
+    load = made.load(*MODELS)
+    for member in made.etcd.members[:2]:
+        member.pause()
+    time.sleep(6)
+    refused = made.apply(manifest("refused"), code=None)
+    assert "created" not in refused, refused
+    for member in made.etcd.members[:2]:
+        member.resume()
+    until("a leader", made.leader)
+    assert {name: made.places(name) for name in MODELS} == before
+    until("writes to be taken", lambda: "created" in made.apply(manifest("taken"), code=None))
+    made.available("taken")
+    load.end().lost_nothing()
+
+
+def test_warm_models_are_served_without_controller_and_store(cluster):
+    made = five(cluster)
+    leader = made.leader()
+    others = [node for node in made.nodes if node is not leader]
+    made.etcd.close()
+    leader.kill()
+    load = made.load(*MODELS, through=others)
+    time.sleep(3)
+    # Nobody tells them: they notice a dead worker by themselves, and go to the other copy.
+    copies = {name: 0 for name in MODELS}
+    for node in others:
+        for name in MODELS:
+            copies[name] += node.call(f"/v2/models/{name}/ready", 8080)[0] == 200
+    assert all(copies.values()), copies
+    load.end().lost_nothing()
+
+
+def test_a_node_is_drained(cluster):
+    made = five(cluster)
+    victim = holder(made, "iris")
+    load = made.load(*MODELS)
+    made.run("drain", f"node/{victim.name}", "--timeout", "60s")
+    assert all(victim.name not in made.places(name) for name in MODELS)
+    assert victim.name in made.states("Drained")
+    made.run("uncordon", f"node/{victim.name}")
+    until("the node to be open again", lambda: victim.name in made.states("Ready"))
+    load.end().lost_nothing()
+
+
+def test_all_nodes_are_restarted_one_after_the_other(cluster):
+    made = five(cluster)
+    load = made.load(*MODELS)
+    for node in made.nodes:
+        assert node.stop() == 0, node.logged()[-4000:]
+        node.start()
+        until(f"{node.name} to answer", node.alive)
+        until("every node to be ready", lambda: len(made.states("Ready")) == 5)
+        made.available(*MODELS)
+    load.end().lost_nothing()
+
+
+def test_a_region_fails_over_and_back(cluster):
+    regions = ["eu", "eu", "us", "us"]
+    made = cluster(*(["--memory", "1GiB", "--labels", f"region={region}"] for region in regions))
+    made.apply(manifest("iris", replicas={"regions": {"eu": 1, "us": 1}}))
+    made.available("iris")
+    region = lambda name: regions[int(name[1:])]
+    assert sorted(map(region, made.places("iris"))) == ["eu", "us"]
+    eu = [node for node in made.nodes if region(node.name) == "eu"]
+    us = [node for node in made.nodes if region(node.name) == "us"]
+    load = made.load("iris", through=us)
+    for node in eu:
+        node.kill()
+    until("both copies in the other region", lambda: [region(p) for p in made.places("iris")] == ["us", "us"])
+    for node in eu:
+        node.start()
+    until("every node to be ready", lambda: len(made.states("Ready")) == 4)
+    until("a copy at home again", lambda: sorted(map(region, made.places("iris"))) == ["eu", "us"])
+    load.end().lost_nothing()
+
+
+def test_a_full_disk_sends_models_elsewhere(cluster, tmp_path):
+    made = cluster(["--memory", "1GiB", "--labels", "disk=full"], ["--memory", "1GiB"])
+    full = made.nodes[0]
+    cache = full.folder / "data" / "cache"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(cache)], check=True)
+    try:
+        server = subprocess.Popen(
+            made.clients.command(sys.executable, "-m", "http.server", "8000", "--bind", made.clients.address, "--directory", os.environ["EXAMPLE_MODELS"]),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        uri = f"http://{made.clients.address}:8000/artifacts/iris.onnx"
+        preferred = {"selector": {"preferred": {"disk": "full"}}}
+        made.apply(manifest("iris", model={"uri": uri}, **preferred))
+        made.available("iris")
+        assert made.places("iris") == [made.nodes[1].name]
+    finally:
+        server.kill()
+        subprocess.run(["umount", "-l", str(cache)], check=True)
