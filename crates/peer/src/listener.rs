@@ -1,0 +1,140 @@
+//! The peer port: takes connections of other nodes, knows each by its certificate, and serves HTTP/2 on them.
+//!
+//! ```text
+//! accepting ──shutdown──→ finishing: no new connections; each one ends after its requests in flight
+//!                             │ all ended, or `FINISH` is over
+//!                             ▼
+//!                           closed
+//! ```
+//!
+//! Who does not show a certificate of the cluster's CA gets no further than the handshake, and one line in the log.
+
+mod connection;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use berth_spec::WorkerId;
+use futures::future::BoxFuture;
+use hyper::{Request, Response, body::Incoming};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::connection::{Connection, Ends};
+use crate::{PeerBody, pki::Identity};
+
+/// Connections that wait in the kernel to be accepted. Halved: nodes that start together see resets.
+const BACKLOG: i32 = 1_024;
+
+/// Connections at once, handshakes among them: some hundreds of nodes with several lines each. Halved: a large cluster
+/// cannot connect. Doubled: more memory for strangers who stop in the middle of a handshake.
+const CONNECTIONS: usize = 8_192;
+
+/// The pause after the kernel could not give a connection, most often for want of file descriptors.
+/// Halved: a busier loop while it lasts. Doubled: peers wait longer once it is over.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long requests in flight may take when the port closes. Whoever has longer ones drains before.
+const FINISH: Duration = Duration::from_secs(30);
+
+/// How long a peer may leave data unread or unacknowledged.
+const UNREAD: Duration = Duration::from_secs(30);
+
+/// What answers the requests of other nodes.
+pub trait PeerHandler: Send + Sync + 'static {
+    /// Answers one request of `caller`, which its certificate names. The future runs in the connection's task: what
+    /// computes for long belongs elsewhere.
+    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>>;
+}
+
+/// The port, before it takes connections.
+#[derive(Debug)]
+pub struct PeerListener {
+    listener: std::net::TcpListener,
+    identity: Identity,
+}
+
+impl PeerListener {
+    /// Takes the address, so that a failure is told before anything runs.
+    ///
+    /// # Errors
+    /// The address cannot be had; the error names it.
+    pub fn bind(address: SocketAddr, identity: Identity) -> io::Result<Self> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot listen for other nodes on {address}: {error}"))
+        };
+        let bind = || {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+            // A restart must not wait for the old process's connections to be forgotten.
+            socket.set_reuse_address(true)?;
+            socket.set_nonblocking(true)?;
+            socket.bind(&address.into())?;
+            socket.listen(BACKLOG)?;
+            Ok(std::net::TcpListener::from(socket))
+        };
+        Ok(Self { listener: bind().map_err(named)?, identity })
+    }
+
+    /// The address that it has: the port is known where 0 was asked for.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown`, then lets requests in flight end. Meanwhile it also takes up changed certificates
+    /// ([`Identity::follow`]), for what is dialled as well.
+    ///
+    /// # Errors
+    /// The socket cannot be used in this runtime.
+    pub async fn run(self, handler: Arc<dyn PeerHandler>, shutdown: CancellationToken) -> io::Result<()> {
+        let Self { listener, identity } = self;
+        let listener = TcpListener::from_std(listener)?;
+        let (connections, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+        let ends = Ends { stopping: shutdown.clone(), cut: CancellationToken::new() };
+        let follower = {
+            let (identity, shutdown) = (identity.clone(), shutdown.clone());
+            async move { identity.follow(&shutdown).await }
+        };
+        connections.spawn(follower);
+        while let Some(accepted) = shutdown.run_until_cancelled(accept(&listener, &room)).await {
+            match accepted {
+                Ok((stream, from, permit)) => {
+                    let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
+                    connections.spawn(async move {
+                        let _permit = permit;
+                        Connection { stream, from, identity, handler, ends }.serve().await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection of another node");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+        drop(listener);
+        connections.close();
+        if tokio::time::timeout(FINISH, connections.wait()).await.is_err() {
+            tracing::warn!(connections = connections.len(), "requests of other nodes did not end; their lines are cut");
+            ends.cut.cancel();
+            connections.wait().await;
+        }
+        Ok(())
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, from) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
+    Ok((stream, from, permit))
+}

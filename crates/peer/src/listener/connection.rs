@@ -1,0 +1,183 @@
+//! One connection of another node with all its requests, as one task.
+//!
+//! ```text
+//! greeting ──refused, or too slow──→ ended
+//!    │ named by its certificate
+//! serving ──stop──→ finishing: takes no new requests, ends after those in flight
+//!    │ the peer is done, or cut          │
+//!    └──────────────→ ended ←────────────┘
+//! ```
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use berth_spec::WorkerId;
+use futures::future::BoxFuture;
+use hyper::{Request, Response, body::Incoming, server::conn::http2, service::Service};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::sync::CancellationToken;
+
+use super::PeerHandler;
+use crate::{
+    PeerBody,
+    peer::window,
+    pki::Identity,
+    streams::{Begun, Streams},
+    tls,
+};
+
+/// How long a handshake may take. Halved: far or busy nodes are refused. Doubled: strangers hold a place longer.
+const GREET: Duration = Duration::from_secs(5);
+
+/// Requests at once on one line. Halved: more of them wait at the sender, unseen. Doubled: more memory for a peer that
+/// floods us; what limits work is the handler's business.
+const STREAMS: u32 = 4_096;
+
+/// The longest head of a request.
+const HEADERS: u32 = 64 << 10;
+
+/// How often an idle line is asked whether its peer still lives, and how long that may take. The dialler asks more
+/// often; this finds what is left of peers that vanished.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When connections end.
+#[derive(Clone)]
+pub(super) struct Ends {
+    /// Take no more requests.
+    pub(super) stopping: CancellationToken,
+    /// End now.
+    pub(super) cut: CancellationToken,
+}
+
+/// A connection that was accepted.
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) from: SocketAddr,
+    pub(super) identity: Identity,
+    pub(super) handler: Arc<dyn PeerHandler>,
+    pub(super) ends: Ends,
+}
+
+impl Connection {
+    /// Serves it to its end. What goes wrong ends this connection and nothing else.
+    pub(super) async fn serve(self) {
+        let Self { stream, from, identity, handler, ends } = self;
+        let greeted = ends.stopping.run_until_cancelled(tokio::time::timeout(GREET, greet(stream, &identity))).await;
+        let (stream, caller) = match greeted {
+            None => return,
+            Some(Ok(Ok(greeted))) => greeted,
+            Some(Ok(Err(reason))) => {
+                tracing::warn!(%from, reason, "refused a connection to the peer port");
+                return;
+            }
+            Some(Err(_)) => {
+                tracing::warn!(%from, after = ?GREET, "refused a connection to the peer port: it did not finish the handshake");
+                return;
+            }
+        };
+        if let Err(error) = run(stream, &caller, handler, ends).await {
+            tracing::debug!(%error, %caller, "a peer's line ended early");
+        }
+    }
+}
+
+async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<TcpStream>, WorkerId), String> {
+    let stream =
+        TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| explain(&error))?;
+    let caller = tls::caller(stream.get_ref().1.peer_certificates());
+    let caller = caller.ok_or("its certificate names no node: issue one with `berth pki issue`")?;
+    Ok((stream, caller))
+}
+
+/// What a failed handshake means, for whoever reads the log of the node that refused.
+fn explain(error: &io::Error) -> String {
+    use rustls::{CertificateError, Error, InvalidMessage};
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match tls {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            format!("its certificate is of another CA than those in ca.pem ({error})")
+        }
+        Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
+            format!("its certificate expired: issue a new one with `berth pki issue` ({error})")
+        }
+        Some(Error::NoCertificatesPresented) => format!("it shows no certificate ({error})"),
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => format!("it does not speak TLS ({error})"),
+        _ => error.to_string(),
+    }
+}
+
+/// Hands requests to the handler. Spelled out: as a closure it is too general for the compiler to see that its futures
+/// may change threads.
+struct Serving {
+    caller: WorkerId,
+    handler: Arc<dyn PeerHandler>,
+}
+
+impl Service<Request<Incoming>> for Serving {
+    type Response = Response<PeerBody>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        Answering(Arc::clone(&self.handler).serve(&self.caller, request))
+    }
+}
+
+struct Answering(BoxFuture<'static, Response<PeerBody>>);
+
+impl Future for Answering {
+    type Output = Result<Response<PeerBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
+async fn run(
+    stream: TlsStream<TcpStream>,
+    caller: &WorkerId,
+    handler: Arc<dyn PeerHandler>,
+    ends: Ends,
+) -> Result<(), hyper::Error> {
+    let service = Serving { caller: caller.clone(), handler };
+    let begun = Begun::default();
+    let mut connection = pin!(
+        http2::Builder::new(begun.clone())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(window::STREAM)
+            .initial_connection_window_size(window::CONNECTION)
+            .max_frame_size(window::FRAME)
+            .max_send_buf_size(window::SEND_BUFFER)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEADERS)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let mut streams = Streams::new(begun);
+    let mut stopping = pin!(ends.stopping.cancelled());
+    let mut cut = pin!(ends.cut.cancelled());
+    let mut stopped = false;
+    let turn = |cx: &mut Context<'_>| {
+        if cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if !stopped && stopping.as_mut().poll(cx).is_ready() {
+            stopped = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        streams.poll(connection.as_mut(), cx)
+    };
+    poll_fn(turn).await
+}

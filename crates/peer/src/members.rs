@@ -1,0 +1,206 @@
+//! Who is there, for everybody who asks: a snapshot that changes, and hints as they come.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_spec::{Health, Member, RevisionId, WorkerId};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+/// Hints that wait for a reader that is slow. Halved: it misses some sooner (they are only hints). Doubled: memory.
+const HINTS: usize = 1_024;
+
+/// Orders that wait for the membership's loop. More are refused: they are hints, or one word to leave.
+const ORDERS: usize = 256;
+
+/// All members that are known, by name, this node among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemberTable {
+    members: BTreeMap<WorkerId, (Arc<Member>, Health)>,
+    recovering: BTreeSet<WorkerId>,
+}
+
+/// How a member stands, in the words of G9: [`Health`], with one more for those that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Answers.
+    Healthy,
+    /// Did not answer a probe; being asked through others, and may refute.
+    Suspect,
+    /// Taken for dead.
+    Failed,
+    /// Was taken for dead and answers again, for less than `Policy::recovering` so far.
+    Recovering,
+    /// Said that it goes.
+    Left,
+}
+
+impl MemberTable {
+    /// How a member stands.
+    #[must_use]
+    pub fn tier(&self, name: &WorkerId) -> Option<Tier> {
+        let (_, health) = self.members.get(name)?;
+        Some(match health {
+            Health::Alive if self.recovering.contains(name) => Tier::Recovering,
+            Health::Alive => Tier::Healthy,
+            Health::Suspect => Tier::Suspect,
+            Health::Failed => Tier::Failed,
+            Health::Left => Tier::Left,
+        })
+    }
+
+    /// Those that may answer: alive or suspect.
+    pub fn there(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.values().filter(|(_, health)| health.is_there()).map(|(member, _)| member)
+    }
+
+    pub(crate) fn set(&mut self, member: Arc<Member>, health: Health) {
+        self.members.insert(member.name.clone(), (member, health));
+    }
+
+    pub(crate) fn set_recovering(&mut self, recovering: BTreeSet<WorkerId>) {
+        self.recovering = recovering;
+    }
+}
+
+impl Deref for MemberTable {
+    type Target = BTreeMap<WorkerId, (Arc<Member>, Health)>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.members
+    }
+}
+
+/// What one worker tells all gateways at once, before the controller's route does: best effort, may be lost.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hint {
+    /// The worker that has, or had, the replica.
+    pub worker: WorkerId,
+    /// Of what.
+    pub revision: RevisionId,
+    /// Whether it is ready there; `false`: no longer.
+    pub ready: bool,
+}
+
+/// What the loop is asked to do.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Say(Hint),
+    Leave(oneshot::Sender<()>),
+}
+
+/// The members, for reading. Clones see the same.
+#[derive(Debug, Clone)]
+pub struct Members {
+    me: WorkerId,
+    table: watch::Receiver<Arc<MemberTable>>,
+    hints: broadcast::Sender<Hint>,
+    orders: mpsc::Sender<Order>,
+    rtts: watch::Receiver<Arc<BTreeMap<WorkerId, Duration>>>,
+}
+
+/// The writing end: membership has it, and tests that play membership.
+#[derive(Debug)]
+pub struct Roster {
+    table: watch::Sender<Arc<MemberTable>>,
+    hints: broadcast::Sender<Hint>,
+    pub(crate) orders: mpsc::Receiver<Order>,
+    rtts: watch::Sender<Arc<BTreeMap<WorkerId, Duration>>>,
+}
+
+impl Members {
+    /// Members that are set by hand: for tests, and for one process alone. At first there is `me`, alive.
+    #[must_use]
+    pub fn by_hand(me: Member) -> (Self, Roster) {
+        let mut table = MemberTable::default();
+        let name = me.name.clone();
+        table.set(Arc::new(me), Health::Alive);
+        let (table_in, table) = watch::channel(Arc::new(table));
+        let (hints, _) = broadcast::channel(HINTS);
+        let (orders, orders_out) = mpsc::channel(ORDERS);
+        let (rtts_in, rtts) = watch::channel(Arc::default());
+        let roster = Roster { table: table_in, hints: hints.clone(), orders: orders_out, rtts: rtts_in };
+        (Self { me: name, table, hints, orders, rtts }, roster)
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn me(&self) -> &WorkerId {
+        &self.me
+    }
+
+    /// The members as they are known now.
+    #[must_use]
+    pub fn table(&self) -> Arc<MemberTable> {
+        Arc::clone(&self.table.borrow())
+    }
+
+    /// Changes when the table does. Its value is the table.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<Arc<MemberTable>> {
+        self.table.clone()
+    }
+
+    /// Hints of other nodes from now on. A reader that lags misses the oldest.
+    #[must_use]
+    pub fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    /// Tells the others, best effort: where much is said at once, some of it is dropped and counted.
+    pub fn say(&self, hint: Hint) {
+        // A full queue is the overload in which a hint is worth least.
+        let _ = self.orders.try_send(Order::Say(hint));
+    }
+
+    /// Tells the others that this node goes, and returns when a good part of them should have heard it (a few rounds
+    /// of gossip, well under a second). Afterwards this node takes no more part.
+    pub async fn leave(&self) {
+        let (told, left) = oneshot::channel();
+        if self.orders.send(Order::Leave(told)).await.is_ok() {
+            let _ = left.await;
+        }
+    }
+
+    /// Time to a member and back by gossip, smoothed.
+    #[must_use]
+    pub fn rtt(&self, name: &WorkerId) -> Option<Duration> {
+        self.rtts.borrow().get(name).copied()
+    }
+}
+
+impl Roster {
+    /// Sets one member.
+    pub fn set(&self, member: Member, health: Health) {
+        self.table.send_modify(|table| Arc::make_mut(table).set(Arc::new(member), health));
+    }
+
+    /// Sets the health of a member that is known.
+    pub fn set_health(&self, name: &WorkerId, health: Health) {
+        self.table.send_if_modified(|table| {
+            let Some((member, before)) = table.get(name) else { return false };
+            let (member, changed) = (Arc::clone(member), *before != health);
+            if changed {
+                Arc::make_mut(table).set(member, health);
+            }
+            changed
+        });
+    }
+
+    /// A hint that comes from another node.
+    pub fn hint(&self, hint: Hint) {
+        // Nobody listens: nothing is lost.
+        let _ = self.hints.send(hint);
+    }
+
+    pub(crate) fn publish(&self, table: Arc<MemberTable>) {
+        self.table.send_replace(table);
+    }
+
+    pub(crate) fn publish_rtts(&self, rtts: BTreeMap<WorkerId, Duration>) {
+        self.rtts.send_replace(Arc::new(rtts));
+    }
+}

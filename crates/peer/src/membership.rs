@@ -1,0 +1,1 @@
+//! Who is there, by SWIM.

@@ -1,0 +1,116 @@
+//! One line: an HTTP/2 connection and its task.
+//!
+//! ```text
+//! open ──the peer says that it goes (GOAWAY)──→ finishing: takes no new requests, ends after those in flight
+//!   │ broken, a ping unanswered, or cut             │
+//!   └──────────────────→ closed ←───────────────────┘
+//! ```
+//!
+//! The task runs the connection and everything that hyper begins on it. A request crosses from the caller's task to
+//! this one and back, and no other.
+
+use std::{future::poll_fn, io, pin::pin, time::Duration};
+
+use http::{Request, Response};
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use super::{Dialer, window};
+use crate::{
+    BoxError, PeerBody,
+    streams::{Begun, Streams},
+};
+
+/// The longest head of an answer.
+const HEADERS: u32 = 64 << 10;
+
+/// Why a request went unanswered.
+pub(super) enum Unsent {
+    /// The line did not touch it.
+    Returned { request: Box<Request<PeerBody>>, error: BoxError },
+    /// The peer says that it did not look at it.
+    Refused(BoxError),
+    /// Nobody knows.
+    Unknown(BoxError),
+}
+
+/// A line that takes requests.
+pub(super) struct Line {
+    sender: SendRequest<PeerBody>,
+    /// How long the connection took: one time to the peer and back.
+    pub(super) connected_in: Duration,
+}
+
+impl Line {
+    /// Speaks HTTP/2 on a connection that the peer has taken, in a task of its own.
+    pub(super) async fn open<S>(stream: S, dialer: &Dialer, cut: CancellationToken) -> io::Result<SendRequest<PeerBody>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let begun = Begun::default();
+        let (sender, connection) = http2::Builder::new(begun.clone())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(window::STREAM)
+            .initial_connection_window_size(window::CONNECTION)
+            .max_frame_size(window::FRAME)
+            .max_header_list_size(HEADERS)
+            .max_send_buf_size(window::SEND_BUFFER)
+            .keep_alive_interval(dialer.policy.ping_every)
+            .keep_alive_timeout(dialer.policy.ping_timeout)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        let task = async move {
+            let mut connection = pin!(connection);
+            let mut streams = Streams::new(begun);
+            let ended = cut.run_until_cancelled(poll_fn(|cx| streams.poll(connection.as_mut(), cx))).await;
+            match ended {
+                Some(Err(error)) => tracing::debug!(%error, "a line ended"),
+                // What was begun is answered before the line closes.
+                Some(Ok(())) => {
+                    cut.run_until_cancelled(poll_fn(|cx| streams.poll_rest(cx))).await;
+                }
+                None => {}
+            }
+        };
+        dialer.tasks.spawn(task);
+        Ok(sender)
+    }
+
+    pub(super) fn new(sender: SendRequest<PeerBody>, connected_in: Duration) -> Self {
+        Self { sender, connected_in }
+    }
+
+    /// Whether it takes requests.
+    pub(super) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    pub(super) async fn send(&self, request: Request<PeerBody>) -> Result<Response<Incoming>, Unsent> {
+        let mut failed = match self.sender.clone().try_send_request(request).await {
+            Ok(response) => return Ok(response),
+            Err(failed) => failed,
+        };
+        Err(match failed.take_message() {
+            Some(request) => Unsent::Returned { request: Box::new(request), error: failed.into_error().into() },
+            None => unanswered(failed.into_error()),
+        })
+    }
+}
+
+/// HTTP/2 says for some streams that the other end did not look at them: RFC 9113, sections 6.8 and 8.7.
+fn unanswered(error: hyper::Error) -> Unsent {
+    let h2 = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<h2::Error>());
+    let untouched = h2.is_some_and(|h2| {
+        let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let above_the_last = h2.is_go_away();
+        h2.is_remote() && (refused || above_the_last)
+    });
+    if untouched { Unsent::Refused(error.into()) } else { Unsent::Unknown(error.into()) }
+}

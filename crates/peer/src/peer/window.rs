@@ -1,0 +1,14 @@
+//! HTTP/2 flow control between nodes, at both ends.
+
+/// What one stream may send ahead. Halved: large tensors wait for window updates. Doubled: memory per slow reader.
+pub(crate) const STREAM: u32 = 2 << 20;
+
+/// What one line may send ahead. Halved: a few large tensors hold up small requests. Doubled: memory per line.
+pub(crate) const CONNECTION: u32 = 16 << 20;
+
+/// The largest frame. The least allowed is 16 KiB: a tensor of 48 KiB then comes in four pieces, which are copied
+/// together. Doubled: a large frame keeps the other streams of its line waiting longer.
+pub(crate) const FRAME: u32 = 256 << 10;
+
+/// Bytes of a body that wait inside a line. Halved: a fast sender is woken more often. Doubled: memory per stream.
+pub(crate) const SEND_BUFFER: usize = 1 << 20;

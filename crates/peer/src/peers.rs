@@ -1,0 +1,169 @@
+//! The peers: one [`Peer`] per member other than this node, kept in step with membership.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use berth_spec::{Health, Member, Roles, WorkerId};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use crate::{
+    members::{MemberTable, Members},
+    peer::{Dialer, Peer},
+    pki::Identity,
+};
+
+/// How lines to peers are kept.
+#[derive(Debug, Clone)]
+pub struct LinePolicy {
+    /// Lines per peer. Halved: one core's TLS carries more of the load, and a lost packet holds up more requests.
+    /// Doubled: more memory and pings; useful with many data threads.
+    pub lines: usize,
+    /// How long a connection may take until the peer has taken us in. Halved: far or busy peers seem dead.
+    /// Doubled: requests wait longer before they go elsewhere.
+    pub dial: Duration,
+    /// How often a line is asked whether it lives. Halved: more packets. Doubled: dead lines are noticed later.
+    pub ping_every: Duration,
+    /// How long that may take. Halved: a stalled peer loses lines that would have lived. Doubled: noticed later.
+    pub ping_timeout: Duration,
+    /// The pause after a first failed dial; it doubles with each, up to [`LinePolicy::pause_max`].
+    pub pause: Duration,
+    /// The longest pause between dials. Doubled: a peer that is back waits longer for traffic.
+    pub pause_max: Duration,
+}
+
+impl Default for LinePolicy {
+    fn default() -> Self {
+        Self {
+            lines: 4,
+            dial: Duration::from_secs(1),
+            ping_every: Duration::from_secs(1),
+            ping_timeout: Duration::from_secs(1),
+            pause: Duration::from_millis(50),
+            pause_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Lines to the other members. Clones share them; they end with the last clone.
+#[derive(Clone)]
+pub struct Peers(Arc<Inner>);
+
+struct Inner {
+    by_name: ArcSwap<BTreeMap<WorkerId, Arc<Peer>>>,
+    dialer: Arc<Dialer>,
+    members: Option<Members>,
+    _ends: DropGuard,
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.by_name.load().keys()).finish()
+    }
+}
+
+impl Peers {
+    /// Follows `members` from now on. Must be called in a tokio runtime; the lines run there or where they are used.
+    #[must_use]
+    pub fn start(identity: Identity, members: Members, policy: LinePolicy) -> Self {
+        let table = members.changed();
+        let peers = Self::new(identity, Some(members), policy);
+        let follower = follow(Arc::downgrade(&peers.0), table);
+        peers.0.dialer.tasks.spawn(follower);
+        peers
+    }
+
+    /// These peers, alive for ever: for tests.
+    #[must_use]
+    pub fn fixed(identity: Identity, peers: impl IntoIterator<Item = (WorkerId, SocketAddr)>) -> Self {
+        let mut table = MemberTable::default();
+        for (name, address) in peers {
+            let member = Member {
+                name,
+                incarnation: 1,
+                gossip: address,
+                peer: address,
+                roles: Roles::ALL,
+                labels: BTreeMap::new(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                protocol: crate::PROTOCOL,
+            };
+            table.set(Arc::new(member), Health::Alive);
+        }
+        let fixed = Self::new(identity, None, LinePolicy::default());
+        fixed.0.apply(&table);
+        fixed
+    }
+
+    fn new(identity: Identity, members: Option<Members>, policy: LinePolicy) -> Self {
+        let ends = CancellationToken::new();
+        let dialer = Dialer { identity, policy, tasks: TaskTracker::new(), ends: ends.clone() };
+        Self(Arc::new(Inner {
+            by_name: ArcSwap::default(),
+            dialer: Arc::new(dialer),
+            members,
+            _ends: ends.drop_guard(),
+        }))
+    }
+
+    /// The peer with this name, while membership knows it. `None` for this node itself.
+    #[must_use]
+    pub fn get(&self, name: &WorkerId) -> Option<Arc<Peer>> {
+        self.0.by_name.load().get(name).cloned()
+    }
+
+    /// All peers, by name, without this node.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Peer>> {
+        self.0.by_name.load().values().cloned().collect()
+    }
+}
+
+impl Inner {
+    /// Makes the peers what the table says. A node that was started anew is a new peer: who waits for the old one
+    /// must not wait for the new.
+    fn apply(&self, table: &MemberTable) {
+        let me = self.dialer.identity.name();
+        let before = self.by_name.load();
+        let mut after = BTreeMap::new();
+        for (name, (member, health)) in table.iter().filter(|(name, _)| *name != me) {
+            let peer = match before.get(name).filter(|peer| peer.is_same_start(member)) {
+                Some(peer) => {
+                    peer.update(member, *health);
+                    Arc::clone(peer)
+                }
+                None => {
+                    Arc::new(Peer::new(Arc::clone(member), *health, Arc::clone(&self.dialer), self.members.clone()))
+                }
+            };
+            after.insert(name.clone(), peer);
+        }
+        for (name, peer) in before.iter() {
+            if !after.get(name).is_some_and(|now| Arc::ptr_eq(now, peer)) {
+                peer.forget();
+            }
+        }
+        self.by_name.store(Arc::new(after));
+    }
+}
+
+async fn follow(peers: Weak<Inner>, mut table: tokio::sync::watch::Receiver<Arc<MemberTable>>) {
+    table.mark_changed();
+    loop {
+        let Some(ends) = peers.upgrade().map(|peers| peers.dialer.ends.clone()) else { return };
+        match ends.run_until_cancelled(table.changed()).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) | None => return,
+        }
+        let Some(peers) = peers.upgrade() else { return };
+        let now = Arc::clone(&table.borrow_and_update());
+        peers.apply(&now);
+    }
+}

@@ -1,0 +1,92 @@
+//! The cluster's certificates: a CA, one certificate per node, and the keys that seal gossip.
+//!
+//! ```text
+//! pki/               made by `Authority::create`; keep ca.key off the nodes
+//!   ca.pem  ca.key  gossip.key
+//!   NODE/            made by `Authority::issue`; what a node is given, and `Identity::load` reads
+//!     ca.pem         one or several CAs that are trusted: two while one replaces the other
+//!     node.pem       this node's certificate; its name is the DNS name `NODE.node.berth` in it
+//!     node.key       its private key, for its owner's eyes only
+//!     gossip.key     one key per line, base64 of 32 bytes; the first seals, all open
+//! ```
+//!
+//! Files that somebody else made (another CA, longer chains) work as well: only what they say counts.
+
+mod authority;
+mod certificate;
+mod follow;
+mod identity;
+mod keyring;
+
+pub use self::{
+    authority::{Authority, DEFAULT_VALIDITY},
+    identity::Identity,
+    keyring::Keyring,
+};
+
+pub(crate) use self::certificate::name_in;
+
+use std::path::PathBuf;
+
+use berth_spec::Class;
+
+/// The file with the CAs that are trusted.
+pub const CA: &str = "ca.pem";
+/// The file with the CA's private key.
+pub const CA_KEY: &str = "ca.key";
+/// The file with a node's certificate, and those between it and the CA.
+pub const NODE: &str = "node.pem";
+/// The file with a node's private key.
+pub const NODE_KEY: &str = "node.key";
+/// The file with the keys that seal gossip.
+pub const GOSSIP_KEY: &str = "gossip.key";
+
+/// What names of nodes end in, inside certificates.
+pub const DOMAIN: &str = ".node.berth";
+
+/// Why certificates or keys are not usable, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file could not be read or written; the error names it.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    /// There is a CA already.
+    #[error("{} is there already: move it away if you really want another CA; nodes of the two would not talk", .0.display())]
+    Exists(PathBuf),
+    /// A file is not what it should be.
+    #[error("{}: {reason}", file.display())]
+    Unusable {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it, and the remedy.
+        reason: String,
+    },
+    /// A name cannot be in a certificate.
+    #[error("a certificate cannot be issued for {name:?}: {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+impl PkiError {
+    /// What to do next about it.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::File(_) | Self::Unusable { .. } => Class::Stalled,
+            Self::Exists(_) => Class::Conflict,
+            Self::Name { .. } => Class::Invalid,
+            Self::Make(_) => Class::Internal,
+        }
+    }
+
+    pub(crate) fn unusable(file: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
+        Self::Unusable { file: file.into(), reason: reason.into() }
+    }
+}

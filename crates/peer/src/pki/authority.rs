@@ -1,0 +1,182 @@
+//! The CA: makes itself, and certificates for nodes.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write as _},
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use berth_spec::WorkerId;
+use fs_err as fs;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::pki_types::DnsName;
+
+use super::{CA, CA_KEY, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError};
+
+/// How long a node's certificate holds when nothing is said. Halved: more renewals. Doubled: a stolen key serves longer.
+pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long the CA holds. Changing it means giving every node two CAs for a while.
+const CA_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// How much clocks of nodes may differ from that of the machine that issues.
+const SKEW: Duration = Duration::from_secs(600);
+
+/// The subject of CAs made here. All have it: what tells them apart is their key.
+const SUBJECT: &str = "berth cluster CA";
+
+/// A CA on disk, with its private key.
+#[derive(Debug)]
+pub struct Authority {
+    folder: PathBuf,
+}
+
+impl Authority {
+    /// Makes a CA (ECDSA P-256, ten years) and a gossip key in `folder`, which is created if it is not there.
+    ///
+    /// # Errors
+    /// A CA is there already, or files cannot be written.
+    pub fn create(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder)?;
+        for file in [CA, CA_KEY] {
+            if folder.join(file).exists() {
+                return Err(PkiError::Exists(folder.join(file)));
+            }
+        }
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = ca_params();
+        params.not_before = since_epoch(SystemTime::now() - SKEW);
+        params.not_after = since_epoch(SystemTime::now() + CA_VALIDITY);
+        let certificate = params.self_signed(&key)?;
+        write(&folder.join(CA_KEY), key.serialize_pem().as_bytes(), SECRET)?;
+        write(&folder.join(CA), certificate.pem().as_bytes(), PUBLIC)?;
+        if !folder.join(GOSSIP_KEY).exists() {
+            write(&folder.join(GOSSIP_KEY), Keyring::generate_text().as_bytes(), SECRET)?;
+        }
+        Ok(Self { folder })
+    }
+
+    /// Opens the CA that [`Authority::create`] made.
+    ///
+    /// # Errors
+    /// A file is missing.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
+        let folder = folder.into();
+        for file in [CA, CA_KEY, GOSSIP_KEY] {
+            if !folder.join(file).exists() {
+                let reason = "is not there: make a CA with `berth pki init`, or name the folder that has one";
+                return Err(PkiError::unusable(folder.join(file), reason));
+            }
+        }
+        Ok(Self { folder })
+    }
+
+    /// Issues a certificate for the node `name`, good for [`DEFAULT_VALIDITY`] and also for `hosts` (DNS names and
+    /// addresses), and puts it with all that the node needs into the folder `name` beside the CA. Issuing again
+    /// renews: running nodes take up new files by themselves.
+    ///
+    /// # Errors
+    /// The name cannot be in a certificate, a host is neither name nor address, or files cannot be read or written.
+    pub fn issue(&self, name: &WorkerId, hosts: &[String]) -> Result<PathBuf, PkiError> {
+        self.issue_for(name, hosts, SystemTime::now() - SKEW, DEFAULT_VALIDITY + SKEW)
+    }
+
+    /// As [`Authority::issue`], valid for `validity` from `from`.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_for(
+        &self,
+        name: &WorkerId,
+        hosts: &[String],
+        from: SystemTime,
+        validity: Duration,
+    ) -> Result<PathBuf, PkiError> {
+        let ca_key = fs::read_to_string(self.folder.join(CA_KEY))?;
+        let ca_key = KeyPair::from_pem(&ca_key)
+            .map_err(|error| PkiError::unusable(self.folder.join(CA_KEY), format!("is no private key ({error})")))?;
+        let issuer = Issuer::new(ca_params(), ca_key);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = node_params(name, hosts)?;
+        params.not_before = since_epoch(from);
+        params.not_after = since_epoch(from + validity);
+        let certificate = params.signed_by(&key, &issuer)?;
+
+        let folder = self.folder.join(name.as_str());
+        fs::create_dir_all(&folder)?;
+        for file in [CA, GOSSIP_KEY] {
+            let mode = if file == CA { PUBLIC } else { SECRET };
+            write(&folder.join(file), &fs::read(self.folder.join(file))?, mode)?;
+        }
+        write(&folder.join(NODE), certificate.pem().as_bytes(), PUBLIC)?;
+        write(&folder.join(NODE_KEY), key.serialize_pem().as_bytes(), SECRET)?;
+        Identity::check_chain(&folder)?;
+        Ok(folder)
+    }
+}
+
+/// What a CA says of itself. Issuing needs the same words, so they are not varied.
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, SUBJECT);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn node_params(name: &WorkerId, hosts: &[String]) -> Result<CertificateParams, PkiError> {
+    let wrong = |name: &str, reason: &str| PkiError::Name { name: name.to_owned(), reason: reason.to_owned() };
+    let full = format!("{name}{DOMAIN}");
+    if DnsName::try_from(full.as_str()).is_err() {
+        let reason = "each part between dots must begin and end with a letter or digit";
+        return Err(wrong(name.as_str(), reason));
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name.as_str());
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.subject_alt_names = vec![SanType::DnsName(full.try_into()?)];
+    for host in hosts {
+        let san = match host.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            // A certificate names one node; an extra name that looks like another's would be it, too.
+            Err(_) if host.ends_with(DOMAIN) => return Err(wrong(host, "names of nodes are not given as hosts")),
+            Err(_) if DnsName::try_from(host.as_str()).is_err() => {
+                return Err(wrong(host, "a host is a DNS name or an IP address"));
+            }
+            Err(_) => SanType::DnsName(host.clone().try_into()?),
+        };
+        params.subject_alt_names.push(san);
+    }
+    Ok(params)
+}
+
+fn since_epoch(time: SystemTime) -> time::OffsetDateTime {
+    rcgen::date_time_ymd(1970, 1, 1) + time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+const SECRET: u32 = 0o600;
+const PUBLIC: u32 = 0o644;
+
+/// Replaces a file in one step, so that a node that reads it meanwhile sees the old or the new.
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", beside.display()));
+    if beside.exists() {
+        fs::remove_file(&beside)?;
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside).map_err(named)?;
+    file.write_all(content).map_err(named)?;
+    file.sync_all().map_err(named)?;
+    fs::rename(&beside, path)
+}

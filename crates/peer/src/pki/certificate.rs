@@ -1,0 +1,67 @@
+//! What is read from a certificate: whose it is, and whether it holds now.
+
+use std::{path::Path, time::Duration};
+
+use berth_spec::WorkerId;
+use rustls::{
+    crypto::WebPkiSupportedAlgorithms,
+    pki_types::{CertificateDer, TrustAnchor, UnixTime},
+};
+use webpki::{EndEntityCert, Error, KeyUsage};
+
+use super::{DOMAIN, PkiError};
+
+/// The node that a certificate is for: the first DNS name in it that ends in [`DOMAIN`].
+pub(crate) fn name_in(certificate: &CertificateDer<'_>) -> Option<WorkerId> {
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    parsed.valid_dns_names().find_map(|name| WorkerId::new(name.strip_suffix(DOMAIN)?).ok())
+}
+
+/// Checks that a chain leads to one of `anchors` now, and may be used at both ends of a connection.
+pub(super) fn check(
+    file: &Path,
+    chain: &[CertificateDer<'static>],
+    anchors: &[TrustAnchor<'static>],
+    algorithms: WebPkiSupportedAlgorithms,
+) -> Result<(), PkiError> {
+    let wrong = |reason: String| PkiError::unusable(file, reason);
+    let Some((own, between)) = chain.split_first() else {
+        return Err(wrong("holds no certificate: expected PEM with BEGIN CERTIFICATE".to_owned()));
+    };
+    let parsed = EndEntityCert::try_from(own).map_err(|error| wrong(format!("is no certificate ({error})")))?;
+    let now = UnixTime::now();
+    for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
+        parsed
+            .verify_for_usage(algorithms.all, anchors, between, now, usage, None, None)
+            .map_err(|error| wrong(reason(&error, now)))?;
+    }
+    Ok(())
+}
+
+fn reason(error: &Error, now: UnixTime) -> String {
+    let ago = |a: UnixTime, b: UnixTime| shown(Duration::from_secs(a.as_secs().saturating_sub(b.as_secs())));
+    match error {
+        Error::CertExpired { not_after, .. } => {
+            format!("expired {} ago: issue a new one with `berth pki issue`", ago(now, *not_after))
+        }
+        Error::CertNotValidYet { not_before, .. } => {
+            format!("is not valid before {} from now: set this machine's clock, or wait", ago(*not_before, now))
+        }
+        Error::UnknownIssuer | Error::InvalidSignatureForPublicKey => {
+            "was not issued by a CA in ca.pem: take both from the same `berth pki issue`".to_owned()
+        }
+        Error::RequiredEkuNotFoundContext(_) => {
+            "is not for both ends of a connection: it needs the usages serverAuth and clientAuth".to_owned()
+        }
+        other => format!("does not hold ({other})"),
+    }
+}
+
+fn shown(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,207 @@
+//! What a node shows to others and whom it trusts, as read from its folder.
+//!
+//! ```text
+//! load ─→ current ──a file changed, all still good──→ current: handshakes from now on use it
+//!            └──a file changed, something is wrong──→ as it was, and a warning
+//! ```
+
+use std::{
+    fmt,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use berth_spec::WorkerId;
+use fs_err as fs;
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::CertifiedKey,
+};
+
+use super::{CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, PkiError, certificate};
+use crate::tls;
+
+/// A node's certificate, key, trusted CAs and gossip keys. Clones are the same one. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Identity(Arc<Inner>);
+
+struct Inner {
+    folder: PathBuf,
+    name: WorkerId,
+    current: ArcSwap<Current>,
+}
+
+/// All that follows from the files as they are now.
+pub(crate) struct Current {
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) keyring: Arc<Keyring>,
+    files: Files,
+}
+
+/// The content of the files, to tell whether they changed.
+#[derive(PartialEq, Eq)]
+struct Files([Vec<u8>; 4]);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("name", &self.0.name).field("folder", &self.0.folder).finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// Reads ca.pem, node.pem, node.key and gossip.key from `folder` and checks that they belong together and hold now.
+    ///
+    /// # Errors
+    /// What is wrong, with the file and the remedy.
+    pub fn load(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
+        let folder = folder.into();
+        let (name, current) = Current::read(&folder)?;
+        Ok(Self(Arc::new(Inner { folder, name, current: ArcSwap::from_pointee(current) })))
+    }
+
+    /// The node that the certificate is for.
+    #[must_use]
+    pub fn name(&self) -> &WorkerId {
+        &self.0.name
+    }
+
+    /// Where it was read from.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
+    /// The keys that seal gossip now.
+    #[must_use]
+    pub fn keyring(&self) -> Arc<Keyring> {
+        Arc::clone(&self.0.current.load().keyring)
+    }
+
+    pub(crate) fn current(&self) -> Arc<Current> {
+        self.0.current.load_full()
+    }
+
+    /// Reads the files again and uses them from now on, if they changed. Says whether they did. Connections stay.
+    ///
+    /// # Errors
+    /// What is wrong with the new files; the old ones stay in use.
+    pub fn reload(&self) -> Result<bool, PkiError> {
+        let files = Files::read(&self.0.folder)?;
+        if files == self.0.current.load().files {
+            return Ok(false);
+        }
+        let (name, current) = Current::of(&self.0.folder, files)?;
+        if name != self.0.name {
+            let reason = format!("is for {name}, and this node is {}", self.0.name);
+            return Err(PkiError::unusable(self.0.folder.join(NODE), reason));
+        }
+        self.0.current.store(Arc::new(current));
+        Ok(true)
+    }
+
+    /// Checks what was issued, whenever it becomes valid: an authority may issue for later.
+    pub(super) fn check_chain(folder: &Path) -> Result<(), PkiError> {
+        let parts = Parts::of(folder, &Files::read(folder)?)?;
+        parts.certified()?;
+        parts.name().map(drop)
+    }
+}
+
+impl Files {
+    fn read(folder: &Path) -> Result<Self, PkiError> {
+        let read = |file: &str| -> Result<Vec<u8>, PkiError> {
+            let path = folder.join(file);
+            fs::read(&path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    PkiError::unusable(path, "is not there: make it with `berth pki issue`, or name the right folder")
+                }
+                _ => error.into(),
+            })
+        };
+        for secret in [NODE_KEY, GOSSIP_KEY] {
+            let path = folder.join(secret);
+            if let Ok(found) = fs::metadata(&path)
+                && found.permissions().mode() & 0o077 != 0
+            {
+                let mode = found.permissions().mode() & 0o777;
+                let reason = format!("may be read by others (mode {mode:03o}): run chmod 600 {}", path.display());
+                return Err(PkiError::unusable(&path, reason));
+            }
+        }
+        Ok(Self([read(CA)?, read(NODE)?, read(NODE_KEY)?, read(GOSSIP_KEY)?]))
+    }
+}
+
+/// The files as they parse, before they are held against each other.
+struct Parts<'a> {
+    folder: &'a Path,
+    roots: RootCertStore,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    keyring: Keyring,
+}
+
+impl<'a> Parts<'a> {
+    fn of(folder: &'a Path, Files([ca, node, key, gossip]): &Files) -> Result<Self, PkiError> {
+        let at = |file: &str| folder.join(file);
+        let certificates = |file: &str, text: &[u8]| {
+            CertificateDer::pem_slice_iter(text)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| PkiError::unusable(at(file), format!("is not PEM with certificates ({error})")))
+        };
+        let mut roots = RootCertStore::empty();
+        for root in certificates(CA, ca)? {
+            roots.add(root).map_err(|error| PkiError::unusable(at(CA), format!("holds no usable CA ({error})")))?;
+        }
+        if roots.is_empty() {
+            return Err(PkiError::unusable(at(CA), "holds no certificate: copy ca.pem from the CA's folder"));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| PkiError::unusable(at(NODE_KEY), format!("is not PEM with a private key ({error})")))?;
+        let gossip = std::str::from_utf8(gossip).map_err(|_| PkiError::unusable(at(GOSSIP_KEY), "is not text"))?;
+        let keyring = Keyring::parse(gossip, &at(GOSSIP_KEY))?;
+        Ok(Self { folder, roots, chain: certificates(NODE, node)?, key, keyring })
+    }
+
+    fn name(&self) -> Result<WorkerId, PkiError> {
+        self.chain.first().and_then(certificate::name_in).ok_or_else(|| {
+            let reason = format!("names no node: it needs the DNS name NAME{DOMAIN}");
+            PkiError::unusable(self.folder.join(NODE), reason)
+        })
+    }
+
+    fn certified(&self) -> Result<CertifiedKey, PkiError> {
+        CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), &tls::provider()).map_err(|error| {
+            let reason = match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    "is not the key of node.pem: take both from the same `berth pki issue`".to_owned()
+                }
+                other => format!("is of no use with node.pem ({other})"),
+            };
+            PkiError::unusable(self.folder.join(NODE_KEY), reason)
+        })
+    }
+}
+
+impl Current {
+    fn read(folder: &Path) -> Result<(WorkerId, Self), PkiError> {
+        Self::of(folder, Files::read(folder)?)
+    }
+
+    fn of(folder: &Path, files: Files) -> Result<(WorkerId, Self), PkiError> {
+        let parts = Parts::of(folder, &files)?;
+        let algorithms = tls::provider().signature_verification_algorithms;
+        certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;
+        let name = parts.name()?;
+        let certified = Arc::new(parts.certified()?);
+        let roots = Arc::new(parts.roots);
+        let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
+        let client = tls::client(Arc::clone(&roots), Arc::clone(&certified)).map_err(unusable)?;
+        let server = tls::server(roots, certified).map_err(unusable)?;
+        Ok((name, Self { client: Arc::new(client), server: Arc::new(server), keyring: Arc::new(parts.keyring), files }))
+    }
+}

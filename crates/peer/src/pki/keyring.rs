@@ -1,0 +1,153 @@
+//! The keys that seal gossip: the first seals, all open, so that one can replace another without a gap.
+
+use std::{fmt, path::Path};
+
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    digest::{SHA256, digest},
+    rand,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use super::PkiError;
+
+/// Bytes of a key.
+const KEY: usize = 32;
+
+/// Bytes that say which key sealed.
+const KEY_ID: usize = 4;
+
+/// The form of sealed datagrams; a later form has another number.
+const FORM: u8 = 1;
+
+const HEAD: usize = 1 + KEY_ID + NONCE_LEN;
+
+/// How many bytes sealing adds: the form, the key's id, the nonce, and the tag of 16 bytes.
+pub const OVERHEAD: usize = HEAD + 16;
+
+/// Why a datagram does not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unopened {
+    /// Too short, or of another form.
+    #[error("not a sealed datagram")]
+    Form,
+    /// None of our keys sealed it.
+    #[error("sealed with a key that is not in gossip.key")]
+    Key,
+    /// It was changed on its way, or made by somebody without the key.
+    #[error("does not open with the key that it names")]
+    Forged,
+}
+
+/// The keys of gossip.key.
+pub struct Keyring {
+    keys: Vec<([u8; KEY_ID], LessSafeKey)>,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyring").field("keys", &self.keys.len()).finish_non_exhaustive()
+    }
+}
+
+impl Keyring {
+    /// The text of a gossip.key with one new key.
+    #[must_use]
+    pub fn generate_text() -> String {
+        let mut key = [0; KEY];
+        rand::fill(&mut key).expect("the system gives random bytes");
+        format!("{}\n", STANDARD.encode(key))
+    }
+
+    /// Reads keys: one per line, base64 of 32 bytes; empty lines and those after `#` do not count.
+    ///
+    /// # Errors
+    /// A line is no key, or there is none; `file` is named in the error, the line's content is not.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, PkiError> {
+        let mut keys = Vec::new();
+        for (number, line) in text.lines().map(str::trim).enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let wrong = || PkiError::unusable(file, format!("line {} is not base64 of {KEY} bytes", number + 1));
+            let bytes = STANDARD.decode(line).map_err(|_| wrong())?;
+            if bytes.len() != KEY {
+                return Err(wrong());
+            }
+            let mut id = [0; KEY_ID];
+            id.copy_from_slice(&digest(&SHA256, &bytes).as_ref()[..KEY_ID]);
+            keys.push((id, LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| wrong())?)));
+        }
+        if keys.is_empty() {
+            return Err(PkiError::unusable(file, "holds no key: copy gossip.key from the CA's folder"));
+        }
+        Ok(Self { keys })
+    }
+
+    /// Seals `plain` into `out`, which is cleared first. Nonces are random: a key is good for about 2³² datagrams
+    /// (months of a large cluster) before two alike become thinkable; then put a new key first.
+    pub fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
+        let (id, key) = &self.keys[0];
+        let mut nonce = [0; NONCE_LEN];
+        rand::fill(&mut nonce).expect("the system gives random bytes");
+        out.clear();
+        out.push(FORM);
+        out.extend_from_slice(id);
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(plain);
+        let (head, body) = out.split_at_mut(HEAD);
+        let aad = Aad::from(&head[..=KEY_ID]);
+        let tag = key
+            .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), aad, body)
+            .expect("a datagram is far shorter than what AES-GCM seals");
+        out.extend_from_slice(tag.as_ref());
+    }
+
+    /// Opens a sealed datagram in its place.
+    ///
+    /// # Errors
+    /// It is not one of ours.
+    pub fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
+        if sealed.len() < OVERHEAD || sealed[0] != FORM {
+            return Err(Unopened::Form);
+        }
+        let (head, body) = sealed.split_at_mut(HEAD);
+        let (_, key) = self.keys.iter().find(|(id, _)| id[..] == head[1..=KEY_ID]).ok_or(Unopened::Key)?;
+        let nonce = Nonce::try_assume_unique_for_key(&head[1 + KEY_ID..]).map_err(|_| Unopened::Form)?;
+        let plain = key.open_in_place(nonce, Aad::from(&head[..=KEY_ID]), body).map_err(|_| Unopened::Forged)?;
+        Ok(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(text: &str) -> Keyring {
+        Keyring::parse(text, Path::new("gossip.key")).expect("keys")
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_any_key_of_the_ring_and_no_other() {
+        let (old, new) = (Keyring::generate_text(), Keyring::generate_text());
+        let mut sealed = Vec::new();
+        ring(&old).seal(b"alive", &mut sealed);
+        assert_eq!(sealed.len(), 5 + OVERHEAD);
+        assert_eq!(ring(&format!("# in rotation\n{new}\n{old}")).open(&mut sealed.clone()), Ok(&b"alive"[..]));
+        assert_eq!(ring(&new).open(&mut sealed.clone()), Err(Unopened::Key));
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            assert!(ring(&old).open(&mut changed).is_err(), "byte {at}");
+        }
+        assert_eq!(ring(&old).open(&mut []), Err(Unopened::Form));
+    }
+
+    #[test]
+    fn a_key_file_says_what_is_wrong_and_not_the_key() {
+        for (text, says) in [("", "holds no key"), ("c2hvcnQ=", "line 1"), ("\n?", "line 2")] {
+            let error = Keyring::parse(text, Path::new("gossip.key")).expect_err("wrong").to_string();
+            assert!(error.contains(says) && error.contains("gossip.key") && !error.contains("c2hv"), "{error}");
+        }
+    }
+}
