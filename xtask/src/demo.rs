@@ -1,4 +1,7 @@
-//! `cargo xtask demo`: the main job on the example models, as a new user would do it by hand.
+//! `cargo xtask demo`: the main job on the example models, as a new user would do it by hand; on one machine, or with
+//! `cluster` as three nodes over etcd.
+
+mod cluster;
 
 use std::{
     io::{BufRead, BufReader, IsTerminal as _},
@@ -8,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::{
     run::{run as execute, step, styled},
@@ -21,8 +24,17 @@ use crate::{
 #[derive(Args)]
 pub(crate) struct Options {
     /// Stop at the end instead of leaving the server running for you to try.
-    #[arg(long)]
+    #[arg(long, global = true)]
     exit: bool,
+    #[command(subcommand)]
+    system: Option<System>,
+}
+
+/// What to show instead of one machine.
+#[derive(Subcommand)]
+enum System {
+    /// Three nodes and a three-member etcd: any gateway takes any request; one node is killed, one drained, under load.
+    Cluster,
 }
 
 /// What the demo shows, command by command.
@@ -66,6 +78,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     step("building berth");
     execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
+    if let Some(System::Cluster) = options.system {
+        return cluster::run(workspace, &made.engine, options.exit);
+    }
     let demo = Demo::start(workspace, made.engine)?;
     for (says, arguments) in TOUR {
         if !says.is_empty() {

