@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation};
 use berth_spec::{
-    AssignmentChange, Cordon, DeploymentName, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    Cordon, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
     routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -42,8 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a write waits until it has come into force. After that it returns all the same: it is durable.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// The worker's end of its connection to the controller.
-pub type WorkerEnds = (mpsc::Sender<InventoryChange>, mpsc::Receiver<AssignmentChange>);
+/// The worker's end of its connection to the controller. The first thing that it hears is
+/// [`Attached`](FromController::Attached).
+pub type WorkerEnds = (mpsc::Sender<InventoryChange>, mpsc::Receiver<FromController>);
 
 /// The gateway's end of its connection to the controller.
 pub type GatewayEnds = (mpsc::Sender<GatewayEvent>, mpsc::Receiver<RouteChange>);

@@ -16,10 +16,10 @@ pub(crate) trait Join {
     fn join(&mut self, later: Self);
 }
 
-/// One end of a connection.
+/// One end of a connection, which carries changes `C` as messages `M`.
 #[derive(Debug)]
-pub(crate) struct Mailbox<C> {
-    sender: mpsc::Sender<C>,
+pub(crate) struct Mailbox<C, M = C> {
+    sender: mpsc::Sender<M>,
     held: Option<C>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) enum Posted {
     AwaitRoom,
 }
 
-impl<C: Join> Mailbox<C> {
-    pub(crate) fn new(sender: mpsc::Sender<C>) -> Self {
+impl<C: Join, M: From<C>> Mailbox<C, M> {
+    pub(crate) fn new(sender: mpsc::Sender<M>) -> Self {
         Self { sender, held: None }
     }
 
-    pub(crate) fn sender(&self) -> mpsc::Sender<C> {
+    pub(crate) fn sender(&self) -> mpsc::Sender<M> {
         self.sender.clone()
     }
 
@@ -46,20 +46,22 @@ impl<C: Join> Mailbox<C> {
             held.join(change);
             return Posted::Done;
         }
-        match self.sender.try_send(change) {
+        match self.sender.try_reserve() {
+            Ok(room) => room.send(change.into()),
             // A reader that has gone is noticed where its connection is watched.
-            Ok(()) | Err(TrySendError::Closed(_)) => Posted::Done,
-            Err(TrySendError::Full(change)) => {
+            Err(TrySendError::Closed(())) => {}
+            Err(TrySendError::Full(())) => {
                 self.held = Some(change);
-                Posted::AwaitRoom
+                return Posted::AwaitRoom;
             }
         }
+        Posted::Done
     }
 
     /// There is room.
-    pub(crate) fn deliver(&mut self, permit: OwnedPermit<C>) {
+    pub(crate) fn deliver(&mut self, permit: OwnedPermit<M>) {
         if let Some(change) = self.held.take() {
-            permit.send(change);
+            permit.send(change.into());
         }
     }
 }
@@ -116,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_gets_one_change_for_many() {
         let (sender, mut reader) = mpsc::channel(1);
-        let mut mailbox = Mailbox::new(sender);
+        let mut mailbox: Mailbox<RouteChange> = Mailbox::new(sender);
         assert_eq!(mailbox.post(change(1, &["a"])), Posted::Done);
         assert_eq!(mailbox.post(change(2, &["b"])), Posted::AwaitRoom);
         assert_eq!(mailbox.post(change(3, &["c", "b"])), Posted::Done);

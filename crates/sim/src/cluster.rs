@@ -168,7 +168,7 @@ impl Cluster {
         let Some(node) = self.nodes.get(id) else { return };
         let info = node.info.clone();
         self.tell_controller(id.as_str(), Event::WorkerAttached(info));
-        self.hear(id, berth_worker::Event::Started);
+        self.hear(id, berth_worker::Event::Attached);
     }
 
     /// Clients send requests.

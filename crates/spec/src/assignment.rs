@@ -59,3 +59,18 @@ pub struct AssignmentChange {
     /// Replicas that should go.
     pub unset: Vec<RevisionId>,
 }
+
+/// What a worker hears from the controller.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FromController {
+    /// It is connected, perhaps to another controller than before: everything is to be said again.
+    Attached,
+    /// What it should hold changed.
+    Assigned(AssignmentChange),
+}
+
+impl From<AssignmentChange> for FromController {
+    fn from(change: AssignmentChange) -> Self {
+        Self::Assigned(change)
+    }
+}

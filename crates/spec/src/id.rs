@@ -215,6 +215,18 @@ impl RevisionId {
         Self { deployment, hash }
     }
 
+    /// One whose hash is known: the inverse of [`hash_bytes`](Self::hash_bytes).
+    #[must_use]
+    pub fn with_hash(deployment: DeploymentName, hash: [u8; 6]) -> Self {
+        Self { deployment, hash }
+    }
+
+    /// The hash: what a deployment's revisions differ in.
+    #[must_use]
+    pub fn hash_bytes(&self) -> [u8; 6] {
+        self.hash
+    }
+
     /// The deployment that the revision belongs to.
     #[must_use]
     pub fn deployment(&self) -> &DeploymentName {

@@ -60,7 +60,7 @@ pub mod event;
 pub mod inference;
 pub mod status;
 
-pub use assignment::{Assignment, AssignmentChange, Placed, Serving};
+pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving};
 pub use class::Class;
 pub use deployment::{Deployment, Origin, Replicas, Spec};
 pub use event::Event;

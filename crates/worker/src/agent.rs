@@ -7,7 +7,8 @@
 //!   on(Tick) ─▶ retry what is due ────────────────────────────────┘
 //! ```
 //! Whole state with a number: a change whose base is not held is not applied; the agent reports everything with
-//! `seen` 0, which asks for the whole assignment. So does its first report after a start.
+//! `seen` 0, which asks for the whole assignment. So does its first report after a start. Whenever a controller is
+//! attached it reports everything: one that has just begun to decide knows nothing of it.
 
 mod message;
 mod work;
@@ -18,8 +19,8 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, FailureCategory, Generation, InventoryChange, Placed, Residency, RevisionId, Time, WorkerId,
-    WorkerState,
+    AssignmentChange, FailureCategory, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time,
+    WorkerId, WorkerState,
 };
 pub use message::{Effect, Event};
 
@@ -42,6 +43,8 @@ pub struct Agent {
     asking: bool,
     stopping: bool,
     state: WorkerState,
+    /// The last that was told.
+    load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
     breakers: BTreeMap<String, Breaker>,
     arrivals: u64,
@@ -54,11 +57,19 @@ pub struct Agent {
 struct Unreported {
     whole: bool,
     seen: bool,
+    state: bool,
+    load: Option<Load>,
     replicas: BTreeSet<RevisionId>,
 }
 
+impl Unreported {
+    fn is_empty(&self) -> bool {
+        !self.whole && !self.seen && !self.state && self.load.is_none() && self.replicas.is_empty()
+    }
+}
+
 impl Agent {
-    /// The agent of a worker that holds nothing. Send it [`Event::Started`] first.
+    /// The agent of a worker that holds nothing. It speaks first when a controller is [`Attached`](Event::Attached).
     #[must_use]
     pub fn new(worker: WorkerId, incarnation: u64, limits: Limits) -> Self {
         Self {
@@ -69,6 +80,7 @@ impl Agent {
             asking: true,
             stopping: false,
             state: WorkerState::Serving,
+            load: None,
             replicas: BTreeMap::new(),
             breakers: BTreeMap::new(),
             arrivals: 0,
@@ -81,7 +93,7 @@ impl Agent {
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
         // Progress frees nothing and finishes nothing: looking for work would find none.
-        let idle_news = matches!(event, Event::Progress { .. } | Event::Draining { .. });
+        let idle_news = matches!(event, Event::Progress { .. } | Event::Draining { .. } | Event::Load(_));
         self.take(event, now, &mut effects);
         if !idle_news {
             self.start_work(now, &mut effects);
@@ -119,7 +131,9 @@ impl Agent {
 
     fn take(&mut self, event: Event, now: Time, effects: &mut Vec<Effect>) {
         match event {
-            Event::Started => self.unreported.whole = true,
+            Event::Attached => self.unreported.whole = true,
+            Event::Load(load) => self.unreported.load = Some(load),
+            Event::Leave => self.leave(),
             Event::Assigned(change) => self.assign(change, now, effects),
             Event::Progress { revision, ticket, done, total } => {
                 self.answer(&revision, ticket, Input::Progress { done, total }, now, effects);
@@ -142,11 +156,17 @@ impl Agent {
             Event::Tick => self.retry_due(now, effects),
             Event::Stop => {
                 self.stopping = true;
+                self.leave();
                 self.unreported.whole = true;
                 let all: Vec<_> = self.replicas.keys().cloned().collect();
                 all.iter().for_each(|revision| self.retire(revision, now, effects));
             }
         }
+    }
+
+    fn leave(&mut self) {
+        self.unreported.state |= self.state != WorkerState::Leaving;
+        self.state = WorkerState::Leaving;
     }
 
     fn assign(&mut self, change: AssignmentChange, now: Time, effects: &mut Vec<Effect>) {
@@ -281,10 +301,13 @@ impl Agent {
     }
 
     fn report(&mut self) -> Option<Effect> {
-        let Unreported { whole, seen, replicas } = std::mem::take(&mut self.unreported);
-        if !whole && !seen && replicas.is_empty() {
+        if self.unreported.is_empty() {
             return None;
         }
+        let Unreported { whole, load, replicas, .. } = std::mem::take(&mut self.unreported);
+        // Whoever hears everything anew does not know the load either.
+        self.load = load.or(self.load);
+        let load = if whole { self.load } else { load };
         // The last word of a worker that stops is a whole one.
         let whole = whole || self.stopped();
         let replicas = if whole {
@@ -303,7 +326,7 @@ impl Agent {
             seen: self.seen,
             whole,
             state: self.state,
-            load: None,
+            load,
             replicas,
         }))
     }

@@ -3,12 +3,16 @@
 //! The tightest of: control group v2 (`memory.max`, `cpu.max`) at its own path and every one above it, control group
 //! v1 (`memory.limit_in_bytes`, `cpu.cfs_quota_us`), and the machine itself.
 
+mod usage;
+
 use std::{
     num::NonZero,
     path::{Path, PathBuf},
 };
 
 use berth_spec::ByteSize;
+
+pub use usage::Usage;
 
 /// The share of the memory that models may take. The rest is for the process itself, for requests and answers in
 /// flight, for the page cache that fetches go through, and for what engines take beyond their measured size while they

@@ -1,15 +1,16 @@
 //! Runs the agent: one loop that owns it, performs its effects, and feeds back what came of them.
 //!
 //! ```text
-//!  assignments ─▶┐                ┌─▶ hands: fetch, load, validate, announce, drain, unload ─▶ news ─┐
+//!  controller ──▶┐                ┌─▶ hands: fetch, load, validate, announce, drain, unload ─▶ news ─┐
 //!  news ────────▶├─▶ Agent::on ───┤                                                                  │
-//!  wake_at ─────▶┘   ▲            └─▶ outbox ─▶ reports (the latest word, never a backlog)           │
+//!  wake_at, load ┘   ▲            └─▶ outbox ─▶ reports (the latest word, never a backlog)           │
 //!                    └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! At shutdown it drains and unloads everything, says so in a last whole report, and ends.
 
 mod clock;
 mod hands;
+mod load;
 mod outbox;
 mod told;
 
@@ -20,12 +21,12 @@ use std::{
 };
 
 use berth_mesh::local::LocalReplicas;
-use berth_spec::{AssignmentChange, InventoryChange, WorkerInfo};
+use berth_spec::{FromController, InventoryChange, WorkerInfo};
 use prometheus_client::registry::Registry;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use self::{clock::Clock, hands::Hands, outbox::Outbox};
+use self::{clock::Clock, hands::Hands, load::LoadWatch, outbox::Outbox};
 use crate::{
     agent::{Agent, Effect, Event},
     artifacts::Artifacts,
@@ -51,8 +52,9 @@ const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// The ends of the channels to the controller.
 pub struct WorkerLink {
-    /// What the worker should hold. When it closes, the worker keeps what it has.
-    pub assignments: mpsc::Receiver<AssignmentChange>,
+    /// What the worker should hold, and that a controller was attached, which comes first. When it closes, the worker
+    /// keeps what it has.
+    pub assignments: mpsc::Receiver<FromController>,
     /// What it holds.
     pub reports: mpsc::Sender<InventoryChange>,
 }
@@ -66,6 +68,7 @@ pub struct Worker {
     artifacts: Arc<Artifacts>,
     local: Arc<LocalReplicas>,
     metrics: WorkerMetrics,
+    leaving: CancellationToken,
 }
 
 /// What a worker left behind when it stopped.
@@ -135,7 +138,16 @@ pub fn build_with(
         cpus = info.cpus,
         parallel_loads = limits.parallel_loads,
     );
-    Ok(Worker { info, limits, runtimes, missing: Vec::new(), artifacts: Arc::new(artifacts), local, metrics })
+    Ok(Worker {
+        info,
+        limits,
+        runtimes,
+        missing: Vec::new(),
+        artifacts: Arc::new(artifacts),
+        local,
+        metrics,
+        leaving: CancellationToken::new(),
+    })
 }
 
 impl Worker {
@@ -151,6 +163,12 @@ impl Worker {
         &self.missing
     }
 
+    /// Cancel it to have the worker announce that it will leave: it goes on answering, and its models move elsewhere.
+    #[must_use]
+    pub fn leaving(&self) -> CancellationToken {
+        self.leaving.clone()
+    }
+
     /// Works until `shutdown`, then drains and unloads everything.
     pub async fn run(self, link: WorkerLink, shutdown: CancellationToken) -> Stopped {
         let WorkerLink { mut assignments, reports } = link;
@@ -158,13 +176,11 @@ impl Worker {
         let clock = Clock::start();
         let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits);
         let mut outbox = Outbox::default();
+        let mut load = LoadWatch::new(self.limits.memory);
         let mut hands = Hands::new(self.info.id, self.runtimes, self.artifacts, self.local, self.metrics, news);
-        let (mut connected, mut give_up) = (true, None);
-        let mut event = Event::Started;
+        let (mut connected, mut announced, mut give_up) = (true, false, None);
         loop {
-            perform(&mut agent, event, &clock, &mut hands, &mut outbox);
-            hands.gauge(&agent, self.limits.memory);
-            event = loop {
+            let event = loop {
                 if agent.stopped() && outbox.is_empty() {
                     return hands.finish(0).await;
                 }
@@ -181,21 +197,33 @@ impl Worker {
                             permit.send(report);
                         }
                     }
+                    () = self.leaving.cancelled(), if !announced => {
+                        announced = true;
+                        break Event::Leave;
+                    }
                     Some(heard) = heard.recv() => break hands.absorb(heard),
                     change = assignments.recv(), if connected => match change {
-                        Some(change) => {
+                        Some(FromController::Attached) => break Event::Attached,
+                        Some(FromController::Assigned(change)) => {
                             hands.log_command(&change);
                             break Event::Assigned(change);
                         }
                         None => connected = false,
                     },
                     () = sleep_until(wake) => break Event::Tick,
+                    () = load.due() => {
+                        if let Some(news) = load.look(&agent, hands.requests(), clock.now()) {
+                            break Event::Load(news);
+                        }
+                    }
                     () = sleep_until(give_up) => {
                         let left = agent.replicas().count();
                         return hands.finish(left).await;
                     }
                 }
             };
+            perform(&mut agent, event, &clock, &mut hands, &mut outbox);
+            hands.gauge(&agent, self.limits.memory);
         }
     }
 }

@@ -32,3 +32,5 @@ pub use agent::{Agent, Effect, Event};
 pub use config::Config;
 pub use driver::{Stopped, Worker, WorkerLink, build, build_with};
 pub use fault::Fault;
+
+pub use berth_spec::FromController;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_spec::{AssignmentChange, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId};
+use berth_spec::{AssignmentChange, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId};
 use futures::{
     FutureExt, StreamExt,
     future::BoxFuture,
@@ -34,7 +34,7 @@ pub(super) struct ConnectionId(u64);
 
 /// What happened to a connection.
 pub(super) enum Woke {
-    WorkerRoom(WorkerId, ConnectionId, OwnedPermit<AssignmentChange>),
+    WorkerRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
     WorkerGone(WorkerId, ConnectionId),
     GatewayRoom(GatewayId, OwnedPermit<RouteChange>),
     GatewaySpoke(GatewayId, GatewayEvent),
@@ -43,7 +43,7 @@ pub(super) enum Woke {
 
 pub(super) struct Connections {
     reports: mpsc::Sender<InventoryChange>,
-    workers: BTreeMap<WorkerId, (ConnectionId, Mailbox<AssignmentChange>)>,
+    workers: BTreeMap<WorkerId, (ConnectionId, Mailbox<AssignmentChange, FromController>)>,
     gateways: BTreeMap<GatewayId, Gateway>,
     /// What gateways say.
     heard: SelectAll<BoxStream<'static, Woke>>,
@@ -78,7 +78,9 @@ impl Connections {
         self.last += 1;
         let connection = ConnectionId(self.last);
         let (sender, receiver) = mpsc::channel(CHANNEL);
-        let mailbox = Mailbox::new(sender);
+        // There is room for it: it is the first.
+        let _ = sender.try_send(FromController::Attached);
+        let mailbox: Mailbox<AssignmentChange, FromController> = Mailbox::new(sender);
         let (closing, worker) = (mailbox.sender(), id.clone());
         self.waits.push(
             async move {
@@ -95,7 +97,7 @@ impl Connections {
         self.last += 1;
         let id = GatewayId(self.last);
         let (sender, receiver) = mpsc::channel(CHANNEL);
-        let mailbox = Mailbox::new(sender);
+        let mailbox: Mailbox<RouteChange> = Mailbox::new(sender);
         let closing = mailbox.sender();
         self.waits.push(
             async move {
@@ -151,12 +153,7 @@ impl Connections {
         }
     }
 
-    pub(super) fn worker_room(
-        &mut self,
-        id: &WorkerId,
-        connection: ConnectionId,
-        permit: OwnedPermit<AssignmentChange>,
-    ) {
+    pub(super) fn worker_room(&mut self, id: &WorkerId, connection: ConnectionId, permit: OwnedPermit<FromController>) {
         if let Some((current, mailbox)) = self.workers.get_mut(id)
             && *current == connection
         {
@@ -218,9 +215,9 @@ impl Connections {
     }
 }
 
-fn room<C: Join + Send + 'static>(
-    mailbox: &Mailbox<C>,
-    woke: impl FnOnce(OwnedPermit<C>) -> Woke + Send + 'static,
+fn room<C: Join, M: From<C> + Send + 'static>(
+    mailbox: &Mailbox<C, M>,
+    woke: impl FnOnce(OwnedPermit<M>) -> Woke + Send + 'static,
 ) -> BoxFuture<'static, Option<Woke>> {
     let sender = mailbox.sender();
     // A reader that goes away meanwhile is told of by its own wait.

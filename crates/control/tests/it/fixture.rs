@@ -11,7 +11,7 @@ use berth_control::{
     store::{Op, Store, Txn},
 };
 use berth_spec::{
-    ByteSize, DeploymentName, Digest, Generation, InventoryChange, Origin, Residency, RevisionId, Signature, Time,
+    ByteSize, DeploymentName, Digest, FromController, Generation, InventoryChange, Origin, Residency, RevisionId, Signature, Time,
     WorkerId, WorkerInfo,
     deployment::ModelFormat,
     manifest::{self, ManifestDeployment, ParseContext},
@@ -143,7 +143,8 @@ impl Running {
             if reports.send(empty_inventory(&info)).await.is_err() {
                 return;
             }
-            while let Some(change) = assignments.recv().await {
+            while let Some(word) = assignments.recv().await {
+                let FromController::Assigned(change) = word else { continue };
                 let mut said: Vec<(RevisionId, Option<Residency>)> = Vec::new();
                 if change.base.is_none() {
                     let kept = |id: &&RevisionId| change.set.iter().any(|placed| placed.revision.id == **id);

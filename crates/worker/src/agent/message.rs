@@ -2,15 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, InventoryChange, Revision, RevisionId, Serving};
+use berth_spec::{AssignmentChange, ByteSize, InventoryChange, Load, Revision, RevisionId, Serving};
 
 use crate::{artifacts::Artifact, fault::Fault, replica::Facts};
 
 /// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The process has started, or a controller has (re)connected: say everything.
-    Started,
+    /// A controller was connected, perhaps another one than before: say everything.
+    Attached,
     /// The controller changed the assignment.
     Assigned(AssignmentChange),
     /// A fetch got further.
@@ -70,6 +70,10 @@ pub enum Event {
     },
     /// The time that [`Agent::wake_at`] asked for has come.
     Tick,
+    /// The load was looked at and is worth telling.
+    Load(Load),
+    /// The process will end before long: say so, and go on answering until [`Event::Stop`].
+    Leave,
     /// The process is to end: drain and unload everything, take nothing new.
     Stop,
 }

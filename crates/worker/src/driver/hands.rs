@@ -117,6 +117,12 @@ impl Hands {
         }
     }
 
+    /// Requests that the replicas that are here have answered, well or badly.
+    pub(super) fn requests(&self) -> u64 {
+        let models = self.slots.values().filter_map(|slot| slot.model.as_ref());
+        models.map(|model| model.statistics()).map(|sums| sums.success.count + sums.fail.count).sum()
+    }
+
     /// Keeps what came with the news and hands on what the agent is to hear.
     pub(super) fn absorb(&mut self, news: News) -> Event {
         match news.kept {

@@ -66,7 +66,7 @@ impl Stage {
     fn new() -> Self {
         let agent = Agent::new(WorkerId::new("w").expect("a name"), 7, LIMITS);
         let mut stage = Self { agent, now: Time(1_000_000_000_000), generation: 0 };
-        assert_eq!(stage.on(Event::Started), "report seen 0 whole");
+        assert_eq!(stage.on(Event::Attached), "report seen 0 whole");
         stage
     }
 

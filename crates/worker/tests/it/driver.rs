@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use berth_mesh::local::LocalReplicas;
 use berth_spec::{
-    AssignmentChange, ByteSize, Failure, FailureCategory, Generation, InventoryChange, Placed, Residency, Revision,
-    RevisionId, Serving, WorkerId,
+    AssignmentChange, ByteSize, Failure, FailureCategory, FromController, Generation, InventoryChange, Placed,
+    Residency, Revision, RevisionId, Serving, WorkerId,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
 use berth_worker::{
@@ -24,7 +24,7 @@ struct Bench {
     runtime: Arc<FakeRuntime>,
     local: Arc<LocalReplicas>,
     registry: Registry,
-    assignments: mpsc::Sender<AssignmentChange>,
+    assignments: mpsc::Sender<FromController>,
     reports: mpsc::Receiver<InventoryChange>,
     shutdown: CancellationToken,
     worker: JoinHandle<Stopped>,
@@ -44,6 +44,7 @@ impl Bench {
         let (sender, reports) = mpsc::channel(8);
         let shutdown = CancellationToken::new();
         let link = WorkerLink { assignments: receiver, reports: sender };
+        assignments.try_send(FromController::Attached).expect("room");
         let worker = TaskTracker::new().spawn(worker.run(link, shutdown.clone()));
         Self { dir, runtime, local, registry, assignments, reports, shutdown, worker, generation: 0 }
     }
@@ -76,7 +77,7 @@ impl Bench {
     async fn assign(&mut self, set: Vec<Placed>) {
         self.generation += 1;
         let change = AssignmentChange { generation: Generation(self.generation), base: None, set, unset: vec![] };
-        self.assignments.send(change).await.expect("the worker listens");
+        self.assignments.send(change.into()).await.expect("the worker listens");
     }
 
     /// Waits for a report that names the replica in this state; `None`: gone.

@@ -99,7 +99,8 @@ impl World {
                 load: None,
             };
             let _ = reports.send(hello).await;
-            while let Some(change) = assignments.recv().await {
+            while let Some(word) = assignments.recv().await {
+                let berth_spec::FromController::Assigned(change) = word else { continue };
                 let set = change.set.iter().map(|placed| (placed.revision.id.clone(), Some(ready())));
                 let unset = change.unset.iter().map(|revision| (revision.clone(), None));
                 let replicas: Vec<(RevisionId, Option<Residency>)> = set.chain(unset).collect();
