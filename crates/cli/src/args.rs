@@ -3,7 +3,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{commands, failure::EXIT_CODES, up};
+use crate::{commands, failure::EXIT_CODES, node, up};
 
 /// Serve machine-learning models from declarations: one binary that loads, places, routes and updates them.
 #[derive(Debug, Parser)]
@@ -42,6 +42,8 @@ Exit codes:
 pub(crate) enum Command {
     /// Start a server: gateway, worker and control plane in one process
     Up(Box<up::UpArgs>),
+    /// Start a node of a cluster
+    Node(Box<node::settings::NodeArgs>),
     /// Declare models, or change what is declared
     Apply(commands::apply::ApplyArgs),
     /// List deployments, workers, replicas, revisions, aliases or events
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Delete(commands::delete::DeleteArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
+    /// Show the settings of a server, and where each came from
+    Config(Box<commands::config::ConfigArgs>),
     /// Print the JSON schema of manifests
     Schema(commands::local::SchemaArgs),
     /// Print a script that completes commands in a shell

@@ -1,6 +1,7 @@
 //! The commands that ask a server, or need none. One file each: its arguments, what it does, what it prints.
 
 pub(crate) mod apply;
+pub(crate) mod config;
 pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod explain;
@@ -14,12 +15,17 @@ pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
 
-use crate::{args::Command, failure::Failure, up};
+use crate::{args::Command, failure::Failure, node, settings::layers::Parsed, up};
 
 /// Carries out a command.
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
-    match command {
+pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure> {
+    match arguments.command {
         Command::Up(args) => up::run(*args),
+        Command::Node(args) => node::run(*args),
+        Command::Config(args) => match &effective {
+            Some(effective) => config::run(&args, effective),
+            None => Err(Failure::Usage("which settings? Write `berth config show`".to_owned())),
+        },
         Command::Validate(args) => validate::run(&args),
         Command::Schema(args) => local::schema(&args),
         Command::Completions(args) => local::completions(&args),

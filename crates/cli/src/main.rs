@@ -1,8 +1,9 @@
-//! `berth`: the one binary. It parses the command line, then either starts a server ([`up`]) or asks one
+//! `berth`: the one binary. It parses the command line, then either starts a server ([`up`], [`node`]) or asks one
 //! ([`commands`]).
 //!
 //! ```text
-//! args ──▶ up ──────▶ telemetry, store, control, worker, mesh in one process
+//! args, settings ──▶ up ────▶ telemetry, store, control, worker, mesh in one process
+//!     ├──▶ node ────▶ the same as a part of a cluster
 //!     └──▶ commands ─▶ client ─▶ control API      (files: manifests from disk; infer: the data plane)
 //! ```
 
@@ -12,21 +13,20 @@ mod client;
 mod commands;
 mod failure;
 mod files;
+mod node;
 #[cfg(test)]
 mod reference;
+mod settings;
 mod telemetry;
 mod terminal;
 mod up;
 
 use std::{io::Write, process::ExitCode};
 
-use clap::Parser;
-
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let arguments = args::Arguments::parse();
-    match commands::run(arguments.command) {
+    match settings::layers::parse(std::env::args_os()).and_then(commands::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             report(&failure);

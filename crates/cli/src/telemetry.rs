@@ -15,7 +15,7 @@ use berth_mesh::SpanHook;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::{failure::Failure, up::settings::TelemetrySettings};
+use crate::{failure::Failure, settings::TelemetrySettings};
 
 /// What was started and must be flushed.
 pub(crate) struct Telemetry {

@@ -31,11 +31,11 @@ use crate::{failure::Failure, telemetry::Telemetry};
 /// Starts a server and serves until it is told to stop.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
     let settings = Settings::new(args)?;
-    let runtime = compose::data_runtime(settings.threads)?;
+    let runtime = compose::data_runtime(settings.server.threads)?;
     let telemetry = {
         // The exporter of traces lives on the runtime of the data path.
         let _entered = runtime.enter();
-        Telemetry::start(&settings.telemetry)?
+        Telemetry::start(&settings.server.telemetry)?
     };
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;

@@ -54,7 +54,7 @@ pub(crate) struct InferArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     concurrency: NonZeroU32,
     /// Give up a request after this long
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::up::settings::duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
     timeout: Duration,
     /// Address of the gateway, where models answer
     #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]

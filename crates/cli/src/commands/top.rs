@@ -27,7 +27,7 @@ pub(crate) struct TopArgs {
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     /// How often to look
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::up::settings::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::settings::duration)]
     interval: Duration,
     #[command(flatten)]
     api: ApiArgs,

@@ -42,7 +42,7 @@ pub(crate) struct WaitArgs {
     #[arg(long = "for", value_name = "WHAT", default_value = "Available")]
     until: Until,
     /// Give up after this long
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::up::settings::duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
     timeout: Duration,
     #[command(flatten)]
     api: ApiArgs,

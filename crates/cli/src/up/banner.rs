@@ -15,19 +15,19 @@ pub(super) fn show(settings: &Settings, system: &System) {
         version,
         %http,
         %api,
-        data = %settings.data.display(),
+        data = %settings.server.data.display(),
         folder,
         memory = %info.memory,
         "serving"
     );
-    if settings.telemetry.json {
+    if settings.server.telemetry.json {
         return;
     }
     let mut text = format!(
         "\nberth {version}: worker {}, {} of memory for models\n\n  models answer   http://{http}/v2   (REST and gRPC)\n  control API     http://{api}\n  state           {}\n",
         info.id,
         info.memory,
-        settings.data.display(),
+        settings.server.data.display(),
     );
     match folder {
         Some(folder) => text.push_str(&format!("  follows         {folder}\n")),

@@ -39,18 +39,20 @@ pub(super) fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
 
 /// Opens, binds and builds everything, and starts the control plane.
 pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<System, Failure> {
-    let store = EmbeddedStore::open(&settings.data).map_err(|e| Failure::Failed(e.to_string()))?;
+    let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
     let mut registry = Registry::default();
     let (control, handle) = berth_control::build(berth_control::Config::default(), Arc::new(store), &mut registry);
     let local = Arc::new(LocalReplicas::default());
     let worker = berth_worker::build(worker_config(settings), Arc::clone(&local), &mut registry)
         .map_err(|e| Failure::doing("the worker cannot start", e))?;
     let (gateway, look) =
-        berth_mesh::build(gateway_config(settings, telemetry), settings.name.clone(), local, &mut registry)
+        berth_mesh::build(gateway_config(settings, telemetry), settings.server.name.clone(), local, &mut registry)
             .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
-    let listener = TcpListener::bind(settings.api)
+    let listener = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|e| Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.api)))?;
+        .map_err(|e| {
+            Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
+        })?;
     let api = listener.local_addr()?;
     let http = look.local_addr();
     let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
@@ -62,19 +64,19 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
 
 fn worker_config(settings: &Settings) -> berth_worker::Config {
     berth_worker::Config {
-        labels: settings.labels.clone(),
-        memory: settings.memory,
-        cache: settings.cache,
-        parallel_loads: settings.parallel_loads,
-        onnx_library: settings.onnx_library.clone(),
-        credentials: settings.credentials.clone(),
-        ..berth_worker::Config::new(settings.name.clone(), &settings.data)
+        labels: settings.server.labels.clone(),
+        memory: settings.server.memory,
+        cache: settings.server.cache,
+        parallel_loads: settings.server.parallel_loads,
+        onnx_library: settings.server.onnx_library.clone(),
+        credentials: settings.server.credentials.clone(),
+        ..berth_worker::Config::new(settings.server.name.clone(), &settings.server.data)
     }
 }
 
 fn gateway_config(settings: &Settings, telemetry: &Telemetry) -> berth_mesh::Config {
-    let limits = Limits { body: settings.max_body, drain: settings.drain_timeout, ..Limits::default() };
-    berth_mesh::Config { limits, spans: telemetry.request_spans(), ..berth_mesh::Config::new(settings.http) }
+    let limits = Limits { body: settings.server.max_body, drain: settings.server.drain_timeout, ..Limits::default() };
+    berth_mesh::Config { limits, spans: telemetry.request_spans(), ..berth_mesh::Config::new(settings.server.http) }
 }
 
 /// Connects the data path to the control plane, which first restores what it knew.

@@ -1,0 +1,231 @@
+//! What `berth node` is told beyond what every server is: who the others are, how they reach it, what it does.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use berth_spec::{Gpu, Roles, WorkerId};
+use clap::Args;
+
+use crate::{
+    failure::Failure,
+    settings::{
+        ServerArgs, ServerSettings, apart,
+        store::{StoreArgs, StoreSettings},
+        values::{self, Gpus, Host, HostPort},
+    },
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki init ./pki && berth pki issue ./pki a        once: the cluster's certificates
+  berth node --store etcd://127.0.0.1:2379 --pki ./pki/a
+  berth node --store etcd://127.0.0.1:2379 --pki ./pki/b --join 10.0.0.2 --gossip 10.0.0.3:7946 --peer 10.0.0.3:7947
+  berth node --pki ./pki/c --join 10.0.0.2 --advertise 10.0.0.4 --roles worker,gateway \\
+             --labels pool=production,region=eu-west-1 --memory 8GiB
+  berth node --config /etc/berth/berth.yaml              settings from a file; `berth config show node` explains
+
+SIGTERM or Ctrl-C tells the others, moves what is needed elsewhere, finishes requests in flight, and exits with 0;
+a second one exits at once. Several nodes run on one machine when --http, --api, --gossip, --peer and --data differ.")]
+pub(crate) struct NodeArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+struct ClusterArgs {
+    /// The folder with this node's certificate, as `berth pki issue` made it
+    #[arg(long, value_name = "DIR", env = "BERTH_PKI")]
+    pki: Option<PathBuf>,
+    /// Where other nodes gossip; one that answers is enough. May be given several times
+    #[arg(long, value_name = "HOST[:PORT],…", env = "BERTH_JOIN", value_delimiter = ',', value_parser = values::join)]
+    join: Vec<HostPort>,
+    /// Where this node gossips (UDP)
+    #[arg(long, value_name = "ADDR", env = "BERTH_GOSSIP", default_value = "127.0.0.1:7946", value_parser = values::socket)]
+    gossip: SocketAddr,
+    /// Where this node takes connections from others (TLS)
+    #[arg(long, value_name = "ADDR", env = "BERTH_PEER", default_value = "127.0.0.1:7947", value_parser = values::socket)]
+    peer: SocketAddr,
+    /// Where others reach this node [default: what --gossip and --peer say]
+    #[arg(long, value_name = "HOST", env = "BERTH_ADVERTISE", value_parser = Host::parse)]
+    advertise: Option<Host>,
+    /// What this node does: decide, hold models, take requests
+    #[arg(long, value_name = "ROLE,…", env = "BERTH_ROLES", default_value = "controller,worker,gateway")]
+    roles: Roles,
+    /// GPUs that models may use: KIND=MEMORY or KIND=MEMORYxCOUNT, with commas between
+    #[arg(long, value_name = "KIND=MEMORY[xN],…", env = "BERTH_GPUS", value_delimiter = ',', value_parser = Gpus::parse)]
+    gpus: Vec<Gpus>,
+    /// The most models at once [default: as many as fit]
+    #[arg(long, value_name = "N", env = "BERTH_MAX_MODELS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_models: Option<u32>,
+    /// How long it goes on taking new requests once it is told to stop, so that load balancers look elsewhere
+    #[arg(long, value_name = "TIME", env = "BERTH_LAME_DUCK", default_value = "5s", value_parser = values::duration)]
+    lame_duck: Duration,
+}
+
+/// The settings of a node of a cluster.
+#[derive(Debug)]
+pub(crate) struct NodeSettings {
+    /// What every server is told. Its name is the node's.
+    pub(crate) server: ServerSettings,
+    /// What it does.
+    pub(crate) roles: Roles,
+    /// The cluster's store: there where it has the role controller, and only there.
+    pub(crate) store: Option<StoreSettings>,
+    /// The folder with its certificate.
+    pub(crate) pki: PathBuf,
+    /// Where it gossips (UDP).
+    pub(crate) gossip: SocketAddr,
+    /// Where it takes connections from others (TLS).
+    pub(crate) peer: SocketAddr,
+    /// How others reach it, where that is not what it listens on.
+    pub(crate) advertise: Option<Host>,
+    /// Where others gossip. Names are looked up at each use: what they mean may change.
+    pub(crate) join: Vec<HostPort>,
+    /// GPUs that models may use.
+    pub(crate) gpus: Vec<Gpu>,
+    /// The most models at once; `None`: as many as fit.
+    pub(crate) max_models: Option<u32>,
+    /// How long it goes on taking new requests once it is told to stop.
+    pub(crate) lame_duck: Duration,
+}
+
+impl NodeSettings {
+    /// Checks what one setting alone cannot know. `certified` reads the name in the certificate in a folder.
+    pub(crate) fn new(
+        args: NodeArgs,
+        certified: impl FnOnce(&PathBuf) -> Result<WorkerId, Failure>,
+    ) -> Result<Self, Failure> {
+        let NodeArgs { server, cluster, store } = args;
+        let pki = cluster.pki.ok_or_else(|| {
+            let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it";
+            Failure::Usage(format!("a node needs a certificate: {how}"))
+        })?;
+        let name = certified(&pki)?;
+        if let Some(said) = server.name.as_ref().filter(|said| **said != name) {
+            return Err(Failure::Usage(format!(
+                "--name says {said}, the certificate in {} says {name}: \
+                 leave --name out, or `berth pki issue` one for {said}",
+                pki.display()
+            )));
+        }
+        let server = ServerSettings::new(server, name)?;
+        apart(&[("--http", server.http), ("--api", server.api), ("--peer", cluster.peer)])?;
+        for (flag, address) in [("--gossip", cluster.gossip), ("--peer", cluster.peer)] {
+            if address.ip().is_unspecified() && cluster.advertise.is_none() {
+                return Err(Failure::Usage(format!(
+                    "{flag} {address} is every address of this machine: say with --advertise HOST at which one others reach it"
+                )));
+            }
+        }
+        let store = store.settings()?;
+        if cluster.roles.controller && store.is_none() {
+            return Err(Failure::Usage(
+                "a node with the role controller needs --store etcd://HOST:PORT; \
+                 --roles worker,gateway makes one that needs none, `berth up` a server that is alone"
+                    .to_owned(),
+            ));
+        }
+        if !cluster.roles.controller && cluster.join.is_empty() {
+            return Err(Failure::Usage(
+                "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            store: store.filter(|_| cluster.roles.controller),
+            roles: cluster.roles,
+            pki,
+            gossip: cluster.gossip,
+            peer: cluster.peer,
+            advertise: cluster.advertise,
+            join: cluster.join,
+            gpus: cluster.gpus.iter().flat_map(Gpus::each).collect(),
+            max_models: cluster.max_models,
+            lame_duck: cluster.lame_duck,
+            server,
+        })
+    }
+
+    /// Where others reach what listens at `bound`: the advertised host with its port, else `bound` itself. Asks the
+    /// resolver where a name is advertised, so it may block.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`]: the advertised name is not known.
+    pub(crate) fn reached_at(&self, bound: SocketAddr) -> Result<SocketAddr, Failure> {
+        let Some(host) = &self.advertise else { return Ok(bound) };
+        let ip: IpAddr = host.resolve().map_err(|e| Failure::Failed(format!("--advertise: {e}")))?;
+        Ok(SocketAddr::new(ip, bound.port()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: NodeArgs,
+    }
+
+    fn settings(words: &str) -> Result<NodeSettings, String> {
+        let line = Line::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
+        let line = line.map_err(|e| e.to_string())?;
+        let certified = |_: &PathBuf| Ok(WorkerId::new("a").expect("a name"));
+        NodeSettings::new(line.args, certified).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_node_as_people_start_it() {
+        let node = settings(
+            "--name a --store etcd://127.0.0.1:2379 --join 10.0.0.2:7946,10.0.0.3 --join c --pki ./pki/a \
+             --labels pool=production,region=eu-west-1 --label zone=a --memory 8GiB --gpus nvidia-l4=24GiBx2,nvidia-h200=141GiB",
+        )
+        .expect("settings");
+        assert_eq!(node.server.name.as_str(), "a");
+        assert_eq!(node.server.labels.len(), 3);
+        assert_eq!(
+            node.join.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            "10.0.0.2:7946 10.0.0.3:7946 c:7946"
+        );
+        assert_eq!((node.gpus.len(), node.roles), (3, Roles::ALL));
+        assert_eq!(node.store.map(|store| store.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
+        let bound = "0.0.0.0:7".parse().expect("an address");
+        let node = settings("--pki p --store etcd://s --gossip 0.0.0.0:7946 --advertise 10.0.0.9").expect("settings");
+        assert_eq!(node.reached_at(bound).map(|at| at.to_string()).ok().as_deref(), Some("10.0.0.9:7"));
+        let worker = settings("--pki p --store etcd://s --roles worker --join b").expect("settings");
+        assert_eq!(worker.store, None, "only controllers ask the store");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_to_do() {
+        for (words, says) in [
+            ("--store etcd://s", "berth pki init"),
+            ("--pki p", "--roles worker,gateway"),
+            ("--pki p --roles worker", "--join HOST:PORT"),
+            ("--pki p --store etcd://s --name b", "the certificate in p says a"),
+            ("--pki p --store etcd://s --peer 0.0.0.0:7947", "--advertise HOST"),
+            ("--pki p --store etcd://s --http 0.0.0.0:80", "--insecure"),
+            ("--pki p --store etcd://s --peer 127.0.0.1:8081", "--api and --peer are both"),
+            ("--pki p --store etcd://s --store-ca ca.pem", "etcds://"),
+            ("--pki p --store etcds://s --store-cert c.pem", "--store-cert and --store-key belong together"),
+            ("--pki p --store etcds://s --store-user root", "--store-password-file belong together"),
+            ("--pki p --store etcd://s --roles cook", "is no role"),
+            ("--pki p --store etcd://s --max-models 0", "--max-models"),
+            ("--pki p --store etcd://s --labels a=1,a=2", "the label a is both"),
+        ] {
+            let error = settings(words).expect_err(words);
+            assert!(error.contains(says), "{words}: {error}");
+        }
+    }
+}

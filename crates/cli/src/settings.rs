@@ -1,0 +1,209 @@
+//! What a server is told: the definitions that `berth up` and `berth node` share, parsed once and typed from here on.
+//!
+//! ```text
+//! flag ─▶ environment ─▶ file (--config) ─▶ default          the first that says something wins
+//!                          │
+//!   clap's definitions ◀───┘  a file's values become defaults of the same definitions, so that each
+//!        │                    is read by one parser and has one help text     (file, layers)
+//!        ├──▶ UpArgs, NodeArgs ──▶ checked ──▶ Settings, NodeSettings
+//!        └──▶ effective: every value and where it came from       (berth config show)
+//! ```
+
+pub(crate) mod effective;
+mod file;
+pub(crate) mod layers;
+pub(crate) mod store;
+pub(crate) mod values;
+
+use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use berth_spec::{ByteSize, WorkerId};
+use clap::{Args, ValueEnum};
+use url::Url;
+
+pub(crate) use self::values::duration;
+use crate::failure::Failure;
+
+/// What every server is told.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerArgs {
+    /// A YAML file of these settings, named as the flags are; flags and the environment come before it
+    #[arg(long, value_name = "FILE", env = "BERTH_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where state and fetched artifacts are kept
+    #[arg(long, value_name = "DIR", env = "BERTH_DATA", default_value = "./.berth")]
+    pub(crate) data: PathBuf,
+    /// Where models answer: REST and gRPC of the Open Inference Protocol
+    #[arg(long, value_name = "ADDR", env = "BERTH_HTTP_ADDR", default_value = "127.0.0.1:8080", value_parser = values::socket)]
+    pub(crate) http: SocketAddr,
+    /// Where the control API answers
+    #[arg(long, value_name = "ADDR", env = "BERTH_API_ADDR", default_value = "127.0.0.1:8081", value_parser = values::socket)]
+    pub(crate) api: SocketAddr,
+    /// Let models and the control API answer on addresses that others can reach, without TLS or tokens
+    #[arg(long, value_name = "BOOL", env = "BERTH_INSECURE", default_value = "false", default_missing_value = "true",
+          num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
+    pub(crate) insecure: bool,
+    /// Memory that models may take together [default: 80 % of what the machine or control group allows]
+    #[arg(long, value_name = "SIZE", env = "BERTH_MEMORY", value_parser = values::size)]
+    pub(crate) memory: Option<ByteSize>,
+    /// Disk that fetched artifacts may take
+    #[arg(long, value_name = "SIZE", env = "BERTH_CACHE", default_value = "20GiB", value_parser = values::size)]
+    pub(crate) cache: ByteSize,
+    /// The name of this node and its worker [default: `local`; of `berth node`, the name in its certificate]
+    #[arg(long, value_name = "NAME", env = "BERTH_NAME", value_parser = values::worker_id)]
+    pub(crate) name: Option<WorkerId>,
+    /// Labels of this worker, for selectors; `region` and `zone` say where it is. May be given several times
+    #[arg(long, visible_alias = "label", value_name = "KEY=VALUE,…", env = "BERTH_LABELS", value_delimiter = ',', value_parser = values::label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// The ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
+    #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
+    pub(crate) onnxruntime: Option<PathBuf>,
+    /// Models that are loaded at once [default: half the cores, at most 4]
+    #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS")]
+    pub(crate) parallel_loads: Option<NonZeroUsize>,
+    /// Threads for requests [default: one per core]
+    #[arg(long, value_name = "N", env = "BERTH_THREADS")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// The largest request body
+    #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]
+    pub(crate) max_body: ByteSize,
+    /// How long requests in flight have once it is told to stop
+    #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
+    pub(crate) drain_timeout: Duration,
+    /// Send traces to this OpenTelemetry collector (OTLP over gRPC)
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
+    pub(crate) otlp: Option<Url>,
+    /// What is logged: levels for all (warn), for Berth (berth=info), for a part of it (berth_worker=debug)
+    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "warn,berth=info")]
+    pub(crate) log: String,
+    /// How logs are written to standard error
+    #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Text on a terminal, JSON otherwise
+    #[default]
+    Auto,
+    /// For people
+    Text,
+    /// One object per line: timestamp, component, level, event, context
+    Json,
+}
+
+/// What every server is told, checked.
+#[derive(Debug)]
+pub(crate) struct ServerSettings {
+    /// Where state and fetched artifacts are kept.
+    pub(crate) data: PathBuf,
+    /// Where models answer.
+    pub(crate) http: SocketAddr,
+    /// Where the control API answers.
+    pub(crate) api: SocketAddr,
+    /// Memory that models may take; `None`: a share of the machine's.
+    pub(crate) memory: Option<ByteSize>,
+    /// Disk that fetched artifacts may take.
+    pub(crate) cache: ByteSize,
+    /// The name of the node and its worker.
+    pub(crate) name: WorkerId,
+    /// Labels of the worker.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The ONNX Runtime library; `None`: the usual places.
+    pub(crate) onnx_library: Option<PathBuf>,
+    /// Models that are loaded at once.
+    pub(crate) parallel_loads: Option<usize>,
+    /// Threads of the data path.
+    pub(crate) threads: Option<usize>,
+    /// The largest request body, in bytes.
+    pub(crate) max_body: usize,
+    /// How long requests in flight have once it is told to stop.
+    pub(crate) drain_timeout: Duration,
+    /// What object stores find in the environment.
+    pub(crate) credentials: BTreeMap<String, String>,
+    /// Logs and traces.
+    pub(crate) telemetry: TelemetrySettings,
+}
+
+/// What is told to the outside.
+#[derive(Debug)]
+pub(crate) struct TelemetrySettings {
+    pub(crate) filter: String,
+    pub(crate) json: bool,
+    pub(crate) otlp: Option<Url>,
+    pub(crate) worker: WorkerId,
+}
+
+impl ServerSettings {
+    /// Checks what one setting alone cannot know, and reads the rest of the environment. `name` is who it is where
+    /// nobody says.
+    pub(crate) fn new(args: ServerArgs, name: WorkerId) -> Result<Self, Failure> {
+        for (flag, address) in [("--http", args.http), ("--api", args.api)] {
+            if !address.ip().is_loopback() && !args.insecure {
+                return Err(Failure::Usage(format!(
+                    "{flag} {address} can be reached by others, and there is no TLS yet: \
+                     listen on 127.0.0.1 behind a proxy that has it, or say --insecure"
+                )));
+            }
+        }
+        apart(&[("--http", args.http), ("--api", args.api)])?;
+        let json = match args.log_format {
+            LogFormat::Auto => !std::io::stderr().is_terminal(),
+            LogFormat::Text => false,
+            LogFormat::Json => true,
+        };
+        let named = args.onnxruntime.or_else(|| std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from));
+        let name = args.name.unwrap_or(name);
+        Ok(Self {
+            data: args.data,
+            http: args.http,
+            api: args.api,
+            memory: args.memory,
+            cache: args.cache,
+            labels: unique(args.labels)?,
+            onnx_library: named.filter(|path| !path.as_os_str().is_empty()),
+            parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
+            threads: args.threads.map(NonZeroUsize::get),
+            max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
+            drain_timeout: args.drain_timeout,
+            credentials: credentials(),
+            telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
+            name,
+        })
+    }
+}
+
+/// That no two of these listen at the same place.
+pub(crate) fn apart(addresses: &[(&str, SocketAddr)]) -> Result<(), Failure> {
+    for (at, (flag, address)) in addresses.iter().enumerate() {
+        let taken = addresses[..at].iter().find(|(_, other)| other == address && address.port() != 0);
+        if let Some((other, _)) = taken {
+            return Err(Failure::Usage(format!("{other} and {flag} are both {address}: give them two ports")));
+        }
+    }
+    Ok(())
+}
+
+/// Labels by key; one key with two values is a mistake.
+fn unique(labels: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Failure> {
+    let mut by_key = BTreeMap::new();
+    for (key, value) in labels {
+        let text = value.clone();
+        match by_key.insert(key.clone(), value) {
+            Some(other) if other != text => {
+                return Err(Failure::Usage(format!("the label {key} is both {other:?} and {text:?}: give it once")));
+            }
+            _ => {}
+        }
+    }
+    Ok(by_key)
+}
+
+/// What object stores find in the environment by the names of their own tools.
+fn credentials() -> BTreeMap<String, String> {
+    let text =
+        |(name, value): (std::ffi::OsString, std::ffi::OsString)| name.into_string().ok().zip(value.into_string().ok());
+    std::env::vars_os().filter_map(text).filter(|(name, _)| berth_worker::Config::is_credential(name)).collect()
+}

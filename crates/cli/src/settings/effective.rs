@@ -1,0 +1,107 @@
+//! Every setting of a server with its value and where that came from.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use url::Url;
+
+use super::{
+    file::File,
+    layers::{is_setting, key},
+};
+
+/// All settings, in the order of the help.
+#[derive(Debug, Clone)]
+pub(crate) struct Effective {
+    /// The file that was read, if one was.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) settings: Vec<Setting>,
+}
+
+/// One setting.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// Its key in a file.
+    pub(crate) key: String,
+    /// Its values as they were written, secrets left out; none where nobody says anything.
+    pub(crate) values: Vec<String>,
+    /// Whether it may have several.
+    pub(crate) many: bool,
+    /// What it is where nobody says anything, for people.
+    pub(crate) unsaid: Option<String>,
+    pub(crate) origin: Origin,
+}
+
+/// Who said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A flag or an argument of the command line.
+    Flag(String),
+    /// A variable of the environment.
+    Environment(String),
+    /// A line of the file.
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Which line of it, from 1.
+        line: u32,
+    },
+    /// Nobody.
+    Default,
+}
+
+impl Effective {
+    /// What `matches`, read with the definitions of `command`, amount to.
+    pub(super) fn of(command: &Command, matches: &ArgMatches, file: Option<&File>) -> Self {
+        let settings = command.get_arguments().filter(|arg| is_setting(arg));
+        Self {
+            file: file.map(|file| file.path.clone()),
+            settings: settings.map(|arg| Setting::of(arg, matches, file)).collect(),
+        }
+    }
+}
+
+impl Setting {
+    fn of(arg: &Arg, matches: &ArgMatches, file: Option<&File>) -> Self {
+        let (key, id) = (key(arg), arg.get_id().as_str());
+        let entry = file.and_then(|file| file.entries.iter().find(|entry| entry.key == key).map(|entry| (file, entry)));
+        let origin = match (matches.value_source(id), entry) {
+            (Some(ValueSource::CommandLine), _) => match arg.get_long() {
+                Some(long) => Origin::Flag(format!("--{long}")),
+                None => Origin::Flag(key.to_uppercase()),
+            },
+            (Some(ValueSource::EnvVariable), _) => {
+                Origin::Environment(arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+            }
+            (_, Some((file, entry))) => Origin::File { path: file.path.clone(), line: entry.key_at.line },
+            (_, None) => Origin::Default,
+        };
+        let raw = matches.get_raw(id).into_iter().flatten();
+        Self {
+            values: raw.map(|value| redacted(&value.to_string_lossy())).collect(),
+            many: matches!(arg.get_action(), clap::ArgAction::Append),
+            unsaid: unsaid(arg),
+            key,
+            origin,
+        }
+    }
+}
+
+/// A password in an address is nobody's business.
+fn redacted(value: &str) -> String {
+    match Url::parse(value) {
+        Ok(mut url) if url.password().is_some() => {
+            // What has a password can have another one.
+            let _ = url.set_password(Some("REDACTED"));
+            url.to_string()
+        }
+        _ => value.to_owned(),
+    }
+}
+
+/// What the help says of the default, where it is no value: `[default: one per core]`.
+pub(crate) fn unsaid(arg: &Arg) -> Option<String> {
+    let help = arg.get_help().map(ToString::to_string)?;
+    let (_, rest) = help.split_once("[default: ")?;
+    rest.strip_suffix(']').map(str::to_owned)
+}
