@@ -6,6 +6,7 @@
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
+mod cluster;
 mod echo;
 mod engine;
 mod load;
@@ -46,10 +47,17 @@ pub(crate) struct Arguments {
     /// The `bin` folder of an environment with Triton.
     #[arg(long)]
     triton: Option<PathBuf>,
+    /// The `bin` folder of an environment with Envoy.
+    #[arg(long)]
+    envoy: Option<PathBuf>,
+    /// The `fleet_bench` example of the control crate.
+    #[arg(long)]
+    fleet_bench: Option<PathBuf>,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// The parts to run; all, and the page is written, when none is given.
+    /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
+    /// instead, or some of its parts: hop, mend, registered, plan.
     parts: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,
@@ -62,6 +70,8 @@ enum Role {
     EchoHttp { address: SocketAddr },
     /// A bare tonic server that answers an inference request with its raw contents.
     EchoGrpc { address: SocketAddr },
+    /// A bare proxy to another server.
+    Proxy { address: SocketAddr, behind: SocketAddr },
 }
 
 fn main() -> Result<()> {
@@ -69,7 +79,16 @@ fn main() -> Result<()> {
     match arguments.role {
         Some(Role::EchoHttp { address }) => return runtime(2)?.block_on(echo::http(address)),
         Some(Role::EchoGrpc { address }) => return runtime(2)?.block_on(echo::grpc(address)),
+        Some(Role::Proxy { address, behind }) => return runtime(2)?.block_on(cluster::proxy::serve(address, behind)),
         None => {}
+    }
+    if arguments.parts.iter().any(|part| part == "cluster") {
+        let text = runtime(1)?.block_on(cluster::measure(&arguments))?;
+        println!("{text}");
+        if arguments.parts.len() == 1 {
+            fs_err::write("docs/benchmarks-cluster.md", text)?;
+        }
+        return Ok(());
     }
     let wants = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part);
     let load = runtime(1)?;

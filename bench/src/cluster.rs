@@ -1,0 +1,38 @@
+//! What a cluster costs and how fast it mends, on one machine: real nodes over a real etcd, on ports of their own.
+//!
+//! * `hop`: a gateway forwards to the worker of another node, beside Envoy and a bare HTTP/2 proxy in the same place, and
+//!   beside no proxy.
+//! * `mend`: one of three nodes is killed under load; and the leader.
+//! * `registered`: memory of a controller and of a gateway with 100,000 deployments.
+//! * `plan`: bytes and time for one change with 1,000 workers (`control`'s example `fleet_bench`).
+
+mod fleet;
+mod hop;
+mod mend;
+pub(crate) mod proxy;
+mod registered;
+mod report;
+
+use anyhow::Result;
+
+use crate::Arguments;
+
+/// Runs the parts that were asked for and gives the page.
+pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
+    let parts: Vec<_> = arguments.parts.iter().filter(|part| *part != "cluster").collect();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|wanted| *wanted == part);
+    let mut report = report::Report::new()?;
+    if wants("hop") {
+        report.hop(&hop::measure(arguments).await?);
+    }
+    if wants("mend") {
+        report.mend(&mend::measure(arguments).await?);
+    }
+    if wants("registered") {
+        report.registered(&registered::measure(arguments).await?);
+    }
+    if wants("plan") {
+        report.fleet(arguments)?;
+    }
+    Ok(report.finish())
+}

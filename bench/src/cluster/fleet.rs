@@ -1,0 +1,171 @@
+//! Nodes and their store as processes.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::{
+    Arguments,
+    load::HttpConnection,
+    server::{Server, free, scratch},
+};
+
+/// How long a cluster may take to do what it was asked.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One node to be.
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    pub(crate) roles: &'static str,
+    pub(crate) more: &'static [&'static str],
+}
+
+/// A running node.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) http: SocketAddr,
+    pub(crate) api: SocketAddr,
+    pub(crate) process: Option<Server>,
+}
+
+/// A store and its nodes. Dropping it ends them.
+pub(crate) struct Fleet {
+    pub(crate) nodes: Vec<Node>,
+    _etcd: Server,
+    _pki: PathBuf,
+}
+
+impl Fleet {
+    /// Starts nodes and waits until all of them are ready.
+    pub(crate) async fn start(arguments: &Arguments, plans: &[Plan]) -> Result<Self> {
+        let etcd_at = [free()?, free()?];
+        let files = scratch("etcd")?;
+        let url = |address: SocketAddr| format!("http://{address}");
+        let mut etcd = Command::new("etcd");
+        etcd.arg("--data-dir").arg(files.join("data"));
+        etcd.args(["--listen-client-urls", &url(etcd_at[0]), "--advertise-client-urls", &url(etcd_at[0])]);
+        etcd.args(["--listen-peer-urls", &url(etcd_at[1]), "--initial-advertise-peer-urls", &url(etcd_at[1])]);
+        etcd.args(["--initial-cluster", &format!("default={}", url(etcd_at[1])), "--log-level", "error"]);
+        etcd.args(["--logger", "zap", "--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"]);
+        let etcd = Server::spawn("etcd", &mut etcd, files)?;
+        until("etcd", || async { Ok(tokio::net::TcpStream::connect(etcd_at[0]).await.ok()) }).await?;
+        let pki = scratch("pki")?;
+        berth(arguments, &["pki", "init", &pki.to_string_lossy()])?;
+        let gossip: Vec<SocketAddr> = plans.iter().map(|_| free()).collect::<Result<_>>()?;
+        let join: Vec<String> = gossip.iter().map(SocketAddr::to_string).collect();
+        let mut nodes = Vec::new();
+        for (plan, gossip) in plans.iter().zip(gossip) {
+            berth(arguments, &["pki", "issue", &pki.to_string_lossy(), plan.name])?;
+            let files = scratch(&format!("node-{}", plan.name))?;
+            let (http, api) = (free()?, free()?);
+            let mut command = Command::new(&arguments.berth);
+            command.args(["node", "--name", plan.name, "--roles", plan.roles, "--join", &join.join(",")]);
+            command.args(["--store", &format!("etcd://{}", etcd_at[0]), "--log", "warn,berth=info"]);
+            command.arg("--pki").arg(pki.join(plan.name)).arg("--data").arg(files.join("data"));
+            command.args(["--http", &http.to_string(), "--api", &api.to_string()]);
+            command.args(["--gossip", &gossip.to_string(), "--peer", &free()?.to_string()]).args(plan.more);
+            let process = Some(Server::spawn("node", &mut command, files)?);
+            nodes.push(Node { name: plan.name, http, api, process });
+        }
+        let fleet = Self { nodes, _etcd: etcd, _pki: pki };
+        fleet.until_ready().await?;
+        Ok(fleet)
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        until("all nodes to be ready", || async {
+            let Ok(view) = self.ask("/v1/nodes").await else { return Ok(None) };
+            let items = view["items"].as_array().context("a list")?;
+            let there = |item: &&Value| item["status"]["health"] == "Alive" || item["status"]["state"] == "Ready";
+            Ok((items.iter().filter(there).count() == self.nodes.len() && self.leader(&view).is_some()).then_some(()))
+        })
+        .await
+    }
+
+    /// The name of the node that leads, by an answer of `/v1/nodes`.
+    pub(crate) fn leader(&self, view: &Value) -> Option<String> {
+        let items = view["items"].as_array()?;
+        let leader = items.iter().find(|item| item["status"]["leader"] == true)?;
+        leader["metadata"]["name"].as_str().map(str::to_owned)
+    }
+
+    /// Asks the control API of the first node that lives.
+    pub(crate) async fn ask(&self, path: &str) -> Result<Value> {
+        let node = self.nodes.iter().find(|node| node.process.is_some()).context("a node lives")?;
+        get(node.api, path).await
+    }
+
+    /// Declares a deployment with so many copies and waits until they are ready; gives their nodes.
+    pub(crate) async fn deploy(&self, name: &str, artifact: &Path, replicas: u32, more: Value) -> Result<Vec<String>> {
+        let artifact = fs_err::canonicalize(artifact)?;
+        let mut spec = json!({
+            "model": {"format": "onnx", "uri": format!("file:{}", artifact.display())}, "replicas": replicas,
+        });
+        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+            spec.extend(more.clone());
+        }
+        let manifest = json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": name}, "spec": spec,
+        });
+        post(self.nodes[0].api, "/v1/apply", &manifest.to_string()).await?;
+        until("the copies to be ready", || async {
+            let places = self.places(name).await?;
+            Ok((places.len() == replicas as usize).then_some(places))
+        })
+        .await
+    }
+
+    /// The nodes where a deployment is ready.
+    pub(crate) async fn places(&self, name: &str) -> Result<Vec<String>> {
+        let replicas = self.ask("/v1/replicas").await?;
+        let items = replicas["items"].as_array().context("a list")?;
+        let here = items.iter().map(|item| &item["status"]);
+        let ready = here.filter(|status| status["deployment"] == name && status["state"] == "Ready");
+        Ok(ready.filter_map(|status| status["worker"].as_str().map(str::to_owned)).collect())
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn until<T, F>(what: &str, ask: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<Option<T>>>,
+{
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(Some(answer)) = ask().await {
+            return Ok(answer);
+        }
+        ensure!(Instant::now() < end, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn get(api: SocketAddr, path: &str) -> Result<Value> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    answer(api, path, request.as_bytes()).await
+}
+
+async fn post(api: SocketAddr, path: &str, body: &str) -> Result<Value> {
+    let head = "host: 127.0.0.1\r\ncontent-type: application/json";
+    let request = format!("POST {path} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    answer(api, path, request.as_bytes()).await
+}
+
+async fn answer(api: SocketAddr, path: &str, request: &[u8]) -> Result<Value> {
+    let called = async { HttpConnection::open(api).await?.call(request).await };
+    let (status, body) = tokio::time::timeout(Duration::from_secs(5), called).await??;
+    ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&body));
+    Ok(serde_json::from_slice(&body)?)
+}
+
+fn berth(arguments: &Arguments, command: &[&str]) -> Result<()> {
+    let output = Command::new(&arguments.berth).args(command).output()?;
+    ensure!(output.status.success(), "berth {command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

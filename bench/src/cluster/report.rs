@@ -1,0 +1,162 @@
+//! `docs/benchmarks-cluster.md`.
+
+use std::{fmt::Write as _, process::Command, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use super::{
+    hop::{self, Row},
+    mend::Death,
+    registered::{COUNT, Resident},
+};
+use crate::{Arguments, page};
+
+/// The page while it is written.
+pub(crate) struct Report {
+    text: String,
+    bars: Vec<(String, String, bool)>,
+}
+
+impl Report {
+    pub(crate) fn new() -> Result<Self> {
+        let text = format!(
+            "# Benchmarks of a cluster\n\nWritten by `cargo xtask bench cluster`, all of it in one run on one machine: {}. All nodes, \
+             the store, the proxies and the load share its cores; compare rows of one table with each other.\n",
+            page::machine()?
+        );
+        Ok(Self { text, bars: Vec::new() })
+    }
+
+    pub(crate) fn hop(&mut self, rows: &[Row]) {
+        self.text.push_str(
+            "\n## The hop\n\nA gateway forwards to the worker of another node over mutual TLS. Beside it, in the same place: Envoy and a bare \
+             HTTP/2 proxy that looks at nothing, both without TLS to the worker; and no proxy at all.\n\n\
+             | model | protocol | callers | way | requests/s | p50 µs | p99 µs | added at p50 µs |\n|---|---|---|---|---|---|---|---|\n",
+        );
+        for row in rows {
+            let direct = find(rows, row, hop::DIRECT).map_or(Duration::ZERO, |direct| direct.figures.p50);
+            let added = row.figures.p50.as_secs_f64() - direct.as_secs_f64();
+            let _ = writeln!(
+                self.text,
+                "| {} | {} | {} | {} | {:.0} | {} | {} | {:.0} |",
+                row.model,
+                row.protocol,
+                row.callers,
+                row.way,
+                row.figures.per_second,
+                page::plain(row.figures.p50),
+                page::plain(row.figures.p99),
+                added * 1e6
+            );
+        }
+        for protocol in ["REST-JSON", "gRPC"] {
+            self.hop_bars(rows, protocol);
+        }
+    }
+
+    fn hop_bars(&mut self, rows: &[Row], protocol: &str) {
+        let at = |callers, way| {
+            rows.iter()
+                .find(|row| row.model == "iris" && row.protocol == protocol && row.callers == callers && row.way == way)
+        };
+        if let (Some(direct), Some(berth)) = (at(1, hop::DIRECT), at(1, hop::BERTH)) {
+            let added = berth.figures.p50.saturating_sub(direct.figures.p50);
+            self.bar(
+                format!("hop at p50, {protocol}, 1 caller: ≤ 45 µs"),
+                page::micros(added),
+                added.as_micros() <= 45,
+            );
+            if let Some(envoy) = at(1, hop::ENVOY) {
+                let theirs = envoy.figures.p50.saturating_sub(direct.figures.p50);
+                self.bar(format!("hop at p50 ahead of Envoy, {protocol}"), page::micros(theirs), added < theirs);
+            }
+        }
+        if let (Some(bare), Some(berth)) = (at(64, hop::BARE), at(64, hop::BERTH)) {
+            let share = berth.figures.per_second / bare.figures.per_second;
+            let stands = format!("{:.0} %", share * 100.0);
+            self.bar(format!("rate of the bare proxy, {protocol}, 64 callers: ≥ 80 %"), stands, share >= 0.8);
+            if let Some(envoy) = at(64, hop::ENVOY) {
+                let ahead = berth.figures.per_second / envoy.figures.per_second;
+                self.bar(format!("rate ahead of Envoy, {protocol}, 64 callers"), format!("{ahead:.1}×"), ahead > 1.0);
+            }
+        }
+    }
+
+    pub(crate) fn mend(&mut self, deaths: &[Death]) {
+        self.text.push_str(
+            "\n## A node dies\n\nThree nodes, two copies of a model, 8 callers through a node that lives; one node is killed (kill -9). \
+             Rates and latencies before it, in the first second after it, and later.\n\n\
+             | who dies | requests | failed | requests/s before / first second / later | p99 µs before / first second / later | slowest |\n\
+             |---|---|---|---|---|---|\n",
+        );
+        for death in deaths {
+            let rate = death.rate.map(|rate| format!("{rate:.0}")).join(" / ");
+            let p99 = death.p99.map(page::plain).join(" / ");
+            let _ = writeln!(
+                self.text,
+                "| {} | {} | {} | {rate} | {p99} | {:.0} ms |",
+                death.who,
+                death.requests,
+                death.failed,
+                death.slowest.as_secs_f64() * 1e3
+            );
+            self.bar(
+                format!("requests lost when {} dies with two copies: 0", death.who),
+                format!("{} of {}", death.failed, death.requests),
+                death.failed == 0,
+            );
+        }
+        self.text.push('\n');
+        for death in deaths {
+            for (what, took) in &death.took {
+                let _ = writeln!(self.text, "* {} dies: {what} after {:.2} s", death.who, took.as_secs_f64());
+                if *what == "another one decides" {
+                    let met = *took < Duration::from_secs(5);
+                    self.bar("fail-over of the controller: < 5 s", format!("{:.2} s", took.as_secs_f64()), met);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn registered(&mut self, rows: &[Resident]) {
+        let _ = write!(
+            self.text,
+            "\n## Memory with {COUNT} deployments\n\n| process | empty MiB | with all MiB | bytes per deployment |\n|---|---|---|---|\n"
+        );
+        for row in rows {
+            let each = row.full.saturating_sub(row.empty) as f64 / COUNT as f64;
+            let _ = writeln!(self.text, "| {} | {} | {} | {each:.0} |", row.what, row.empty >> 20, row.full >> 20);
+        }
+    }
+
+    /// What `fleet_bench` says, which is a program of its own.
+    pub(crate) fn fleet(&mut self, arguments: &Arguments) -> Result<()> {
+        let Some(program) = &arguments.fleet_bench else { return Ok(()) };
+        let output = Command::new(program).output()?;
+        ensure!(output.status.success(), "fleet_bench: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let _ = write!(
+            self.text,
+            "\n## One change in a large fleet\n\nThe real controller, store and wire format; 1,000 simulated workers hold 100,000 replicas.\n\n{said}"
+        );
+        Ok(())
+    }
+
+    fn bar(&mut self, what: impl Into<String>, stands: impl Into<String>, met: bool) {
+        self.bars.push((what.into(), stands.into(), met));
+    }
+
+    pub(crate) fn finish(mut self) -> String {
+        self.text.push_str("\n## Where each bar stands\n\n| bar | stands | met |\n|---|---|---|\n");
+        for (what, stands, met) in &self.bars {
+            let _ = writeln!(self.text, "| {what} | {stands} | {} |", if *met { "yes" } else { "no" });
+        }
+        self.text
+    }
+}
+
+/// The same case by another way.
+fn find<'a>(rows: &'a [Row], like: &Row, way: &str) -> Option<&'a Row> {
+    rows.iter()
+        .find(|row| (row.model, row.protocol, row.callers, row.way) == (like.model, like.protocol, like.callers, way))
+}
