@@ -5,6 +5,9 @@ use std::{env, error::Error, path::PathBuf};
 use fs_err as fs;
 use prost::Message as _;
 
+/// What Berth serves to nobody, so that reflection does not offer it.
+const NOT_SERVED: [&str; 2] = ["etcd.proto", "fleet.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let mut files: Vec<PathBuf> =
@@ -13,7 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     files.sort();
     let descriptors = protox::compile(&files, ["proto"])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    let mut served = descriptors.clone();
+    served.file.retain(|file| !NOT_SERVED.contains(&file.name()));
+    fs::write(out.join("descriptors.bin"), served.encode_to_vec())?;
     // `.bytes(".")`: raw tensors arrive as slices of the message's buffer, not as copies.
     tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
     Ok(())

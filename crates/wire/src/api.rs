@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod explain;
 mod fleet;
+mod node;
 mod plan;
 mod time;
 mod top;
@@ -30,6 +31,9 @@ pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKi
 pub use fleet::{
     AliasStatus, AliasView, Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WeightedRevision,
     WorkerSpec, WorkerStatus, WorkerView,
+};
+pub use node::{
+    Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Models, NodeList, NodeSpec, NodeStatus, NodeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use time::{InvalidTimestamp, Timestamp};

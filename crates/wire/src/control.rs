@@ -2,6 +2,7 @@
 //! conversions: answers from the JSON shapes of [`crate::api`], typed manifests to and from JSON ([`spec`]).
 
 mod answer;
+mod node;
 pub mod spec;
 
 /// Generated messages, client and server.

@@ -5,6 +5,8 @@
 //! proto/berth_control.proto ──▶ control   (gRPC face of the control API)
 //!                               api       (REST face: the stable JSON shapes)
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
+//! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
+//! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
 //!                               status    (spec::Class → HTTP and gRPC)
 //!                               guard     (which requests come from web pages of other sites)
 //! ```
@@ -13,10 +15,13 @@
 
 pub mod api;
 pub mod control;
+#[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
+pub mod etcd;
+pub mod fleet;
 pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod oip;
 pub mod status;
 
-/// The compiled descriptors of every `.proto` file, for gRPC server reflection.
+/// The compiled descriptors of the services that Berth serves to others, for gRPC server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

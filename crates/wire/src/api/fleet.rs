@@ -37,7 +37,7 @@ pub struct WorkerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerStatus {
-    /// `Joining` (attached, has not reported yet), `Ready` or `Lost`.
+    /// `Joining` (attached, has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it) or `Lost`.
     pub state: String,
     /// Its version of Berth.
     pub version: String,

@@ -238,6 +238,6 @@ impl From<api::WorkerMemoryChange> for v1::WorkerMemoryChange {
     }
 }
 
-fn all<From, To: std::convert::From<From>>(views: Vec<From>) -> Vec<To> {
+pub(super) fn all<From, To: std::convert::From<From>>(views: Vec<From>) -> Vec<To> {
     views.into_iter().map(To::from).collect()
 }

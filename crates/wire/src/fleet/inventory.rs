@@ -1,0 +1,238 @@
+//! What a worker says that it holds.
+
+use std::sync::Arc;
+
+use berth_spec::{
+    ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId, Time,
+    WorkerId, WorkerState,
+    residency::{Phases, Ready},
+};
+use prost::Message;
+
+use super::{
+    name::{digest_of, digest_to, name_of, name_to, signature_of, signature_to},
+    parts::{Budget, InParts, Numbering, fill},
+    v1::{self, replica::Detail},
+};
+
+/// Whose reports come on a stream: its first word said so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reporter {
+    /// Which worker.
+    pub worker: WorkerId,
+    /// Which start of its process.
+    pub incarnation: u64,
+}
+
+impl InParts for InventoryChange {
+    type Part = v1::InventoryPart;
+    type Context = Reporter;
+
+    fn in_parts(self) -> impl Iterator<Item = v1::InventoryPart> + Send + 'static {
+        let Self { seen, whole, state, mut load, replicas, .. } = self;
+        let mut replicas = replicas.into_iter().map(|(id, residency)| replica_to(&id, residency)).peekable();
+        let mut numbering = Numbering::default();
+        std::iter::from_fn(move || {
+            let (part, mut budget) = (numbering.next()?, Budget::default());
+            Some(v1::InventoryPart {
+                part,
+                seen: seen.0,
+                whole,
+                state: state_to(state).into(),
+                load: load.take().map(load_to),
+                replicas: fill(&mut replicas, &mut budget, Message::encoded_len),
+                more: numbering.more(replicas.peek().is_some()),
+            })
+        })
+    }
+
+    fn place(part: &v1::InventoryPart) -> (u32, bool) {
+        (part.part, part.more)
+    }
+
+    fn begin(reporter: &Reporter, first: &mut v1::InventoryPart) -> Self {
+        Self {
+            worker: reporter.worker.clone(),
+            incarnation: reporter.incarnation,
+            seen: Generation(first.seen),
+            whole: first.whole,
+            state: state_of(first.state),
+            load: first.load.take().map(load_of),
+            replicas: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, part: v1::InventoryPart) -> usize {
+        let listed = part.replicas.len() + self.replicas.len();
+        self.replicas.extend(part.replicas.into_iter().filter_map(replica_of));
+        listed - self.replicas.len()
+    }
+}
+
+const fn state_to(state: WorkerState) -> v1::WorkerState {
+    match state {
+        WorkerState::Serving => v1::WorkerState::Serving,
+        WorkerState::Leaving => v1::WorkerState::Leaving,
+    }
+}
+
+fn state_of(state: i32) -> WorkerState {
+    match v1::WorkerState::try_from(state) {
+        Ok(v1::WorkerState::Leaving) => WorkerState::Leaving,
+        Ok(v1::WorkerState::Serving) | Err(_) => WorkerState::Serving,
+    }
+}
+
+const fn load_to(load: Load) -> v1::Load {
+    let [cpu_now, cpu_one_minute, cpu_five_minutes] = load.cpu_percent;
+    v1::Load {
+        at: load.at.0,
+        cpu_now,
+        cpu_one_minute,
+        cpu_five_minutes,
+        memory_used: load.memory_used.0,
+        queue: load.queue,
+        requests_per_minute: load.requests_per_minute,
+    }
+}
+
+const fn load_of(load: v1::Load) -> Load {
+    Load {
+        at: Time(load.at),
+        cpu_percent: [load.cpu_now, load.cpu_one_minute, load.cpu_five_minutes],
+        memory_used: ByteSize(load.memory_used),
+        queue: load.queue,
+        requests_per_minute: load.requests_per_minute,
+    }
+}
+
+fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
+    use v1::Residency as Word;
+    let (word, detail) = match residency {
+        None => (Word::Gone, None),
+        Some(Residency::Queued) => (Word::Queued, None),
+        Some(Residency::Fetching { done, total }) => {
+            let fetching = v1::Fetching { done: done.0, total: total.map(|total| total.0) };
+            (Word::Fetching, Some(Detail::Fetching(fetching)))
+        }
+        Some(Residency::Preparing) => (Word::Preparing, None),
+        Some(Residency::Loading) => (Word::Loading, None),
+        Some(Residency::Validating) => (Word::Validating, None),
+        Some(Residency::Ready(ready)) => (Word::Ready, Some(Detail::Ready(ready_to(&ready)))),
+        Some(Residency::Draining { since, in_flight }) => {
+            (Word::Draining, Some(Detail::Draining(v1::Draining { since: since.0, in_flight })))
+        }
+        Some(Residency::Failed(failure)) => (Word::Failed, Some(Detail::Failed(failed_to(&failure)))),
+    };
+    v1::Replica { name: Some(name_to(id)), residency: word.into(), detail }
+}
+
+/// `None`: it has no name that can be understood.
+fn replica_of(replica: v1::Replica) -> Option<(RevisionId, Option<Residency>)> {
+    use v1::Residency as Word;
+    let id = name_of(replica.name?)?;
+    let residency = match (v1::Residency::try_from(replica.residency), replica.detail) {
+        (Ok(Word::Gone), _) => return Some((id, None)),
+        (Ok(Word::Queued), _) => Residency::Queued,
+        (Ok(Word::Fetching), Some(Detail::Fetching(fetching))) => {
+            Residency::Fetching { done: ByteSize(fetching.done), total: fetching.total.map(ByteSize) }
+        }
+        (Ok(Word::Fetching), _) => Residency::Fetching { done: ByteSize::ZERO, total: None },
+        (Ok(Word::Preparing), _) => Residency::Preparing,
+        (Ok(Word::Validating), _) => Residency::Validating,
+        (Ok(Word::Ready), Some(Detail::Ready(ready))) => Residency::Ready(Arc::new(ready_of(ready))),
+        (Ok(Word::Draining), Some(Detail::Draining(draining))) => {
+            Residency::Draining { since: Time(draining.since), in_flight: draining.in_flight }
+        }
+        (Ok(Word::Failed), Some(Detail::Failed(failed))) => Residency::Failed(Arc::new(failed_of(failed))),
+        // Whatever a later version calls it: it takes up memory and does not answer.
+        (Ok(Word::Loading | Word::Ready | Word::Draining | Word::Failed) | Err(_), _) => Residency::Loading,
+    };
+    Some((id, Some(residency)))
+}
+
+fn ready_to(ready: &Ready) -> v1::Ready {
+    v1::Ready {
+        since: ready.since.0,
+        memory: ready.memory.0,
+        measured: ready.measured,
+        digest: digest_to(Some(ready.digest)),
+        signature: Some(signature_to(&ready.signature)),
+        queued_ms: ready.phases.queued_ms,
+        fetch_ms: ready.phases.fetch_ms,
+        load_ms: ready.phases.load_ms,
+        validate_ms: ready.phases.validate_ms,
+        note: ready.note.clone(),
+    }
+}
+
+fn ready_of(ready: v1::Ready) -> Ready {
+    Ready {
+        since: Time(ready.since),
+        memory: ByteSize(ready.memory),
+        measured: ready.measured,
+        digest: digest_of(&ready.digest).unwrap_or(Digest([0; 32])),
+        // Only for people: one that cannot be read is none.
+        signature: Arc::new(ready.signature.and_then(signature_of).unwrap_or_default()),
+        phases: Phases {
+            queued_ms: ready.queued_ms,
+            fetch_ms: ready.fetch_ms,
+            load_ms: ready.load_ms,
+            validate_ms: ready.validate_ms,
+        },
+        note: ready.note,
+    }
+}
+
+fn failed_to(failure: &Failure) -> v1::Failed {
+    v1::Failed {
+        category: category_to(failure.category).into(),
+        message: failure.message.clone(),
+        attempts: failure.attempts,
+        at: failure.at.0,
+        retry_at: failure.retry_at.map(|at| at.0),
+    }
+}
+
+fn failed_of(failed: v1::Failed) -> Failure {
+    let category = v1::FailureCategory::try_from(failed.category).unwrap_or_default();
+    Failure {
+        category: category_of(category),
+        message: failed.message,
+        attempts: failed.attempts,
+        at: Time(failed.at),
+        retry_at: failed.retry_at.map(Time),
+    }
+}
+
+const fn category_to(category: FailureCategory) -> v1::FailureCategory {
+    match category {
+        FailureCategory::Network => v1::FailureCategory::Network,
+        FailureCategory::Auth => v1::FailureCategory::Auth,
+        FailureCategory::NotFound => v1::FailureCategory::NotFound,
+        FailureCategory::Checksum => v1::FailureCategory::Checksum,
+        FailureCategory::InvalidModel => v1::FailureCategory::InvalidModel,
+        FailureCategory::Memory => v1::FailureCategory::Memory,
+        FailureCategory::Disk => v1::FailureCategory::Disk,
+        FailureCategory::Validation => v1::FailureCategory::Validation,
+        FailureCategory::Runtime => v1::FailureCategory::Runtime,
+        FailureCategory::Timeout => v1::FailureCategory::Timeout,
+        FailureCategory::Internal => v1::FailureCategory::Internal,
+    }
+}
+
+const fn category_of(category: v1::FailureCategory) -> FailureCategory {
+    match category {
+        v1::FailureCategory::Network => FailureCategory::Network,
+        v1::FailureCategory::Auth => FailureCategory::Auth,
+        v1::FailureCategory::NotFound => FailureCategory::NotFound,
+        v1::FailureCategory::Checksum => FailureCategory::Checksum,
+        v1::FailureCategory::InvalidModel => FailureCategory::InvalidModel,
+        v1::FailureCategory::Memory => FailureCategory::Memory,
+        v1::FailureCategory::Disk => FailureCategory::Disk,
+        v1::FailureCategory::Validation => FailureCategory::Validation,
+        v1::FailureCategory::Runtime => FailureCategory::Runtime,
+        v1::FailureCategory::Timeout => FailureCategory::Timeout,
+        v1::FailureCategory::Internal => FailureCategory::Internal,
+    }
+}

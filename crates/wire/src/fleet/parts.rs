@@ -1,0 +1,140 @@
+//! Whole states in parts: cutting them, and putting them together again.
+//!
+//! ```text
+//! Empty ──part 0──▶ Gathering ──part n──▶ Gathering ──the last──▶ given out, Empty
+//!                        └── another number than the next: OutOfOrder, Empty
+//! ```
+
+use std::{iter::Peekable, mem};
+
+use prost::Message;
+
+/// A part is closed when the next item would make it larger than this, in bytes. Halved, a whole state is twice as many
+/// messages; doubled, what else is on the same connection waits twice as long behind one.
+pub const PART: usize = 1 << 20;
+
+/// Parts of one change. More are a fault of the sender's, and would fill the receiver's memory.
+const MOST_PARTS: u32 = 4_096;
+
+/// A change that goes over the wire in parts.
+pub trait InParts: Sized {
+    /// A part of it.
+    type Part: Message + Default;
+    /// What the receiver knows already and the parts do not repeat.
+    type Context;
+
+    /// Its parts, one after the other, each made when it is asked for. There is at least one.
+    fn in_parts(self) -> impl Iterator<Item = Self::Part> + Send + 'static;
+
+    /// The number of a part, and whether more follow.
+    fn place(part: &Self::Part) -> (u32, bool);
+
+    /// A change that has what the first part says once, and nothing of what the parts list.
+    fn begin(context: &Self::Context, first: &mut Self::Part) -> Self;
+
+    /// Adds what a part lists. Gives how many items were left out because they cannot be understood.
+    fn add(&mut self, part: Self::Part) -> usize;
+}
+
+/// A part is not the one that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("part {found} of a change came where part {expected} should have come: connect again")]
+pub struct OutOfOrder {
+    /// The number that should have come.
+    pub expected: u32,
+    /// The one that came.
+    pub found: u32,
+}
+
+/// Parts of a change that is not complete yet.
+#[derive(Debug)]
+pub struct Assembly<C: InParts> {
+    context: C::Context,
+    gathered: Option<C>,
+    next: u32,
+    left_out: usize,
+}
+
+impl<C: InParts> Assembly<C> {
+    /// Nothing has come yet.
+    #[must_use]
+    pub fn new(context: C::Context) -> Self {
+        Self { context, gathered: None, next: 0, left_out: 0 }
+    }
+
+    /// Takes a part; gives the change with the last one.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`]: a part is missing, or there are too many. What had come is forgotten.
+    pub fn push(&mut self, mut part: C::Part) -> Result<Option<C>, OutOfOrder> {
+        let (found, more) = C::place(&part);
+        let expected = mem::take(&mut self.next);
+        let gathered = self.gathered.take();
+        if found != expected || found >= MOST_PARTS {
+            return Err(OutOfOrder { expected, found });
+        }
+        let mut change = gathered.unwrap_or_else(|| C::begin(&self.context, &mut part));
+        self.left_out += change.add(part);
+        if !more {
+            return Ok(Some(change));
+        }
+        (self.gathered, self.next) = (Some(change), found + 1);
+        Ok(None)
+    }
+
+    /// How many items were left out since this was last asked, because they cannot be understood: a later version wrote
+    /// them, or a faulty one.
+    pub fn left_out(&mut self) -> usize {
+        mem::take(&mut self.left_out)
+    }
+}
+
+/// How much more goes into a part.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    used: usize,
+}
+
+impl Budget {
+    /// A tag and a length, at most.
+    const AROUND: usize = 6;
+
+    /// Whether an item of `bytes` still goes in. The first always does.
+    pub(super) fn takes(&mut self, bytes: usize) -> bool {
+        let bytes = bytes + Self::AROUND;
+        let fits = self.used == 0 || self.used + bytes <= PART;
+        self.used += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+/// Takes items while they go into the part.
+pub(super) fn fill<T>(
+    items: &mut Peekable<impl Iterator<Item = T>>,
+    budget: &mut Budget,
+    size: impl Fn(&T) -> usize,
+) -> Vec<T> {
+    std::iter::from_fn(|| items.next_if(|item| budget.takes(size(item)))).collect()
+}
+
+/// Numbers parts; `more` until told that all is in.
+#[derive(Debug, Default)]
+pub(super) struct Numbering {
+    next: u32,
+    ended: bool,
+}
+
+impl Numbering {
+    /// The number of the next part; `None`: the last one has been made.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        let number = self.next;
+        self.next += 1;
+        (!self.ended).then_some(number)
+    }
+
+    /// Whether more parts follow the one that was made.
+    pub(super) fn more(&mut self, more: bool) -> bool {
+        self.ended = !more;
+        more
+    }
+}

@@ -1,0 +1,300 @@
+//! Changes of every shape.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{
+    AssignmentChange, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory, Generation, Gpu,
+    InventoryChange, Load, Placed, Residency, Revision, RevisionId, Route, RouteChange, Serving, Signature, TensorSpec,
+    Time, WorkerId, WorkerInfo, WorkerState,
+    deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
+    residency::{Phases, Ready},
+    routes::{OnMiss, Readiness, Version},
+};
+use berth_wire::fleet::Reporter;
+use proptest::{collection::vec, option, prelude::*};
+
+fn name() -> impl Strategy<Value = DeploymentName> {
+    "[a-z][a-z0-9.-]{0,8}[a-z0-9]".prop_map(|name| DeploymentName::new(&name).expect("a name"))
+}
+
+fn worker() -> impl Strategy<Value = WorkerId> {
+    "w-[a-c]".prop_map(|name| WorkerId::new(&name).expect("a name"))
+}
+
+fn id() -> impl Strategy<Value = RevisionId> {
+    (name(), any::<[u8; 6]>()).prop_map(|(name, hash)| RevisionId::with_hash(name, hash))
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[ -~äß]{0,12}"
+}
+
+fn time() -> impl Strategy<Value = Time> {
+    any::<u64>().prop_map(Time)
+}
+
+fn duration() -> impl Strategy<Value = Duration> {
+    any::<u64>().prop_map(Duration::from_nanos)
+}
+
+fn bytes() -> impl Strategy<Value = ByteSize> {
+    any::<u64>().prop_map(ByteSize)
+}
+
+fn digest() -> impl Strategy<Value = Digest> {
+    any::<[u8; 32]>().prop_map(Digest)
+}
+
+fn float() -> impl Strategy<Value = f32> {
+    -1.0e6_f32..1.0e6
+}
+
+fn signature() -> impl Strategy<Value = Signature> {
+    let datatype = proptest::sample::select(Datatype::ALL.to_vec());
+    let tensor = (text(), datatype, vec(-1_i64..i64::MAX, 0..4)).prop_map(|(name, datatype, shape)| TensorSpec {
+        name,
+        datatype,
+        shape,
+    });
+    let tensors = vec(tensor, 0..3).boxed();
+    (tensors.clone(), tensors).prop_map(|(inputs, outputs)| Signature { inputs, outputs })
+}
+
+fn concurrency() -> impl Strategy<Value = Concurrency> {
+    (option::of(any::<u32>()), any::<u32>()).prop_map(|(max, queue)| Concurrency { max, queue })
+}
+
+fn serving(of: DeploymentName) -> impl Strategy<Value = Serving> {
+    let warmup = prop_oneof![
+        Just(Warmup::Generated),
+        Just(Warmup::Off),
+        text().prop_map(|request| Warmup::Given(request.into()))
+    ];
+    let batching = (any::<u32>(), duration()).prop_map(|(max_rows, max_delay)| Batching { max_rows, max_delay });
+    (prop_oneof![Just(of), name()], warmup, concurrency(), batching, duration()).prop_map(
+        |(deployment, warmup, concurrency, batching, drain_timeout)| Serving {
+            deployment,
+            warmup,
+            concurrency,
+            batching,
+            drain_timeout,
+        },
+    )
+}
+
+fn revision() -> impl Strategy<Value = Revision> {
+    let runtime = (prop_oneof![Just("cpu".to_owned()), text()], any::<u16>())
+        .prop_map(|(execution_provider, threads)| RuntimeOptions { execution_provider, threads });
+    (
+        id(),
+        text(),
+        option::of(digest()),
+        option::of(text()),
+        option::of(signature().prop_map(Box::new)),
+        runtime,
+        option::of(bytes()),
+    )
+        .prop_map(|(id, uri, digest, version, signature, runtime, memory)| Revision {
+            format: ModelFormat::Onnx,
+            uri,
+            digest,
+            version: version.unwrap_or_else(|| id.hash()),
+            signature,
+            runtime,
+            memory,
+            id,
+        })
+}
+
+fn placed() -> impl Strategy<Value = Placed> {
+    revision().prop_flat_map(|revision| {
+        let serving = serving(revision.id.deployment().clone());
+        (Just(Arc::new(revision)), bytes(), any::<bool>(), serving).prop_map(|(revision, claim, urgent, serving)| {
+            Placed { revision, claim, urgent, serving: Arc::new(serving) }
+        })
+    })
+}
+
+pub(super) fn assignment() -> impl Strategy<Value = AssignmentChange> {
+    (any::<u64>(), option::of(any::<u64>()), vec(placed(), 0..6), vec(id(), 0..4)).prop_map(
+        |(generation, base, set, unset)| AssignmentChange {
+            generation: Generation(generation),
+            base: base.map(Generation),
+            set,
+            unset,
+        },
+    )
+}
+
+fn residency() -> impl Strategy<Value = Residency> {
+    let phases = (0.0..1e9, 0.0..1e9, 0.0..1e9, 0.0..1e9)
+        .prop_map(|(queued_ms, fetch_ms, load_ms, validate_ms)| Phases { queued_ms, fetch_ms, load_ms, validate_ms });
+    let ready = (time(), bytes(), any::<bool>(), digest(), signature(), phases, option::of(text())).prop_map(
+        |(since, memory, measured, digest, signature, phases, note)| {
+            let signature = Arc::new(signature);
+            Residency::Ready(Arc::new(Ready { since, memory, measured, digest, signature, phases, note }))
+        },
+    );
+    let category = proptest::sample::select(vec![
+        FailureCategory::Network,
+        FailureCategory::Auth,
+        FailureCategory::NotFound,
+        FailureCategory::Checksum,
+        FailureCategory::InvalidModel,
+        FailureCategory::Memory,
+        FailureCategory::Disk,
+        FailureCategory::Validation,
+        FailureCategory::Runtime,
+        FailureCategory::Timeout,
+        FailureCategory::Internal,
+    ]);
+    let failed = (category, text(), any::<u32>(), time(), option::of(time())).prop_map(
+        |(category, message, attempts, at, retry_at)| {
+            Residency::Failed(Arc::new(Failure { category, message, attempts, at, retry_at }))
+        },
+    );
+    prop_oneof![
+        Just(Residency::Queued),
+        Just(Residency::Preparing),
+        Just(Residency::Loading),
+        Just(Residency::Validating),
+        (bytes(), option::of(bytes())).prop_map(|(done, total)| Residency::Fetching { done, total }),
+        (time(), any::<u32>()).prop_map(|(since, in_flight)| Residency::Draining { since, in_flight }),
+        ready,
+        failed,
+    ]
+}
+
+pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryChange> {
+    let load = (time(), [float(), float(), float()], bytes(), any::<u32>(), any::<u32>()).prop_map(
+        |(at, cpu_percent, memory_used, queue, requests_per_minute)| Load {
+            at,
+            cpu_percent,
+            memory_used,
+            queue,
+            requests_per_minute,
+        },
+    );
+    let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
+    let replicas = vec((id(), option::of(residency())), 0..6);
+    (any::<u64>(), any::<bool>(), state, option::of(load), replicas).prop_map(
+        move |(seen, whole, state, load, replicas)| InventoryChange {
+            worker: reporter.worker.clone(),
+            incarnation: reporter.incarnation,
+            seen: Generation(seen),
+            whole,
+            state,
+            load,
+            replicas,
+        },
+    )
+}
+
+fn route() -> impl Strategy<Value = Route> {
+    let on_miss = prop_oneof![
+        Just(OnMiss::Park),
+        Just(OnMiss::ScaledDown),
+        (text(), option::of(time())).prop_map(|(message, retry_at)| OnMiss::NoCapacity { message, retry_at }),
+        (text(), option::of(time())).prop_map(|(message, retry_at)| OnMiss::Failed { message, retry_at }),
+    ]
+    .boxed();
+    name().prop_flat_map(move |deployment| {
+        let own = deployment.clone();
+        let id =
+            prop_oneof![any::<[u8; 6]>().prop_map(move |hash| RevisionId::with_hash(own.clone(), hash)), id()].boxed();
+        let version = (option::of(text()), id.clone(), vec(worker(), 0..4)).prop_map(|(name, revision, ready)| {
+            Version { name: name.unwrap_or_else(|| revision.hash()), revision, ready }
+        });
+        let flags = (any::<bool>(), any::<bool>());
+        (
+            Just(deployment),
+            vec((id, any::<u32>()), 0..3),
+            vec(version, 0..3),
+            on_miss.clone(),
+            flags,
+            duration(),
+            concurrency(),
+        )
+            .prop_map(
+                |(deployment, split, versions, on_miss, (on_demand, idempotent), timeout, concurrency)| Route {
+                    deployment,
+                    split,
+                    versions,
+                    on_miss,
+                    on_demand,
+                    timeout,
+                    concurrency,
+                    idempotent,
+                },
+            )
+    })
+}
+
+pub(super) fn routes() -> impl Strategy<Value = RouteChange> {
+    let readiness = (any::<bool>(), any::<u32>(), any::<u32>(), vec(name(), 0..3))
+        .prop_map(|(planned, expected, ready, missing)| Readiness { planned, expected, ready, missing });
+    (any::<u64>(), option::of(any::<u64>()), vec(route(), 0..6), vec(name(), 0..4), readiness)
+        .prop_map(|(seq, base, set, unset, readiness)| RouteChange { seq, base, set, unset, readiness })
+}
+
+pub(super) fn demands() -> impl Strategy<Value = Vec<Demand>> {
+    let demand = (name(), any::<u32>(), any::<u32>(), time(), any::<u64>()).prop_map(
+        |(deployment, waiting, in_flight, last_used, requests)| Demand {
+            deployment,
+            waiting,
+            in_flight,
+            last_used,
+            requests,
+        },
+    );
+    vec(demand, 0..6)
+}
+
+pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
+    let gpu = (text(), bytes()).prop_map(|(kind, memory)| Gpu { kind, memory });
+    let labels = proptest::collection::btree_map(text(), text(), 0..4);
+    (worker(), any::<u64>(), labels, bytes(), float(), vec(gpu, 0..3), option::of(any::<u32>()), text()).prop_map(
+        |(id, incarnation, labels, memory, cpus, gpus, max_models, version)| WorkerInfo {
+            id,
+            incarnation,
+            labels,
+            memory,
+            cpus,
+            gpus,
+            max_models,
+            formats: vec![ModelFormat::Onnx],
+            version,
+        },
+    )
+}
+
+/// What is usual: an image model in an object store.
+pub(super) fn plain_placed(id: &RevisionId) -> Placed {
+    let revision = Revision {
+        id: id.clone(),
+        format: ModelFormat::Onnx,
+        uri: "s3://models-production/vision/resnet-50/2026-03-01/model.onnx".to_owned(),
+        digest: Some(Digest([3; 32])),
+        version: id.hash(),
+        signature: None,
+        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        memory: None,
+    };
+    let serving = Serving {
+        deployment: id.deployment().clone(),
+        warmup: Warmup::Generated,
+        concurrency: Concurrency { max: None, queue: 100 },
+        batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+        drain_timeout: Duration::from_secs(30),
+    };
+    Placed { revision: Arc::new(revision), claim: ByteSize::mib(190), urgent: false, serving: Arc::new(serving) }
+}
+
+pub(super) fn plain_signature() -> Signature {
+    let tensor = |name: &str, shape: &[i64]| TensorSpec {
+        name: name.to_owned(),
+        datatype: Datatype::Fp32,
+        shape: shape.to_vec(),
+    };
+    Signature { inputs: vec![tensor("data", &[-1, 3, 224, 224])], outputs: vec![tensor("logits", &[-1, 1_000])] }
+}

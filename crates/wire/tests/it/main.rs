@@ -1,0 +1,3 @@
+//! What crosses process borders, from outside.
+
+mod fleet;
