@@ -8,14 +8,17 @@
 //! ```
 //! Reading order: [`serve`], the listener; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
 //! answers. Small parts: `error`, `guard`, `query`,
-//! `selector`, `body`, `watch`, [`top`].
+//! `selector`, `body`, `watch`, `node`, [`top`].
 
 pub mod error;
 pub mod top;
 
+pub use node::{Leader, LeaderSource, MembersSource};
+
 mod body;
 mod grpc;
 mod guard;
+mod node;
 mod query;
 mod rest;
 mod selector;
@@ -40,4 +43,8 @@ pub struct Seams {
     pub top: top::TopSource,
     /// The version of the binary, for `/version`.
     pub version: String,
+    /// Who belongs to the cluster, for `/v1/nodes`; nobody where there is one node alone.
+    pub members: MembersSource,
+    /// Who decides.
+    pub leader: LeaderSource,
 }

@@ -14,6 +14,7 @@ mod answers;
 mod connections;
 mod perform;
 mod persist;
+mod workers;
 
 use std::{
     sync::Arc,

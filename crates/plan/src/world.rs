@@ -23,8 +23,8 @@ use berth_spec::{
 
 pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
-pub use seats::Liveness;
-pub(crate) use seats::{Rank, Seats};
+pub(crate) use seats::Rank;
+pub use seats::{Liveness, Seats};
 
 use crate::{Policy, Record};
 

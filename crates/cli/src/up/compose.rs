@@ -57,7 +57,7 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     let http = look.local_addr();
     let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
     let folder = folder.map_err(|e| Failure::Usage(e.to_string()))?;
-    let seams = seams::of(Arc::new(Mutex::new(registry)), look);
+    let seams = seams::of(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
     let control = ControlPlane::start(Parts { control, handle, listener, seams, folder })?;
     Ok(System { worker, gateway, control, http, api })
 }

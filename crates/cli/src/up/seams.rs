@@ -2,15 +2,18 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{Seams, top::ModelCounters};
+use berth_control::api::{Leader, Seams, top::ModelCounters};
+use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// The seams over one registry and one gateway.
-pub(super) fn of(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle) -> Seams {
+pub(super) fn of(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle, name: WorkerId) -> Seams {
     Seams {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move || gateway.top().iter().map(counters).collect()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        members: Arc::new(Vec::new),
+        leader: Arc::new(move || Some(Leader { name: name.clone(), epoch: None })),
     }
 }
 

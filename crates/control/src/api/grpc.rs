@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc};
 
 use axum::Router;
-use berth_spec::manifest::ParseContext;
+use berth_spec::{Cordon, manifest::ParseContext};
 use berth_wire::{
     DESCRIPTORS,
     api::{MAX_BODY, WatchEvent},
@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 use super::{
     body::{context_of, permit},
     error::ApiError,
+    selector::LabelSelector,
     service::{Declared, Delete, Expect, Page, Service, Write, name},
     watch::{Watch, version},
 };
@@ -157,6 +158,32 @@ impl control_server::Control for Control {
         _: Request<v1::ListWorkersRequest>,
     ) -> Result<Response<v1::ListWorkersResponse>, Status> {
         Ok(Response::new(self.0.workers().await?.into()))
+    }
+
+    async fn list_nodes(
+        &self,
+        request: Request<v1::ListNodesRequest>,
+    ) -> Result<Response<v1::ListNodesResponse>, Status> {
+        let selector = request.into_inner().label_selector.parse::<LabelSelector>()?;
+        Ok(Response::new(self.0.nodes(&selector).await?.into()))
+    }
+
+    async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Result<Response<v1::Node>, Status> {
+        Ok(Response::new(self.0.node(&request.into_inner().name).await?.into()))
+    }
+
+    async fn set_cordon(&self, request: Request<v1::SetCordonRequest>) -> Result<Response<v1::Node>, Status> {
+        let request = request.into_inner();
+        let cordon = match request.cordon() {
+            v1::set_cordon_request::Cordon::Open => Cordon::Open,
+            v1::set_cordon_request::Cordon::Cordoned => Cordon::Cordoned,
+            v1::set_cordon_request::Cordon::Draining => Cordon::Draining,
+            v1::set_cordon_request::Cordon::Unspecified => {
+                let message = "the request does not say which cordon";
+                return Err(ApiError::invalid("cordon", message, "send open, cordoned or draining").into());
+            }
+        };
+        Ok(Response::new(self.0.cordon_node(&request.name, cordon).await?.into()))
     }
 
     async fn list_events(

@@ -2,6 +2,7 @@
 
 mod ask;
 mod declare;
+mod nodes;
 mod operate;
 mod tell;
 
@@ -38,8 +39,14 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/validate", &["post"], post(declare::validate)),
         ("/v1/workers", &["get"], get(tell::workers)),
         ("/v1/workers/{id}", &["get"], get(tell::worker)),
+        ("/v1/workers/{id}/drain", &["post"], post(operate::drain)),
         ("/v1/workers/{id}/cordon", &["post"], post(operate::cordon)),
         ("/v1/workers/{id}/uncordon", &["post"], post(operate::uncordon)),
+        ("/v1/nodes", &["get"], get(nodes::nodes)),
+        ("/v1/nodes/{name}", &["get"], get(nodes::node)),
+        ("/v1/nodes/{name}/cordon", &["post"], post(nodes::cordon)),
+        ("/v1/nodes/{name}/uncordon", &["post"], post(nodes::uncordon)),
+        ("/v1/nodes/{name}/drain", &["post"], post(nodes::drain)),
         ("/v1/replicas", &["get"], get(tell::replicas)),
         ("/v1/revisions", &["get"], get(tell::revisions)),
         ("/v1/aliases", &["get"], get(tell::aliases)),
@@ -107,6 +114,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         tell::explain,
         tell::workers,
         tell::worker,
+        nodes::nodes,
+        nodes::node,
         tell::replicas,
         tell::revisions,
         tell::aliases,
@@ -119,6 +128,10 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         declare::validate,
         operate::cordon,
         operate::uncordon,
+        operate::drain,
+        nodes::cordon,
+        nodes::uncordon,
+        nodes::drain,
         operate::healthz,
         operate::readyz,
         operate::version,

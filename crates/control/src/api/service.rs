@@ -2,6 +2,7 @@
 //! are [`berth_wire::api`] shapes, into bytes.
 
 mod declare;
+mod operate;
 mod tell;
 
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) struct Service {
     sampler: Sampler,
     metrics: super::MetricsSource,
     version: String,
+    members: super::MembersSource,
+    leader: super::LeaderSource,
     pub(super) bodies: Arc<Semaphore>,
     /// Ends watches, which would not end by themselves.
     pub(super) shutdown: CancellationToken,
@@ -43,6 +46,8 @@ impl Service {
             sampler: Sampler::new(seams.top),
             metrics: seams.metrics,
             version: seams.version,
+            members: seams.members,
+            leader: seams.leader,
             bodies: Arc::new(Semaphore::new(BODIES)),
             shutdown,
         }

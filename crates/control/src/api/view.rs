@@ -6,7 +6,7 @@ mod fleet;
 
 pub(crate) use decision::{applied, deleted, event, explanation, plan};
 pub(crate) use deployment::{deployment, gone, phase};
-pub(crate) use fleet::{alias, replica, revision, worker};
+pub(crate) use fleet::{alias, memory, replica, revision, worker};
 
 use berth_wire::api::{API_VERSION, Kind};
 

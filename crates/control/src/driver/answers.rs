@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use berth_plan::{World, preview, report, world::Liveness};
-use berth_spec::{DeploymentName, RevisionId, WorkerId};
+use berth_plan::{World, preview, report};
+use berth_spec::{DeploymentName, RevisionId};
 
 use super::Driver;
 use crate::{
     controller::Event,
     handle::{
-        ReplicaView, Request, WorkerState, WorkerView,
+        ReplicaView, Request,
         view::{Known, Scan, Scanned},
     },
 };
@@ -28,9 +28,7 @@ impl Driver {
             Request::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
             Request::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
             Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
-            Request::Workers { reply } => {
-                reply.send(world.workers().filter_map(|(id, _)| self.worker(world, id)).collect()).is_err()
-            }
+            Request::Workers { reply } => reply.send(self.workers(world, now)).is_err(),
             Request::Replicas { reply } => reply.send(replicas(world)).is_err(),
             Request::Events { filter, reply } => reply.send(self.events.page(&filter)).is_err(),
             Request::Note { event, reply } => {
@@ -72,29 +70,6 @@ impl Driver {
             }
         }
         scanned
-    }
-
-    fn worker(&self, world: &World, id: &WorkerId) -> Option<WorkerView> {
-        let seats = world.worker(id)?;
-        // A worker that is only known from records has not said what it is.
-        let info = seats.info.clone()?;
-        let reported = self.brain.reported_at(id);
-        let state = match seats.liveness {
-            Liveness::Alive if reported.is_some() => WorkerState::Ready,
-            Liveness::Alive | Liveness::Unseen => WorkerState::Joining,
-            Liveness::Detached { .. } => WorkerState::Detached,
-            Liveness::Lost { .. } => WorkerState::Lost,
-        };
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Some(WorkerView {
-            info,
-            state,
-            cordon: seats.cordon,
-            claimed: seats.used,
-            assigned: count(seats.assigned.len()),
-            ready: count(seats.assigned.keys().filter(|revision| seats.ready(revision)).count()),
-            reported,
-        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, Residency, RevisionId, Time, WorkerId, WorkerInfo,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, Load, Residency, RevisionId, Time, WorkerId, WorkerInfo,
     status::Status,
 };
 use serde_json::Value;
@@ -56,12 +56,31 @@ pub struct WorkerView {
     pub cordon: Cordon,
     /// The memory that the plan has set aside on it.
     pub claimed: ByteSize,
+    /// What it last said of its load; `at` is 0 where it has not said anything.
+    pub load: Load,
+    /// Whether it was told to stop: its models move elsewhere while it still answers.
+    pub leaving: bool,
+    /// How far it is, where its replicas move elsewhere.
+    pub drain: Option<Drain>,
+    /// Memory of each of its GPUs that the plan has set aside, in their order.
+    pub gpus_claimed: Vec<ByteSize>,
     /// Replicas assigned to it.
     pub assigned: u32,
     /// Replicas of them that answer.
     pub ready: u32,
     /// When it last reported; `None`: not yet, or it is not attached.
     pub reported: Option<Time>,
+}
+
+/// How far a worker is whose replicas move elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drain {
+    /// Replicas that are still there.
+    pub left: u32,
+    /// The first few that wait for something that is under way, and for what.
+    pub waiting_for: Vec<(RevisionId, String)>,
+    /// The first few that have nowhere to go, and why.
+    pub blocked: Vec<(RevisionId, String)>,
 }
 
 /// How a worker is.

@@ -1,6 +1,7 @@
 //! The control API over loopback, on a real control plane with a store in memory.
 
 mod grpc;
+mod nodes;
 mod rest;
 mod watching;
 mod world;

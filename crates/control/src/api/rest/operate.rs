@@ -53,6 +53,24 @@ pub(super) async fn uncordon(
     service.cordon(&id, Cordon::Open).await.map(Json)
 }
 
+/// Moves the replicas of a worker elsewhere: copies first, then they leave. It goes on answering meanwhile.
+#[utoipa::path(
+    post, path = "/v1/workers/{id}/drain", tag = "operate",
+    params(("id" = String, Path, description = "The worker")),
+    responses(
+        (status = 200, description = "The worker as it is now", body = WorkerView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn drain(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+    asked: Asked,
+) -> Answer<WorkerView> {
+    asked.nothing()?;
+    service.cordon(&id, Cordon::Draining).await.map(Json)
+}
+
 /// The process answers.
 #[utoipa::path(
     get, path = "/healthz", tag = "operate",

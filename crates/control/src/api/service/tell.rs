@@ -8,7 +8,7 @@ use berth_wire::api::{
     RevisionView, Timestamp, TopView, WorkerView,
 };
 
-use super::Service;
+use super::{Service, operate::nobody};
 use crate::{
     api::{error::ApiError, selector::LabelSelector, view},
     events::EventFilter,
@@ -89,11 +89,10 @@ impl Service {
 
     pub(crate) async fn worker(&self, id: &str) -> Result<WorkerView, ApiError> {
         let workers = self.workers().await?;
-        let known: Vec<String> = workers.items.iter().map(|worker| worker.metadata.name.clone()).collect();
-        workers.items.into_iter().find(|worker| worker.metadata.name == id).ok_or_else(|| {
-            let known = if known.is_empty() { "none is attached".to_owned() } else { known.join(", ") };
-            ApiError::not_found(format!("there is no worker {id:?}: there is {known}"))
-        })
+        let (found, others): (Vec<WorkerView>, Vec<WorkerView>) =
+            workers.items.into_iter().partition(|worker| worker.metadata.name == id);
+        let known = others.iter().map(|worker| worker.metadata.name.as_str());
+        found.into_iter().next().ok_or_else(|| nobody("worker", id, known))
     }
 
     /// Keeps new replicas off a worker, or lets them in again.

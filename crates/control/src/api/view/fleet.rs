@@ -33,7 +33,8 @@ pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]
     }
 }
 
-pub(super) fn memory(total: ByteSize, used: ByteSize) -> Memory {
+/// Memory of a worker.
+pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
     Memory { total: total.0, used: used.0, free: (total - used).0 }
 }
 

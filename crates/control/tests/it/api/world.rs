@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_control::{
     Config, Handle,
-    api::{self, Seams, top::ModelCounters},
+    api::{self, Leader, Seams, top::ModelCounters},
     build,
     store::memory::MemoryStore,
 };
 use berth_spec::{
-    ByteSize, Digest, InventoryChange, Residency, RevisionId, Signature, WorkerId, WorkerInfo,
+    ByteSize, Digest, Health, InventoryChange, Member, Residency, RevisionId, Signature, WorkerId, WorkerInfo,
     deployment::ModelFormat,
     residency::{Phases, Ready},
 };
@@ -56,6 +56,11 @@ impl Answer {
 
 impl World {
     pub(crate) async fn start() -> Self {
+        Self::among(Vec::new(), None).await
+    }
+
+    /// As the node that answers in a cluster of `members`.
+    pub(crate) async fn among(members: Vec<(Arc<Member>, Health)>, leader: Option<Leader>) -> Self {
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let (control, handle) = build(Config::default(), Arc::new(MemoryStore::default()), &mut Registry::default());
@@ -67,6 +72,8 @@ impl World {
             metrics: Arc::new(|| "# EOF\n".to_owned()),
             top: Arc::new(|| vec![ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() }]),
             version: "1.2.3".into(),
+            members: Arc::new(move || members.clone()),
+            leader: Arc::new(move || leader.clone()),
         };
         let served = api::serve(listener, handle.clone(), seams, shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });

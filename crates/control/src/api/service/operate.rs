@@ -1,0 +1,65 @@
+//! Nodes: who they are, and what operators ask of them.
+
+use berth_spec::{Class, Cordon, WorkerId};
+use berth_wire::api::{NodeList, NodeView};
+
+use super::Service;
+use crate::api::{
+    error::ApiError,
+    node::{self, Known},
+    query::nearest,
+    selector::LabelSelector,
+};
+
+/// Names that an error lists.
+const NAMED: usize = 10;
+
+impl Service {
+    /// Every node that the selector matches, and who leads.
+    pub(crate) async fn nodes(&self, selector: &LabelSelector) -> Result<NodeList, ApiError> {
+        let workers = self.handle.workers().await?;
+        let known = Known { members: (self.members)(), workers, leader: (self.leader)() };
+        let mut nodes = node::nodes(known, self.handle.now());
+        nodes.items.retain(|node| selector.matches(&node.metadata.labels));
+        Ok(nodes)
+    }
+
+    /// One node.
+    pub(crate) async fn node(&self, name: &str) -> Result<NodeView, ApiError> {
+        let nodes = self.nodes(&LabelSelector::default()).await?.items;
+        let (found, others): (Vec<NodeView>, Vec<NodeView>) =
+            nodes.into_iter().partition(|node| node.metadata.name == name);
+        let known = others.iter().map(|node| node.metadata.name.as_str());
+        found.into_iter().next().ok_or_else(|| nobody("node", name, known))
+    }
+
+    /// Keeps new replicas off a node, moves those that it holds elsewhere, or lets them in again.
+    pub(crate) async fn cordon_node(&self, name: &str, cordon: Cordon) -> Result<NodeView, ApiError> {
+        let node = self.node(name).await?;
+        if node.status.capacity.is_none() {
+            let what = match node.status.roles.iter().any(|role| role == "worker") {
+                true => "has not come to the leader yet: try again",
+                false => "holds no models, so there is nothing to keep off it: stop it when you like",
+            };
+            return Err(ApiError::new(Class::Conflict, format!("{name} {what}")));
+        }
+        let Ok(id) = WorkerId::new(name) else { return Ok(node) };
+        self.handle.cordon(&id, cordon).await?;
+        self.node(name).await
+    }
+}
+
+/// The error for a name that nothing has, with what was probably meant.
+pub(super) fn nobody<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> ApiError {
+    let hint = match nearest(name, known.clone()) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => {
+            let mut names: Vec<&str> = known.take(NAMED + 1).collect();
+            if names.len() > NAMED {
+                names[NAMED] = "…";
+            }
+            if names.is_empty() { "none is attached".to_owned() } else { format!("there is {}", names.join(", ")) }
+        }
+    };
+    ApiError::not_found(format!("there is no {kind} {name:?}: {hint}"))
+}

@@ -1,0 +1,122 @@
+//! Nodes: who is there, how full they are, cordons and drains, over both faces.
+
+use std::sync::Arc;
+
+use berth_control::api::Leader;
+use berth_spec::{ByteSize, Epoch, Health, Member, Roles, WorkerId};
+use berth_wire::control::v1::{self, control_client::ControlClient};
+use serde_json::{Value, json};
+
+use super::world::{World, manifest};
+
+fn member(name: &str, health: Health, roles: Roles) -> (Arc<Member>, Health) {
+    let at = |port| format!("10.0.0.1:{port}").parse().expect("an address");
+    let member = Member {
+        name: id(name),
+        incarnation: 3,
+        gossip: at(7946),
+        peer: at(7947),
+        roles,
+        labels: [("region".to_owned(), "eu-west-1".to_owned())].into(),
+        version: "1.2.3".to_owned(),
+        protocol: (1, 1),
+    };
+    (Arc::new(member), health)
+}
+
+fn id(name: &str) -> WorkerId {
+    WorkerId::new(name).expect("a name")
+}
+
+const DECIDES: Roles = Roles { controller: true, worker: false, gateway: false };
+
+/// Who is a member, who has a worker, and who leads, in one list.
+#[tokio::test]
+async fn a_cluster_is_members_and_workers_together() {
+    let members = vec![
+        member("a", Health::Alive, Roles::ALL),
+        member("b", Health::Suspect, DECIDES),
+        member("c", Health::Failed, Roles::ALL),
+        member("d", Health::Alive, Roles::ALL),
+        member("gone", Health::Left, Roles::ALL),
+    ];
+    let mut world = World::among(members, Some(Leader { name: id("b"), epoch: Some(Epoch(42)) })).await;
+    world.worker("a", ByteSize::gib(1)).await;
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    world.until_phase("iris", "Available").await;
+    let list = world.get("/v1/nodes").await.ok(200);
+    assert_eq!((&list["kind"], &list["status"]), (&json!("NodeList"), &json!({ "leader": "b", "epoch": 42 })));
+    let rows: Vec<_> = list["items"].as_array().expect("nodes").iter().map(row).collect();
+    let wanted = [
+        ("a", "Ready", "Alive", "controller,worker,gateway", false),
+        ("b", "Ready", "Suspect", "controller", true),
+        ("c", "Lost", "Failed", "controller,worker,gateway", false),
+        ("d", "Joining", "Alive", "controller,worker,gateway", false),
+    ];
+    assert_eq!(rows, wanted.map(|(a, b, c, d, e)| (a.into(), b.into(), c.into(), d.into(), e)), "{list}");
+    let a = world.get("/v1/nodes/a").await.ok(200);
+    let capacity = &a["status"]["capacity"];
+    assert_eq!(capacity["memory"]["total"], 1 << 30, "{a}");
+    assert!(capacity["memory"]["used"].as_u64() > Some(0), "{a}");
+    assert_eq!(capacity["models"], json!({ "held": 1, "ready": 1 }), "{a}");
+    assert_eq!((&a["status"]["address"], &a["spec"]["cordon"]), (&json!("10.0.0.1:7947"), &json!("open")), "{a}");
+    assert!(a["status"]["lastWordAgeMs"].is_u64(), "{a}");
+    let some = world.get("/v1/nodes?labelSelector=zone%3Da").await.ok(200);
+    assert_eq!(some["items"].as_array().map(Vec::len), Some(1), "only a's worker has that label: {some}");
+    let error = world.post("/v1/nodes/b/drain", "").await.refused(409, "Conflict");
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("holds no models")), "{error}");
+}
+
+fn row(node: &Value) -> (String, String, String, String, bool) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let status = &node["status"];
+    let roles: Vec<_> = status["roles"].as_array().expect("roles").iter().map(text).collect();
+    let leads = status["leader"].as_bool().unwrap_or_default();
+    (text(&node["metadata"]["name"]), text(&status["state"]), text(&status["health"]), roles.join(","), leads)
+}
+
+/// One node alone shows itself as one of a cluster would.
+#[tokio::test]
+async fn cordon_drain_and_open_again() {
+    let mut world = World::start().await;
+    world.worker("node-1", ByteSize::gib(1)).await;
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    world.until_phase("iris", "Available").await;
+    for (path, cordon, states) in [
+        ("/v1/nodes/node-1/cordon", "cordoned", ["Ready"].as_slice()),
+        ("/v1/nodes/node-1/drain", "draining", &["Draining", "Drained"]),
+        ("/v1/nodes/node-1/uncordon", "open", &["Ready"]),
+        ("/v1/nodes/node-1/drain", "draining", &["Draining", "Drained"]),
+    ] {
+        let node = world.post(path, "").await.ok(200);
+        assert_eq!(node["spec"]["cordon"], cordon, "{node}");
+        assert!(states.contains(&node["status"]["state"].as_str().expect("a state")), "{node}");
+        assert_eq!(node["status"]["drain"].is_object(), cordon == "draining", "{node}");
+    }
+    let worker = world.post("/v1/workers/node-1/drain", "").await.ok(200);
+    assert_eq!(worker["spec"]["cordoned"], true, "the older address says the same: {worker}");
+    let error = world.get("/v1/nodes/node-2").await.refused(404, "NotFound");
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("did you mean \"node-1\"")), "{error}");
+    world.get("/v1/nodes/zebra").await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn the_same_over_grpc() {
+    let mut world = World::start().await;
+    world.worker("node-1", ByteSize::gib(1)).await;
+    let mut client = ControlClient::connect(world.base.clone()).await.expect("it is serving");
+    let set = |cordon: v1::set_cordon_request::Cordon| v1::SetCordonRequest {
+        name: "node-1".to_owned(),
+        cordon: cordon.into(),
+    };
+    let node =
+        client.set_cordon(set(v1::set_cordon_request::Cordon::Draining)).await.expect("it is there").into_inner();
+    assert_eq!((node.cordon.as_str(), node.drain.map(|drain| drain.left)), ("draining", Some(0)));
+    let nodes = client.list_nodes(v1::ListNodesRequest::default()).await.expect("it answers").into_inner().nodes;
+    assert_eq!(nodes.iter().map(|node| node.state.as_str()).collect::<Vec<_>>(), ["Drained"]);
+    let refused =
+        client.set_cordon(set(v1::set_cordon_request::Cordon::Unspecified)).await.expect_err("nothing is asked");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    let absent = client.get_node(v1::GetNodeRequest { name: "node-9".to_owned() }).await.expect_err("there is none");
+    assert_eq!(absent.code(), tonic::Code::NotFound);
+}

@@ -1,0 +1,206 @@
+//! The nodes of a cluster: who they are, what they can hold, how full and how busy they are. The capacity table.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{API_VERSION, Kind, ListMetadata, Memory, Metadata, Timestamp};
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `Node`.
+    pub kind: String,
+    /// Name and labels.
+    pub metadata: Metadata,
+    /// What operators asked of it.
+    pub spec: NodeSpec,
+    /// What is true of it.
+    pub status: NodeStatus,
+}
+
+impl Kind for NodeView {
+    const KIND: &'static str = "Node";
+}
+
+/// What operators asked of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpec {
+    /// `open`, `cordoned` (gets no new replica) or `draining` (those that it holds move elsewhere, too).
+    pub cordon: String,
+}
+
+impl Default for NodeSpec {
+    fn default() -> Self {
+        Self { cordon: "open".to_owned() }
+    }
+}
+
+/// What is true of a node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    /// Whether it decides for the cluster.
+    pub leader: bool,
+    /// What it does: `controller`, `worker`, `gateway`.
+    pub roles: Vec<String>,
+    /// What the other nodes think of it: `Alive`, `Suspect`, `Failed` or `Left`.
+    pub health: String,
+    /// `Joining` (has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it), `Draining`,
+    /// `Drained`, `Leaving` (it was told to stop) or `Lost`.
+    pub state: String,
+    /// Its version of Berth.
+    pub version: String,
+    /// Which start of the process.
+    pub incarnation: u64,
+    /// Where it takes connections from other nodes; empty where it is alone.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    /// Its region, from its labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// Its zone, from its labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// What it can hold and how busy it is; absent where it holds no models, or has not said yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+    /// When it last reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_word: Option<Timestamp>,
+    /// How long ago that was by the leader's clock, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_word_age_ms: Option<u64>,
+    /// How far it is, while its replicas move elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainView>,
+}
+
+/// What a node can hold and how busy it is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Capacity {
+    /// Memory for models.
+    pub memory: Memory,
+    /// Memory of the machine in use, models and all, in bytes.
+    pub machine_memory_used: u64,
+    /// Processors.
+    pub cpus: Cpus,
+    /// GPUs that models may use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuView>,
+    /// Models.
+    pub models: Models,
+    /// Model formats that it has a runtime for.
+    pub formats: Vec<String>,
+    /// Loads that wait for a turn.
+    pub load_queue: u32,
+    /// Requests over the last minute.
+    pub requests_per_minute: u32,
+}
+
+/// Processors of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Cpus {
+    /// Cores.
+    pub total: f32,
+    /// Time in use now, in percent of all cores.
+    pub used_percent: f32,
+    /// Over the last minute.
+    pub used_percent_1m: f32,
+    /// Over the last five minutes.
+    pub used_percent_5m: f32,
+}
+
+/// A GPU of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuView {
+    /// What it is: `nvidia-h200`.
+    pub kind: String,
+    /// Its memory, in bytes.
+    pub memory: u64,
+    /// What of it is set aside for replicas, in bytes.
+    pub used: u64,
+}
+
+/// Models of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Models {
+    /// Replicas that it holds or should hold.
+    pub held: u32,
+    /// Those of them that are ready.
+    pub ready: u32,
+    /// The most that it takes; absent: as many as fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
+/// How far a node is whose replicas move elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrainView {
+    /// Replicas that are still there.
+    pub left: u32,
+    /// Those of them that wait for something that is under way, the first few: a copy that loads elsewhere, requests
+    /// in flight.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<DrainStep>,
+    /// Those of them that have nowhere to go, the first few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocked: Vec<DrainStep>,
+}
+
+/// A replica that is still on a node that drains.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrainStep {
+    /// Which revision.
+    pub revision: String,
+    /// What it waits for, or why it has nowhere to go.
+    pub message: String,
+}
+
+/// The nodes of a cluster, and who leads it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeList {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `NodeList`.
+    pub kind: String,
+    /// The nodes, by name.
+    pub items: Vec<NodeView>,
+    /// Of the list.
+    #[serde(default)]
+    pub metadata: ListMetadata,
+    /// Of the cluster as a whole.
+    #[serde(default)]
+    pub status: ClusterStatus,
+}
+
+/// What is true of a cluster as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterStatus {
+    /// The node that decides; absent while nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// Its term: a later leader has a higher one; absent where there is one node alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+}
+
+impl NodeList {
+    /// All nodes.
+    #[must_use]
+    pub fn of(items: Vec<NodeView>, status: ClusterStatus) -> Self {
+        let metadata = ListMetadata::default();
+        Self { api_version: API_VERSION.to_owned(), kind: format!("{}List", NodeView::KIND), items, metadata, status }
+    }
+}
