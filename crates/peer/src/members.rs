@@ -196,6 +196,10 @@ impl Roster {
         let _ = self.hints.send(hint);
     }
 
+    pub(crate) fn table(&self) -> Arc<MemberTable> {
+        Arc::clone(&self.table.borrow())
+    }
+
     pub(crate) fn publish(&self, table: Arc<MemberTable>) {
         self.table.send_replace(table);
     }

@@ -151,15 +151,18 @@ impl Peer {
 
     pub(crate) fn update(&self, member: &Arc<Member>, health: Health) {
         self.member.store(Arc::clone(member));
-        self.health.send_if_modified(|now| std::mem::replace(now, health) != health);
-        if !health.is_there() {
-            self.slots.rest();
+        let before = self.health.send_replace(health);
+        match (before.is_there(), health.is_there()) {
+            (true, false) => self.slots.cut(),
+            // What was learned about reaching it is of no use any more.
+            (false, true) => self.slots.wake(),
+            _ => {}
         }
     }
 
     /// It is no longer who is meant by its name.
     pub(crate) fn forget(&self) {
         self.health.send_if_modified(|now| now.is_there().then(|| *now = Health::Failed).is_some());
-        self.slots.rest();
+        self.slots.cut();
     }
 }

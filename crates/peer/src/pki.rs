@@ -24,7 +24,10 @@ pub use self::{
     keyring::Keyring,
 };
 
-pub(crate) use self::certificate::name_in;
+pub(crate) use self::{
+    certificate::name_in,
+    keyring::{OVERHEAD, Unopened},
+};
 
 use std::path::PathBuf;
 

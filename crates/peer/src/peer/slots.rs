@@ -119,18 +119,27 @@ impl Slots {
     }
 
     /// Cuts all lines: the peer is gone. It may come back; then they are dialled anew.
-    pub(super) fn rest(&self) {
+    pub(super) fn cut(&self) {
         let fresh = self.0.dialer.ends.child_token();
         std::mem::replace(&mut *lock(&self.0.cut), fresh).cancel();
+    }
+
+    /// The peer is back: it may be dialled at once.
+    pub(super) fn wake(&self) {
+        lock(&self.0.resting).until = None;
     }
 }
 
 impl Inner {
     async fn make(&self, index: usize) -> Result<Arc<Line>, DialError> {
         let cut = lock(&self.cut).clone();
-        let made = cut.run_until_cancelled(self.dialer.dial(&self.member, cut.clone())).await;
-        let made = made.unwrap_or_else(|| Err(DialError::new("membership says that the peer is gone"))).map(Arc::new);
-        self.learn(made.as_ref().err());
+        let made = match cut.run_until_cancelled(self.dialer.dial(&self.member, cut.clone())).await {
+            Some(made) => {
+                self.learn(made.as_ref().err());
+                made.map(Arc::new)
+            }
+            None => Err(DialError::new("membership says that the peer is gone")),
+        };
         let slot = &self.slots[index];
         if let Ok(line) = &made {
             slot.line.store(Some(Arc::clone(line)));

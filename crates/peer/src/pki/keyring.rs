@@ -23,11 +23,11 @@ const FORM: u8 = 1;
 const HEAD: usize = 1 + KEY_ID + NONCE_LEN;
 
 /// How many bytes sealing adds: the form, the key's id, the nonce, and the tag of 16 bytes.
-pub const OVERHEAD: usize = HEAD + 16;
+pub(crate) const OVERHEAD: usize = HEAD + 16;
 
 /// Why a datagram does not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unopened {
+pub(crate) enum Unopened {
     /// Too short, or of another form.
     #[error("not a sealed datagram")]
     Form,
@@ -86,7 +86,7 @@ impl Keyring {
 
     /// Seals `plain` into `out`, which is cleared first. Nonces are random: a key is good for about 2³² datagrams
     /// (months of a large cluster) before two alike become thinkable; then put a new key first.
-    pub fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
         let (id, key) = &self.keys[0];
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).expect("the system gives random bytes");
@@ -107,7 +107,7 @@ impl Keyring {
     ///
     /// # Errors
     /// It is not one of ours.
-    pub fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
+    pub(crate) fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
         if sealed.len() < OVERHEAD || sealed[0] != FORM {
             return Err(Unopened::Form);
         }

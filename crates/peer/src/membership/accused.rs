@@ -1,0 +1,61 @@
+//! Whom this node is about to take for dead, and tells so until it refutes or is gone.
+//!
+//! foca passes suspicion on as gossip, which may not reach the suspect in time where packets are lost. A direct word and
+//! a direct answer, tried every [`EVERY`], make a false death as unlikely as that many losses in a row.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use berth_spec::WorkerId;
+
+use super::node::Node;
+
+/// How often an accused is told. Halved: more packets to nodes that are dead. Doubled: fewer chances to refute.
+pub(super) const EVERY: Duration = Duration::from_millis(50);
+
+/// What a node is accused of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Charge {
+    pub(super) node: Node,
+    /// The incarnation that is suspected; `None`: it is said to be dead.
+    pub(super) suspected: Option<u16>,
+    until: Instant,
+}
+
+/// The accused.
+#[derive(Default)]
+pub(super) struct Accused {
+    charges: BTreeMap<WorkerId, Charge>,
+    next: Option<Instant>,
+}
+
+impl Accused {
+    pub(super) fn accuse(&mut self, node: Node, suspected: Option<u16>, now: Instant, window: Duration) {
+        let Some(name) = node.name.clone() else { return };
+        self.charges.insert(name, Charge { node, suspected, until: now + window });
+        self.next = Some(now);
+    }
+
+    pub(super) fn acquit(&mut self, name: &WorkerId) {
+        self.charges.remove(name);
+        if self.charges.is_empty() {
+            self.next = None;
+        }
+    }
+
+    pub(super) const fn wake_at(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Whom to tell now.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Charge> {
+        if self.next.is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        self.charges.retain(|_, charge| charge.until > now);
+        self.next = (!self.charges.is_empty()).then(|| now + EVERY);
+        self.charges.values().cloned().collect()
+    }
+}

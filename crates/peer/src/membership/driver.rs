@@ -1,0 +1,309 @@
+//! Drives the brain: one UDP socket, sealed datagrams, and a thread of its own, so that probes are answered in time
+//! while all other threads compute.
+//!
+//! Datagrams that wait come before timers: after a pause, answers are read before anybody is blamed for their absence.
+
+use std::{io, net::SocketAddr, thread, time::Duration};
+
+use berth_spec::{Class, Member};
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::UdpSocket,
+    sync::oneshot,
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    brain::{Effect, Event, Membership},
+    metrics::Metrics,
+    packet::DATAGRAM,
+    policy::Policy,
+};
+use crate::{
+    members::{Members, Order, Roster},
+    pki::{Identity, Unopened},
+};
+
+/// How often names of seeds are looked up again: what is behind them may change. Halved: more look-ups. Doubled: a
+/// cluster that moved altogether is found later.
+const LOOK_UP: Duration = Duration::from_secs(10);
+
+/// How long one look-up may take.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(2);
+
+/// Datagrams that are taken in a row before timers are looked at. Halved: a flood delays less. Doubled: more.
+const IN_A_ROW: usize = 256;
+
+/// Room for one datagram. Longer ones are not ours.
+const ROOM: usize = 2 * DATAGRAM;
+
+/// What [`Gossip::bind`] needs.
+#[derive(Debug, Clone)]
+pub struct GossipConfig {
+    /// The address to listen on (UDP). The one that others are told is [`Member::gossip`].
+    pub bind: SocketAddr,
+    /// Where to find others: `HOST:PORT`. Names are looked up again and again; unreachable ones do no harm.
+    pub join: Vec<String>,
+    /// Timings.
+    pub policy: Policy,
+}
+
+/// Why membership cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum GossipError {
+    /// The address cannot be had.
+    #[error("cannot gossip on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// This node cannot be a member as it is.
+    #[error("{0}")]
+    Member(String),
+    /// No thread could be started, or its runtime.
+    #[error("cannot start the gossip thread: {0}")]
+    Thread(io::Error),
+}
+
+impl GossipError {
+    /// What to do next about it.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Bind { .. } => Class::Stalled,
+            Self::Member(_) => Class::Invalid,
+            Self::Thread(_) => Class::Internal,
+        }
+    }
+}
+
+/// Membership with its socket, before it runs.
+pub struct Gossip {
+    socket: std::net::UdpSocket,
+    identity: Identity,
+    join: Vec<String>,
+    brain: Membership,
+    roster: Roster,
+    metrics: Metrics,
+}
+
+impl std::fmt::Debug for Gossip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gossip").field("brain", &self.brain).finish_non_exhaustive()
+    }
+}
+
+impl Gossip {
+    /// Takes the address. Where `me.gossip` has port 0, it becomes the port that was taken.
+    ///
+    /// # Errors
+    /// The address cannot be had, or `me` has more labels than fit in a datagram, or another name than its certificate.
+    pub fn bind(
+        config: GossipConfig,
+        mut me: Member,
+        identity: Identity,
+        registry: &mut Registry,
+    ) -> Result<(Members, Self), GossipError> {
+        if me.name != *identity.name() {
+            let reason = format!("this node is called {}, and its certificate is for {}", me.name, identity.name());
+            return Err(GossipError::Member(reason));
+        }
+        let bind = || {
+            let socket = std::net::UdpSocket::bind(config.bind)?;
+            socket.set_nonblocking(true)?;
+            Ok((socket.local_addr()?.port(), socket))
+        };
+        let (port, socket) = bind().map_err(|source| GossipError::Bind { address: config.bind, source })?;
+        if me.gossip.port() == 0 {
+            me.gossip.set_port(port);
+        }
+        let metrics = Metrics::default();
+        metrics.register(registry);
+        let (members, roster) = Members::by_hand(me.clone());
+        let now = Instant::now().into_std();
+        let brain =
+            Membership::new(me, config.policy, rand::random(), metrics.clone(), now).map_err(GossipError::Member)?;
+        Ok((members, Self { socket, identity, join: config.join, brain, roster, metrics }))
+    }
+
+    /// The address that it has.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Takes part until [`Members::leave`], or until `shutdown`, which is how a crash looks to the others: leave first.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), GossipError> {
+        let (ended, end) = oneshot::channel();
+        let body = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let _ = ended.send(runtime.and_then(|runtime| runtime.block_on(self.take_part(shutdown))));
+        };
+        thread::Builder::new().name("gossip".to_owned()).spawn(body).map_err(GossipError::Thread)?;
+        let died = || Err(io::Error::other("it panicked"));
+        end.await.unwrap_or_else(|_| died()).map_err(GossipError::Thread)
+    }
+
+    async fn take_part(self, shutdown: CancellationToken) -> io::Result<()> {
+        let Self { socket, identity, join, brain, mut roster, metrics } = self;
+        let socket = UdpSocket::from_std(socket)?;
+        let mut running =
+            Running { socket, identity, brain, metrics, sealed: Vec::new(), told: false, leaving: Vec::new() };
+        let mut buffer = vec![0; ROOM];
+        let mut look_up = interval(LOOK_UP);
+        look_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (seeds_in, mut seeds) = tokio::sync::mpsc::channel(1);
+        let mut looking = tokio::task::JoinSet::new();
+        while !running.is_done() {
+            let wake = running.brain.wake_at().map(Instant::from_std);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                readable = running.socket.readable() => {
+                    readable?;
+                    running.receive(&mut buffer, &roster);
+                    // A flood must not keep timers waiting.
+                    if running.brain.wake_at().is_some_and(|due| due <= Instant::now().into_std()) {
+                        running.give(Event::Wake, &roster);
+                    }
+                }
+                () = async { sleep_until(wake.unwrap_or_else(Instant::now)).await }, if wake.is_some() => {
+                    running.give(Event::Wake, &roster);
+                }
+                Some(order) = roster.orders.recv() => running.order(order, &roster),
+                Some(found) = seeds.recv() => running.give(Event::Seeds(found), &roster),
+                _ = look_up.tick() => {
+                    looking.abort_all();
+                    let (join, to) = (join.clone(), seeds_in.clone());
+                    looking.spawn(async move { let _ = to.send(resolve(&join).await).await; });
+                }
+                Some(_) = looking.join_next() => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Running {
+    socket: UdpSocket,
+    identity: Identity,
+    brain: Membership,
+    metrics: Metrics,
+    sealed: Vec<u8>,
+    /// Whether it was said that another node has this node's name.
+    told: bool,
+    leaving: Vec<oneshot::Sender<()>>,
+}
+
+impl Running {
+    fn is_done(&self) -> bool {
+        self.brain.wake_at().is_none()
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], roster: &Roster) {
+        for _ in 0..IN_A_ROW {
+            match self.socket.try_recv_from(buffer) {
+                Ok((length, _)) => self.datagram(&mut buffer[..length], roster),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // A former datagram met a closed port; the next one is fine.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn datagram(&mut self, sealed: &mut [u8], roster: &Roster) {
+        self.metrics.received.inc();
+        let keyring = self.identity.keyring();
+        match keyring.open(sealed) {
+            Ok(packet) => {
+                // Borrowed from the buffer, which the brain does not see.
+                let effects = self.brain.on(Event::Datagram(packet), Instant::now().into_std());
+                self.perform(effects, roster);
+            }
+            Err(Unopened::Form) => self.metrics.drop_for("form"),
+            Err(Unopened::Key) => self.metrics.drop_for("key"),
+            Err(Unopened::Forged) => self.metrics.drop_for("forged"),
+        }
+    }
+
+    fn order(&mut self, order: Order, roster: &Roster) {
+        match order {
+            Order::Say(hint) => self.give(Event::Say(hint), roster),
+            Order::Leave(told) => {
+                self.leaving.push(told);
+                self.give(Event::Leave, roster);
+            }
+        }
+    }
+
+    fn give(&mut self, event: Event<'_>, roster: &Roster) {
+        let effects = self.brain.on(event, Instant::now().into_std());
+        self.perform(effects, roster);
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>, roster: &Roster) {
+        let keyring = self.identity.keyring();
+        for effect in effects {
+            match effect {
+                Effect::Send { to, packet } => {
+                    keyring.seal(&packet, &mut self.sealed);
+                    // A full buffer is a lost datagram, which the protocol expects.
+                    match self.socket.try_send_to(&self.sealed, to) {
+                        Ok(_) => {
+                            self.metrics.sent.inc();
+                        }
+                        Err(_) => self.metrics.drop_for("unsent"),
+                    }
+                }
+                Effect::Table(table) => {
+                    log(&roster.table(), &table);
+                    roster.publish(table);
+                }
+                Effect::Hint(hint) => roster.hint(hint),
+                Effect::Rtts(rtts) => roster.publish_rtts(rtts),
+                Effect::Namesake if !self.told => {
+                    self.told = true;
+                    let name = self.identity.name();
+                    tracing::error!(%name, "another node has this node's name: stop one of them, or give it another name");
+                }
+                Effect::Namesake => {}
+                Effect::Left => self.leaving.drain(..).for_each(|told| {
+                    // Who does not wait any more need not be told.
+                    let _ = told.send(());
+                }),
+            }
+        }
+    }
+}
+
+/// One line for each member whose health changed.
+fn log(before: &crate::MemberTable, after: &crate::MemberTable) {
+    for (name, (member, health)) in after.iter() {
+        let was = before.get(name).map(|(_, was)| *was);
+        if was != Some(*health) {
+            let from = was.map_or("unknown", berth_spec::Health::as_str);
+            tracing::info!(member = %name, from, to = health.as_str(), peer = %member.peer, "a member changed");
+        }
+    }
+}
+
+/// The addresses behind all names that can be looked up now.
+async fn resolve(join: &[String]) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for seed in join {
+        match timeout(LOOK_UP_WITHIN, tokio::net::lookup_host(seed.as_str())).await {
+            Ok(Ok(addresses)) => found.extend(addresses),
+            Ok(Err(error)) => tracing::warn!(%seed, %error, "cannot look up a node to join"),
+            Err(_) => tracing::warn!(%seed, "cannot look up a node to join: no answer"),
+        }
+    }
+    found
+}

@@ -1,0 +1,69 @@
+//! What foca says while it runs: packets, timers, and news, kept apart until it is done.
+
+use std::time::Duration;
+
+use foca::{Message, Notification, ProbeNumber, Runtime, Timer};
+
+use super::{node::Node, packet::Kind};
+
+/// News from foca.
+#[derive(Debug)]
+pub(super) enum News {
+    Up(Node),
+    Down(Node),
+    /// One number of a node took the place of another.
+    Renamed,
+    /// No other node is left.
+    Alone,
+    /// This node heard that it is taken for dead, and has a new number.
+    Buried,
+    /// A packet of this node came.
+    Heard(Node),
+    Asked(Node, ProbeNumber),
+    Answered(Node, ProbeNumber),
+    Unanswered,
+}
+
+/// Collects what one call of foca brings about.
+#[derive(Default)]
+pub(super) struct Out {
+    pub(super) packets: Vec<(Node, Vec<u8>)>,
+    pub(super) timers: Vec<(Duration, Timer<Node>)>,
+    pub(super) news: Vec<News>,
+}
+
+impl Runtime<Node> for Out {
+    fn notify(&mut self, notification: Notification<'_, Node>) {
+        let news = match notification {
+            Notification::MemberUp(node) => News::Up(node.clone()),
+            Notification::MemberDown(node) => News::Down(node.clone()),
+            Notification::Rename(..) => News::Renamed,
+            Notification::Idle => News::Alone,
+            Notification::Rejoin(_) => News::Buried,
+            Notification::DataReceived(header) => {
+                if let Message::Ack(probe) = header.message {
+                    self.news.push(News::Answered(header.src.clone(), probe));
+                }
+                News::Heard(header.src.clone())
+            }
+            Notification::DataSent(header) => match header.message {
+                Message::Ping(probe) => News::Asked(header.dst.clone(), probe),
+                _ => return,
+            },
+            Notification::ProbeFailed(..) => News::Unanswered,
+            Notification::Active | Notification::Defunct => return,
+        };
+        self.news.push(news);
+    }
+
+    fn send_to(&mut self, to: Node, data: &[u8]) {
+        let mut packet = Vec::with_capacity(1 + data.len());
+        packet.push(Kind::Swim as u8);
+        packet.extend_from_slice(data);
+        self.packets.push((to, packet));
+    }
+
+    fn submit_after(&mut self, event: Timer<Node>, after: Duration) {
+        self.timers.push((after, event));
+    }
+}

@@ -1,0 +1,168 @@
+//! What this node makes of what it hears: who is shown as what.
+//!
+//! ```text
+//!          ┌── a new number ──┐
+//!          ↓                  │
+//! Up ⇄ Suspect       Doubted ─┴─ confirm over ─→ Failed ── forget_after ─→ gone
+//!  │      │             ↑                           │
+//!  └──────┴─ buried ────┘                           └── a new number ─→ Up (recovering for a while)
+//!  └──────┴─ says that it goes ─→ Left ── forget_after ─→ gone
+//! ```
+//!
+//! A doubted node is shown as suspect: others have buried it, and this node tries itself (`accused`) before it believes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Instant,
+};
+
+use berth_spec::{Health, Member, WorkerId};
+
+use super::{cards::Cards, node::Node, policy::Policy};
+use crate::members::MemberTable;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Up,
+    Suspect,
+    Doubted { since: Instant },
+    Failed { since: Instant },
+    Left { since: Instant },
+}
+
+#[derive(Debug)]
+struct Seen {
+    node: Node,
+    shown: Shown,
+    recovering_until: Option<Instant>,
+}
+
+/// All nodes but this one.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    nodes: BTreeMap<WorkerId, Seen>,
+    changed: bool,
+}
+
+impl View {
+    /// A node that takes part.
+    pub(super) fn up(&mut self, node: &Node, suspect: bool, now: Instant, policy: &Policy) {
+        let Some(name) = &node.name else { return };
+        if node.leaving {
+            return self.down(node, now);
+        }
+        let shown = if suspect { Shown::Suspect } else { Shown::Up };
+        let seen = self.nodes.entry(name.clone()).or_insert_with(|| {
+            self.changed = true;
+            Seen { node: node.clone(), shown, recovering_until: None }
+        });
+        if matches!(seen.shown, Shown::Failed { .. }) {
+            seen.recovering_until = Some(now + policy.recovering);
+        }
+        if seen.shown != shown || seen.node != *node {
+            (seen.node, seen.shown) = (node.clone(), shown);
+            self.changed = true;
+        }
+    }
+
+    /// A node that no longer does.
+    pub(super) fn down(&mut self, node: &Node, now: Instant) {
+        let Some(seen) = node.name.as_ref().and_then(|name| self.nodes.get_mut(name)) else { return };
+        if seen.node.is_later_than(node) {
+            return;
+        }
+        self.changed = true;
+        seen.node = node.clone();
+        seen.shown = match seen.shown {
+            Shown::Left { .. } => seen.shown,
+            _ if node.leaving => Shown::Left { since: now },
+            Shown::Up | Shown::Suspect => Shown::Doubted { since: now },
+            _ => seen.shown,
+        };
+    }
+
+    /// What time brings. Returns whom nobody needs to remember.
+    pub(super) fn settle(&mut self, now: Instant, policy: &Policy) -> Vec<WorkerId> {
+        for seen in self.nodes.values_mut() {
+            if let Shown::Doubted { since } = seen.shown
+                && now >= since + policy.confirm
+            {
+                seen.shown = Shown::Failed { since: now };
+                self.changed = true;
+            }
+            self.changed |= seen.recovering_until.take_if(|until| *until <= now).is_some();
+        }
+        let old = |seen: &Seen| match seen.shown {
+            Shown::Failed { since } | Shown::Left { since } => now >= since + policy.forget_after,
+            _ => false,
+        };
+        let forgotten: Vec<WorkerId> =
+            self.nodes.iter().filter(|(_, seen)| old(seen)).map(|(name, _)| name.clone()).collect();
+        for name in &forgotten {
+            self.changed = true;
+            self.nodes.remove(name);
+        }
+        forgotten
+    }
+
+    /// Whether anything that the table shows changed since the last time.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The number under which a node is known.
+    pub(super) fn node(&self, name: &WorkerId) -> Option<&Node> {
+        self.nodes.get(name).map(|seen| &seen.node)
+    }
+
+    /// When a doubted node is believed to be dead.
+    pub(super) fn wake_at(&self, policy: &Policy) -> Option<Instant> {
+        let doubted = |seen: &Seen| match seen.shown {
+            Shown::Doubted { since } => Some(since + policy.confirm),
+            _ => None,
+        };
+        self.nodes.values().filter_map(doubted).min()
+    }
+
+    /// Where nodes are that may come back: all that did not leave.
+    pub(super) fn reachable(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.nodes.values().filter(|seen| !matches!(seen.shown, Shown::Left { .. })).map(|seen| seen.node.gossip)
+    }
+
+    /// Where nodes are that failed.
+    pub(super) fn failed(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.nodes.values().filter(|seen| matches!(seen.shown, Shown::Failed { .. })).map(|seen| seen.node.gossip)
+    }
+
+    /// Whether some member is at this address.
+    pub(super) fn is_there(&self, gossip: SocketAddr) -> bool {
+        self.nodes.values().any(|seen| matches!(seen.shown, Shown::Up | Shown::Suspect) && seen.node.gossip == gossip)
+    }
+
+    /// The table: everybody whose card is here. Members that did not change are taken from `before`.
+    pub(super) fn table(&self, me: &Arc<Member>, cards: &Cards, before: &MemberTable) -> MemberTable {
+        let mut table = MemberTable::default();
+        table.set(Arc::clone(me), Health::Alive);
+        for (name, seen) in &self.nodes {
+            let Some(card) = cards.get(name) else { continue };
+            let health = match seen.shown {
+                // It was started anew; where it is now its new card will say.
+                Shown::Up if card.start < seen.node.start => Health::Suspect,
+                Shown::Up => Health::Alive,
+                Shown::Suspect | Shown::Doubted { .. } => Health::Suspect,
+                Shown::Failed { .. } => Health::Failed,
+                Shown::Left { .. } => Health::Left,
+            };
+            let member = match before.get(name) {
+                Some((member, _)) if member.incarnation == card.start => Arc::clone(member),
+                _ => Arc::new(card.member()),
+            };
+            table.set(member, health);
+        }
+        let recovering = self.nodes.iter().filter(|(_, seen)| seen.recovering_until.is_some());
+        table.set_recovering(recovering.map(|(name, _)| name.clone()).collect::<BTreeSet<_>>());
+        table
+    }
+}

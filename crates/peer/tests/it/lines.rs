@@ -1,0 +1,195 @@
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
+
+use berth_peer::{LinePolicy, Members, PROTOCOL, Peers, SendError};
+use berth_spec::{Health, Member, Roles};
+use futures::future::join_all;
+use http_body_util::BodyExt as _;
+
+use crate::{
+    node::{Ca, Node, get, name},
+    proxy::Proxy,
+};
+
+fn member(text: &str, at: std::net::SocketAddr, incarnation: u64) -> Member {
+    Member {
+        name: name(text),
+        incarnation,
+        gossip: at,
+        peer: at,
+        roles: Roles::ALL,
+        labels: Default::default(),
+        version: "0".into(),
+        protocol: PROTOCOL,
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_answered_and_the_caller_is_known() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let peer = ca.lines("a", "b", node.at).get(&name("b")).expect("known");
+    // The peers themselves are gone, and so are their lines.
+    assert!(peer.send(get("/echo")).await.is_err());
+
+    let peers = ca.lines("a", "b", node.at);
+    let peer = peers.get(&name("b")).expect("known");
+    let answer = peer.send(get("/echo")).await.expect("an answer");
+    assert_eq!(answer.headers()["caller"], "a");
+    assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "tensor");
+    assert!(peer.rtt().is_some() && !peer.failing());
+    assert!(peers.get(&name("a")).is_none() && peers.all().len() == 1);
+    drop((peer, peers));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn concurrent_requests_join_in_one_dial_and_lines_are_few() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let proxy = Proxy::to(node.at).await;
+    let peers = ca.lines("a", "b", proxy.at);
+    let peer = peers.get(&name("b")).expect("known");
+    for _ in 0..20 {
+        let answers = join_all((0..50).map(|_| peer.send(get("/echo")))).await;
+        assert!(answers.iter().all(Result::is_ok));
+    }
+    assert_eq!(proxy.accepted.load(SeqCst), LinePolicy::default().lines);
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_no_connection_has_received_nothing_and_is_found_again() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let at = node.at;
+    node.stop().await;
+    let peers = ca.lines("a", "b", at);
+    let peer = peers.get(&name("b")).expect("known");
+    let error = peer.send(get("/echo")).await.expect_err("nobody there");
+    assert!(error.is_not_sent() && error.to_string().contains(&at.to_string()), "{error}");
+    assert!(peer.failing());
+    // While it rests nobody dials.
+    let begun = Instant::now();
+    assert!(peer.send(get("/echo")).await.expect_err("resting").is_not_sent());
+    assert!(begun.elapsed() < Duration::from_millis(20));
+
+    let node = Node::start_at(ca.identity("b"), at);
+    let until = Instant::now() + Duration::from_secs(5);
+    while peer.send(get("/echo")).await.is_err() {
+        assert!(Instant::now() < until, "it is back and nobody noticed");
+        tokio::task::yield_now().await;
+    }
+    assert!(!peer.failing());
+    drop(node);
+}
+
+#[tokio::test]
+async fn a_line_that_breaks_in_flight_is_told_as_broken() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let proxy = Proxy::to(node.at).await;
+    let peers = ca.lines("a", "b", proxy.at);
+    let peer = peers.get(&name("b")).expect("known");
+    let cut = async {
+        while node.echo.served.load(SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        proxy.cut().await;
+    };
+    let (answer, ()) = tokio::join!(peer.send(get("/hang")), cut);
+    assert!(matches!(answer, Err(SendError::Broken { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_line_that_carries_nothing_any_more_is_noticed_by_its_pings() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let proxy = Proxy::to(node.at).await;
+    let peers = ca.lines("a", "b", proxy.at);
+    let peer = peers.get(&name("b")).expect("known");
+    peer.send(get("/echo")).await.expect("an answer");
+    proxy.swallow();
+    let begun = Instant::now();
+    let answer = peer.send(get("/hang")).await;
+    assert!(matches!(answer, Err(SendError::Broken { .. })), "{answer:?}");
+    assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
+    let ca = Ca::new();
+    let mut node = Node::start(ca.identity("b"));
+    let at = node.at;
+    let peers = ca.lines("a", "b", at);
+    let asking = tokio::task::spawn(async move {
+        let peer = peers.get(&name("b")).expect("known");
+        let mut again = 0;
+        for _ in 0..125 {
+            let batch = (0..8).map(|_| async {
+                for again in 0.. {
+                    match peer.send(get("/echo")).await {
+                        Ok(answer) => {
+                            assert_eq!(answer.into_body().collect().await.expect("whole").to_bytes(), "tensor");
+                            return again;
+                        }
+                        // Nothing was received: whoever has another place sends there; here the node comes back.
+                        Err(SendError::NotSent { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                        Err(broken) => panic!("lost: {broken}"),
+                    }
+                }
+                unreachable!()
+            });
+            again += join_all(batch).await.into_iter().sum::<u32>();
+        }
+        again
+    });
+    let mut replaced = 0;
+    while !asking.is_finished() {
+        let next = node.echo.served.load(SeqCst) + 40;
+        while node.echo.served.load(SeqCst) < next && !asking.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        node.stop().await;
+        node = Node::start_at(ca.identity("b"), at);
+        replaced += 1;
+    }
+    let again = asking.await.expect("none lost");
+    assert!(replaced >= 5, "lines were replaced {replaced} times, {again} requests were sent again");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_peer_that_membership_gives_up_is_told() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let (members, roster) = Members::by_hand(member("a", node.at, 1));
+    let peers = Peers::start(ca.identity("a"), members.clone(), LinePolicy::default());
+    roster.set(member("b", node.at, 1), Health::Alive);
+    let peer = loop {
+        match peers.get(&name("b")) {
+            Some(peer) => break peer,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    peer.send(get("/echo")).await.expect("an answer");
+    let (asked, roster_ref) = (peer.send(get("/hang")), &roster);
+    tokio::pin!(asked);
+    assert!(futures::poll!(&mut asked).is_pending());
+    roster_ref.set_health(&name("b"), Health::Failed);
+    peer.lost().await;
+    assert!(matches!(asked.await, Err(SendError::Broken { .. } | SendError::NotSent { .. })));
+
+    // It is found alive after all: the same start, the same peer, new lines.
+    roster.set_health(&name("b"), Health::Alive);
+    while peer.health() != Health::Alive {
+        tokio::task::yield_now().await;
+    }
+    peer.send(get("/echo")).await.expect("an answer");
+
+    // It is started anew: another peer, and the one before is lost.
+    roster.set(member("b", node.at, 2), Health::Alive);
+    peer.lost().await;
+    assert_eq!(peers.get(&name("b")).expect("known").member().incarnation, 2);
+}

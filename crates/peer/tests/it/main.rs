@@ -1,0 +1,8 @@
+//! Certificates, lines and the peer port over real sockets.
+
+mod lines;
+mod node;
+mod pki;
+mod proxy;
+mod refused;
+mod swim;

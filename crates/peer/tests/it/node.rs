@@ -1,0 +1,131 @@
+//! A CA, and nodes with a peer port that answers.
+
+use std::{
+    io::Write,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use berth_peer::{Identity, PeerBody, PeerHandler, PeerListener, Peers, full, pki::Authority};
+use berth_spec::WorkerId;
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) fn name(text: &str) -> WorkerId {
+    WorkerId::new(text).expect("a name")
+}
+
+pub(crate) struct Ca {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) authority: Authority,
+}
+
+impl Ca {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let authority = Authority::create(folder.path()).expect("a CA");
+        Self { folder, authority }
+    }
+
+    pub(crate) fn folder(&self, node: &str) -> PathBuf {
+        self.authority.issue(&name(node), &[]).expect("a certificate")
+    }
+
+    pub(crate) fn identity(&self, node: &str) -> Identity {
+        Identity::load(self.folder(node)).expect("an identity")
+    }
+
+    /// Lines of the node `me` to one peer.
+    pub(crate) fn lines(&self, me: &str, peer: &str, at: SocketAddr) -> Peers {
+        Peers::fixed(self.identity(me), [(name(peer), at)])
+    }
+}
+
+/// Answers `/echo` with the caller and the body, never answers `/hang`.
+#[derive(Default)]
+pub(crate) struct Echo {
+    pub(crate) served: AtomicUsize,
+}
+
+impl PeerHandler for Echo {
+    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+        let caller = caller.clone();
+        async move {
+            self.served.fetch_add(1, SeqCst);
+            if request.uri().path() == "/hang" {
+                std::future::pending::<()>().await;
+            }
+            let body = request.into_body().collect().await.expect("a body").to_bytes();
+            Response::builder().header("caller", caller.as_str()).body(full(body)).expect("a response")
+        }
+        .boxed()
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) at: SocketAddr,
+    pub(crate) echo: Arc<Echo>,
+    shutdown: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+impl Node {
+    pub(crate) fn start(identity: Identity) -> Self {
+        Self::start_at(identity, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    pub(crate) fn start_at(identity: Identity, at: SocketAddr) -> Self {
+        let listener = PeerListener::bind(at, identity).expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let (echo, shutdown) = (Arc::new(Echo::default()), CancellationToken::new());
+        let run = listener.run(Arc::clone(&echo) as Arc<dyn PeerHandler>, shutdown.clone());
+        let run = tokio::task::spawn(async move { run.await.expect("the port works") });
+        Self { at, echo, shutdown, run }
+    }
+
+    /// Ends it as a process that is told to: what is in flight is answered.
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        self.run.await.expect("it ends");
+    }
+}
+
+pub(crate) fn get(path: &str) -> Request<PeerBody> {
+    Request::post(path).body(full("tensor")).expect("a request")
+}
+
+/// What is logged in this thread while it lives.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn capture() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let into = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || into.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no panic").clone()).expect("text")
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

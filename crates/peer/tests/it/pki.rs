@@ -1,0 +1,119 @@
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use berth_peer::{
+    Identity, PkiError,
+    pki::{Authority, CA, GOSSIP_KEY, NODE, NODE_KEY},
+};
+use berth_spec::Class;
+use fs_err as fs;
+
+use crate::node::{Ca, name};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("a file").permissions().mode() & 0o777
+}
+
+#[test]
+fn a_node_is_named_by_its_certificate() {
+    let ca = Ca::new();
+    for node in ["a", "gpu-1.rack-2", "under_score", "0"] {
+        let folder = ca.authority.issue(&name(node), &["10.0.0.1".into(), "host.example".into()]).expect("issued");
+        assert_eq!(Identity::load(&folder).expect("loads").name().as_str(), node);
+        assert_eq!([CA, NODE].map(|file| mode(&folder.join(file))), [0o644; 2]);
+        assert_eq!([NODE_KEY, GOSSIP_KEY].map(|file| mode(&folder.join(file))), [0o600; 2]);
+    }
+    assert_eq!(mode(&ca.folder.path().join("ca.key")), 0o600);
+}
+
+#[test]
+fn what_cannot_be_issued_is_said() {
+    let ca = Ca::new();
+    for (node, host) in [("a..b", "10.0.0.1"), ("a", "not a host"), ("a", "b.node.berth")] {
+        let error = ca.authority.issue(&name(node), &[host.into()]).expect_err("cannot");
+        assert_eq!(error.class(), Class::Invalid, "{error}");
+    }
+    assert!(matches!(Authority::create(ca.folder.path()), Err(PkiError::Exists(_))));
+    let error = Authority::open(ca.folder.path().join("elsewhere")).expect_err("nothing there").to_string();
+    assert!(error.contains("ca.pem") && error.contains("berth pki init"), "{error}");
+}
+
+#[test]
+fn a_folder_that_does_not_hold_together_says_which_file_and_the_remedy() {
+    type Spoil = fn(&Ca, &Path);
+    let cases: [(&str, &str, Spoil); 9] = [
+        (NODE, "berth pki issue", |_, at| fs::remove_file(at.join(NODE)).expect("removed")),
+        (NODE_KEY, "not the key of node.pem", |ca, at| {
+            fs::copy(ca.folder("other").join(NODE_KEY), at.join(NODE_KEY)).expect("copied");
+        }),
+        (NODE_KEY, "chmod 600", |_, at| {
+            fs::set_permissions(at.join(NODE_KEY), std::fs::Permissions::from_mode(0o640)).expect("set");
+        }),
+        (NODE, "not issued by a CA in ca.pem", |_, at| {
+            fs::copy(Ca::new().folder("x").join(CA), at.join(CA)).expect("copied");
+        }),
+        (NODE, "expired 3 days ago", |ca, _| {
+            let from = SystemTime::now() - 10 * DAY;
+            ca.authority.issue_for(&name("a"), &[], from, 7 * DAY).expect("issued");
+        }),
+        (NODE, "set this machine's clock", |ca, _| {
+            ca.authority.issue_for(&name("a"), &[], SystemTime::now() + DAY, 7 * DAY).expect("issued");
+        }),
+        (NODE, "names no node", |ca, at| {
+            fs::copy(at.join(CA), at.join(NODE)).expect("copied");
+            fs::copy(ca.folder.path().join("ca.key"), at.join(NODE_KEY)).expect("copied");
+        }),
+        (CA, "holds no certificate", |_, at| fs::write(at.join(CA), "").expect("written")),
+        (GOSSIP_KEY, "line 1", |_, at| fs::write(at.join(GOSSIP_KEY), "nonsense").expect("written")),
+    ];
+    for (file, says, spoil) in cases {
+        let ca = Ca::new();
+        let folder = ca.folder("a");
+        spoil(&ca, &folder);
+        let error = Identity::load(&folder).expect_err(says).to_string();
+        // A CA's own certificate is refused before its name is looked at.
+        let says = if says == "names no node" { "does not hold" } else { says };
+        assert!(error.contains(file) && error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let ca = Ca::new();
+    let folder = ca.folder("a");
+    let shown = format!(
+        "{:?} {:?}",
+        Identity::load(&folder).expect("loads"),
+        Identity::load(&folder).expect("loads").keyring()
+    );
+    let key = fs::read_to_string(folder.join(GOSSIP_KEY)).expect("a key");
+    assert!(shown.contains("name: a") && !shown.contains(key.trim()), "{shown}");
+}
+
+#[test]
+fn changed_files_are_taken_up_and_bad_ones_are_not() {
+    let ca = Ca::new();
+    let folder = ca.folder("a");
+    let identity = Identity::load(&folder).expect("loads");
+    assert!(!identity.reload().expect("nothing changed"));
+    ca.folder("a");
+    assert!(identity.reload().expect("renewed"));
+    for file in [NODE, NODE_KEY] {
+        fs::copy(ca.folder("b").join(file), folder.join(file)).expect("copied");
+    }
+    // `b` was issued twice: certificate and key do not belong together.
+    identity.reload().expect_err("key of another");
+    let other = ca.folder("b");
+    for file in [NODE, NODE_KEY] {
+        fs::copy(other.join(file), folder.join(file)).expect("copied");
+    }
+    let error = identity.reload().expect_err("another's").to_string();
+    assert!(error.contains("is for b, and this node is a"), "{error}");
+    ca.folder("a");
+    assert!(identity.reload().expect("mended"));
+}

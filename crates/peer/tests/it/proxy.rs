@@ -1,0 +1,73 @@
+//! What happens between two nodes: carries bytes, until it stops or breaks.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Carries,
+    /// Takes bytes and loses them: a partition as TCP sees it.
+    Swallows,
+}
+
+pub(crate) struct Proxy {
+    pub(crate) at: SocketAddr,
+    pub(crate) accepted: Arc<AtomicUsize>,
+    way: watch::Sender<Way>,
+    tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let (way, accepted) = (watch::Sender::new(Way::Carries), Arc::new(AtomicUsize::new(0)));
+        let mut tasks = JoinSet::new();
+        let (ways, count) = (way.subscribe(), Arc::clone(&accepted));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                count.fetch_add(1, SeqCst);
+                let Ok(far) = TcpStream::connect(target).await else { continue };
+                let ((a, b), (c, d)) = (near.into_split(), far.into_split());
+                connections.spawn(carry(a, d, ways.clone()));
+                connections.spawn(carry(c, b, ways.clone()));
+            }
+        });
+        Self { at, accepted, way, tasks }
+    }
+
+    pub(crate) fn swallow(&self) {
+        self.way.send_replace(Way::Swallows);
+    }
+
+    /// Breaks all connections and takes no more.
+    pub(crate) async fn cut(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+async fn carry(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    way: watch::Receiver<Way>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(some @ 1..) = from.read(&mut bytes).await {
+        if *way.borrow() == Way::Carries && to.write_all(&bytes[..some]).await.is_err() {
+            return;
+        }
+    }
+}
