@@ -12,9 +12,10 @@
 //! Not here: what is decided (`berth_plan`), what a worker does with it (`berth_worker`), requests for inference
 //! (`berth_mesh`).
 //!
-//! Reading order: [`store`] and its layout; [`controller`], the brain; [`driver`], which runs it; [`handle`], the way
+//! Reading order: [`store`] and its layout; [`leadership`], who of several decides; [`controller`], the brain; [`driver`], which runs it; [`handle`], the way
 //! in; [`source`], where deployments come from besides the API; [`api`], the control API.
 
+pub mod leadership;
 pub mod store;
 
 pub mod controller;

@@ -5,20 +5,25 @@
 //! comparison holds and every operation is done, or nothing is. Watches deliver whole transactions, in order, without a
 //! gap, or say that they cannot ([`StoreError::Compacted`]).
 //!
-//! [`memory`] serves tests and simulations, [`embedded`] one machine. [`layout`] says which keys exist and in what form.
+//! [`memory`] serves tests and simulations, [`embedded`] one machine, [`etcd`] several. [`fenced`] is a store for one term
+//! of leadership. [`layout`] says which keys exist and in what form.
 //! `tests/it/conformance.rs` holds what every implementation must do.
 
 pub mod embedded;
+mod error;
+pub mod etcd;
+pub mod fenced;
 mod history;
 pub mod layout;
 pub mod memory;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::fmt;
 
-use berth_spec::Class;
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};
 use serde::{Deserialize, Serialize};
+
+pub use error::StoreError;
 
 /// The most operations in one transaction: etcd's default. Larger work is cut into several.
 pub const MAX_OPS: usize = 128;
@@ -102,13 +107,42 @@ impl Op {
     }
 }
 
-/// A condition of a transaction: the key was last modified at this rev ([`Rev::NONE`]: it does not exist).
+/// A condition of a transaction. Of a key that does not exist both revs are [`Rev::NONE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compare {
-    /// The key.
-    pub key: String,
-    /// What it must be.
-    pub modified: Rev,
+pub enum Compare {
+    /// The key was last modified at this rev.
+    Modified {
+        /// The key.
+        key: String,
+        /// What it must be.
+        rev: Rev,
+    },
+    /// The key was created at this rev, and may have been modified since: it is still the same one.
+    Created {
+        /// The key.
+        key: String,
+        /// What it must be.
+        rev: Rev,
+    },
+}
+
+impl Compare {
+    /// The key that it looks at.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Modified { key, .. } | Self::Created { key, .. } => key,
+        }
+    }
+
+    /// Whether it holds where this is what the key holds.
+    #[must_use]
+    pub fn holds(&self, entry: Option<&Entry>) -> bool {
+        match self {
+            Self::Modified { rev, .. } => entry.map_or(Rev::NONE, |entry| entry.modified) == *rev,
+            Self::Created { rev, .. } => entry.map_or(Rev::NONE, |entry| entry.created) == *rev,
+        }
+    }
 }
 
 /// A transaction: all of `ops` if all of `compare` hold, else nothing. A key occurs in `ops` at most once.
@@ -152,6 +186,9 @@ pub struct Page {
     pub after: Option<String>,
     /// At most so many entries; never more than [`MAX_PAGE`]. 0 means [`MAX_PAGE`].
     pub limit: usize,
+    /// As of this rev, where the store keeps the past: give the first page's [`Listing::at`], so that all pages are of one
+    /// moment. [`Rev::NONE`], or a store that keeps no past: as of now.
+    pub at: Rev,
 }
 
 impl Page {
@@ -165,14 +202,15 @@ impl Page {
 pub struct Listing {
     /// The entries, in the order of their keys.
     pub entries: Vec<Entry>,
-    /// The rev at which this was read. Pages that are read one after the other may differ in it: watch from the first
-    /// page's rev on to catch what happened between.
+    /// The rev at which this was read. Pages that are read one after the other may differ in it ([`Page::at`]): watch
+    /// from the first page's rev on to catch what happened between.
     pub at: Rev,
     /// Whether there are more after the last one.
     pub more: bool,
 }
 
-/// What one transaction did, as far as a watch is concerned.
+/// What one transaction did, as far as a watch is concerned. Without changes: nothing that is watched happened up to the
+/// rev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     /// The rev that it made.
@@ -207,87 +245,13 @@ impl Change {
 /// Commits in order. It ends after an error.
 pub type Watch = BoxStream<'static, Result<Commit, StoreError>>;
 
-/// Why the store did not do it.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// Another process has the store open.
-    #[error(
-        "another berth uses the data directory {}: stop it first, or give this one its own with --data",
-        .0.display()
-    )]
-    InUse(PathBuf),
-    /// The file was written by a version of Berth that this one does not understand.
-    #[error("the store {} has format {found}, this berth reads {known}: use the berth version that wrote it", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What it says.
-        found: u64,
-        /// What is understood.
-        known: u64,
-    },
-    /// A transaction is beyond [`MAX_OPS`] or [`MAX_BYTES`].
-    #[error(
-        "a transaction of {ops} operations and {bytes} bytes is beyond {MAX_OPS} operations or {MAX_BYTES} bytes: write less at once"
-    )]
-    TooLarge {
-        /// Operations, or comparisons if they are more.
-        ops: usize,
-        /// Bytes of keys and values.
-        bytes: usize,
-    },
-    /// A transaction writes a key twice.
-    #[error("a transaction writes the key {0:?} twice")]
-    DuplicateKey(String),
-    /// The history that a watch asked for is gone.
-    #[error("the history before {oldest} is gone: list again and watch from there")]
-    Compacted {
-        /// The oldest rev that can be watched from.
-        oldest: Rev,
-    },
-    /// More writers than the queue holds.
-    #[error("the store is busy: try again in {} ms", retry_in.as_millis())]
-    Busy {
-        /// A guess of when it is worth trying again.
-        retry_in: Duration,
-    },
-    /// The store is shut.
-    #[error("the store is closed")]
-    Closed,
-    /// The disk or the file failed.
-    #[error("the store failed: {0}")]
-    Failed(String),
-    /// A value is not what its key says.
-    #[error("the value of {key:?} cannot be read: {reason}; restore it from a backup, or delete the key")]
-    Corrupt {
-        /// The key.
-        key: String,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
-impl StoreError {
-    /// What it means for whoever gets it.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        match self {
-            Self::InUse(_) | Self::Format { .. } | Self::Corrupt { .. } => Class::Stalled,
-            Self::TooLarge { .. } => Class::TooLarge,
-            Self::Compacted { .. } => Class::Conflict,
-            Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
-            Self::Closed => Class::Waiting { retry_in: Duration::from_secs(1) },
-            Self::DuplicateKey(_) | Self::Failed(_) => Class::Internal,
-        }
-    }
-}
-
 /// Strongly consistent, watchable key-value state.
 pub trait Store: Send + Sync + 'static {
     /// What is kept under `key`.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
     /// What is kept under keys that begin with `prefix`, in the order of the keys, a page at a time.
+    /// [`StoreError::Compacted`] where [`Page::at`] is no longer known: list again from the start, or go on as of now.
     fn list<'a>(&'a self, prefix: &'a str, page: Page) -> BoxFuture<'a, Result<Listing, StoreError>>;
 
     /// Does a transaction, all or nothing. When it returns [`Outcome::Committed`], a crash does not undo it.

@@ -113,10 +113,17 @@ pub(super) async fn restore(
 async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> Result<(), StoreError> {
     let mut page = Page::default();
     loop {
-        let listing = store.list(prefix, page).await?;
+        let listing = match store.list(prefix, page.clone()).await {
+            // The moment that was being read is forgotten: the rest as of now, since the watch tells what changed between.
+            Err(StoreError::Compacted { .. }) if page.at != Rev::NONE => {
+                page.at = Rev::NONE;
+                continue;
+            }
+            listing => listing?,
+        };
         listing.entries.iter().for_each(&mut read);
         match listing.entries.last().filter(|_| listing.more) {
-            Some(last) => page = Page { after: Some(last.key.clone()), limit: 0 },
+            Some(last) => page = Page { after: Some(last.key.clone()), limit: 0, at: listing.at },
             None => return Ok(()),
         }
     }
@@ -227,13 +234,13 @@ async fn write_plan(store: &dyn Store, commit: &controller::Commit, key: &mut Pl
     });
     let forgets = commit.forget.iter().map(|(name, rev)| {
         let key = layout::deployment_key(name);
-        (Some(Compare { key: key.clone(), modified: *rev }), Op::Delete { key })
+        (Some(Compare::Modified { key: key.clone(), rev: *rev }), Op::Delete { key })
     });
     // What is forgotten goes first: if it was declared again, nothing of the plan has been stored yet.
     let writes: Vec<(Option<Compare>, Op)> = forgets.chain(records).collect();
     for batch in batches(&writes) {
         let mut txn = Txn {
-            compare: vec![Compare { key: layout::PLAN.to_owned(), modified: key.0 }],
+            compare: vec![Compare::Modified { key: layout::PLAN.to_owned(), rev: key.0 }],
             ops: vec![Op::Put { key: layout::PLAN.to_owned(), value: layout::plan_bytes(commit.generation) }],
         };
         txn.compare.extend(batch.iter().filter_map(|(compare, _)| compare.clone()));

@@ -217,7 +217,7 @@ impl Handle {
             }
             check_expected(name, request.expect, existing.rev)?;
             let key = layout::deployment_key(name);
-            let compare = vec![Compare { key: key.clone(), modified: existing.rev }];
+            let compare = vec![Compare::Modified { key: key.clone(), rev: existing.rev }];
             let ops = match (existing.deployment, existing.stored) {
                 (Ok(deployment), _) if deployment.deleting => {
                     return Ok(Deleted { name: name.clone(), rev: existing.rev });
@@ -374,7 +374,7 @@ fn decide(
     let wanted = outcome != ApplyOutcome::Unchanged && request.mode == ApplyMode::Commit;
     let write = wanted.then(|| {
         let stored = StoredDeployment::of(&deployment, manifest.raw.clone(), manifest.base.clone());
-        (Compare { key: key.clone(), modified: found }, Op::Put { key, value: stored.bytes() })
+        (Compare::Modified { key: key.clone(), rev: found }, Op::Put { key, value: stored.bytes() })
     });
     let applied =
         Applied { name: manifest.name.clone(), outcome, generation: deployment.generation, rev: found, warnings };

@@ -8,6 +8,7 @@
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
+//! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub const RECORDS: &str = "/records/";
 pub const MEASURED: &str = "/measured/";
 /// Where what people say of workers is.
 pub const WORKERS: &str = "/workers/";
+/// The key that shows who leads.
+pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.
 pub const PLAN: &str = "/meta/plan";
 

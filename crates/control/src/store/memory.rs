@@ -47,8 +47,7 @@ impl Shared {
 
 impl State {
     fn commit(&mut self, txn: Txn) -> Outcome {
-        let modified = |key: &str| self.entries.get(key).map_or(Rev::NONE, |entry| entry.modified);
-        if txn.compare.iter().any(|compare| modified(&compare.key) != compare.modified) {
+        if !txn.compare.iter().all(|compare| compare.holds(self.entries.get(compare.key()))) {
             return Outcome::Conflict;
         }
         let rev = self.rev.next();

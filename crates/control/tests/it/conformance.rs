@@ -44,7 +44,7 @@ async fn a_transaction_is_all_or_nothing() {
     each(|store| async move {
         put_all(&*store, &["/a", "/b"]).await;
         let txn = |compare: &[(&str, u64)]| Txn {
-            compare: compare.iter().map(|(key, rev)| Compare { key: (*key).to_owned(), modified: Rev(*rev) }).collect(),
+            compare: compare.iter().map(|(key, rev)| Compare::Modified { key: (*key).to_owned(), rev: Rev(*rev) }).collect(),
             ops: vec![put("/c"), Op::Delete { key: "/a".to_owned() }],
         };
         for wrong in [&[("/a", 2)][..], &[("/a", 1), ("/b", 1)], &[("/c", 1)], &[("/a", 0)]] {
@@ -91,7 +91,7 @@ async fn a_listing_is_ordered_and_paged() {
     each(|store| async move {
         put_all(&*store, &["/m/3", "/m/1", "/n/1", "/m", "/m/2", "/l/9"]).await;
         let mut found = Vec::new();
-        let mut page = Page { after: None, limit: 2 };
+        let mut page = Page { limit: 2, ..Page::default() };
         loop {
             let listing = store.list("/m/", page).await.expect("a page");
             assert_eq!(listing.at, Rev(6));
@@ -99,7 +99,7 @@ async fn a_listing_is_ordered_and_paged() {
             if !listing.more {
                 break;
             }
-            page = Page { after: listing.entries.last().map(|entry| entry.key.clone()), limit: 2 };
+            page = Page { after: listing.entries.last().map(|entry| entry.key.clone()), limit: 2, at: listing.at };
         }
         assert_eq!(found, [vec!["/m/1", "/m/2"], vec!["/m/3"]]);
         assert_eq!(store.list("/x", Page::default()).await.expect("a page").entries, []);

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use futures::StreamExt;
 use proptest::prelude::*;
 
-/// One step: comparisons by key with a guess, then puts and deletes.
+/// One step: comparisons by key with a guess (of when it was created, else of when it was modified), then puts and deletes.
 #[derive(Debug, Clone)]
 struct Step {
-    compare: Vec<(u8, u64)>,
+    compare: Vec<(u8, u64, bool)>,
     ops: BTreeMap<u8, Option<u8>>,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let compare = prop::collection::vec((0..5u8, 0..6u64), 0..2);
+    let compare = prop::collection::vec((0..5u8, 0..6u64, any::<bool>()), 0..2);
     let ops = prop::collection::btree_map(0..5u8, prop::option::of(any::<u8>()), 0..4);
     prop::collection::vec((compare, ops).prop_map(|(compare, ops)| Step { compare, ops }), 1..30)
 }
@@ -26,7 +26,10 @@ fn key(key: u8) -> String {
 
 impl Step {
     fn txn(&self) -> Txn {
-        let compare = self.compare.iter().map(|(k, rev)| Compare { key: key(*k), modified: Rev(*rev) });
+        let compare = self.compare.iter().map(|(k, rev, created)| {
+            let (key, rev) = (key(*k), Rev(*rev));
+            if *created { Compare::Created { key, rev } } else { Compare::Modified { key, rev } }
+        });
         let ops = self.ops.iter().map(|(k, value)| match value {
             Some(value) => Op::Put { key: key(*k), value: Bytes::from(vec![*value]) },
             None => Op::Delete { key: key(*k) },
@@ -45,8 +48,10 @@ struct Model {
 
 impl Model {
     fn step(&mut self, step: &Step) -> Outcome {
-        let modified = |k: &u8| self.entries.get(&key(*k)).map_or(0, |entry| entry.2);
-        if step.compare.iter().any(|(k, rev)| modified(k) != *rev) {
+        let found = |k: &u8, created: bool| {
+            self.entries.get(&key(*k)).map_or(0, |entry| if created { entry.1 } else { entry.2 })
+        };
+        if step.compare.iter().any(|(k, rev, created)| found(k, *created) != *rev) {
             return Outcome::Conflict;
         }
         let rev = self.rev + 1;

@@ -193,7 +193,7 @@ impl<'txn> Tables<'txn> {
 
     fn commit(&mut self, txn: Txn, rev: Rev) -> Result<Outcome, StoreError> {
         for compare in &txn.compare {
-            if self.entry(&compare.key)?.map_or(Rev::NONE, |entry| entry.modified) != compare.modified {
+            if !compare.holds(self.entry(compare.key())?.as_ref()) {
                 return Ok(Outcome::Conflict);
             }
         }

@@ -1,0 +1,69 @@
+//! What is under the leader's key.
+
+use berth_spec::{Epoch, WorkerId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::Me;
+use crate::store::{Entry, StoreError, etcd::LeaseId};
+
+/// The number of the form below.
+const FORM: u32 = 1;
+
+/// Who leads, as the key says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// The node.
+    pub name: WorkerId,
+    /// Where other nodes reach it.
+    pub peer: String,
+    /// The lease that the key goes with: tells one candidacy of a node from another.
+    pub lease: LeaseId,
+    /// The term.
+    pub epoch: Epoch,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    v: u32,
+    name: WorkerId,
+    peer: String,
+    lease: i64,
+}
+
+impl Leader {
+    /// Reads the key's entry.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] where somebody has written something else there.
+    pub fn read(entry: &Entry) -> Result<Self, StoreError> {
+        let stored: Stored = serde_json::from_slice(&entry.value)
+            .map_err(|error| StoreError::Corrupt { key: entry.key.clone(), reason: error.to_string() })?;
+        let Stored { v: _, name, peer, lease } = stored;
+        Ok(Self { name, peer, lease: LeaseId(lease), epoch: Epoch(entry.created.0) })
+    }
+
+    /// What to write there.
+    pub(super) fn bytes(me: &Me, lease: LeaseId) -> Bytes {
+        let stored = Stored { v: FORM, name: me.name.clone(), peer: me.peer.clone(), lease: lease.0 };
+        Bytes::from(serde_json::to_vec(&stored).expect("text and numbers have a JSON form"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Rev;
+
+    #[test]
+    fn the_form_is_kept() {
+        let me = Me { name: WorkerId::new("a").expect("a name"), peer: "10.0.0.1:7947".to_owned() };
+        let value = Leader::bytes(&me, LeaseId(77));
+        assert_eq!(value, r#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77}"#);
+        let entry = Entry { key: "/leader".to_owned(), value, created: Rev(9), modified: Rev(9), version: 1 };
+        let leader = Leader::read(&entry).expect("a leader");
+        assert_eq!((leader.name, leader.lease, leader.epoch), (me.name, LeaseId(77), Epoch(9)));
+        let strange = Entry { value: Bytes::from_static(b"me"), ..entry };
+        assert!(matches!(Leader::read(&strange), Err(StoreError::Corrupt { .. })));
+    }
+}

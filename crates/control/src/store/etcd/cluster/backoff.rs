@@ -1,0 +1,53 @@
+//! How long to leave endpoints alone after they failed.
+
+use std::time::Duration;
+
+/// The first pause. Halved, a cluster that elects a leader is asked twice as often; doubled, it is found that much later.
+const FIRST: Duration = Duration::from_millis(50);
+
+/// The longest pause. Doubled, a cluster that comes back is found that much later.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Counts failures in a row.
+#[derive(Debug, Clone, Default)]
+pub(in crate::store::etcd) struct Backoff {
+    failures: usize,
+}
+
+impl Backoff {
+    /// One more of `endpoints` failed: how long to wait before the next is tried. Not at all until each had its turn; then
+    /// twice as long each round, less up to half by chance, so that many clients do not come back at once.
+    pub(in crate::store::etcd) fn failed(&mut self, endpoints: usize) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        if !self.failures.is_multiple_of(endpoints) {
+            return Duration::ZERO;
+        }
+        let rounds = u32::try_from(self.failures / endpoints).unwrap_or(u32::MAX);
+        let longest = FIRST.saturating_mul(2_u32.saturating_pow(rounds - 1)).min(LONGEST);
+        longest.mul_f64(rand::random_range(0.5..=1.0))
+    }
+
+    /// The first failure in a row has just been counted.
+    pub(in crate::store::etcd) fn is_first(&self) -> bool {
+        self.failures == 1
+    }
+
+    /// It works.
+    pub(in crate::store::etcd) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_endpoint_has_its_turn_before_a_pause_and_pauses_grow() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..60).map(|_| backoff.failed(3)).collect();
+        assert!(pauses.iter().enumerate().all(|(turn, pause)| pause.is_zero() == (turn % 3 != 2)), "{pauses:?}");
+        assert!(pauses[2] <= FIRST && pauses[2] >= FIRST / 2, "{:?}", pauses[2]);
+        assert!(pauses[59] <= LONGEST && pauses[59] >= LONGEST / 2, "{:?}", pauses[59]);
+    }
+}

@@ -1,0 +1,218 @@
+//! Where etcd is, and how to talk to it.
+
+use std::{fmt, path::Path, time::Duration};
+
+use url::form_urlencoded;
+
+/// Where keys go when nothing else is said.
+const PREFIX: &str = "/berth";
+
+/// etcd's port for clients.
+const PORT: u16 = 2379;
+
+/// Where etcd is, and how to talk to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// `HOST:PORT` of members, at least one. Give all of them: where one is gone, another is asked.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with: several systems may share an etcd. Begins with `/` and does not end with one; may be empty.
+    pub prefix: String,
+    /// How connections are secured; `None`: not at all.
+    pub tls: Option<EtcdTls>,
+    /// Who we are, where etcd's authentication is on.
+    pub credentials: Option<Credentials>,
+    /// How long to wait for what.
+    pub patience: Patience,
+}
+
+/// How connections to etcd are secured.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct EtcdTls {
+    /// Certificates of the authorities that may vouch for etcd, PEM; `None`: those that the system trusts.
+    pub authorities: Option<Vec<u8>>,
+    /// Our certificate and its key, both PEM, where etcd asks for one (`--client-cert-auth`).
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in etcd's certificates, where it is not the host's.
+    pub server_name: Option<String>,
+}
+
+impl fmt::Debug for EtcdTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdTls")
+            .field("authorities", &self.authorities.is_some())
+            .field("identity", &self.identity.is_some())
+            .field("server_name", &self.server_name)
+            .finish()
+    }
+}
+
+/// A user of etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user's name.
+    pub user: String,
+    /// The user's password.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// How long to wait for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For a connection. Halved, members far away are not reached; doubled, a dead one is left that much later.
+    pub connect: Duration,
+    /// For one answer of one endpoint. Halved, a member whose disk is slow for a moment is left too early; doubled, a
+    /// member that hangs is left that much later.
+    pub answer: Duration,
+    /// For all attempts together. It has to be longer than etcd takes to elect a leader (1 to 2 s) or writes fail whenever
+    /// a member dies; doubled, callers wait that much longer for an etcd that is gone.
+    pub whole: Duration,
+    /// How often a watch asks how far it has got. A stream is given up after two of these without a word: halved, an etcd
+    /// that is busy is asked for new streams; doubled, a stream that is dead is noticed that much later.
+    pub progress: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            answer: Duration::from_secs(3),
+            whole: Duration::from_secs(10),
+            progress: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why an address of etcd is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// It does not begin with a scheme that we know.
+    #[error("{0:?} is no address of etcd: write etcd://HOST:PORT,HOST:PORT or, with TLS, etcds://HOST:PORT,HOST:PORT")]
+    Scheme(String),
+    /// A host is missing or cannot be one.
+    #[error("{0:?} is no HOST:PORT")]
+    Host(String),
+    /// Passwords do not belong into addresses, which end up in logs and lists of processes.
+    #[error("leave the user and the password out of the address of etcd: the settings have places for them")]
+    Secret,
+    /// An option that we do not know.
+    #[error("{0:?} is no option of an address of etcd: there is only prefix, as in etcd://HOST:PORT?prefix=/berth")]
+    Option(String),
+    /// The prefix would not work.
+    #[error("the prefix {0:?} must begin with / and must not end with one")]
+    Prefix(String),
+    /// A file of keys or certificates cannot be read.
+    #[error("cannot read {0}")]
+    File(String),
+}
+
+impl EtcdConfig {
+    /// Reads `etcd://HOST:PORT,HOST:PORT?prefix=/berth`, or `etcds://…` with TLS; the port may be left out (2379). What
+    /// else there is to say keeps its default.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where it is none of these.
+    pub fn parse(address: &str) -> Result<Self, ConfigError> {
+        let (scheme, rest) = address.split_once("://").ok_or_else(|| ConfigError::Scheme(address.to_owned()))?;
+        let tls = match scheme {
+            "etcd" => None,
+            "etcds" => Some(EtcdTls::default()),
+            _ => return Err(ConfigError::Scheme(address.to_owned())),
+        };
+        if rest.contains('@') {
+            return Err(ConfigError::Secret);
+        }
+        let (hosts, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let endpoints: Vec<String> = hosts.trim_end_matches('/').split(',').map(endpoint).collect::<Result<_, _>>()?;
+        let mut prefix = PREFIX.to_owned();
+        for (name, value) in form_urlencoded::parse(options.as_bytes()) {
+            match &*name {
+                "prefix" => prefix = checked_prefix(&value)?,
+                _ => return Err(ConfigError::Option(name.into_owned())),
+            }
+        }
+        Ok(Self { endpoints, prefix, tls, credentials: None, patience: Patience::default() })
+    }
+}
+
+impl EtcdTls {
+    /// Reads PEM files: authorities, and our certificate with its key. Blocks.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`] names the file.
+    pub fn read(authorities: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<Self, ConfigError> {
+        let read = |path: &Path| fs_err::read(path).map_err(|error| ConfigError::File(error.to_string()));
+        Ok(Self {
+            authorities: authorities.map(read).transpose()?,
+            identity: identity.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()?,
+            server_name: None,
+        })
+    }
+}
+
+fn endpoint(text: &str) -> Result<String, ConfigError> {
+    let wrong = || ConfigError::Host(text.to_owned());
+    let authority: http::uri::Authority = text.trim().parse().map_err(|_| wrong())?;
+    // A port that is there but cannot be one is not simply absent.
+    let bare = !authority.as_str().rsplit(']').next().unwrap_or_default().contains(':');
+    match authority.port_u16() {
+        _ if authority.host().is_empty() => Err(wrong()),
+        Some(_) => Ok(authority.to_string()),
+        None if bare => Ok(format!("{authority}:{PORT}")),
+        None => Err(wrong()),
+    }
+}
+
+fn checked_prefix(prefix: &str) -> Result<String, ConfigError> {
+    if prefix.is_empty() || (prefix.starts_with('/') && !prefix.ends_with('/')) {
+        return Ok(prefix.to_owned());
+    }
+    Err(ConfigError::Prefix(prefix.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let one =
+            |text: &str| EtcdConfig::parse(text).map(|config| (config.endpoints, config.prefix, config.tls.is_some()));
+        let good = |hosts: &[&str], prefix: &str, tls| {
+            Ok((hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>(), prefix.to_owned(), tls))
+        };
+        assert_eq!(one("etcd://a:1,b:2"), good(&["a:1", "b:2"], "/berth", false));
+        assert_eq!(one("etcds://a/"), good(&["a:2379"], "/berth", true));
+        assert_eq!(one("etcd://[::1]:5,[::2]?prefix=/x/y"), good(&["[::1]:5", "[::2]:2379"], "/x/y", false));
+        assert_eq!(one("etcd://a?prefix=%2Fz"), good(&["a:2379"], "/z", false));
+        for (bad, error) in [
+            ("a:1", ConfigError::Scheme("a:1".to_owned())),
+            ("http://a:1", ConfigError::Scheme("http://a:1".to_owned())),
+            ("etcd://", ConfigError::Host(String::new())),
+            ("etcd://a:1,,b:2", ConfigError::Host(String::new())),
+            ("etcd://a:port", ConfigError::Host("a:port".to_owned())),
+            ("etcd://me:secret@a:1", ConfigError::Secret),
+            ("etcd://a:1?prefix=x", ConfigError::Prefix("x".to_owned())),
+            ("etcd://a:1?prefix=/x/", ConfigError::Prefix("/x/".to_owned())),
+            ("etcd://a:1?user=me", ConfigError::Option("user".to_owned())),
+        ] {
+            assert_eq!(one(bad).expect_err(bad), error, "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let config = EtcdConfig {
+            tls: Some(EtcdTls { identity: Some((vec![1], b"hidden".to_vec())), ..EtcdTls::default() }),
+            credentials: Some(Credentials { user: "me".to_owned(), password: "hidden".to_owned() }),
+            ..EtcdConfig::parse("etcds://a:1").expect("an address")
+        };
+        let shown = format!("{config:?}");
+        assert!(shown.contains("me") && !shown.contains("hidden") && !shown.contains("104"), "{shown}");
+    }
+}

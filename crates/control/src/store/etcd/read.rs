@@ -1,0 +1,93 @@
+//! Reading: one key, pages of many, the revision; and forgetting the past.
+
+use berth_wire::etcd::{CompactionRequest, RangeRequest, RangeResponse, kv_client::KvClient};
+
+use super::{
+    EtcdStore,
+    cluster::{Line, Repeat},
+    fault::Fault,
+    keys::{self, revision},
+};
+use crate::store::{Entry, Listing, Page, Rev, StoreError};
+
+/// The most bytes of one answer. etcd has no limit of its own: a page of very large entries is asked for again with fewer
+/// of them. Halved, such pages take more attempts; doubled, one read holds twice as much.
+const ANSWER: usize = 32 << 20;
+
+/// Asks an endpoint for a range of keys.
+pub(super) fn client(line: Line) -> KvClient<Line> {
+    KvClient::new(line).max_decoding_message_size(ANSWER)
+}
+
+impl EtcdStore {
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Fault> {
+        let ask = |line: Line| {
+            let request = request.clone();
+            async move { client(line).range(request).await }
+        };
+        self.cluster.call(self.patience, Repeat::Always, ask).await
+    }
+
+    pub(super) fn error(&self, fault: Fault) -> StoreError {
+        fault.into_error(&self.cluster.addresses())
+    }
+
+    pub(super) async fn read_one(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let found = self.range(RangeRequest { key: self.keys.full(key), ..RangeRequest::default() }).await;
+        let found = found.map_err(|fault| self.error(fault))?;
+        Ok(found.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))
+    }
+
+    /// What the key held at a rev; `Err(Fault::Compacted)` where that is forgotten.
+    pub(super) async fn read_past(&self, key: &str, at: Rev) -> Result<Option<Entry>, Fault> {
+        let request = RangeRequest { key: self.keys.full(key), revision: revision(at), ..RangeRequest::default() };
+        Ok(self.range(request).await?.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))
+    }
+
+    pub(super) async fn read_page(&self, prefix: &str, page: Page) -> Result<Listing, StoreError> {
+        let key = match page.after.as_deref() {
+            Some(after) if after >= prefix => self.keys.after(after),
+            _ => self.keys.full(prefix),
+        };
+        let mut limit = page.size();
+        loop {
+            let request = RangeRequest {
+                key: key.clone(),
+                range_end: self.keys.end(prefix),
+                limit: i64::try_from(limit).unwrap_or(i64::MAX),
+                revision: revision(page.at),
+                ..RangeRequest::default()
+            };
+            match self.range(request).await {
+                Ok(found) => return Ok(self.listing(found, page.at)),
+                Err(Fault::TooMuch) if limit > 1 => limit = limit.div_ceil(4),
+                // Which is the oldest is not said; whoever lists starts anew anyway.
+                Err(Fault::Compacted) => return Err(StoreError::Compacted { oldest: page.at.next() }),
+                Err(fault) => return Err(self.error(fault)),
+            }
+        }
+    }
+
+    fn listing(&self, found: RangeResponse, at: Rev) -> Listing {
+        let now = found.header.map_or(Rev::NONE, |header| keys::rev(header.revision));
+        let entries = found.kvs.into_iter().filter_map(|found| self.keys.entry(found)).collect();
+        Listing { entries, at: if at == Rev::NONE { now } else { at }, more: found.more }
+    }
+
+    pub(super) async fn read_rev(&self) -> Result<Rev, StoreError> {
+        let request = RangeRequest { key: self.keys.full("/"), count_only: true, ..RangeRequest::default() };
+        let found = self.range(request).await.map_err(|fault| self.error(fault))?;
+        Ok(found.header.map_or(Rev::NONE, |header| keys::rev(header.revision)))
+    }
+
+    pub(super) async fn forget(&self, before: Rev) -> Result<(), StoreError> {
+        let before = before.min(self.read_rev().await?);
+        let request = CompactionRequest { revision: revision(before) };
+        let ask = move |line: Line| async move { client(line).compact(request).await };
+        match self.cluster.call(self.patience, Repeat::Always, ask).await {
+            // Somebody has forgotten as much already.
+            Ok(_) | Err(Fault::Compacted) => Ok(()),
+            Err(fault) => Err(self.error(fault)),
+        }
+    }
+}
