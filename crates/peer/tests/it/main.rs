@@ -1,5 +1,6 @@
 //! Certificates, lines and the peer port over real sockets.
 
+mod gossip;
 mod lines;
 mod node;
 mod pki;

@@ -241,10 +241,10 @@ impl Net {
 
 #[test]
 fn fifty_join_through_one_with_a_twentieth_of_all_packets_lost() {
-    for seed in 0..3 {
-        let mut net = Net::of(50, seed, 0.05);
+    for (seed, size) in [(0, 50), (1, 50), (2, 50), (3, 200)] {
+        let mut net = Net::of(size, seed, 0.05);
         let took = net.until(10 * SECOND, Net::all_alive);
-        println!("seed {seed}: all know all after {took:?}, {} packets", net.packets);
+        println!("{size} nodes: all know all after {took:?}, {} packets", net.packets);
         let (member, _) = &net.hosts[7].table[&id(49)];
         assert_eq!((member.region(), member.peer), (Some("eu-west-1"), at(49)));
         assert_eq!(net.failures, []);
@@ -253,7 +253,8 @@ fn fifty_join_through_one_with_a_twentieth_of_all_packets_lost() {
 
 #[test]
 fn a_node_that_dies_is_failed_everywhere_within_three_seconds() {
-    for (size, loss, bound) in [(2, 0.0, 2_000), (5, 0.0, 2_500), (5, 0.05, 3_000), (50, 0.0, 2_500), (50, 0.05, 3_000)]
+    for (size, loss, bound) in
+        [(2, 0.0, 2_000), (5, 0.0, 2_500), (5, 0.05, 3_000), (50, 0.0, 2_500), (50, 0.05, 3_000), (200, 0.05, 3_000)]
     {
         let mut net = Net::of(size, 11, loss);
         net.until(10 * SECOND, Net::all_alive);

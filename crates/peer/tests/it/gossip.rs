@@ -1,0 +1,184 @@
+//! Membership over real sockets.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use berth_peer::{
+    Hint, Identity, LinePolicy, Members, PROTOCOL, Peers,
+    membership::{Gossip, GossipConfig, Policy},
+    pki::{GOSSIP_KEY, Keyring},
+};
+use berth_spec::{Health, Member, Roles};
+use fs_err as fs;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use tokio::{net::UdpSocket, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::{Ca, Node, get, name};
+
+const LOCAL: [u8; 4] = [127, 0, 0, 1];
+
+struct Live {
+    members: Members,
+    at: SocketAddr,
+    registry: Registry,
+    crash: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+fn member(text: &str, peer: SocketAddr) -> Member {
+    Member {
+        name: name(text),
+        incarnation: 1,
+        gossip: SocketAddr::from((LOCAL, 0)),
+        peer,
+        roles: Roles::ALL,
+        labels: [("region".to_owned(), "here".to_owned())].into(),
+        version: "0".into(),
+        protocol: PROTOCOL,
+    }
+}
+
+impl Live {
+    fn start(identity: Identity, peer: SocketAddr, join: &[SocketAddr]) -> Self {
+        let me = member(identity.name().as_str(), peer);
+        let join = join.iter().map(ToString::to_string).collect();
+        let config = GossipConfig { bind: SocketAddr::from((LOCAL, 0)), join, policy: Policy::default() };
+        let mut registry = Registry::default();
+        let (members, gossip) = Gossip::bind(config, me, identity, &mut registry).expect("a socket");
+        let (at, crash) = (gossip.local_addr().expect("an address"), CancellationToken::new());
+        let run = gossip.run(crash.clone());
+        let run = tokio::task::spawn(async move { run.await.expect("it runs") });
+        Self { members, at, registry, crash, run }
+    }
+
+    async fn sees(&self, other: &str, health: Health) -> Duration {
+        let (begun, mut table) = (Instant::now(), self.members.changed());
+        let so = table.wait_for(|table| table.get(&name(other)).is_some_and(|(_, now)| *now == health));
+        let seen = tokio::time::timeout(Duration::from_secs(10), so).await.map(|seen| seen.is_ok());
+        assert_eq!(seen, Ok(true), "{} does not see {other} {health:?}", self.members.me());
+        begun.elapsed()
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("text");
+        text.contains(line)
+    }
+
+    async fn die(self) {
+        self.crash.cancel();
+        self.run.await.expect("it ends");
+    }
+}
+
+#[tokio::test]
+async fn three_meet_one_dies_one_leaves() {
+    let ca = Ca::new();
+    let port = Node::start(ca.identity("b"));
+    let a = Live::start(ca.identity("a"), SocketAddr::from((LOCAL, 1)), &[]);
+    let b = Live::start(ca.identity("b"), port.at, &[a.at]);
+    let c = Live::start(ca.identity("c"), SocketAddr::from((LOCAL, 3)), &[a.at]);
+    for (by, of) in [(&a, "b"), (&a, "c"), (&b, "a"), (&b, "c"), (&c, "a"), (&c, "b")] {
+        by.sees(of, Health::Alive).await;
+    }
+    let (known, _) = &c.members.table()[&name("b")];
+    assert_eq!((known.region(), known.peer, known.gossip), (Some("here"), port.at, b.at));
+
+    // Lines follow membership, and time to a member is known from probes.
+    let peers = Peers::start(ca.identity("a"), a.members.clone(), LinePolicy::default());
+    let peer = loop {
+        match peers.get(&name("b")) {
+            Some(peer) => break peer,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    peer.send(get("/echo")).await.expect("an answer");
+    tokio::time::timeout(Duration::from_secs(5), async {
+        while a.members.rtt(&name("b")).is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("a probe is answered");
+
+    let mut hints = c.members.hints();
+    let hint = Hint { worker: name("a"), revision: "iris@3f2a9c41d07b".parse().expect("a revision"), ready: true };
+    a.members.say(hint.clone());
+    let heard = tokio::time::timeout(Duration::from_secs(5), hints.recv()).await;
+    assert_eq!(heard.expect("in time").expect("a hint"), hint);
+
+    b.die().await;
+    let took = a.sees("b", Health::Failed).await.max(c.sees("b", Health::Failed).await);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    tokio::time::timeout(Duration::from_secs(1), peer.lost()).await.expect("told");
+    assert!(a.metric("berth_members{health=\"Failed\"} 1") && a.metric("berth_members{health=\"Alive\"} 2"));
+
+    c.members.leave().await;
+    a.sees("c", Health::Left).await;
+    c.run.await.expect("it ended by itself");
+    a.members.leave().await;
+}
+
+#[tokio::test]
+async fn what_does_not_open_is_dropped_and_counted() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let a = Live::start(ca.identity("a"), SocketAddr::from((LOCAL, 1)), &[]);
+    let stranger = Live::start(other.identity("b"), SocketAddr::from((LOCAL, 2)), &[a.at]);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
+    socket.send_to(b"hello", a.at).await.expect("sent");
+    let counted = |a: &Live| a.metric("reason=\"key\"}") && a.metric("reason=\"form\"}");
+    tokio::time::timeout(Duration::from_secs(5), async {
+        while !counted(&a) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("counted");
+    assert_eq!((a.members.table().len(), stranger.members.table().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn one_gossip_key_replaces_another_without_a_gap() {
+    let ca = Ca::new();
+    let (at_a, at_b) = (ca.folder("a"), ca.folder("b"));
+    let identities = [&at_a, &at_b].map(|folder| Identity::load(folder).expect("an identity"));
+    let a = Live::start(identities[0].clone(), SocketAddr::from((LOCAL, 1)), &[]);
+    let b = Live::start(identities[1].clone(), SocketAddr::from((LOCAL, 2)), &[a.at]);
+    a.sees("b", Health::Alive).await;
+    let old = fs::read_to_string(at_a.join(GOSSIP_KEY)).expect("a key");
+    let new = Keyring::generate_text();
+    // First all can open with the new one, then it seals, then the old one goes.
+    for keys in [format!("{old}{new}"), format!("{new}{old}"), new.clone()] {
+        for (folder, identity) in [(&at_a, &identities[0]), (&at_b, &identities[1])] {
+            fs::write(folder.join(GOSSIP_KEY), &keys).expect("written");
+            assert!(identity.reload().expect("good keys"));
+            let lost = tokio::time::timeout(Duration::from_millis(400), async {
+                let mut table = a.members.changed();
+                let _ = table.wait_for(|table| table[&name("b")].1 != Health::Alive).await;
+            });
+            assert!(lost.await.is_err(), "a gap after {} keys", keys.lines().count());
+        }
+    }
+    b.members.leave().await;
+    a.sees("b", Health::Left).await;
+}
+
+#[test]
+fn a_node_is_named_as_its_certificate_says_and_its_labels_fit() {
+    let ca = Ca::new();
+    let bind = |member: Member| {
+        let config = GossipConfig { bind: SocketAddr::from((LOCAL, 0)), join: vec![], policy: Policy::default() };
+        Gossip::bind(config, member, ca.identity("a"), &mut Registry::default()).map(drop)
+    };
+    let at = SocketAddr::from((LOCAL, 1));
+    bind(member("a", at)).expect("as it should be");
+    let error = bind(member("b", at)).expect_err("another name").to_string();
+    assert!(error.contains("called b") && error.contains("for a"), "{error}");
+    let mut wordy = member("a", at);
+    wordy.labels.extend((0..40).map(|index| (format!("label-{index}"), "a rather long value".to_owned())));
+    let error = bind(wordy).expect_err("too many labels").to_string();
+    assert!(error.contains("fewer labels"), "{error}");
+}
