@@ -2,7 +2,7 @@
 //! It reads no clock and does no I/O; [`driver`](crate::driver) runs it, `berth_sim` runs it under a virtual clock.
 //!
 //! ```text
-//! Settling ──attached workers have reported, or the time is up──▶ Idle
+//! Settling ──those who may hold something have reported, or the time is up──▶ Idle
 //!   Idle ──due──▶ plan() ──no record changes──▶ taken over, sent ──▶ Idle
 //!                   └──────records to store──▶ Committing
 //!   Committing ──Committed──▶ taken over, sent ──▶ Idle
@@ -12,23 +12,33 @@
 //! Rules: there is never more than one plan in flight. Nothing is sent before what it rests on is stored. What people
 //! declare counts once the store has it, and not in the middle of a commit. Events only say that something happened;
 //! deciding is done on [`Event::Tick`], so what comes together is decided together.
+//!
+//! A new leader must not move what need not move, nor unroute what answers: it plans when it knows what workers hold
+//! ([`settle`]), and until then gateways keep the routes that the last leader sent.
 
 mod effect;
 mod event;
 mod hear;
+mod leaving;
 mod send;
+mod settle;
 mod stopwatch;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, Generation, Health, Time, WorkerId,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Time, WorkerId,
     routes::Readiness,
 };
 
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
+pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
 
 use crate::{debouncer::Debouncer, store::Rev};
@@ -36,10 +46,6 @@ use crate::{debouncer::Debouncer, store::Rev};
 /// How long declarations wait for others that come with them. Halved, a folder of manifests is planned in more pieces;
 /// doubled, an apply takes effect that much later.
 pub const DEBOUNCE: Duration = Duration::from_millis(10);
-
-/// How long after the start the controller waits for attached workers to say what they hold. Halved, a busy machine
-/// plans before it knows, and moves what need not move; doubled, a machine without workers is ready later.
-pub const SETTLE: Duration = Duration::from_millis(500);
 
 /// How long to wait before a plan is made again that could not be stored. Halved, a failing store is asked twice as
 /// often; doubled, a lost race takes that much longer.
@@ -75,6 +81,12 @@ pub struct Controller {
     /// The resource version of each deployment.
     revs: BTreeMap<DeploymentName, Rev>,
     workers: BTreeMap<WorkerId, Attached>,
+    /// When each worker spoke last, also those that are gone.
+    words: BTreeMap<WorkerId, Time>,
+    /// Gateways that get their first routes with the first plan.
+    unwelcomed: BTreeSet<GatewayId>,
+    /// Workers that are to be empty before they go, with the replicas that they still had when it was last said.
+    emptying: BTreeMap<WorkerId, usize>,
     cordons: BTreeMap<WorkerId, Cordon>,
     /// What the members think of nodes; empty where there are none but this process.
     members: BTreeMap<WorkerId, Health>,
@@ -93,7 +105,7 @@ pub struct Controller {
 /// Where the brain is; see the diagram.
 #[derive(Debug)]
 enum Phase {
-    Settling { until: Time },
+    Settling { since: Time, until: Time },
     Idle,
     Committing(Box<InFlight>),
 }
@@ -109,9 +121,9 @@ struct InFlight {
 /// A worker that is attached.
 #[derive(Debug, Default)]
 struct Attached {
-    /// When it last spoke, once it has said what it holds.
-    reported: Option<Time>,
-    /// It has been sent its whole assignment.
+    /// It has said what it holds since.
+    reported: bool,
+    /// It has been sent its whole assignment since.
     greeted: bool,
 }
 
@@ -134,12 +146,15 @@ impl Controller {
         world.resume(restored.generation);
         Self {
             world,
-            phase: Phase::Settling { until: now + SETTLE },
+            phase: Phase::Settling { since: now, until: now + SETTLE },
             due: Debouncer::new(DEBOUNCE),
             again: None,
             fresh: true,
             revs,
             workers: BTreeMap::new(),
+            words: BTreeMap::new(),
+            unwelcomed: BTreeSet::new(),
+            emptying: BTreeMap::new(),
             cordons: restored.cordons,
             members: BTreeMap::new(),
             held: Vec::new(),
@@ -157,20 +172,21 @@ impl Controller {
         match event {
             Event::Changed { .. } | Event::Cordon { .. } if self.committing() => self.held.push(event),
             Event::Changed { rev, changes } => self.changed(rev, changes, now, &mut out),
-            Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now),
+            Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now, &mut out),
             Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
             Event::WorkerDetached(id) => self.worker_detached(&id, now),
             Event::Reported(change) => self.reported(&change, now, &mut out),
-            Event::Member { worker, health } => self.member(worker, health, now),
+            Event::Member { worker, health } => self.member(worker, health, now, &mut out),
             Event::GatewayAttached { id, region, .. } => {
                 self.world.set_gateway(id, region);
-                self.welcome(id, now, &mut out);
+                self.gateway_attached(id, now, &mut out);
             }
             Event::GatewayDetached(id) => {
+                self.unwelcomed.remove(&id);
                 self.world.forget_gateway(id);
                 self.due.hurry(now);
             }
-            Event::Gateway(id, GatewayEvent::AskWhole) => self.welcome(id, now, &mut out),
+            Event::Gateway(id, GatewayEvent::AskWhole) => self.gateway_attached(id, now, &mut out),
             Event::Gateway(id, GatewayEvent::Demand(demands)) => {
                 for demand in &demands {
                     self.world.demand(id, demand, now);
@@ -196,8 +212,8 @@ impl Controller {
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Settling { .. } if self.all_reported() => Some(Time::ZERO),
-            Phase::Settling { until } => Some(*until),
+            Phase::Settling { .. } if self.settled() => Some(Time::ZERO),
+            Phase::Settling { until, .. } => Some(*until),
             Phase::Idle => [self.due.due(), self.world.wake_at()].into_iter().flatten().min(),
             Phase::Committing(_) => None,
         }
@@ -234,19 +250,15 @@ impl Controller {
         matches!(self.phase, Phase::Committing(_))
     }
 
-    /// When an attached worker last reported; `None`: it has not, or is not attached.
+    /// When a worker last spoke; `None`: not since this controller started.
     #[must_use]
     pub fn reported_at(&self, worker: &WorkerId) -> Option<Time> {
-        self.workers.get(worker)?.reported
-    }
-
-    fn all_reported(&self) -> bool {
-        !self.workers.is_empty() && self.workers.values().all(|attached| attached.reported.is_some())
+        self.words.get(worker).copied()
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if let Phase::Settling { until } = self.phase {
-            if now < until && !self.all_reported() {
+        if let Phase::Settling { until, .. } = self.phase {
+            if now < until && !self.settled() {
                 return;
             }
             self.phase = Phase::Idle;

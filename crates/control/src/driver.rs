@@ -8,12 +8,15 @@
 //! questions ──┼─────── │ ── answered from the world
 //! wake_at ────┘        └── Tick
 //! ```
-//! Nothing here waits for a worker, a gateway or the store: each of those is a branch of the loop.
+//! Nothing here waits for a worker, a gateway or the store: each of those is a branch of the loop. One run is one term of
+//! leadership: it ends when it is told to, or when the store says that the term is over.
 
 mod answers;
 mod connections;
+mod members;
 mod perform;
 mod persist;
+mod relist;
 mod workers;
 
 use std::{
@@ -21,6 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_peer::Members;
 use berth_plan::Policy;
 use berth_spec::{DeploymentName, InventoryChange, Time, routes::Readiness};
 use futures::{StreamExt, future::BoxFuture};
@@ -38,7 +42,9 @@ use crate::{
     store::{Rev, Store, StoreError, Watch},
 };
 use connections::{Connections, Woke};
+use members::Roll;
 use persist::{Chores, Failing, PlanKey, Stored};
+use relist::{Relist, Relisted};
 
 /// Which deployments were touched, for those who watch.
 pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
@@ -72,12 +78,23 @@ pub struct Config {
     pub policy: Policy,
     /// Tells the time.
     pub clock: Clock,
+    /// Who the nodes are and how they are; `None`: this process is alone.
+    pub members: Option<Members>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { policy: Policy::default(), clock: system_clock() }
+        Self { policy: Policy::default(), clock: system_clock(), members: None }
     }
+}
+
+/// How a controller ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to.
+    Stopped,
+    /// Its term of leadership is over: another one may decide by now.
+    Deposed,
 }
 
 /// The time of day at the start, advanced by the runtime's clock: it never jumps, and stands still where a test pauses
@@ -89,8 +106,14 @@ pub fn system_clock() -> Clock {
     Arc::new(move || start + began.elapsed())
 }
 
-/// Puts the control plane together; it begins to work when [`Control::run`] is awaited.
+/// Puts the control plane of a process that is alone together; it begins to work when [`Control::run`] is awaited.
 pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> (Control, Handle) {
+    build_with(config, store, Metrics::register(registry))
+}
+
+/// Puts the control plane of one term together; it begins to work when [`Control::run`] is awaited. `store` writes only
+/// while the term lasts.
+pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (Control, Handle) {
     let (request_sender, requests) = mpsc::channel(REQUESTS);
     let (report_sender, reports) = mpsc::channel(REPORTS);
     let (seen_sender, seen) = watch::channel(Rev::NONE);
@@ -110,7 +133,7 @@ pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> 
     let control = Control {
         config,
         store,
-        metrics: Metrics::register(registry),
+        metrics,
         inputs: Inputs { requests, reports },
         outputs: Outputs { seen: seen_sender, in_force: in_force_sender, readiness: readiness_sender, touched },
         report_sender,
@@ -143,11 +166,12 @@ struct Outputs {
 }
 
 impl Control {
-    /// Restores what the store holds, then works until `shutdown`. What was stored stays; nothing is undone.
+    /// Restores what the store holds, then works until `shutdown` or the end of its term. What was stored stays; nothing is
+    /// undone.
     ///
     /// # Errors
     /// [`StoreError`] if the store cannot be read at the start. Later failures are retried.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
+    pub async fn run(self, shutdown: CancellationToken) -> Result<Ended, StoreError> {
         let Self { config, store, metrics, inputs, outputs, report_sender } = self;
         let mut events = EventRing::default();
         let now = (config.clock)();
@@ -160,7 +184,7 @@ impl Control {
         );
         outputs.seen.send_replace(restored.rev);
         let watch = store.watch("/", restored.rev.next()).await?;
-        let driver = Driver {
+        let mut driver = Driver {
             brain: Controller::new(config.policy, restored, now),
             clock: config.clock,
             commit: None,
@@ -169,14 +193,16 @@ impl Control {
             failing: Failing::default(),
             store,
             watch: Some(watch),
+            relist: None,
+            roll: config.members.as_ref().map(Roll::new),
             connections: Connections::new(report_sender),
             events,
             metrics,
             outputs,
             cycle: None,
         };
-        driver.run(inputs, shutdown).await;
-        Ok(())
+        driver.call_roll();
+        Ok(driver.run(inputs, shutdown).await)
     }
 }
 
@@ -186,6 +212,10 @@ struct Driver {
     store: Arc<dyn Store>,
     /// Every commit from where the world is on; `None` after a failure, until it is watched again.
     watch: Option<Watch>,
+    /// Reads the store again after such a failure.
+    relist: Option<Relist>,
+    /// `None`: this process is alone.
+    roll: Option<Roll>,
     /// The plan that is being stored.
     commit: Option<BoxFuture<'static, Stored>>,
     key: PlanKey,
@@ -209,23 +239,32 @@ enum Wake {
     Request(Request),
     Chore,
     WatchAgain,
+    Relisted(Result<Relisted, StoreError>),
+    Members,
     Gauges,
 }
 
 impl Driver {
-    async fn run(mut self, mut inputs: Inputs, shutdown: CancellationToken) {
+    async fn run(mut self, mut inputs: Inputs, shutdown: CancellationToken) -> Ended {
         let mut gauges = tokio::time::interval(GAUGES_EVERY);
         loop {
             let wake = self.next(&mut inputs, &mut gauges, &shutdown).await;
             match wake {
                 Wake::Shutdown => break,
+                Wake::Stored(Stored { result: Err(StoreError::Deposed), .. })
+                | Wake::Relisted(Err(StoreError::Deposed)) => {
+                    tracing::warn!(event = "controller_deposed", "the term of this controller is over");
+                    return Ended::Deposed;
+                }
                 Wake::Stored(stored) => self.stored(stored),
                 Wake::Changes(changes) => self.changes(changes),
                 Wake::Event(event) => self.feed(event),
                 Wake::Connection(woke) => self.connection(woke),
                 Wake::Request(request) => self.answer(request),
                 Wake::Chore => {}
-                Wake::WatchAgain => self.watch_again().await,
+                Wake::WatchAgain => self.relist = Some(relist::start(&self.store, &self.brain, (self.clock)())),
+                Wake::Relisted(relisted) => self.relisted(relisted),
+                Wake::Members => self.call_roll(),
                 Wake::Gauges => self.metrics.gauges(self.brain.world()),
             }
         }
@@ -235,6 +274,7 @@ impl Driver {
         {
             tracing::warn!("the last plan was not stored in time");
         }
+        Ended::Stopped
     }
 
     async fn next(
@@ -246,7 +286,7 @@ impl Driver {
         let now = (self.clock)();
         let sleep = self.brain.wake_at().map(|at| tokio::time::sleep(at.since(now)));
         let listening = !self.brain.committing();
-        let broken = self.watch.is_none();
+        let broken = self.watch.is_none() && self.relist.is_none();
         tokio::select! {
             () = shutdown.cancelled() => Wake::Shutdown,
             stored = optional(self.commit.as_mut()) => {
@@ -259,6 +299,11 @@ impl Driver {
             Some(woke) = self.connections.next() => Wake::Connection(woke),
             () = self.chores.run() => Wake::Chore,
             () = optional(sleep) => Wake::Event(Event::Tick),
+            relisted = optional(self.relist.as_mut()), if listening => {
+                self.relist = None;
+                Wake::Relisted(relisted)
+            }
+            () = optional(self.roll.as_mut().map(Roll::changed)) => Wake::Members,
             () = tokio::time::sleep(WATCH_AGAIN), if broken => Wake::WatchAgain,
             _ = gauges.tick() => Wake::Gauges,
         }
@@ -309,28 +354,6 @@ impl Driver {
                 self.watch = None;
             }
             None => self.watch = None,
-        }
-    }
-
-    /// Reads everything again, tells the brain what differs, and watches from there.
-    async fn watch_again(&mut self) {
-        let now = (self.clock)();
-        let read = persist::restore(&*self.store, &mut self.events, now).await;
-        let read = match read {
-            Ok((restored, key)) => self.store.watch("/", restored.rev.next()).await.map(|watch| (restored, key, watch)),
-            Err(error) => Err(error),
-        };
-        match read {
-            Ok((restored, key, watch)) => {
-                self.watch = Some(watch);
-                if self.commit.is_none() {
-                    self.key = key;
-                }
-                for event in persist::difference(&self.brain, restored) {
-                    self.feed(event);
-                }
-            }
-            Err(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
 }

@@ -31,5 +31,6 @@ mod resolve;
 pub mod api;
 pub mod source;
 
-pub use driver::{Config, Control, build};
+pub use driver::{Config, Control, Ended, build, build_with};
 pub use handle::Handle;
+pub use metrics::Metrics;

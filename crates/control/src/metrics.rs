@@ -24,9 +24,10 @@ struct CommandLabels {
 type Count = Gauge<i64, AtomicI64>;
 type Ratio = Gauge<f64, AtomicU64>;
 
-/// The metrics of the control plane.
+/// The metrics of the control plane. Clones count together: a process registers them once and gives them to the controller
+/// of each term.
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     /// Planning, storing and sending.
     loop_duration: Histogram,
     /// Planning alone.
@@ -58,7 +59,9 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
+    /// Registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             loop_duration: seconds(),
             plan_duration: seconds(),

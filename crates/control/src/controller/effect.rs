@@ -32,6 +32,9 @@ pub enum Effect {
         /// What differs.
         change: RouteChange,
     },
+    /// End a worker's connection: the members take it for dead, so what it seems to be connected by is not to be relied
+    /// on. If it lives, it connects again.
+    HangUp(WorkerId),
     /// Tell people.
     Emit(berth_spec::Event),
     /// Remember what an artifact's replica takes.

@@ -44,12 +44,13 @@ impl Controller {
         }
     }
 
-    pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time) {
+    pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time, out: &mut Vec<Effect>) {
         self.world.set_cordon(&worker, cordon);
-        match cordon {
+        let before = match cordon {
             Cordon::Open => self.cordons.remove(&worker),
-            Cordon::Cordoned | Cordon::Draining => self.cordons.insert(worker, cordon),
+            Cordon::Cordoned | Cordon::Draining => self.cordons.insert(worker.clone(), cordon),
         };
+        self.cordon_told(&worker, (before.unwrap_or_default(), cordon), now, out);
         self.due.change(now);
     }
 
@@ -57,11 +58,9 @@ impl Controller {
         let id = info.id.clone();
         self.world.set_worker(info);
         self.world.set_cordon(&id, self.cordons.get(&id).copied().unwrap_or_default());
-        self.workers.insert(id.clone(), Attached::default());
         out.push(Effect::Emit(event::worker(&id, Severity::Normal, "WorkerJoined", format!("{id} joined"), now)));
-        if matches!(self.phase, Phase::Idle) {
-            self.greet(&id, out);
-        }
+        // What it should hold it hears when it has said what it holds, and by which number it goes.
+        self.workers.insert(id, Attached::default());
         self.due.change(now);
     }
 
@@ -77,28 +76,43 @@ impl Controller {
         }
     }
 
-    pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time) {
+    pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time, out: &mut Vec<Effect>) {
+        self.wait_longer();
         if !health.is_there() {
+            if self.workers.remove(&worker).is_some() {
+                out.push(Effect::HangUp(worker.clone()));
+            }
             self.world.lose_worker(&worker, now);
             self.due.hurry(now);
         }
+        // One that is back is not there before it is attached: nobody else can say what it holds.
         self.members.insert(worker, health);
     }
 
     pub(super) fn reported(&mut self, change: &InventoryChange, now: Time, out: &mut Vec<Effect>) {
+        let stays = self.world.worker(&change.worker).map(|seats| seats.state);
         let observed = self.world.observe(change, now);
         if observed.resync {
             tracing::warn!(worker_id = %change.worker, "a worker reported a part of its inventory before the whole");
         } else if let Some(attached) = self.workers.get_mut(&change.worker)
-            && (change.whole || attached.reported.is_some())
+            && (change.whole || attached.reported)
         {
-            // Its first words after it joined cross the whole that it was greeted with. Later ones ask for it.
-            let asks = change.whole && change.seen == Generation(0) && attached.reported.is_some();
-            attached.reported = Some(now);
-            if asks && attached.greeted {
+            self.words.insert(change.worker.clone(), now);
+            let first = !std::mem::replace(&mut attached.reported, true);
+            let asks = change.whole && change.seen == Generation(0) && attached.greeted;
+            if asks && !first {
                 tracing::info!(worker_id = %change.worker, "a worker asks for its whole assignment");
+            }
+            if asks || (first && matches!(self.phase, Phase::Idle)) {
                 self.greet(&change.worker, out);
             }
+            if first {
+                self.watch_emptying(&change.worker);
+            }
+        }
+        if stays.is_some_and(|state| state != change.state) {
+            self.leaving_told(&change.worker, change.state, now, out);
+            self.due.hurry(now);
         }
         out.extend(observed.measured.into_iter().map(|(digest, size)| Effect::PersistMeasured(digest, size)));
         out.extend(observed.events.into_iter().map(Effect::Emit));

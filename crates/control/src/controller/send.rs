@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_plan::{Planned, Scope};
 use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RouteChange, Time, WorkerId};
 
-use super::{Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
+use super::{Attached, Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
 use crate::store::Rev;
 
 impl Controller {
@@ -45,8 +45,9 @@ impl Controller {
                 out.push(Effect::SendAssignment { worker, change, commands });
             }
         }
+        let waits = |attached: &Attached| attached.reported && !attached.greeted;
         let waiting: Vec<WorkerId> =
-            self.workers.iter().filter(|(_, attached)| !attached.greeted).map(|(id, _)| id.clone()).collect();
+            self.workers.iter().filter(|(_, attached)| waits(attached)).map(|(id, _)| id.clone()).collect();
         for worker in waiting {
             self.greet(&worker, out);
         }
@@ -64,6 +65,10 @@ impl Controller {
             let change = RouteChange { seq: self.route_seq, base, set: routes, unset, readiness };
             out.push(Effect::SendRoutes { to: To::All, change });
         }
+        for gateway in std::mem::take(&mut self.unwelcomed) {
+            self.welcome(gateway, now, out);
+        }
+        self.emptying_told(now, out);
         out.extend(events.into_iter().map(Effect::Emit));
         // A replica that became ready makes its deployment available once the plan has switched to it.
         out.extend(self.stopwatch.stop(&self.world, &scope, now));
@@ -101,8 +106,18 @@ impl Controller {
         out.push(Effect::SendAssignment { worker: worker.clone(), change, commands });
     }
 
+    /// Sends a gateway every route, now or with the first plan of a cluster: until then it keeps those of the last leader,
+    /// who knew more.
+    pub(super) fn gateway_attached(&mut self, id: GatewayId, now: Time, out: &mut Vec<Effect>) {
+        if self.clustered() && !self.planned() {
+            self.unwelcomed.insert(id);
+        } else {
+            self.welcome(id, now, out);
+        }
+    }
+
     /// Sends a gateway every route.
-    pub(super) fn welcome(&self, id: GatewayId, now: Time, out: &mut Vec<Effect>) {
+    fn welcome(&self, id: GatewayId, now: Time, out: &mut Vec<Effect>) {
         let change = self.whole_routes(now);
         out.push(Effect::SendRoutes { to: To::One(id), change });
     }

@@ -57,6 +57,8 @@ struct Gateway {
     mailbox: Mailbox<RouteChange>,
     /// Numbers what this gateway is sent, without gaps.
     seq: u64,
+    /// It has been sent every route: before that, changes mean nothing to it.
+    welcomed: bool,
     /// What of that it has said to be in force; `None`: it has said nothing yet, and is not waited for.
     applied: Option<u64>,
 }
@@ -112,7 +114,7 @@ impl Connections {
             Some((Woke::GatewaySpoke(id, event), speech))
         });
         self.heard.push(heard.boxed());
-        self.gateways.insert(id, Gateway { mailbox, seq: 0, applied: None });
+        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: None });
         (id, (speaking, receiver))
     }
 
@@ -124,18 +126,33 @@ impl Connections {
         }
     }
 
-    pub(super) fn send_routes(&mut self, to: To, change: &RouteChange) {
-        for (id, gateway) in &mut self.gateways {
-            if to != To::All && to != To::One(*id) {
-                continue;
-            }
-            let id = *id;
-            let base = change.base.map(|_| gateway.seq);
-            gateway.seq += 1;
-            if gateway.mailbox.post(RouteChange { seq: gateway.seq, base, ..change.clone() }) == Posted::AwaitRoom {
-                self.waits.push(room(&gateway.mailbox, move |permit| Woke::GatewayRoom(id, permit)));
+    pub(super) fn send_routes(&mut self, to: To, change: RouteChange) {
+        match to {
+            // Not copied: it may be every route.
+            To::One(id) => self.send_routes_to(id, change),
+            To::All => {
+                let ids: Vec<GatewayId> = self.gateways.keys().copied().collect();
+                ids.into_iter().for_each(|id| self.send_routes_to(id, change.clone()));
             }
         }
+    }
+
+    fn send_routes_to(&mut self, id: GatewayId, change: RouteChange) {
+        let Some(gateway) = self.gateways.get_mut(&id) else { return };
+        gateway.welcomed |= change.base.is_none();
+        if !gateway.welcomed {
+            return;
+        }
+        let base = change.base.map(|_| gateway.seq);
+        gateway.seq += 1;
+        if gateway.mailbox.post(RouteChange { seq: gateway.seq, base, ..change }) == Posted::AwaitRoom {
+            self.waits.push(room(&gateway.mailbox, move |permit| Woke::GatewayRoom(id, permit)));
+        }
+    }
+
+    /// Ends a worker's connection from this side.
+    pub(super) fn hang_up(&mut self, worker: &WorkerId) {
+        self.workers.remove(worker);
     }
 
     /// The next thing that happens to a connection; never ready while there is none.

@@ -25,7 +25,8 @@ impl Driver {
                     }
                     self.connections.send_assignment(&worker, change);
                 }
-                Effect::SendRoutes { to, change } => self.connections.send_routes(to, &change),
+                Effect::SendRoutes { to, change } => self.connections.send_routes(to, change),
+                Effect::HangUp(worker) => self.connections.hang_up(&worker),
                 Effect::Emit(event) => {
                     log_event(&event);
                     self.events.push(event);

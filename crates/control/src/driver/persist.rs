@@ -1,7 +1,7 @@
 //! Between the controller and the store: reading all of it, writing plans, and telling changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use berth_spec::{ByteSize, Cordon, DeploymentName, Digest, Generation, Time, dep
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
-    controller::{self, Controller, Declared, Event, Restored},
+    controller::{self, Declared, Event, Restored},
     events::EventRing,
     store::{
         Change, Commit, Compare, Entry, Op, Outcome, Page, Rev, Store, StoreError, Txn,
@@ -23,7 +23,7 @@ const BATCH: usize = 60;
 
 /// The rev at which the plan's key was last written: what the next plan compares with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PlanKey(Rev);
+pub(super) struct PlanKey(pub(super) Rev);
 
 /// How often in a row the store has failed, which says how long to leave it alone.
 #[derive(Debug, Clone, Default)]
@@ -110,7 +110,7 @@ pub(super) async fn restore(
 }
 
 /// Reads every entry below `prefix`; no more than a page is held at once.
-async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> Result<(), StoreError> {
+pub(super) async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> Result<(), StoreError> {
     let mut page = Page::default();
     loop {
         let listing = match store.list(prefix, page.clone()).await {
@@ -129,21 +129,25 @@ async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> 
     }
 }
 
-async fn plan_rev(store: &dyn Store) -> Result<Rev, StoreError> {
+pub(super) async fn plan_rev(store: &dyn Store) -> Result<Rev, StoreError> {
     Ok(store.get(layout::PLAN).await?.map_or(Rev::NONE, |entry| entry.modified))
 }
 
 /// One value that cannot be read does not keep the rest from being served.
 fn unreadable(error: &StoreError, events: &mut EventRing, now: Time) {
     tracing::error!(%error, "a stored value is skipped");
-    events.push(berth_spec::Event {
+    events.push(unreadable_event(error, now));
+}
+
+pub(super) fn unreadable_event(error: &StoreError, now: Time) -> berth_spec::Event {
+    berth_spec::Event {
         at: now,
         severity: Severity::Warning,
         reason: "StoredValueUnreadable",
         message: error.to_string(),
         deployment: None,
         worker: None,
-    });
+    }
 }
 
 /// What one commit of the store means for the controller.
@@ -181,23 +185,6 @@ fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreErro
             Ok(Declared::Set { deployment, rev: entry.modified })
         }
     }
-}
-
-/// What differs between what the brain knows and what the store holds.
-pub(super) fn difference(brain: &Controller, restored: Restored) -> Vec<Event> {
-    let there: BTreeSet<DeploymentName> =
-        restored.deployments.iter().map(|(deployment, _)| deployment.name.clone()).collect();
-    let gone = brain.declared(None).map(|(name, _)| name).filter(|name| !there.contains(*name));
-    let mut changes: Vec<Declared> = gone.cloned().map(Declared::Gone).collect();
-    changes.extend(restored.deployments.into_iter().filter_map(|(deployment, rev)| {
-        (brain.rev_of(&deployment.name) != Some(rev)).then_some(Declared::Set { deployment, rev })
-    }));
-    let known = brain.cordons();
-    let opened = known.keys().filter(|worker| !restored.cordons.contains_key(*worker));
-    let opened = opened.map(|worker| Event::Cordon { worker: worker.clone(), cordon: Cordon::Open });
-    let changed = restored.cordons.iter().filter(|(worker, cordon)| known.get(*worker) != Some(*cordon));
-    let changed = changed.map(|(worker, cordon)| Event::Cordon { worker: worker.clone(), cordon: *cordon });
-    opened.chain(changed).chain([Event::Changed { rev: restored.rev, changes }]).collect()
 }
 
 /// Stores a plan: each transaction compares the plan's key, so that a second controller would be noticed, and each
@@ -314,31 +301,5 @@ impl Chores {
             running.await;
         }
         self.running = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_spec::WorkerId;
-
-    use super::*;
-
-    #[test]
-    fn reading_again_finds_cordons_and_their_end() {
-        let worker = |id: &str| WorkerId::new(id).expect("a name");
-        let restored = |id| Restored {
-            cordons: [(worker("both"), Cordon::Draining), (worker(id), Cordon::Cordoned)].into(),
-            ..Restored::default()
-        };
-        let brain = Controller::new(berth_plan::Policy::default(), restored("before"), Time::ZERO);
-        let found = difference(&brain, restored("now"));
-        let cordons: Vec<_> = found
-            .into_iter()
-            .filter_map(|event| match event {
-                Event::Cordon { worker, cordon } => Some((worker.to_string(), cordon)),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(cordons, [("before".to_owned(), Cordon::Open), ("now".to_owned(), Cordon::Cordoned)]);
     }
 }

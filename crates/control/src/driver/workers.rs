@@ -26,7 +26,7 @@ impl Driver {
         let info = seats.info.clone()?;
         let reported = self.brain.reported_at(id);
         let state = match seats.liveness {
-            Liveness::Alive if reported.is_some() => WorkerState::Ready,
+            Liveness::Alive if seats.reported => WorkerState::Ready,
             Liveness::Alive | Liveness::Unseen => WorkerState::Joining,
             Liveness::Detached { .. } => WorkerState::Detached,
             Liveness::Lost { .. } => WorkerState::Lost,

@@ -123,7 +123,7 @@ impl Running {
         let shutdown = CancellationToken::new();
         let token = shutdown.clone();
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { control.run(token).await.expect("it runs") });
+        tasks.spawn(async move { control.run(token).await.map(|_| ()).expect("it runs") });
         Self { handle, shutdown, tasks }
     }
 

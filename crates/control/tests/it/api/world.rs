@@ -65,7 +65,7 @@ impl World {
         let mut tasks = JoinSet::new();
         let (control, handle) = build(Config::default(), Arc::new(MemoryStore::default()), &mut Registry::default());
         let stop = shutdown.clone();
-        tasks.spawn(async move { control.run(stop).await.expect("a memory store does not fail") });
+        tasks.spawn(async move { control.run(stop).await.map(|_| ()).expect("a memory store does not fail") });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let base = format!("http://{}", listener.local_addr().expect("it is bound"));
         let seams = Seams {

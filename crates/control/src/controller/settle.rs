@@ -1,0 +1,60 @@
+//! Whom the controller waits for before its first plan.
+//!
+//! ```text
+//! alone:    workers that are attached                                  at most SETTLE
+//! cluster:  workers that are attached, members that live, and          at most SETTLE_CLUSTER
+//!           workers that the records name, unless members know them dead
+//! ```
+//! There is a cluster when there are members.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use berth_spec::WorkerId;
+
+use super::{Controller, Phase};
+
+/// How long after the start the controller waits for attached workers to say what they hold. Halved, a busy machine
+/// plans before it knows, and moves what need not move; doubled, a machine without workers is ready later.
+pub const SETTLE: Duration = Duration::from_millis(500);
+
+/// The same in a cluster, where workers have to find the new leader first: they notice that the old one is gone, ask one
+/// controller after the other, and send what they hold. Halved, a leader may plan without workers that live, and load
+/// again what they hold; doubled, nothing is placed for that much longer when a worker hangs.
+pub const SETTLE_CLUSTER: Duration = Duration::from_secs(3);
+
+impl Controller {
+    /// There are members: this is not one process alone.
+    pub(super) fn clustered(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// A plan was taken over.
+    pub(super) fn planned(&self) -> bool {
+        self.world.readiness().planned && !matches!(self.phase, Phase::Settling { .. })
+    }
+
+    /// It has turned out that there is a cluster.
+    pub(super) fn wait_longer(&mut self) {
+        if let Phase::Settling { since, until } = &mut self.phase {
+            *until = *since + SETTLE_CLUSTER;
+        }
+    }
+
+    /// Everybody who may hold something has said what.
+    pub(super) fn settled(&self) -> bool {
+        let reported = |id: &WorkerId| self.workers.get(id).is_some_and(|attached| attached.reported);
+        !self.workers.is_empty() && self.awaited().into_iter().all(reported)
+    }
+
+    /// Everybody who may hold something.
+    fn awaited(&self) -> BTreeSet<&WorkerId> {
+        let mut awaited: BTreeSet<&WorkerId> = self.workers.keys().collect();
+        if self.clustered() {
+            awaited.extend(self.members.iter().filter(|(_, health)| health.is_there()).map(|(id, _)| id));
+            // Not all members may be known yet: whoever has just begun knows only itself.
+            let named = self.world.workers().filter(|(_, seats)| !seats.assigned.is_empty()).map(|(id, _)| id);
+            awaited.extend(named.filter(|id| self.members.get(*id).is_none_or(|health| health.is_there())));
+        }
+        awaited
+    }
+}

@@ -1,0 +1,55 @@
+//! What the members think of the nodes that hold models, told to the brain.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_peer::{MemberTable, Members};
+use berth_spec::{Health, WorkerId};
+use tokio::sync::watch;
+
+use super::Driver;
+use crate::controller::Event;
+
+/// The members with the role of a worker, as the brain was told of them.
+pub(super) struct Roll {
+    table: watch::Receiver<Arc<MemberTable>>,
+    told: BTreeMap<WorkerId, Health>,
+}
+
+impl Roll {
+    pub(super) fn new(members: &Members) -> Self {
+        Self { table: members.changed(), told: BTreeMap::new() }
+    }
+
+    /// Waits until the table changes. For ever once there is no membership any more: what it said last holds.
+    pub(super) async fn changed(&mut self) {
+        if self.table.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// What has changed since this was last asked.
+    fn news(&mut self) -> Vec<(WorkerId, Health)> {
+        let table = Arc::clone(&self.table.borrow_and_update());
+        let workers = table.iter().filter(|(_, (member, _))| member.roles.worker);
+        let mut now: BTreeMap<WorkerId, Health> = workers.map(|(id, (_, health))| (id.clone(), *health)).collect();
+        // Who is forgotten has been gone for long.
+        let forgotten = self.told.keys().filter(|id| !table.contains_key(*id)).cloned();
+        let forgotten: Vec<_> = forgotten.map(|id| (id, Health::Left)).collect();
+        now.extend(forgotten);
+        let news = now.iter().filter(|(id, health)| self.told.get(*id) != Some(*health));
+        let news = news.map(|(id, health)| (id.clone(), *health)).collect();
+        self.told = now;
+        news
+    }
+}
+
+impl Driver {
+    /// Tells the brain what has changed among the members.
+    pub(super) fn call_roll(&mut self) {
+        let Some(roll) = &mut self.roll else { return };
+        for (worker, health) in roll.news() {
+            tracing::info!(event = "member_changed", worker_id = %worker, health = health.as_str());
+            self.feed(Event::Member { worker, health });
+        }
+    }
+}

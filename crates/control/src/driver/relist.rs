@@ -1,0 +1,169 @@
+//! Reading the store again after the watch of it ended: what differs is told to the brain, and watched from there.
+//!
+//! Only what differs is kept: of what is as it was, not more than a page is held at a time. It is read beside the loop,
+//! which goes on answering. Meanwhile nothing else tells the brain of declarations: what it was asked to be compared with
+//! is what it knows at the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use berth_spec::{Cordon, DeploymentName, Time, WorkerId, deployment::Sharing};
+use futures::{FutureExt, future::BoxFuture};
+
+use super::{
+    Driver,
+    persist::{PlanKey, each, plan_rev, unreadable_event},
+};
+use crate::{
+    controller::{Controller, Declared, Event},
+    store::{
+        Rev, Store, StoreError, Watch,
+        layout::{self, StoredDeployment},
+    },
+};
+
+/// Reading again.
+pub(super) type Relist = BoxFuture<'static, Result<Relisted, StoreError>>;
+
+/// What was found.
+pub(super) struct Relisted {
+    /// What differs.
+    differences: Vec<Event>,
+    /// Values that could not be read.
+    unreadable: Vec<berth_spec::Event>,
+    key: PlanKey,
+    watch: Watch,
+}
+
+/// Begins to read.
+pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Relist {
+    let known = Known {
+        revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
+        cordons: brain.cordons().clone(),
+    };
+    let store = Arc::clone(store);
+    async move { read(&*store, known, now).await }.boxed()
+}
+
+impl Driver {
+    /// It has been read, or not.
+    pub(super) fn relisted(&mut self, relisted: Result<Relisted, StoreError>) {
+        match relisted {
+            Ok(Relisted { differences, unreadable, key, watch }) => {
+                self.watch = Some(watch);
+                if self.commit.is_none() {
+                    self.key = key;
+                }
+                unreadable.into_iter().for_each(|event| self.events.push(event));
+                differences.into_iter().for_each(|event| self.feed(event));
+            }
+            Err(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+        }
+    }
+}
+
+/// What the brain knows.
+struct Known {
+    revs: BTreeMap<DeploymentName, Rev>,
+    cordons: BTreeMap<WorkerId, Cordon>,
+}
+
+async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted, StoreError> {
+    // The rev to watch from comes first: what changes while the rest is read is told again.
+    let rev = store.rev().await?;
+    let (mut changes, mut unreadable, mut sharing) = (Vec::new(), Vec::new(), Sharing::default());
+    each(store, layout::DEPLOYMENTS, |entry| {
+        let before = layout::name_in(&entry.key, layout::DEPLOYMENTS).and_then(|name| known.revs.remove(&name));
+        if before == Some(entry.modified) {
+            return;
+        }
+        match StoredDeployment::read_deployment(entry) {
+            Ok(mut deployment) => {
+                if let Some(deployment) = Arc::get_mut(&mut deployment) {
+                    sharing.share(&mut deployment.spec);
+                }
+                changes.push(Declared::Set { deployment, rev: entry.modified });
+            }
+            Err(error) => unreadable.push(unreadable_event(&error, now)),
+        }
+    })
+    .await?;
+    // What was not met is gone.
+    changes.extend(known.revs.into_keys().map(Declared::Gone));
+    let mut cordons = BTreeMap::new();
+    each(store, layout::WORKERS, |entry| match (layout::worker_in(&entry.key), layout::read_cordon(entry)) {
+        (Some(worker), Ok(cordon)) => drop(cordons.insert(worker, cordon)),
+        (_, Err(error)) => unreadable.push(unreadable_event(&error, now)),
+        (None, Ok(_)) => {}
+    })
+    .await?;
+    let key = PlanKey(plan_rev(store).await?);
+    let watch = store.watch("/", rev.next()).await?;
+    let mut differences = turned(&known.cordons, &cordons);
+    differences.push(Event::Changed { rev, changes });
+    Ok(Relisted { differences, unreadable, key, watch })
+}
+
+/// Workers of which people say something else now.
+fn turned(before: &BTreeMap<WorkerId, Cordon>, now: &BTreeMap<WorkerId, Cordon>) -> Vec<Event> {
+    let said =
+        |cordons: &BTreeMap<WorkerId, Cordon>, worker: &WorkerId| cordons.get(worker).copied().unwrap_or_default();
+    let workers: BTreeSet<&WorkerId> = before.keys().chain(now.keys()).collect();
+    let turned = workers.into_iter().filter(|worker| said(before, worker) != said(now, worker));
+    turned.map(|worker| Event::Cordon { worker: worker.clone(), cordon: said(now, worker) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::store::{Op, Txn, memory::MemoryStore};
+
+    fn worker(id: &str) -> WorkerId {
+        WorkerId::new(id).expect("a name")
+    }
+
+    async fn commit(store: &MemoryStore, op: Op) -> Rev {
+        let txn = Txn { compare: Vec::new(), ops: vec![op] };
+        match store.commit(txn).await.expect("stored") {
+            crate::store::Outcome::Committed(rev) => rev,
+            crate::store::Outcome::Conflict => panic!("nothing was compared"),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_differs_is_told() {
+        let store = MemoryStore::default();
+        let name = |name: &str| DeploymentName::new(name).expect("a name");
+        let put = |key: String, value: &'static [u8]| Op::Put { key, value: Bytes::from_static(value) };
+        let same = commit(&store, put(layout::deployment_key(&name("same")), b"not read at all")).await;
+        commit(&store, put(layout::deployment_key(&name("broken")), b"no JSON")).await;
+        for (id, cordon) in [("both", Cordon::Draining), ("now", Cordon::Cordoned)] {
+            let (key, value) = (layout::worker_key(&worker(id)), layout::cordon_bytes(cordon));
+            commit(&store, Op::Put { key, value }).await;
+        }
+        let known = Known {
+            revs: [(name("same"), same), (name("gone"), Rev(1))].into(),
+            cordons: [(worker("both"), Cordon::Draining), (worker("before"), Cordon::Cordoned)].into(),
+        };
+        let relisted = read(&store, known, Time(1)).await.expect("read");
+        let mut told = Vec::new();
+        for event in relisted.differences {
+            match event {
+                Event::Cordon { worker, cordon } => told.push(format!("{worker} {}", cordon.as_str())),
+                Event::Changed { changes, .. } => {
+                    told.extend(changes.iter().map(|change| match change {
+                        Declared::Set { deployment, .. } => format!("set {}", deployment.name),
+                        Declared::Gone(name) => format!("gone {name}"),
+                    }));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(told, ["before open", "now cordoned", "gone gone"]);
+        assert_eq!(relisted.unreadable.len(), 1, "and it is skipped");
+    }
+}
