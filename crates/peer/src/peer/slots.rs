@@ -133,7 +133,9 @@ impl Slots {
 impl Inner {
     async fn make(&self, index: usize) -> Result<Arc<Line>, DialError> {
         let cut = lock(&self.cut).clone();
-        let made = match cut.run_until_cancelled(self.dialer.dial(&self.member, cut.clone())).await {
+        // Boxed: a handshake's state is large, and lines are few.
+        let dialling = Box::pin(self.dialer.dial(&self.member, cut.clone()));
+        let made = match cut.run_until_cancelled(dialling).await {
             Some(made) => {
                 self.learn(made.as_ref().err());
                 made.map(Arc::new)

@@ -13,7 +13,7 @@ use berth_peer::{
 use berth_spec::{Health, Member, Roles};
 use fs_err as fs;
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use tokio::{net::UdpSocket, task::JoinHandle};
+use tokio::{net::UdpSocket, runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::node::{Ca, Node, get, name};
@@ -50,7 +50,7 @@ impl Live {
         let (members, gossip) = Gossip::bind(config, me, identity, &mut registry).expect("a socket");
         let (at, crash) = (gossip.local_addr().expect("an address"), CancellationToken::new());
         let run = gossip.run(crash.clone());
-        let run = tokio::task::spawn(async move { run.await.expect("it runs") });
+        let run = Handle::current().spawn(async move { run.await.expect("it runs") });
         Self { members, at, registry, crash, run }
     }
 

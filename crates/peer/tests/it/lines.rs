@@ -7,6 +7,7 @@ use berth_peer::{LinePolicy, Members, PROTOCOL, Peers, SendError};
 use berth_spec::{Health, Member, Roles};
 use futures::future::join_all;
 use http_body_util::BodyExt as _;
+use tokio::runtime::Handle;
 
 use crate::{
     node::{Ca, Node, get, name},
@@ -123,7 +124,7 @@ async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
     let mut node = Node::start(ca.identity("b"));
     let at = node.at;
     let peers = ca.lines("a", "b", at);
-    let asking = tokio::task::spawn(async move {
+    let asking = Handle::current().spawn(async move {
         let peer = peers.get(&name("b")).expect("known");
         let mut again = 0;
         for _ in 0..125 {

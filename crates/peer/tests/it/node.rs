@@ -16,7 +16,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::task::JoinHandle;
+use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) fn name(text: &str) -> WorkerId {
@@ -87,7 +87,7 @@ impl Node {
         let at = listener.local_addr().expect("an address");
         let (echo, shutdown) = (Arc::new(Echo::default()), CancellationToken::new());
         let run = listener.run(Arc::clone(&echo) as Arc<dyn PeerHandler>, shutdown.clone());
-        let run = tokio::task::spawn(async move { run.await.expect("the port works") });
+        let run = Handle::current().spawn(async move { run.await.expect("the port works") });
         Self { at, echo, shutdown, run }
     }
 

@@ -241,7 +241,7 @@ impl Net {
 
 #[test]
 fn fifty_join_through_one_with_a_twentieth_of_all_packets_lost() {
-    for (seed, size) in [(0, 50), (1, 50), (2, 50), (3, 200)] {
+    for (seed, size) in [(0, 50), (1, 50), (2, 50), (3, 100)] {
         let mut net = Net::of(size, seed, 0.05);
         let took = net.until(10 * SECOND, Net::all_alive);
         println!("{size} nodes: all know all after {took:?}, {} packets", net.packets);
@@ -253,8 +253,7 @@ fn fifty_join_through_one_with_a_twentieth_of_all_packets_lost() {
 
 #[test]
 fn a_node_that_dies_is_failed_everywhere_within_three_seconds() {
-    for (size, loss, bound) in
-        [(2, 0.0, 2_000), (5, 0.0, 2_500), (5, 0.05, 3_000), (50, 0.0, 2_500), (50, 0.05, 3_000), (200, 0.05, 3_000)]
+    for (size, loss, bound) in [(2, 0.0, 2_000), (5, 0.0, 2_500), (5, 0.05, 3_000), (50, 0.0, 2_500), (50, 0.05, 3_000)]
     {
         let mut net = Net::of(size, 11, loss);
         net.until(10 * SECOND, Net::all_alive);
