@@ -46,9 +46,9 @@ pub(crate) enum Command {
     Node(Box<node::settings::NodeArgs>),
     /// Declare models, or change what is declared
     Apply(commands::apply::ApplyArgs),
-    /// List deployments, workers, replicas, revisions, aliases or events
+    /// List deployments, nodes, workers, replicas, revisions, aliases or events
     Get(commands::get::GetArgs),
-    /// Show one deployment or worker with all that is known about it
+    /// Show one deployment, node or worker with all that is known about it
     Describe(commands::describe::DescribeArgs),
     /// Say why a deployment is where it is, or why it is nowhere
     Explain(commands::explain::ExplainArgs),
@@ -62,6 +62,14 @@ pub(crate) enum Command {
     Top(commands::top::TopArgs),
     /// Delete deployments
     Delete(commands::delete::DeleteArgs),
+    /// Keep new replicas off a node
+    #[command(after_help = commands::cordon::CORDON_EXAMPLES)]
+    Cordon(commands::cordon::CordonArgs),
+    /// Let a node take new replicas again
+    #[command(after_help = commands::cordon::UNCORDON_EXAMPLES)]
+    Uncordon(commands::cordon::CordonArgs),
+    /// Move what a node holds elsewhere, and wait until it is empty
+    Drain(commands::drain::DrainArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Show the settings of a server, and where each came from

@@ -1,35 +1,51 @@
 //! The client of the control API: addresses, JSON in and out, and errors turned into what a person can act on.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use berth_wire::api::{ErrorBody, ErrorInfo, List};
 use clap::Args;
 use futures::{Stream, StreamExt};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, Request, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use url::Url;
 
 use crate::failure::Failure;
 
+/// Where a server's control API is unless it was told otherwise.
+pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:8081";
+
 /// Where the control API is.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApiArgs {
-    /// Address of the control API
-    #[arg(long, value_name = "URL", env = "BERTH_API", default_value = "http://127.0.0.1:8081", global = false)]
+    /// Address of the control API; of a cluster, of several nodes, with commas between: the first that answers is asked
+    #[arg(long, value_name = "URL,…", env = "BERTH_API", default_value = DEFAULT_API, global = false)]
     pub(crate) api: String,
 }
 
-/// Talks to the control API.
+/// Talks to the control API, at the first of its addresses that answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    base: Url,
+    bases: Vec<Url>,
+    /// The address that answered last; the first at first.
+    at: Arc<AtomicUsize>,
     http: reqwest::Client,
 }
 
 impl ApiArgs {
-    /// Checks the address; connects when something is asked.
+    /// Checks the addresses; connects when something is asked.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Ok(Client { base: address(&self.api)?, http: http()? })
+        let bases = self.api.split(',').map(str::trim).filter(|text| !text.is_empty()).map(address);
+        let bases = bases.collect::<Result<Vec<_>, _>>()?;
+        if bases.is_empty() {
+            return Err(Failure::Usage("--api is empty: write for example http://127.0.0.1:8081".to_owned()));
+        }
+        Ok(Client { bases, at: Arc::default(), http: http()? })
     }
 }
 
@@ -57,7 +73,7 @@ pub(crate) fn http() -> Result<reqwest::Client, Failure> {
 impl Client {
     /// Starts a request; segments of the path and values of the query are encoded here.
     pub(crate) fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
-        let mut url = self.base.clone();
+        let mut url = self.base().clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("v1").extend(path);
         }
@@ -67,10 +83,50 @@ impl Client {
         self.http.request(method, url)
     }
 
-    /// Sends it; anything but a success is a failure.
+    /// Sends it; anything but a success is a failure. Where nothing listens, or no leader is known, the next address is
+    /// asked: nothing has been done yet.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
-        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
-        if response.status().is_success() { Ok(response) } else { Err(refused(response).await) }
+        let mut request = request.build().map_err(|e| Failure::doing("cannot make a request", root(&e)))?;
+        let first = self.at.load(Ordering::Relaxed);
+        for offset in 0.. {
+            let at = (first + offset) % self.bases.len();
+            let last = offset + 1 >= self.bases.len();
+            // A body that is a stream cannot be sent twice; there is none.
+            let again = if last { None } else { request.try_clone() };
+            match self.http.execute(request).await {
+                Err(error) if error.is_connect() => match again {
+                    Some(again) => request = self.moved(again, at),
+                    None => return Err(self.unreachable(&error)),
+                },
+                Err(error) => return Err(self.unreachable(&error)),
+                Ok(response) if response.status().is_success() => {
+                    self.at.store(at, Ordering::Relaxed);
+                    return Ok(response);
+                }
+                Ok(response) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
+                    Some(again) => request = self.moved(again, at),
+                    None => return Err(refused(response).await),
+                },
+            }
+        }
+        Err(Failure::Failed("there is no address of a control API".to_owned()))
+    }
+
+    /// A request for the address at `from`, for the one after it.
+    fn moved(&self, mut request: Request, from: usize) -> Request {
+        let (old, new) = (&self.bases[from], &self.bases[(from + 1) % self.bases.len()]);
+        let path = request.url().path().strip_prefix(old.path().trim_end_matches('/')).unwrap_or_default().to_owned();
+        let query = request.url().query().map(str::to_owned);
+        let mut url = new.clone();
+        url.set_path(&format!("{}{path}", new.path().trim_end_matches('/')));
+        url.set_query(query.as_deref());
+        *request.url_mut() = url;
+        request
+    }
+
+    /// The address that answered last.
+    fn base(&self) -> &Url {
+        &self.bases[self.at.load(Ordering::Relaxed) % self.bases.len()]
     }
 
     /// Sends it and reads the JSON that comes back.
@@ -78,7 +134,7 @@ impl Client {
         let response = self.send(request).await?;
         response.json().await.map_err(|e| {
             Failure::doing(
-                format!("{} answered something that this version of berth does not understand", self.base),
+                format!("{} answered something that this version of berth does not understand", self.base()),
                 e,
             )
         })
@@ -119,14 +175,15 @@ impl Client {
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
         if error.is_connect() {
+            let bases: Vec<&str> = self.bases.iter().map(|base| base.as_str().trim_end_matches('/')).collect();
             Failure::Failed(format!(
                 "nothing answers at {}: start a server with `berth up`, or say where it is with --api or BERTH_API",
-                self.base.as_str().trim_end_matches('/')
+                bases.join(", ")
             ))
         } else if error.is_timeout() {
-            Failure::TimedOut(format!("{} did not answer in time", self.base))
+            Failure::TimedOut(format!("{} did not answer in time", self.base()))
         } else {
-            Failure::doing(format!("cannot talk to {}", self.base), root(error))
+            Failure::doing(format!("cannot talk to {}", self.base()), root(error))
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The commands that ask a server, or need none. One file each: its arguments, what it does, what it prints.
 
 pub(crate) mod apply;
+pub(crate) mod completing;
 pub(crate) mod config;
+pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
+pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod local;
+mod nodes;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod resource;
@@ -46,6 +50,9 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Wait(args) => wait::run(&args).await,
         Command::Top(args) => top::run(&args).await,
         Command::Delete(args) => delete::run(&args).await,
+        Command::Cordon(args) => cordon::run(&args, cordon::Wish::Cordon).await,
+        Command::Uncordon(args) => cordon::run(&args, cordon::Wish::Uncordon).await,
+        Command::Drain(args) => drain::run(&args).await,
         _ => Ok(()), // carried out by `run` without a runtime
     }
 }

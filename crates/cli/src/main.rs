@@ -23,9 +23,20 @@ mod up;
 
 use std::{io::Write, process::ExitCode};
 
+use clap_complete::CompleteEnv;
+
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    // A shell asks what could stand where: nothing else is done then.
+    match CompleteEnv::with_factory(args::command).try_complete(std::env::args_os(), None) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(error) => {
+            report(&Failure::Usage(error.to_string()));
+            return ExitCode::from(2);
+        }
+    }
     match settings::layers::parse(std::env::args_os()).and_then(commands::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -50,7 +50,7 @@ pub(crate) struct ServerArgs {
     /// Disk that fetched artifacts may take
     #[arg(long, value_name = "SIZE", env = "BERTH_CACHE", default_value = "20GiB", value_parser = values::size)]
     pub(crate) cache: ByteSize,
-    /// The name of this node and its worker [default: `local`; of `berth node`, the name in its certificate]
+    /// The name of this node and its worker [default: local; of a node, the name in its certificate]
     #[arg(long, value_name = "NAME", env = "BERTH_NAME", value_parser = values::worker_id)]
     pub(crate) name: Option<WorkerId>,
     /// Labels of this worker, for selectors; `region` and `zone` say where it is. May be given several times
@@ -60,10 +60,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
     /// Models that are loaded at once [default: half the cores, at most 4]
-    #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS")]
+    #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
     /// Threads for requests [default: one per core]
-    #[arg(long, value_name = "N", env = "BERTH_THREADS")]
+    #[arg(long, value_name = "N", env = "BERTH_THREADS", value_parser = values::count)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// The largest request body
     #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]

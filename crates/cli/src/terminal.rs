@@ -64,11 +64,14 @@ impl Rows {
 }
 
 /// Green for well, yellow for on the way, red for somebody must look.
-fn colour_of(word: &str) -> Option<Color> {
-    match word {
+fn colour_of(text: &str) -> Option<Color> {
+    match text.split(',').next().unwrap_or_default() {
+        "Ready" if text != "Ready" => Some(Color::Yellow),
         "Available" | "Ready" | "True" | "created" | "configured" | "Holds" => Some(Color::Green),
         "Progressing" | "Degraded" | "Queued" | "Fetching" | "Preparing" | "Loading" | "Validating" | "Draining"
-        | "Terminating" | "Joining" | "Warning" | "Unknown" => Some(Color::Yellow),
+        | "Terminating" | "Joining" | "Warning" | "Unknown" | "Detached" | "Drained" | "Leaving" | "Suspect" => {
+            Some(Color::Yellow)
+        }
         "Failed" | "ScheduleFailed" | "Lost" | "False" | "Rejected" => Some(Color::Red),
         _ => None,
     }

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth describe deployment iris             spec, status, conditions, replicas, recent events
-  berth describe worker node-1               memory, labels, what it holds")]
+  berth describe node a                      capacity, load, what it holds, how far a drain is, recent events")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
     target: Target,
@@ -35,8 +35,11 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
     for name in &names {
         let text = match resource {
             Resource::Deployments => deployment(&client, name).await,
+            Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
-            other => Err(Failure::Usage(format!("describe knows deployments and workers, not {}", other.plural()))),
+            other => {
+                Err(Failure::Usage(format!("describe knows deployments, nodes and workers, not {}", other.plural())))
+            }
         };
         match text {
             Ok(text) => terminal::print(&text)?,
@@ -123,19 +126,19 @@ async fn worker(client: &Client, name: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {
+pub(super) fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {
     let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if pairs.is_empty() { "none".to_owned() } else { pairs.join(", ") }
 }
 
 /// `Name:  value` lines, values in one column.
-fn facts(facts: &[(&str, String)]) -> String {
+pub(super) fn facts(facts: &[(&str, String)]) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     facts.iter().map(|(name, value)| format!("{:width$}  {value}\n", format!("{name}:"))).collect()
 }
 
 /// A heading and a block below it, moved in.
-fn section(text: &mut String, heading: &str, block: &str) {
+pub(super) fn section(text: &mut String, heading: &str, block: &str) {
     // Formatting into a string cannot fail.
     let _ = write!(text, "\n{heading}:\n");
     for line in block.lines() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use berth_wire::api::{ExplainView, WorkerVerdictKind};
+use berth_wire::api::{ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
 use super::{
@@ -18,17 +18,35 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth explain iris                         per worker: holds it, could, or why not, with numbers
+  berth explain iris --all                   each worker of a large cluster, not groups of them
   berth explain iris -o json                 the same for programs")]
 pub(crate) struct ExplainArgs {
     /// The deployment
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = super::completing::deployments())]
     name: String,
+    /// A line for each worker, however many there are
+    #[arg(long)]
+    all: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     api: ApiArgs,
 }
+
+/// How workers are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    Each,
+    Grouped,
+}
+
+/// Workers that each get a line without being asked for. Halved, small clusters are grouped; doubled, the answer does
+/// not fit a terminal.
+const LISTED: usize = 12;
+
+/// Names that a group tells before it counts the rest.
+const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let name = args.name.strip_prefix("deployment/").unwrap_or(&args.name);
@@ -39,11 +57,11 @@ pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     };
     match args.output {
         Form::Json | Form::Yaml => print_value(&view, args.output),
-        _ => Ok(terminal::print(&render(&view))?),
+        _ => Ok(terminal::print(&render(&view, if args.all { Listing::Each } else { Listing::Grouped }))?),
     }
 }
 
-fn render(view: &ExplainView) -> String {
+fn render(view: &ExplainView, listing: Listing) -> String {
     let mut text = format!("{}: {}. {}\n\n", view.metadata.name, view.phase, view.summary);
     let from = match view.need_from.as_str() {
         "declared" => "as its manifest says",
@@ -59,25 +77,126 @@ fn render(view: &ExplainView) -> String {
         size(view.need),
         view.desired
     );
-    let mut rows = Rows::new(&["WORKER", "VERDICT", "FREE", "TOTAL", "WHY"]);
-    for worker in &view.workers {
-        let verdict = match worker.verdict {
-            WorkerVerdictKind::Holds => "Holds",
-            WorkerVerdictKind::Fits => "Fits",
-            WorkerVerdictKind::Rejected => "Rejected",
-        };
-        let mut why = worker.message.clone();
-        if !worker.would_evict.is_empty() {
-            let victims: Vec<&str> = worker.would_evict.iter().map(|victim| victim.revision.as_str()).collect();
-            why = format!("{why}; would evict {}", victims.join(", "));
-        }
-        let memory = &worker.memory;
-        rows.add([worker.worker.clone(), verdict.to_owned(), size(memory.free), size(memory.total), why]);
-    }
-    text.push_str(&if view.workers.is_empty() { "There is no worker.\n".to_owned() } else { rows.render() });
+    text.push_str(&match (view.workers.len(), listing) {
+        (0, _) => "There is no worker.\n".to_owned(),
+        (many, Listing::Grouped) if many > LISTED => grouped(&view.workers),
+        _ => listed(&view.workers),
+    });
     for condition in view.conditions.iter().filter(|condition| condition.status != "True") {
         let _ =
             write!(text, "\n{} is {}: {} ({})", condition.kind, condition.status, condition.message, condition.reason);
     }
     text
+}
+
+/// A line for each worker.
+fn listed(workers: &[WorkerVerdict]) -> String {
+    let mut rows = Rows::new(&["WORKER", "VERDICT", "FREE", "TOTAL", "WHY"]);
+    for worker in workers {
+        let memory = &worker.memory;
+        rows.add([worker.worker.clone(), word(worker).to_owned(), size(memory.free), size(memory.total), why(worker)]);
+    }
+    rows.render()
+}
+
+/// Those that hold a replica each in a line, the others by what they are to the deployment and why.
+fn grouped(workers: &[WorkerVerdict]) -> String {
+    let mut groups: Vec<(String, Vec<&WorkerVerdict>)> = Vec::new();
+    for worker in workers {
+        let kind = kind(worker);
+        match groups.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, members)) => members.push(worker),
+            None => groups.push((kind, vec![worker])),
+        }
+    }
+    groups.sort_by_key(|(_, members)| (rank(members[0].verdict), std::cmp::Reverse(members.len())));
+    let mut rows = Rows::new(&["VERDICT", "WORKERS", "FREE", "WHY", "WHICH"]);
+    for (_, members) in &groups {
+        let free = members.iter().map(|worker| worker.memory.free);
+        let (least, most) = (free.clone().min().unwrap_or(0), free.max().unwrap_or(0));
+        let free = if least == most { size(most) } else { format!("{}–{}", size(least), size(most)) };
+        let mut which: Vec<&str> = members.iter().take(NAMED).map(|worker| worker.worker.as_str()).collect();
+        let rest = format!("{} more", members.len().saturating_sub(NAMED));
+        if members.len() > NAMED {
+            which.push(&rest);
+        }
+        let same = members.iter().all(|worker| why(worker) == why(members[0]));
+        let why = if same { why(members[0]) } else { format!("such as {}: {}", members[0].worker, why(members[0])) };
+        rows.add([word(members[0]).to_owned(), members.len().to_string(), free, why, which.join(", ")]);
+    }
+    rows.render() + "\n`--all` tells of each worker.\n"
+}
+
+/// What makes workers one group.
+fn kind(worker: &WorkerVerdict) -> String {
+    match worker.verdict {
+        WorkerVerdictKind::Holds => worker.worker.clone(),
+        WorkerVerdictKind::Fits if worker.would_evict.is_empty() => "\0fits".to_owned(),
+        WorkerVerdictKind::Fits => "\0fits when others go".to_owned(),
+        WorkerVerdictKind::Rejected => {
+            format!("\0{}", worker.rejection.as_ref().map_or(worker.message.as_str(), |rejection| &rejection.reason))
+        }
+    }
+}
+
+fn rank(verdict: WorkerVerdictKind) -> u8 {
+    match verdict {
+        WorkerVerdictKind::Holds => 0,
+        WorkerVerdictKind::Fits => 1,
+        WorkerVerdictKind::Rejected => 2,
+    }
+}
+
+fn word(worker: &WorkerVerdict) -> &'static str {
+    match worker.verdict {
+        WorkerVerdictKind::Holds => "Holds",
+        WorkerVerdictKind::Fits => "Fits",
+        WorkerVerdictKind::Rejected => "Rejected",
+    }
+}
+
+fn why(worker: &WorkerVerdict) -> String {
+    if worker.would_evict.is_empty() {
+        return worker.message.clone();
+    }
+    let victims: Vec<&str> = worker.would_evict.iter().map(|victim| victim.revision.as_str()).collect();
+    format!("{}; would evict {}", worker.message, victims.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::api::{Memory, Rejection};
+
+    use super::*;
+
+    fn worker(at: usize) -> WorkerVerdict {
+        let (verdict, reason, message) = match at {
+            0 => (WorkerVerdictKind::Holds, None, "it is ready".to_owned()),
+            1..=20 => (WorkerVerdictKind::Fits, None, "it could hold it".to_owned()),
+            21..=40 => (WorkerVerdictKind::Rejected, Some("Memory"), format!("needs 9GiB, {at}MiB are free")),
+            _ => (WorkerVerdictKind::Rejected, Some("Label"), "has no label pool=production".to_owned()),
+        };
+        WorkerVerdict {
+            worker: format!("w{at}"),
+            verdict,
+            message,
+            memory: Memory { total: 8 << 30, used: 0, free: (at as u64) << 20 },
+            state: None,
+            rejection: reason.map(|reason| Rejection { reason: reason.to_owned(), ..Rejection::default() }),
+            would_evict: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn fifty_workers_fit_a_terminal() {
+        let workers: Vec<WorkerVerdict> = (0..50).map(worker).collect();
+        let text = grouped(&workers);
+        assert!(text.lines().count() <= 12, "{text}");
+        for words in
+            ["Holds     1", "Fits      20", "w1, w2, w3, w4, w5, w6, 14 more", "such as w21", "pool=production"]
+        {
+            assert!(text.contains(words), "{words:?} is not in\n{text}");
+        }
+        assert_eq!(listed(&workers).lines().count(), 51);
+    }
 }

@@ -1,10 +1,12 @@
 //! `berth get`: lists.
 
 use berth_wire::api::{
-    AliasView, DeploymentView, EventView, EventWatch, ReplicaView, RevisionView, WatchEvent, WorkerView,
+    AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, WatchEvent,
+    WorkerView,
 };
 use clap::Args;
 use futures::{StreamExt, pin_mut};
+use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -22,7 +24,8 @@ use crate::{
   berth get deployments                      all of them
   berth get deployments -l team=flowers      those with a label
   berth get deployment iris -o yaml          one, as it can be applied again
-  berth get workers -o wide                  machines, with more columns
+  berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
+  berth get nodes -o json                    with `status.leader`, the node that decides
   berth get deployments --watch              changes as they happen
   berth get events                           what happened lately, and why")]
 pub(crate) struct GetArgs {
@@ -31,7 +34,7 @@ pub(crate) struct GetArgs {
     /// How to print
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Only deployments with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, joined by commas
+    /// Only deployments or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, joined by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
     /// Then go on printing what changes (deployments and events)
@@ -44,14 +47,20 @@ pub(crate) struct GetArgs {
 pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let (resource, names) = args.target.parse()?;
-    if args.selector.is_some() && resource != Resource::Deployments {
-        return Err(Failure::Usage(format!("--selector is for deployments, {} have no labels", resource.plural())));
+    if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Nodes) {
+        return Err(Failure::Usage(format!("--selector is for deployments and nodes, not for {}", resource.plural())));
     }
     if args.watch {
         return watch(&client, args, resource, &names).await;
     }
     match resource {
         Resource::Deployments => show::<DeploymentView>(&client, args, resource, &names).await,
+        Resource::Nodes if names.is_empty() && matches!(args.output, Form::Json | Form::Yaml) => {
+            let query = labels(args);
+            let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
+            print_value(&nodes, args.output)
+        }
+        Resource::Nodes => show::<NodeView>(&client, args, resource, &names).await,
         Resource::Workers => show::<WorkerView>(&client, args, resource, &names).await,
         Resource::Replicas => show::<ReplicaView>(&client, args, resource, &names).await,
         Resource::Revisions => show::<RevisionView>(&client, args, resource, &names).await,
@@ -72,7 +81,7 @@ where
             _ => print_items(&[one], resource, form),
         };
     }
-    let query: Vec<_> = args.selector.iter().map(|labels| ("labelSelector", labels.clone())).collect();
+    let query = labels(args);
     let mut list = client.list::<T>(&[resource.plural()], &query).await?;
     if !names.is_empty() {
         list.items.retain(|item| names.iter().any(|name| name == item.name()));
@@ -88,9 +97,14 @@ where
     }
 }
 
+/// The query that selects by labels.
+fn labels(args: &GetArgs) -> Vec<(&'static str, String)> {
+    args.selector.iter().map(|labels| ("labelSelector", labels.clone())).collect()
+}
+
 /// One thing by its name, from its own address where it has one.
 async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
-    if matches!(resource, Resource::Deployments | Resource::Workers) {
+    if matches!(resource, Resource::Deployments | Resource::Nodes | Resource::Workers) {
         return match client.get(&[resource.plural(), name]).await {
             Err(Failure::NotFound(_)) => Err(not_found(client, resource, name).await),
             other => other,

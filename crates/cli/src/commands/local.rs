@@ -1,7 +1,7 @@
 //! Commands that only print what the binary knows of itself: schema, completions, manual, version.
 
 use clap::{Args, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::{Shell, env::Shells};
 use serde_json::json;
 
 use super::output::{Form, print_value};
@@ -44,9 +44,14 @@ pub(crate) struct CompletionsArgs {
 }
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut args::command(), "berth", &mut text);
-    Ok(terminal::print(&String::from_utf8_lossy(&text))?)
+    let mut script = Vec::new();
+    let shell = args.shell.to_string();
+    match Shells::builtins().completer(&shell) {
+        // Asks this program for what can stand where, so that names of things are offered, too.
+        Some(completer) => completer.write_registration("COMPLETE", "berth", "berth", "berth", &mut script)?,
+        None => clap_complete::generate(args.shell, &mut args::command(), "berth", &mut script),
+    }
+    Ok(terminal::print(&String::from_utf8_lossy(&script))?)
 }
 
 #[derive(Debug, Args)]

@@ -63,7 +63,7 @@ pub(crate) fn table<T: Row>(items: &[T], form: Form) -> String {
     rows.render()
 }
 
-fn or_dash(text: &str) -> String {
+pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 

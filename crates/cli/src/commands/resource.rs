@@ -11,6 +11,7 @@ use crate::{client::Client, failure::Failure};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     Deployments,
+    Nodes,
     Workers,
     Replicas,
     Revisions,
@@ -20,8 +21,9 @@ pub(crate) enum Resource {
 
 impl Resource {
     /// Every kind with its names; the first is the one in addresses.
-    const NAMES: [(Self, &[&str]); 6] = [
+    const NAMES: [(Self, &[&str]); 7] = [
         (Self::Deployments, &["deployments", "deployment", "deploy", "modeldeployments", "modeldeployment"]),
+        (Self::Nodes, &["nodes", "node", "no"]),
         (Self::Workers, &["workers", "worker"]),
         (Self::Replicas, &["replicas", "replica"]),
         (Self::Revisions, &["revisions", "revision", "rev"]),
@@ -39,6 +41,11 @@ impl Resource {
         self.names()[1]
     }
 
+    /// The names in addresses of all kinds.
+    pub(crate) fn plurals() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().map(|(_, names)| names[0])
+    }
+
     fn names(self) -> &'static [&'static str] {
         Self::NAMES.iter().find(|(resource, _)| *resource == self).map_or(&["", ""], |(_, names)| names)
     }
@@ -49,12 +56,9 @@ impl FromStr for Resource {
     fn from_str(text: &str) -> Result<Self, String> {
         let lower = text.to_lowercase();
         let found = Self::NAMES.iter().find(|(_, names)| names.contains(&lower.as_str()));
-        found.map(|(resource, _)| *resource).ok_or_else(|| {
-            let plurals = || Self::NAMES.iter().map(|(_, names)| names[0]);
-            match closest(text, plurals()) {
-                Some(near) => format!("did you mean {near}?"),
-                None => format!("there are {}", plurals().collect::<Vec<_>>().join(", ")),
-            }
+        found.map(|(resource, _)| *resource).ok_or_else(|| match closest(text, Self::plurals()) {
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("there are {}", Self::plurals().collect::<Vec<_>>().join(", ")),
         })
     }
 }
@@ -63,10 +67,10 @@ impl FromStr for Resource {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
     /// What kind of thing, or KIND/NAME
-    #[arg(value_name = "KIND")]
+    #[arg(value_name = "KIND", add = super::completing::targets())]
     pub(crate) kind: String,
     /// Its name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = super::completing::deployments())]
     pub(crate) names: Vec<String>,
 }
 
@@ -105,7 +109,7 @@ pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -
 }
 
 /// The names of all things of a kind: for suggestions, so the first page is enough.
-async fn names(client: &Client, resource: Resource) -> Result<Vec<String>, Failure> {
+pub(super) async fn names(client: &Client, resource: Resource) -> Result<Vec<String>, Failure> {
     let list: serde_json::Value = client.get(&[resource.plural()]).await?;
     let items = list.get("items").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
     let name = |item: &serde_json::Value| item.pointer("/metadata/name").and_then(|n| n.as_str().map(str::to_owned));
@@ -127,7 +131,7 @@ mod tests {
             ),
             ("events", &[], Ok((Resource::Events, vec![]))),
             ("deploymints", &[], Err("did you mean deployments?")),
-            ("zebras", &[], Err("there are deployments, workers")),
+            ("zebras", &[], Err("there are deployments, nodes, workers")),
         ] {
             let target = Target { kind: kind.to_owned(), names: names.iter().map(|&n| n.to_owned()).collect() };
             match (target.parse(), wanted) {

@@ -18,7 +18,7 @@ use clap::Args;
 use futures::{StreamExt, pin_mut};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use self::progress::Line;
+pub(crate) use self::progress::Line;
 use super::resource::{Resource, Target};
 use crate::{
     client::{ApiArgs, Client},
@@ -119,7 +119,7 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let deadline = Instant::now() + args.timeout;
     for name in &names {
-        let mut seen = Seen { last: Last::Nothing, line: Line::new(name) };
+        let mut seen = Seen { last: Last::Nothing, line: Line::new(&format!("deployment/{name}")) };
         let waited = timeout_at(deadline, wait(&client, name, &args.until, &mut seen)).await;
         let Seen { last, line } = seen;
         drop(line);

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -101,7 +101,7 @@ impl NodeSettings {
     /// Checks what one setting alone cannot know. `certified` reads the name in the certificate in a folder.
     pub(crate) fn new(
         args: NodeArgs,
-        certified: impl FnOnce(&PathBuf) -> Result<WorkerId, Failure>,
+        certified: impl FnOnce(&Path) -> Result<WorkerId, Failure>,
     ) -> Result<Self, Failure> {
         let NodeArgs { server, cluster, store } = args;
         let pki = cluster.pki.ok_or_else(|| {
@@ -181,7 +181,7 @@ mod tests {
     fn settings(words: &str) -> Result<NodeSettings, String> {
         let line = Line::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
         let line = line.map_err(|e| e.to_string())?;
-        let certified = |_: &PathBuf| Ok(WorkerId::new("a").expect("a name"));
+        let certified = |_: &Path| Ok(WorkerId::new("a").expect("a name"));
         NodeSettings::new(line.args, certified).map_err(|e| e.to_string())
     }
 

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     time::Duration,
 };
 
@@ -20,6 +21,11 @@ pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
 /// A length of time: `30s`, `500ms`, `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     berth_spec::manifest::parse_duration(text)
+}
+
+/// A number of things, not 0.
+pub(super) fn count(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "write a number from 1".to_owned())
 }
 
 pub(super) fn worker_id(text: &str) -> Result<WorkerId, String> {

@@ -10,22 +10,23 @@ use crate::terminal;
 const WIDTH: u16 = 80;
 
 /// One line of the terminal. Dropping it leaves the terminal clean.
-pub(super) struct Line {
+pub(crate) struct Line {
     /// What the line begins with; `None` where standard error is no terminal.
     name: Option<String>,
 }
 
 impl Line {
-    pub(super) fn new(name: &str) -> Self {
+    /// For what is written `deployment/iris`.
+    pub(crate) fn new(name: &str) -> Self {
         Self { name: io::stderr().is_terminal().then(|| name.to_owned()) }
     }
 
     /// Replaces what the line says.
-    pub(super) fn show(&self, what: &str) {
+    pub(crate) fn show(&self, what: &str) {
         let Some(name) = &self.name else { return };
         let told = ratatui::crossterm::terminal::size().ok().map(|(columns, _)| columns);
         let width = usize::from(told.filter(|&columns| columns > 0).unwrap_or(WIDTH));
-        let text: String = format!("deployment/{name}: {what}").chars().take(width - 1).collect();
+        let text: String = format!("{name}: {what}").chars().take(width - 1).collect();
         write(&format!("\r\x1b[2K{text}"));
     }
 }

@@ -1,0 +1,68 @@
+//! `berth cordon`, `berth uncordon`: whether a node gets new replicas.
+
+use berth_wire::api::NodeView;
+use clap::Args;
+use reqwest::Method;
+
+use super::{
+    nodes::NodeTarget,
+    resource::{Resource, not_found},
+};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal,
+};
+
+pub(crate) const CORDON_EXAMPLES: &str = "Examples:
+  berth cordon node/a                        what it holds stays, nothing new comes
+  berth get nodes                            says which are cordoned
+  berth uncordon node/a                      the way back; `berth drain` moves what it holds, too";
+
+pub(crate) const UNCORDON_EXAMPLES: &str = "Examples:
+  berth uncordon node/a                      after `berth cordon` or `berth drain`
+  berth uncordon node/a node/b";
+
+#[derive(Debug, Args)]
+pub(crate) struct CordonArgs {
+    #[command(flatten)]
+    target: NodeTarget,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// What is wished for a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wish {
+    Cordon,
+    Uncordon,
+    Drain,
+}
+
+impl Wish {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Uncordon => "uncordon",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+pub(crate) async fn run(args: &CordonArgs, wish: Wish) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    for name in args.target.names()? {
+        ask(&client, name, wish).await?;
+        terminal::print(&format!("node/{name} {}ed", wish.path()))?;
+    }
+    Ok(())
+}
+
+/// Tells the server; the node as it is then.
+pub(crate) async fn ask(client: &Client, name: &str, wish: Wish) -> Result<NodeView, Failure> {
+    let request = client.request(Method::POST, &[Resource::Nodes.plural(), name, wish.path()], &[]);
+    match client.json(request).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Nodes, name).await),
+        other => other,
+    }
+}

@@ -1,0 +1,264 @@
+//! Nodes on the terminal: a row of the capacity table, and one with all that is known about it.
+
+use std::time::Duration;
+
+use berth_wire::api::{Capacity, DrainStep, EventView, GpuView, NodeView, WorkerView};
+use clap::Args;
+
+use super::{
+    describe::{facts, labels, section},
+    output::{Form, Row, or_dash, table},
+};
+use crate::{
+    client::Client,
+    failure::Failure,
+    terminal::{short, size},
+};
+
+/// Nodes, written `node/a`, `node a` or `a`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NodeTarget {
+    /// The node, or several: node/NAME
+    #[arg(value_name = "NODE", required = true, add = super::completing::nodes())]
+    nodes: Vec<String>,
+}
+
+impl NodeTarget {
+    /// The names, each once.
+    pub(crate) fn names(&self) -> Result<Vec<&str>, Failure> {
+        let kind = |word: &str| matches!(word, "node" | "nodes" | "worker" | "workers");
+        let words = match self.nodes.as_slice() {
+            [first, rest @ ..] if kind(first) && !rest.is_empty() => rest,
+            words => words,
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for word in words {
+            let name = match word.split_once('/') {
+                Some((of, name)) if kind(of) => name,
+                Some((other, _)) => {
+                    return Err(Failure::Usage(format!("{other:?} is not a kind of thing here: write node/NAME")));
+                }
+                None => word,
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl Row for NodeView {
+    const HEADS: (&'static [&'static str], &'static [&'static str]) = (
+        &["NAME", "STATE", "ROLES", "MEMORY", "CPU", "GPU", "MODELS", "LAST WORD"],
+        &["QUEUE", "REQ/MIN", "CPU 1M/5M", "HEALTH", "REGION", "ZONE", "ADDRESS", "VERSION", "LABELS"],
+    );
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let status = &self.status;
+        let of = |show: &dyn Fn(&Capacity) -> String| status.capacity.as_ref().map_or_else(|| "-".to_owned(), show);
+        let others = self.metadata.labels.iter().filter(|(key, _)| !matches!(key.as_str(), "region" | "zone"));
+        let others: Vec<String> = others.map(|(key, value)| format!("{key}={value}")).collect();
+        vec![
+            self.metadata.name.clone(),
+            state(self),
+            roles(self),
+            of(&|c| format!("{}/{}", size(c.memory.used), size(c.memory.total))),
+            of(&|c| format!("{:.0}% of {}", c.cpus.used_percent, c.cpus.total)),
+            of(&|c| or_dash(&gpus(&c.gpus))),
+            of(&models),
+            last_word(self),
+            of(&|c| c.load_queue.to_string()),
+            of(&|c| c.requests_per_minute.to_string()),
+            of(&|c| format!("{:.0}%/{:.0}%", c.cpus.used_percent_1m, c.cpus.used_percent_5m)),
+            status.health.clone(),
+            or_dash(status.region.as_deref().unwrap_or_default()),
+            or_dash(status.zone.as_deref().unwrap_or_default()),
+            or_dash(&status.address),
+            or_dash(&status.version),
+            or_dash(&others.join(",")),
+        ]
+    }
+}
+
+/// `Ready`, `Ready,cordoned`.
+fn state(node: &NodeView) -> String {
+    match node.spec.cordon.as_str() {
+        "cordoned" => format!("{},cordoned", node.status.state),
+        _ => node.status.state.clone(),
+    }
+}
+
+/// `leader,worker,gateway` for the controller that leads.
+fn roles(node: &NodeView) -> String {
+    let role =
+        |role: &String| if node.status.leader && role == "controller" { "leader".to_owned() } else { role.clone() };
+    node.status.roles.iter().map(role).collect::<Vec<_>>().join(",")
+}
+
+/// `12/14`, `12/14 (max 20)`: ready of held.
+fn models(capacity: &Capacity) -> String {
+    let models = &capacity.models;
+    let max = models.max.map_or_else(String::new, |max| format!(" (max {max})"));
+    format!("{}/{}{max}", models.ready, models.held)
+}
+
+/// `2 nvidia-l4 12GiB/48GiB`, kinds joined by commas.
+fn gpus(gpus: &[GpuView]) -> String {
+    let mut kinds: Vec<(&str, usize, u64, u64)> = Vec::new();
+    for gpu in gpus {
+        match kinds.iter_mut().find(|(kind, ..)| *kind == gpu.kind) {
+            Some((_, count, used, memory)) => {
+                (*count, *used, *memory) = (*count + 1, *used + gpu.used, *memory + gpu.memory)
+            }
+            None => kinds.push((&gpu.kind, 1, gpu.used, gpu.memory)),
+        }
+    }
+    let shown =
+        kinds.iter().map(|(kind, count, used, memory)| format!("{count} {kind} {}/{}", size(*used), size(*memory)));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn last_word(node: &NodeView) -> String {
+    node.status.last_word_age_ms.map_or_else(
+        || "-".to_owned(),
+        |ms| match Duration::from_millis(ms) {
+            age if age < Duration::from_secs(1) => "now".to_owned(),
+            age => short(age),
+        },
+    )
+}
+
+/// A node with all that is known about it.
+pub(crate) async fn describe(client: &Client, name: &str) -> Result<String, Failure> {
+    /// Events that are shown, the latest.
+    const EVENTS: usize = 20;
+    let node: NodeView = client.get(&["nodes", name]).await?;
+    let mut text = facts(&about(&node));
+    if let Some(drain) = &node.status.drain {
+        let mut block = format!("{} replicas left\n", drain.left);
+        block.extend(steps("moving", &drain.waiting_for));
+        block.extend(steps("blocked", &drain.blocked));
+        section(&mut text, "Draining", &block);
+    }
+    if node.status.capacity.is_some() {
+        let worker: WorkerView = client.get(&["workers", name]).await?;
+        let models: String = worker.status.models.iter().map(|model| format!("{model}\n")).collect();
+        section(&mut text, "Replicas", if models.is_empty() { "none\n" } else { &models });
+    }
+    let mut events = client.list::<EventView>(&["events"], &[]).await?.items;
+    events.retain(|event| event.worker.as_deref() == Some(name));
+    let events = &events[events.len().saturating_sub(EVENTS)..];
+    let block = if events.is_empty() { "none lately\n".to_owned() } else { table(events, Form::Table) };
+    section(&mut text, "Events", &block);
+    Ok(text)
+}
+
+fn about(node: &NodeView) -> Vec<(&'static str, String)> {
+    let status = &node.status;
+    let place = [&status.region, &status.zone].into_iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+    let mut facts = vec![
+        ("Name", node.metadata.name.clone()),
+        ("State", state(node)),
+        ("Roles", roles(node)),
+        ("Health", status.health.clone()),
+        ("Labels", labels(&node.metadata.labels)),
+        ("Region, zone", or_dash(&place)),
+        ("Address", or_dash(&status.address)),
+        ("Version", format!("{}, incarnation {}", status.version, status.incarnation)),
+        ("Last word", last_word(node)),
+    ];
+    if let Some(capacity) = &status.capacity {
+        let (memory, cpus) = (&capacity.memory, &capacity.cpus);
+        let (used, free) = (size(memory.used), size(memory.free));
+        facts.extend([
+            ("Memory", format!("{} for models: {used} used, {free} free", size(memory.total))),
+            ("Machine", format!("{} of memory in use", size(capacity.machine_memory_used))),
+            (
+                "CPUs",
+                format!(
+                    "{}, {:.0}% in use ({:.0}% over 1m, {:.0}% over 5m)",
+                    cpus.total, cpus.used_percent, cpus.used_percent_1m, cpus.used_percent_5m
+                ),
+            ),
+            ("GPUs", or_dash(&gpus(&capacity.gpus))),
+            ("Models", format!("{} (ready/held)", models(capacity))),
+            ("Load", format!("{} requests/min, {} loads wait", capacity.requests_per_minute, capacity.load_queue)),
+            ("Formats", capacity.formats.join(", ")),
+        ]);
+    }
+    facts
+}
+
+/// A line for each step of a drain.
+pub(crate) fn steps<'a>(what: &'a str, steps: &'a [DrainStep]) -> impl Iterator<Item = String> + 'a {
+    steps.iter().map(move |step| format!("{what}  {}: {}\n", step.revision, step.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::api::{Cpus, Memory, Metadata, Models, NodeSpec, NodeStatus};
+
+    use super::*;
+
+    fn node() -> NodeView {
+        NodeView {
+            api_version: String::new(),
+            kind: String::new(),
+            metadata: Metadata {
+                name: "a".to_owned(),
+                labels: [("region", "eu"), ("pool", "prod")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            },
+            spec: NodeSpec { cordon: "cordoned".to_owned() },
+            status: NodeStatus {
+                leader: true,
+                roles: ["controller", "worker"].map(str::to_owned).to_vec(),
+                health: "Alive".to_owned(),
+                state: "Ready".to_owned(),
+                region: Some("eu".to_owned()),
+                last_word_age_ms: Some(2_500),
+                capacity: Some(Capacity {
+                    memory: Memory { total: 8 << 30, used: 3 << 29, free: 0 },
+                    cpus: Cpus { total: 8.0, used_percent: 34.6, used_percent_1m: 20.0, used_percent_5m: 9.9 },
+                    gpus: vec![GpuView { kind: "nvidia-l4".to_owned(), memory: 24 << 30, used: 6 << 30 }; 2],
+                    models: Models { held: 14, ready: 12, max: Some(20) },
+                    requests_per_minute: 800,
+                    ..Capacity::default()
+                }),
+                ..NodeStatus::default()
+            },
+        }
+    }
+
+    #[test]
+    fn the_capacity_table() {
+        assert_eq!(
+            table(&[node()], Form::Table),
+            "NAME  STATE           ROLES          MEMORY       CPU       GPU                      MODELS          LAST WORD\n\
+             a     Ready,cordoned  leader,worker  1.5GiB/8GiB  35% of 8  2 nvidia-l4 12GiB/48GiB  12/14 (max 20)  2s\n"
+        );
+        let wide = node().cells();
+        assert_eq!(wide.len(), NodeView::HEADS.0.len() + NodeView::HEADS.1.len());
+        assert_eq!(wide.last().map(String::as_str), Some("pool=prod"));
+        let mut bare = node();
+        bare.status.capacity = None;
+        assert_eq!(bare.cells()[3], "-");
+    }
+
+    #[test]
+    fn nodes_are_named_in_several_ways() {
+        let names = |words: &[&str]| {
+            let target = NodeTarget { nodes: words.iter().map(|&word| word.to_owned()).collect() };
+            target.names().map(|names| names.join(" ")).map_err(|e| e.to_string())
+        };
+        for words in [&["node/a", "b", "node/a"][..], &["node", "a", "b"], &["workers/a", "node/b"]] {
+            assert_eq!(names(words).as_deref(), Ok("a b"), "{words:?}");
+        }
+        assert_eq!(names(&["node"]).as_deref(), Ok("node"), "a node may have that name");
+        assert!(names(&["deployment/a"]).is_err_and(|error| error.contains("node/NAME")));
+    }
+}

@@ -1,0 +1,90 @@
+//! Standing for election, on a thread of its own: no plan and no request, however large, makes a leader late with its lease.
+//!
+//! ```text
+//! Connecting ──etcd answers──▶ Standing ──resign──▶ Over
+//!     └── it does not: tried again for ever; meanwhile the node follows
+//! ```
+
+use std::{
+    io,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use berth_control::{
+    leadership::{Election, Me, Policy, Seat},
+    store::etcd::{EtcdConfig, EtcdStore},
+};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How long after etcd was not there it is asked again. Halved, an etcd in trouble is asked more; doubled, a cluster that
+/// starts together with its store is ready that much later.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A candidacy that runs on its own thread.
+pub(super) struct Candidacy {
+    resign: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+    over: oneshot::Receiver<()>,
+}
+
+impl Candidacy {
+    /// Stands for election. The seat says who leads, and the store is there once etcd has answered.
+    pub(super) fn start(config: EtcdConfig, me: Me) -> io::Result<(watch::Receiver<Seat>, Self)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (seat, seats) = watch::channel(Seat::Following { leader: None });
+        let (resign, (ended, over)) = (CancellationToken::new(), oneshot::channel());
+        let resigning = resign.clone();
+        let run = move || {
+            runtime.block_on(stand(config, me, seat, resigning));
+            // Nobody waits where the process is leaving at once.
+            let _ = ended.send(());
+        };
+        let thread = thread::Builder::new().name("berth-election".to_owned()).spawn(run)?;
+        Ok((seats, Self { resign, thread: Some(thread), over }))
+    }
+
+    /// Hands over, if this node leads, and stands no more.
+    pub(super) async fn resign(mut self) {
+        self.resign.cancel();
+        let over = self.over.await;
+        if let Some(thread) = self.thread.take().filter(|_| over.is_ok()) {
+            // It has said that it is done: this takes no time.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn stand(config: EtcdConfig, me: Me, seat: watch::Sender<Seat>, resign: CancellationToken) {
+    let Some(store) = resign.run_until_cancelled(connect(config)).await else { return };
+    let (mut seats, election) = Election::start(&store, me, Policy::default());
+    loop {
+        seat.send_replace(seats.borrow_and_update().clone());
+        tokio::select! {
+            changed = seats.changed() => if changed.is_err() { return },
+            () = resign.cancelled() => break,
+        }
+    }
+    seat.send_replace(Seat::Following { leader: None });
+    election.resign().await;
+}
+
+/// A connection to etcd, as soon as there is one.
+pub(super) async fn connect(config: EtcdConfig) -> EtcdStore {
+    let mut told = None;
+    loop {
+        match EtcdStore::connect(config.clone()).await {
+            Ok(store) => return store,
+            Err(error) => {
+                let text = error.to_string();
+                // The same trouble is told once.
+                if told.as_ref() != Some(&text) {
+                    tracing::error!(event = "store_unreachable", error = text, "warm models go on being served; trying again");
+                    told = Some(text);
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
