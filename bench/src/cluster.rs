@@ -4,8 +4,9 @@
 //!   beside no proxy.
 //! * `mend`: one of three nodes is killed under load; and the leader.
 //! * `registered`: memory of a controller and of a gateway with 100,000 deployments.
-//! * `plan`: bytes and time for one change with 1,000 workers (`control`'s example `fleet_bench`).
+//! * `change`: bytes and time for one change with 1,000 workers.
 
+mod change;
 mod fleet;
 mod hop;
 mod mend;
@@ -31,8 +32,9 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
     if wants("registered") {
         report.registered(&registered::measure(arguments).await?);
     }
-    if wants("plan") {
-        report.fleet(arguments)?;
+    if wants("change") {
+        let (_etcd, store) = fleet::store().await?;
+        report.change(&change::measure(store).await?);
     }
     Ok(report.finish())
 }

@@ -50,14 +50,11 @@ pub(crate) struct Arguments {
     /// The `bin` folder of an environment with Envoy.
     #[arg(long)]
     envoy: Option<PathBuf>,
-    /// The `fleet_bench` example of the control crate.
-    #[arg(long)]
-    fleet_bench: Option<PathBuf>,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
-    /// instead, or some of its parts: hop, mend, registered, plan.
+    /// instead, or some of its parts: hop, mend, registered, change.
     parts: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,
@@ -83,7 +80,7 @@ fn main() -> Result<()> {
         None => {}
     }
     if arguments.parts.iter().any(|part| part == "cluster") {
-        let text = runtime(1)?.block_on(cluster::measure(&arguments))?;
+        let text = runtime(2)?.block_on(cluster::measure(&arguments))?;
         println!("{text}");
         if arguments.parts.len() == 1 {
             fs_err::write("docs/benchmarks-cluster.md", text)?;

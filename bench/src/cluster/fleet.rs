@@ -4,10 +4,15 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use berth_control::store::{
+    Store,
+    etcd::{EtcdConfig, EtcdStore},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -44,17 +49,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Starts nodes and waits until all of them are ready.
     pub(crate) async fn start(arguments: &Arguments, plans: &[Plan]) -> Result<Self> {
-        let etcd_at = [free()?, free()?];
-        let files = scratch("etcd")?;
-        let url = |address: SocketAddr| format!("http://{address}");
-        let mut etcd = Command::new("etcd");
-        etcd.arg("--data-dir").arg(files.join("data"));
-        etcd.args(["--listen-client-urls", &url(etcd_at[0]), "--advertise-client-urls", &url(etcd_at[0])]);
-        etcd.args(["--listen-peer-urls", &url(etcd_at[1]), "--initial-advertise-peer-urls", &url(etcd_at[1])]);
-        etcd.args(["--initial-cluster", &format!("default={}", url(etcd_at[1])), "--log-level", "error"]);
-        etcd.args(["--logger", "zap", "--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"]);
-        let etcd = Server::spawn("etcd", &mut etcd, files)?;
-        until("etcd", || async { Ok(tokio::net::TcpStream::connect(etcd_at[0]).await.ok()) }).await?;
+        let (etcd, etcd_at) = etcd().await?;
         let pki = scratch("pki")?;
         berth(arguments, &["pki", "init", &pki.to_string_lossy()])?;
         let gossip: Vec<SocketAddr> = plans.iter().map(|_| free()).collect::<Result<_>>()?;
@@ -66,7 +61,7 @@ impl Fleet {
             let (http, api) = (free()?, free()?);
             let mut command = Command::new(&arguments.berth);
             command.args(["node", "--name", plan.name, "--roles", plan.roles, "--join", &join.join(",")]);
-            command.args(["--store", &format!("etcd://{}", etcd_at[0]), "--log", "warn,berth=info"]);
+            command.args(["--store", &format!("etcd://{etcd_at}"), "--log", "warn,berth=info"]);
             command.arg("--pki").arg(pki.join(plan.name)).arg("--data").arg(files.join("data"));
             command.args(["--http", &http.to_string(), "--api", &api.to_string()]);
             command.args(["--gossip", &gossip.to_string(), "--peer", &free()?.to_string()]).args(plan.more);
@@ -129,6 +124,29 @@ impl Fleet {
         let ready = here.filter(|status| status["deployment"] == name && status["state"] == "Ready");
         Ok(ready.filter_map(|status| status["worker"].as_str().map(str::to_owned)).collect())
     }
+}
+
+/// A store of one member, and where it answers.
+async fn etcd() -> Result<(Server, SocketAddr)> {
+    let (client, peer) = (free()?, free()?);
+    let files = scratch("etcd")?;
+    let url = |address: SocketAddr| format!("http://{address}");
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(files.join("data"));
+    command.args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)]);
+    command.args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)]);
+    command.args(["--initial-cluster", &format!("default={}", url(peer)), "--log-level", "error"]);
+    command.args(["--logger", "zap", "--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"]);
+    let server = Server::spawn("etcd", &mut command, files)?;
+    until("etcd", || async { Ok(tokio::net::TcpStream::connect(client).await.ok()) }).await?;
+    Ok((server, client))
+}
+
+/// The same, and a connection to it.
+pub(crate) async fn store() -> Result<(Server, Arc<dyn Store>)> {
+    let (server, address) = etcd().await?;
+    let store = EtcdStore::connect(EtcdConfig::parse(&format!("etcd://{address}"))?).await?;
+    Ok((server, Arc::new(store)))
 }
 
 /// Asks until there is an answer.

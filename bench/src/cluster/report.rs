@@ -1,15 +1,16 @@
 //! `docs/benchmarks-cluster.md`.
 
-use std::{fmt::Write as _, process::Command, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::{
+    change::{CHANGES, Change, REPLICAS, WORKERS},
     hop::{self, Row},
     mend::Death,
     registered::{COUNT, Resident},
 };
-use crate::{Arguments, page};
+use crate::page;
 
 /// The page while it is written.
 pub(crate) struct Report {
@@ -129,17 +130,22 @@ impl Report {
         }
     }
 
-    /// What `fleet_bench` says, which is a program of its own.
-    pub(crate) fn fleet(&mut self, arguments: &Arguments) -> Result<()> {
-        let Some(program) = &arguments.fleet_bench else { return Ok(()) };
-        let output = Command::new(program).output()?;
-        ensure!(output.status.success(), "fleet_bench: {}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8_lossy(&output.stdout);
+    pub(crate) fn change(&mut self, change: &Change) {
         let _ = write!(
             self.text,
-            "\n## One change in a large fleet\n\nThe real controller, store and wire format; 1,000 simulated workers hold 100,000 replicas.\n\n{said}"
+            "\n## One change in a large fleet\n\nThe real controller, etcd and wire format; {WORKERS} simulated workers hold {REPLICAS} replicas.\n\n\
+             | what | measured |\n|---|---|\n\
+             | all declared, placed and said to be ready | {:.1} s |\n\
+             | one more deployment, declared to ready, median of {CHANGES} | {:.1} ms |\n\
+             | the slowest of them | {:.1} ms |\n\
+             | bytes for it to all workers together | {} |\n\
+             | bytes for it to one gateway | {} |\n",
+            change.filled.as_secs_f64(),
+            change.p50.as_secs_f64() * 1e3,
+            change.slowest.as_secs_f64() * 1e3,
+            change.to_workers,
+            change.to_gateway
         );
-        Ok(())
     }
 
     fn bar(&mut self, what: impl Into<String>, stands: impl Into<String>, met: bool) {
