@@ -69,7 +69,7 @@ async fn gateway(cold: usize) -> SocketAddr {
     replicas.insert(revision.clone(), Arc::new(Echo(Arc::new(signature))));
     let mut registry = prometheus_client::registry::Registry::default();
     let config = Config::new(([127, 0, 0, 1], 0).into());
-    let (gateway, handle) = berth_mesh::build(config, me.clone(), replicas, &mut registry).expect("a port");
+    let (gateway, handle) = berth_mesh::build(config, me.clone(), replicas, None, &mut registry).expect("a port");
     let (routes, from) = mpsc::channel(4);
     let (to, mut events) = mpsc::channel(64);
     tokio::spawn(gateway.run(GatewayLink { routes: from, events: to }, CancellationToken::new()));

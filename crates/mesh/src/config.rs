@@ -1,13 +1,17 @@
 //! Where the gateway listens and what bounds it. Nothing here is read from a file or the environment: whoever builds
 //! the gateway hands it in.
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use http::HeaderMap;
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
 pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Sync>;
+
+/// Writes the context of the current span into the headers of a request to another node (`traceparent`), so that the
+/// trace goes on there.
+pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 
 /// What a gateway is built from.
 #[derive(Clone)]
@@ -20,13 +24,25 @@ pub struct Config {
     pub limits: Limits,
     /// Makes spans of requests; without one only `debug`-level spans are made.
     pub spans: Option<SpanHook>,
+    /// Continues traces on other nodes; without one the caller's own headers go along as they came.
+    pub propagate: Option<PropagateHook>,
+    /// Where the last routes are kept, so that a gateway that starts while no controller answers serves by them. `None`:
+    /// they are not kept.
+    pub routes_file: Option<PathBuf>,
 }
 
 impl Config {
     /// Defaults for everything but the address.
     #[must_use]
     pub fn new(http: SocketAddr) -> Self {
-        Self { http, version: env!("CARGO_PKG_VERSION").to_owned(), limits: Limits::default(), spans: None }
+        Self {
+            http,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            limits: Limits::default(),
+            spans: None,
+            propagate: None,
+            routes_file: None,
+        }
     }
 }
 
@@ -68,6 +84,15 @@ pub struct Limits {
     pub deadline: Duration,
     /// How long a load over the model repository protocol may take when the caller sets no deadline.
     pub load: Duration,
+    /// Bytes of a request's body that are kept while it is sent to another node, so that it can be sent again elsewhere
+    /// (streamed bodies; gRPC messages are whole anyway). A longer one is sent again only if nothing of it was sent.
+    /// Halved: larger requests fail with the node that they are sent to. Doubled: more memory per upload.
+    pub replay: usize,
+    /// The same of all requests together; beyond it, bodies count as too long to be kept.
+    pub replay_total: usize,
+    /// How long a gateway that is told to stop takes new requests still, saying that it is not ready: the time in which
+    /// load balancers notice. Zero: it refuses at once.
+    pub lame_duck: Duration,
     /// How long requests have to finish once the gateway is told to stop.
     pub drain: Duration,
 }
@@ -87,6 +112,9 @@ impl Default for Limits {
             streams: 1_024,
             deadline: Duration::from_secs(3_600),
             load: Duration::from_secs(600),
+            replay: 1 << 20,
+            replay_total: 256 << 20,
+            lame_duck: Duration::ZERO,
             drain: Duration::from_secs(30),
         }
     }

@@ -1,6 +1,6 @@
-//! One deployment in the gateway: its route, resolved to the replicas of this process, and its use.
+//! One deployment in the gateway: its route, resolved to what can be called, and its use.
 //!
-//! A cold deployment costs its name, its one version, and a share in [`Terms`] that others have as well; everything else
+//! A cold deployment costs its name, its one version, and a share in [`Terms`](crate::resolved::Terms) that others have as well; everything else
 //! is made by its first request ([`Entry::hot`]).
 
 use std::{
@@ -12,12 +12,17 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::{DeploymentName, RevisionId, Route, WorkerId, deployment::Concurrency, routes::OnMiss};
+use berth_spec::{DeploymentName, RevisionId, routes::OnMiss};
 
 use crate::{
+    hop::{
+        choose::{Choice, Tried},
+        journey::{Here, Next, There},
+    },
     local::{Lease, LocalReplicas, Replica, Statistics},
     metrics::Stats,
     parking::Lot,
+    resolved::{Resolved, Target},
 };
 
 /// One deployment.
@@ -53,46 +58,6 @@ pub(crate) struct Usage {
     pub(crate) listed: AtomicBool,
 }
 
-/// A route with the replicas that this process can call for it.
-#[derive(Clone)]
-pub(crate) struct Resolved {
-    /// Every revision that clients can reach.
-    pub(crate) targets: Targets,
-    /// Indices into `targets` with their weights.
-    split: Box<[(u32, u32)]>,
-    pub(crate) terms: Arc<Terms>,
-}
-
-/// What a route says beside where it leads. Most of 100,000 cold deployments say the same, and share it.
-#[derive(Clone, PartialEq)]
-pub(crate) struct Terms {
-    pub(crate) on_miss: OnMiss,
-    pub(crate) on_demand: bool,
-    pub(crate) timeout: Duration,
-    pub(crate) concurrency: Concurrency,
-    /// The deployment was deleted; whoever still waits for it is told so.
-    pub(crate) gone: bool,
-}
-
-/// Reachable revisions. A cold deployment has one, and there are many of those: it is held in place.
-#[derive(Clone)]
-pub(crate) enum Targets {
-    One(Target),
-    Some(Box<[Target]>),
-}
-
-/// One reachable revision.
-#[derive(Clone)]
-pub(crate) struct Target {
-    /// The version name that clients use.
-    pub(crate) version: Arc<str>,
-    pub(crate) revision: RevisionId,
-    /// The route says that it is ready here.
-    pub(crate) ready: bool,
-    /// The replica, where it is ready and was found here when the route came.
-    pub(crate) replica: Option<Arc<Replica>>,
-}
-
 /// The right to run one request, and the version that will answer it.
 pub(crate) struct Leased {
     pub(crate) lease: Lease,
@@ -110,110 +75,6 @@ pub(crate) enum NoLease {
     VersionNotReady,
     /// Nothing is ready, and the route says what to do.
     Miss(OnMiss),
-}
-
-impl FromIterator<Target> for Targets {
-    fn from_iter<I: IntoIterator<Item = Target>>(targets: I) -> Self {
-        let mut targets = targets.into_iter();
-        match (targets.next(), targets.next()) {
-            (Some(only), None) => Self::One(only),
-            (first, second) => Self::Some(first.into_iter().chain(second).chain(targets).collect()),
-        }
-    }
-}
-
-impl std::ops::Deref for Targets {
-    type Target = [Target];
-    fn deref(&self) -> &[Target] {
-        match self {
-            Self::One(only) => std::slice::from_ref(only),
-            Self::Some(targets) => targets,
-        }
-    }
-}
-
-impl Terms {
-    pub(crate) fn of(route: &Route) -> Self {
-        Self {
-            on_miss: route.on_miss.clone(),
-            on_demand: route.on_demand,
-            timeout: route.timeout,
-            concurrency: route.concurrency,
-            gone: false,
-        }
-    }
-}
-
-impl Resolved {
-    /// Looks up the replicas of a route.
-    pub(crate) fn new(route: &Route, terms: Arc<Terms>, me: &WorkerId, replicas: &LocalReplicas) -> Self {
-        let target = |version: &berth_spec::routes::Version| {
-            let ready = version.ready.contains(me);
-            Target {
-                version: version.name.as_str().into(),
-                revision: version.revision.clone(),
-                ready,
-                replica: ready.then(|| replicas.get(&version.revision)).flatten(),
-            }
-        };
-        let targets: Targets = route.versions.iter().map(target).collect();
-        let index = |revision: &RevisionId| targets.iter().position(|target| target.revision == *revision);
-        let split = route
-            .split
-            .iter()
-            .filter_map(|(revision, weight)| Some((u32::try_from(index(revision)?).ok()?, *weight)))
-            .collect();
-        Self { targets, split, terms }
-    }
-
-    /// The same route, if a replica of it has come back since it was resolved.
-    pub(crate) fn refreshed(&self, replicas: &LocalReplicas) -> Option<Self> {
-        let stale = |target: &Target| target.ready && target.replica.as_ref().is_none_or(|r| r.is_draining());
-        if self.terms.gone || !self.targets.iter().any(stale) {
-            return None;
-        }
-        let refresh = |target: &Target| Target {
-            replica: if stale(target) { replicas.get(&target.revision) } else { target.replica.clone() },
-            ..target.clone()
-        };
-        let targets = self.targets.iter().map(refresh).collect();
-        Some(Self { targets, ..self.clone() })
-    }
-
-    /// The state of a deployment that was deleted: who was let in before may still have a replica until it drains. It
-    /// holds none itself, as a deleted entry is freed some time later.
-    pub(crate) fn gone(&self) -> Self {
-        let targets = self.targets.iter().map(|target| Target { replica: None, ..target.clone() }).collect();
-        let terms = Arc::new(Terms { gone: true, ..self.terms.as_ref().clone() });
-        Self { targets, terms, split: self.split.clone() }
-    }
-
-    /// A replica answers here now.
-    pub(crate) fn any_ready(&self) -> bool {
-        self.targets.iter().any(|target| target.replica.as_ref().is_some_and(|replica| !replica.is_draining()))
-    }
-
-    /// The target of a version, or the one that `draw` falls on: one of the split that is ready if there is any.
-    fn pick(&self, version: Option<&str>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
-        if let Some(version) = version {
-            return self.targets.iter().find(|t| &*t.version == version).ok_or(NoLease::NoSuchVersion);
-        }
-        let at = |&(index, _): &(u32, u32)| &self.targets[index as usize];
-        let ready = || self.split.iter().filter(|share| at(share).ready);
-        match &*self.split {
-            [] => Err(NoLease::Miss(self.terms.on_miss.clone())),
-            [only] => Ok(at(only)),
-            _ => {
-                let total: u32 = ready().map(|(_, weight)| *weight).sum();
-                let mut left = draw().checked_rem(total).unwrap_or(0);
-                ready()
-                    .find(|(_, weight)| left.checked_sub(*weight).map(|rest| left = rest).is_none())
-                    .or_else(|| ready().next())
-                    .map(at)
-                    .ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
-            }
-        }
-    }
 }
 
 impl Entry {
@@ -266,6 +127,56 @@ impl Entry {
             Some(lease) => Ok(Leased { lease, version: Arc::clone(&target.version) }),
             None if route.terms.gone => Err(NoLease::Gone),
             None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
+            None => Err(NoLease::Miss(route.terms.on_miss.clone())),
+        }
+    }
+
+    /// The right to run one request of one revision here, if it can be had now.
+    pub(crate) fn lease_of(&self, here: &Here, replicas: &LocalReplicas) -> Option<Leased> {
+        let lease = replicas.get(&here.revision)?.acquire()?;
+        Some(Leased { lease, version: Arc::clone(&here.version) })
+    }
+
+    /// Notes how long a run here took, where other nodes are an alternative.
+    pub(crate) fn ran_here(&self, revision: &RevisionId, took: Duration) {
+        let route = self.route();
+        let target = route.targets.iter().find(|target| target.revision == *revision);
+        if let Some(places) = target.and_then(|target| target.places.as_deref()) {
+            places.local.record(took, places.now());
+        }
+    }
+
+    /// Where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
+    pub(crate) fn find(&self, version: Option<&str>, replicas: &LocalReplicas, tried: &Tried) -> Result<Next, NoLease> {
+        let route = self.route();
+        if version.is_none() && route.only_here() {
+            return Ok(Next::Here(None));
+        }
+        let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
+        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let serving = |replica: Arc<Replica>| (!replica.is_draining()).then(|| replica.in_flight());
+        let held = target.replica.clone().and_then(serving);
+        let again = || target.ready.then(|| replicas.get(&target.revision).and_then(serving)).flatten();
+        let local = held.or_else(again);
+        let here =
+            || Next::Here(Some(Here { revision: target.revision.clone(), version: Arc::clone(&target.version) }));
+        let found = match &target.places {
+            None => local.map(|_| here()),
+            Some(places) => match places.choose(local, tried, places.now()) {
+                Some(Choice::Local) => Some(here()),
+                Some(Choice::Remote(place, known)) => Some(Next::There(There {
+                    place,
+                    known,
+                    revision: places.revision.clone(),
+                    version: places.version.clone(),
+                })),
+                None => None,
+            },
+        };
+        match found {
+            Some(found) => Ok(found),
+            None if route.terms.gone => Err(NoLease::Gone),
+            None if version.is_some() && target.places.is_none() && route.any_ready() => Err(NoLease::VersionNotReady),
             None => Err(NoLease::Miss(route.terms.on_miss.clone())),
         }
     }

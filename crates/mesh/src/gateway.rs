@@ -1,13 +1,22 @@
 //! The gateway's life: built with its port taken, run until it is told to stop, drained.
 //!
 //! ```text
-//! build ──→ run: Serving ──shutdown──→ Draining ── nobody inside, or Limits::drain over ──→ Drained
-//!                                      ready is false, new inferences are refused,
-//!                                      parked and running ones go on
+//! build ──→ run: Serving ──shutdown──→ Leaving ── Limits::lame_duck over ──→ Draining ── nobody inside, or
+//!                                      ready is false,                       │          Limits::drain over ──→ Drained
+//!                                      all is served as before               └ new inferences are refused,
+//!                                                                              parked and running ones go on
 //! ```
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
+use berth_peer::Members;
 use berth_spec::{GatewayEvent, RouteChange, WorkerId, routes::Readiness};
 use berth_wire::guard::Guard;
 use prometheus_client::registry::Registry;
@@ -18,12 +27,17 @@ use crate::{
     admit::Door,
     config::Config,
     demand::Ledger,
-    ingress::Ingress,
+    follow::{Follow, Heard},
+    hints,
+    hop::{fleet::Fleet, journey::Forwarding, upload::Room},
+    ingress::{Forwarded, Ingress},
+    kept::Keeper,
     listener::{self, Listener},
     local::LocalReplicas,
-    metrics::{Exporter, Totals},
+    metrics::{Exporter, Totals, hop::Served},
     parking::{Parking, Total},
-    routes::{Applier, Missing, Routes},
+    resolved::Resolver,
+    routes::{Applier, Routes},
     stack::Stack,
     top,
 };
@@ -51,6 +65,9 @@ pub struct Gateway {
     config: Config,
     stack: Arc<Stack>,
     applier: Applier,
+    members: Option<Members>,
+    /// The door of requests that other nodes sent.
+    hops: Arc<Door>,
 }
 
 /// A look into a gateway from outside; cheap to clone.
@@ -58,9 +75,11 @@ pub struct Gateway {
 pub struct Handle {
     stack: Arc<Stack>,
     address: SocketAddr,
+    forwarded: Forwarded,
 }
 
-/// Takes the port and makes everything that serving needs. `me` is the worker whose replicas `replicas` holds.
+/// Takes the port and makes everything that serving needs. `me` is the worker whose replicas `replicas` holds; `fleet` the
+/// other nodes, where there are some.
 ///
 /// # Errors
 /// The address cannot be listened on; the error names it.
@@ -68,35 +87,68 @@ pub fn build(
     config: Config,
     me: WorkerId,
     replicas: Arc<LocalReplicas>,
+    fleet: Option<Fleet>,
     registry: &mut Registry,
 ) -> io::Result<(Gateway, Handle)> {
     let listener = listener::bind(config.http)?;
     let address = listener.local_addr()?;
+    let limits = &config.limits;
     let (routes, ledger) = (Arc::new(Routes::new()), Ledger::new());
-    let (door, totals) = (Door::new(config.limits.requests), Arc::new(Totals::default()));
-    let exporter = Exporter { routes: Arc::clone(&routes), totals: Arc::clone(&totals), door: Arc::clone(&door) };
+    let (door, totals) = (Door::new(limits.requests), Arc::new(Totals::default()));
+    let (hops, served) = (Door::new(limits.requests), Arc::new(Served::default()));
+    let (room, members) = (Room::new(limits.replay_total), fleet.as_ref().and_then(|fleet| fleet.members.clone()));
+    let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, Arc::clone(&room), config.propagate.clone())));
+    if let Some(members) = members.clone() {
+        replicas.listen(hints::sayer(members));
+    }
+    let exporter = Exporter {
+        routes: Arc::clone(&routes),
+        totals: Arc::clone(&totals),
+        door: Arc::clone(&door),
+        forwarding: forwarding.clone(),
+        served: Arc::clone(&served),
+    };
     registry.register_collector(Box::new(exporter));
-    let total = Total::new(config.limits.parked);
+    let total = Total::new(limits.parked);
     let parking = Parking { replicas: Arc::clone(&replicas), ledger: Arc::clone(&ledger), total };
-    let applier = Applier::new(Arc::clone(&routes), me, replicas);
-    let stack = Arc::new(Stack { routes, parking, ledger, door, totals, limits: config.limits.clone() });
-    let handle = Handle { stack: Arc::clone(&stack), address };
-    Ok((Gateway { listener, config, stack, applier }, handle))
+    let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
+    let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
+    let applier = Applier::new(Arc::clone(&routes), resolver);
+    let forwarded = Forwarded::new(replicas, limits.clone(), (Arc::clone(&hops), served), config.spans.clone());
+    let stack = Arc::new(Stack {
+        routes,
+        parking,
+        ledger,
+        door,
+        totals,
+        limits: limits.clone(),
+        room,
+        forwarding,
+        leaving: AtomicBool::new(false),
+    });
+    let handle = Handle { stack: Arc::clone(&stack), address, forwarded };
+    Ok((Gateway { listener, config, stack, applier, members, hops }, handle))
 }
 
 impl Gateway {
-    /// Serves until `shutdown`, then drains: new inferences are refused, those inside have
-    /// [`Limits::drain`](crate::Limits::drain) to finish. Routes are followed to the end, so that parked requests can
+    /// Serves until `shutdown`, says for [`Limits::lame_duck`](crate::Limits::lame_duck) that it is not ready, then drains:
+    /// new inferences are refused, of other nodes as well, and those inside have [`Limits::drain`](crate::Limits::drain)
+    /// to finish. Routes are followed to the end, so that parked requests can
     /// still be answered.
     ///
     /// # Errors
     /// The port cannot be given to the runtime.
     pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<Drained> {
-        let Self { listener, config, stack, applier } = self;
+        let Self { listener, config, stack, mut applier, members, hops } = self;
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
-        tasks.spawn(follow(applier, routes, events.clone(), Arc::clone(&stack), told.clone()));
+        let keeper = match &config.routes_file {
+            Some(path) => Keeper::open(path.clone(), &mut applier).await,
+            None => Keeper::off(),
+        };
+        let followed = Follow { applier, keeper, stack: Arc::clone(&stack), told: told.clone() };
+        tasks.spawn(followed.run(routes, events.clone(), Heard::of(members)));
         tasks.spawn({
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.ledger.run(events, told).await }
@@ -115,11 +167,18 @@ impl Gateway {
         tasks.close();
 
         shutdown.cancelled().await;
+        stack.leaving.store(true, Relaxed);
+        if !config.limits.lame_duck.is_zero() {
+            tracing::info!(lame_duck = ?config.limits.lame_duck, "gateway: leaving");
+            tokio::time::sleep(config.limits.lame_duck).await;
+        }
         let inside = stack.door.close();
+        hops.close();
         stopping.cancel();
         tracing::info!(inside, "gateway: draining");
         let drained = async {
             stack.door.emptied().await;
+            hops.emptied().await;
             // The last answers are being written.
             if port.await.is_err() {
                 tracing::error!("gateway: the listener panicked");
@@ -133,48 +192,6 @@ impl Gateway {
         let drained = Drained { finished: inside.saturating_sub(left), cut: left };
         tracing::info!(finished = drained.finished, cut = drained.cut, "gateway: drained");
         Ok(drained)
-    }
-}
-
-/// Puts route changes in force and says so, and wakes who is parked for a replica that came back under an unchanged route.
-async fn follow(
-    mut applier: Applier,
-    mut routes: mpsc::Receiver<RouteChange>,
-    events: mpsc::Sender<GatewayEvent>,
-    stack: Arc<Stack>,
-    told: CancellationToken,
-) {
-    let mut open = true;
-    // What the controller has not been told yet; the latest word counts.
-    let mut word = None;
-    // Changes are missing, and the whole has been asked for.
-    let mut asked = false;
-    loop {
-        tokio::select! {
-            change = routes.recv(), if open => match change {
-                Some(change) => {
-                    let seq = change.seq;
-                    match applier.apply(change) {
-                        Ok(()) => (asked, word) = (false, Some(GatewayEvent::Applied(seq))),
-                        Err(Missing { have, base }) if !asked => {
-                            tracing::warn!(have, base, "routes: changes are missing; asking for everything");
-                            (asked, word) = (true, Some(GatewayEvent::AskWhole));
-                        }
-                        // The whole is on its way.
-                        Err(_) => {}
-                    }
-                }
-                // Without a controller the last routes stay in force.
-                None => open = false,
-            },
-            room = events.reserve(), if word.is_some() => {
-                if let (Ok(room), Some(word)) = (room, word.take()) {
-                    room.send(word);
-                }
-            }
-            () = stack.parking.replicas.inserted() => applier.refresh(&stack.ledger.listed()),
-            () = told.cancelled() => return,
-        }
     }
 }
 
@@ -201,6 +218,13 @@ impl Handle {
     #[must_use]
     pub fn inside(&self) -> u32 {
         self.stack.door.inside()
+    }
+
+    /// What answers the inference requests that other nodes forward here: for the peer port. It is there from the start
+    /// and until the gateway has drained.
+    #[must_use]
+    pub fn forwarded(&self) -> Forwarded {
+        self.forwarded.clone()
     }
 
     /// Every deployment that had a request, by name.

@@ -3,9 +3,10 @@
 //! `application/grpc` goes to the gRPC service, everything else to REST; both on one port, over HTTP/1.1 and HTTP/2. A
 //! panic anywhere below fails its own request and nothing else.
 
-mod body;
+pub(crate) mod body;
 mod fault;
-mod grpc;
+mod forwarded;
+pub(crate) mod grpc;
 mod heavy;
 mod paced;
 mod path;
@@ -22,6 +23,7 @@ use hyper::body::Incoming;
 use tower_service::Service as _;
 use tracing::Instrument as _;
 
+pub use self::forwarded::Forwarded;
 pub(crate) use self::reply::{ReplyBody, infallible};
 use self::{
     fault::{Fault, panicked},

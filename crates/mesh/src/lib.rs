@@ -11,7 +11,8 @@
 //!  routes ──▶  stack ── find · admit · park · lease · infer · account
 //!     ▲          │  │
 //!  RouteChange   │  └─ miss ─▶ parking ─▶ demand ─▶ GatewayEvent
-//!                ▼
+//!                ├────────▶ hop ── another node's replica, over its peer port
+//!                ▼            (there: `Handle::forwarded`)
 //!              local ── the replicas of this process
 //! ```
 //!
@@ -21,22 +22,31 @@ pub mod config;
 pub mod local;
 pub mod oip;
 
+mod follow;
 mod gateway;
+mod hints;
+mod kept;
 mod listener;
 
 mod ingress;
 mod repository;
 mod stack;
+mod statistics;
+
+mod hop;
 
 mod admit;
 mod demand;
 mod entry;
 mod parking;
+mod resolved;
 mod routes;
 
 mod latency;
 mod metrics;
 pub mod top;
 
-pub use config::{Config, Limits, SpanHook};
+pub use config::{Config, Limits, PropagateHook, SpanHook};
 pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};
+pub use hop::fleet::Fleet;
+pub use ingress::Forwarded;

@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -94,6 +94,18 @@ pub struct Statistics {
     pub memory: u64,
 }
 
+/// Hears of every replica that becomes callable here or stops to be. Must not block.
+pub type Listener = Arc<dyn Fn(&RevisionId, Change) + Send + Sync>;
+
+/// What happened to a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It can be called.
+    Ready,
+    /// It takes no more requests.
+    Gone,
+}
+
 /// Every replica that this process can call now.
 #[derive(Default)]
 pub struct LocalReplicas {
@@ -103,13 +115,26 @@ pub struct LocalReplicas {
     /// Keeps them alive. Touched by loads and unloads only.
     owned: Mutex<BTreeMap<RevisionId, Arc<Replica>>>,
     inserted: Notify,
+    listener: OnceLock<Listener>,
 }
 
 impl LocalReplicas {
+    /// Tells `listener` of every change from now on. The first one stays; one gateway listens.
+    pub fn listen(&self, listener: Listener) {
+        // A second one would be a second gateway over the same replicas, which there is not.
+        let _ = self.listener.set(listener);
+    }
+
     /// Makes a replica callable; one of the same revision that was there is replaced (and must have been drained).
     pub fn insert(&self, revision: RevisionId, model: Arc<dyn Model>) -> Arc<Replica> {
-        let replica =
-            Arc::new(Replica { revision: revision.clone(), model, state: AtomicU32::new(0), idle: Notify::new() });
+        let listener = self.listener.get().cloned();
+        let replica = Arc::new(Replica {
+            revision: revision.clone(),
+            model,
+            state: AtomicU32::new(0),
+            idle: Notify::new(),
+            listener: listener.clone(),
+        });
         let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = owned.insert(revision.clone(), Arc::clone(&replica));
         self.by_revision.pin().insert(revision, Arc::downgrade(&replica));
@@ -117,6 +142,9 @@ impl LocalReplicas {
         drop(owned);
         drop(replaced);
         self.inserted.notify_one();
+        if let Some(listener) = listener {
+            listener(replica.revision(), Change::Ready);
+        }
         replica
     }
 
@@ -153,6 +181,7 @@ pub struct Replica {
     /// Requests in flight, and [`DRAINING`]. One word, so that a lease is either counted or refused.
     state: AtomicU32,
     idle: Notify,
+    listener: Option<Listener>,
 }
 
 impl Replica {
@@ -190,8 +219,11 @@ impl Replica {
 
     /// Refuses new leases from now on. Idempotent.
     pub fn begin_drain(&self) {
-        self.state.fetch_or(DRAINING, Ordering::AcqRel);
+        let before = self.state.fetch_or(DRAINING, Ordering::AcqRel);
         self.idle.notify_waiters();
+        if let Some(listener) = self.listener.as_ref().filter(|_| before & DRAINING == 0) {
+            listener(&self.revision, Change::Gone);
+        }
     }
 
     /// Waits until no lease is out. Meaningful after [`begin_drain`](Self::begin_drain).

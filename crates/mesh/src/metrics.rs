@@ -1,6 +1,8 @@
 //! What the gateway counts. Plain relaxed atomics on the way of a request (some 20 ns); the collector reads them when
 //! somebody scrapes. A deployment's numbers live in its entry and go with it, so labels never outlive deployments.
 
+pub(crate) mod hop;
+
 use std::{
     fmt,
     sync::{
@@ -18,9 +20,13 @@ use prometheus_client::{
     metrics::MetricType,
 };
 
+use http::StatusCode;
+use tonic::{Code, Status};
+
 use crate::{
     admit::Door,
     entry::{Entry, Hot},
+    hop::journey::Forwarding,
     latency::{Latency, Snapshot},
     routes::Routes,
 };
@@ -56,10 +62,12 @@ pub(crate) enum Outcome {
     /// The client went away.
     Cancelled,
     Internal,
+    /// The line to where it ran broke, and it could not be sent again.
+    Lost,
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Ok,
         Self::Invalid,
         Self::NotFound,
@@ -69,6 +77,7 @@ impl Outcome {
         Self::TimedOut,
         Self::Cancelled,
         Self::Internal,
+        Self::Lost,
     ];
 
     pub(crate) fn of(error: &InferError) -> Self {
@@ -81,6 +90,35 @@ impl Outcome {
             InferError::TimedOut(_) => Self::TimedOut,
             InferError::Cancelled => Self::Cancelled,
             InferError::Model(_) | InferError::Internal(_) => Self::Internal,
+        }
+    }
+
+    /// Of an answer that another node gave.
+    pub(crate) fn of_http(status: StatusCode) -> Self {
+        match status.as_u16() {
+            200..400 => Self::Ok,
+            404 => Self::NotFound,
+            413 => Self::TooLarge,
+            501 => Self::Unsupported,
+            503 => Self::Shed,
+            504 => Self::TimedOut,
+            400..=499 => Self::Invalid,
+            _ => Self::Internal,
+        }
+    }
+
+    /// The same of a gRPC status.
+    pub(crate) fn of_grpc(status: &Status) -> Self {
+        match status.code() {
+            Code::Ok => Self::Ok,
+            Code::InvalidArgument => Self::Invalid,
+            Code::NotFound => Self::NotFound,
+            Code::ResourceExhausted => Self::TooLarge,
+            Code::Unimplemented => Self::Unsupported,
+            Code::Unavailable | Code::FailedPrecondition => Self::Shed,
+            Code::DeadlineExceeded => Self::TimedOut,
+            Code::Cancelled => Self::Cancelled,
+            _ => Self::Internal,
         }
     }
 
@@ -98,6 +136,7 @@ impl Outcome {
             Self::Shed => Class::Waiting { retry_in: Duration::ZERO },
             Self::TimedOut => Class::TimedOut,
             Self::Internal => Class::Internal,
+            Self::Lost => return if protocol == Protocol::Rest { "502".to_owned() } else { "Unavailable".to_owned() },
         };
         match protocol {
             Protocol::Rest => http_status(class).as_str().to_owned(),
@@ -185,6 +224,10 @@ pub(crate) struct Exporter {
     pub(crate) routes: Arc<Routes>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) door: Arc<Door>,
+    /// The way to other nodes; `None`: there are none.
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// Requests that other nodes sent here.
+    pub(crate) served: Arc<hop::Served>,
 }
 
 impl fmt::Debug for Exporter {
@@ -314,6 +357,8 @@ impl Collector for Exporter {
         })?;
         of(&mut encoder, "berth_gateway_connections", "Open connections", MetricType::Gauge, &|mut gauge| {
             gauge.encode_gauge(&self.totals.connections.load(Relaxed))
-        })
+        })?;
+        self.served.encode(&mut encoder)?;
+        self.forwarding.as_ref().map_or(Ok(()), |forwarding| hop::encode(forwarding, &mut encoder))
     }
 }

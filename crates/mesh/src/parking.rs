@@ -54,7 +54,7 @@ pub(crate) struct Total {
 }
 
 /// A place in a lot; leaving it is dropping it.
-struct Place<'a> {
+struct Slot<'a> {
     lot: &'a Lot,
     total: &'a Total,
 }
@@ -81,15 +81,15 @@ impl Lot {
         self.changed.notified()
     }
 
-    fn enter<'a>(&'a self, queue: u32, total: &'a Total) -> Option<Place<'a>> {
+    fn enter<'a>(&'a self, queue: u32, total: &'a Total) -> Option<Slot<'a>> {
         let here = self.waiting.fetch_add(1, Ordering::Relaxed);
         let everywhere = total.parked.fetch_add(1, Ordering::Relaxed);
-        let place = Place { lot: self, total };
+        let place = Slot { lot: self, total };
         (here < queue && everywhere < total.max).then_some(place)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.lot.waiting.fetch_sub(1, Ordering::Relaxed);
         self.total.parked.fetch_sub(1, Ordering::Relaxed);
@@ -103,6 +103,20 @@ pub(crate) struct Parking {
     pub(crate) total: Total,
 }
 
+/// How often a waiter looks again though nothing was said, where other nodes are asked: what it waits for may be a line
+/// that can be made again, which nobody announces. Halved: more looks in vain while a node is gone. Doubled: a node that
+/// comes back answers its waiters later.
+const RELOOK: Duration = Duration::from_millis(250);
+
+/// Why a waiter looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It has not waited yet.
+    First,
+    /// Something may have changed.
+    Again,
+}
+
 impl Parking {
     /// A lease now, or as soon as one can be had before `deadline`. Anything else is an error of the right kind.
     pub(crate) async fn lease(
@@ -111,9 +125,20 @@ impl Parking {
         version: Option<&str>,
         deadline: Instant,
     ) -> Result<Leased, InferError> {
-        match entry.lease(version, &self.replicas) {
-            Ok(leased) => Ok(leased),
-            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park(entry, version, deadline)).await,
+        self.find(entry, version, deadline, |_| entry.lease(version, &self.replicas)).await
+    }
+
+    /// What `look` finds now, or as soon as it finds something before `deadline`.
+    pub(crate) async fn find<T: Send>(
+        &self,
+        entry: &Arc<Entry>,
+        version: Option<&str>,
+        deadline: Instant,
+        mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+    ) -> Result<T, InferError> {
+        match look(Look::First) {
+            Ok(found) => Ok(found),
+            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park(entry, version, deadline, look)).await,
             Err(no) => {
                 if matches!(no, NoLease::Miss(_)) {
                     entry.hot().stats.miss();
@@ -123,7 +148,13 @@ impl Parking {
         }
     }
 
-    async fn park(&self, entry: &Arc<Entry>, version: Option<&str>, deadline: Instant) -> Result<Leased, InferError> {
+    async fn park<T: Send>(
+        &self,
+        entry: &Arc<Entry>,
+        version: Option<&str>,
+        deadline: Instant,
+        look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+    ) -> Result<T, InferError> {
         let hot = entry.hot();
         hot.stats.miss();
         let queue = entry.route().terms.concurrency.queue;
@@ -133,30 +164,39 @@ impl Parking {
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
         };
         self.ledger.demand(entry, Instant::now());
-        let waited = self.wait(entry, version, deadline).await;
+        let waited = wait(entry, version, deadline, look).await;
         drop(place);
         if hot.lot.waiting() == 0 {
             self.ledger.released();
         }
         waited
     }
+}
 
-    /// Waits for a replica, or for the word that there will be none.
-    async fn wait(&self, entry: &Arc<Entry>, version: Option<&str>, deadline: Instant) -> Result<Leased, InferError> {
-        let hot = entry.hot();
-        loop {
-            // Listen first, look second: a change between the two must not be slept through.
-            let mut changed = std::pin::pin!(hot.lot.changed());
-            changed.as_mut().enable();
-            match entry.lease(version, &self.replicas) {
-                Ok(leased) => return Ok(leased),
-                Err(NoLease::Miss(OnMiss::Park)) => {}
-                Err(no) => return Err(refusal(entry, version, no)),
-            }
-            if timeout_at(deadline, changed).await.is_err() {
-                let message = format!("model {:?} is still loading; try again", entry.name.as_str());
-                return Err(InferError::shed(Shed::Loading, message, RETRY_LOADING));
-            }
+/// Waits for a replica, or for the word that there will be none.
+async fn wait<T: Send>(
+    entry: &Arc<Entry>,
+    version: Option<&str>,
+    deadline: Instant,
+    mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+) -> Result<T, InferError> {
+    let hot = entry.hot();
+    let mut why = Look::First;
+    loop {
+        // Listen first, look second: a change between the two must not be slept through.
+        let mut changed = std::pin::pin!(hot.lot.changed());
+        changed.as_mut().enable();
+        match look(why) {
+            Ok(found) => return Ok(found),
+            Err(NoLease::Miss(OnMiss::Park)) => {}
+            Err(no) => return Err(refusal(entry, version, no)),
+        }
+        why = Look::Again;
+        let relook = entry.route().has_places().then(|| Instant::now() + RELOOK);
+        let until = relook.map_or(deadline, |relook| relook.min(deadline));
+        if timeout_at(until, changed).await.is_err() && until == deadline {
+            let message = format!("model {:?} is still loading; try again", entry.name.as_str());
+            return Err(InferError::shed(Shed::Loading, message, RETRY_LOADING));
         }
     }
 }

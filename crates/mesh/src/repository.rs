@@ -9,8 +9,9 @@ use berth_spec::{Class, InferError, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    entry::{Entry, Resolved},
+    entry::Entry,
     oip::describe::{IndexEntry, RepositoryParameters, State},
+    resolved::Resolved,
     stack::Stack,
 };
 
@@ -62,11 +63,11 @@ pub(crate) async fn load(
     let _pass = stack.door.enter()?;
     stack.ledger.touch(&entry, Instant::now());
     let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
-    stack.parking.lease(&entry, None, deadline).await?;
+    stack.reachable(&entry, deadline).await?;
     Ok(())
 }
 
-/// Returns once no replica is ready here any more.
+/// Returns once no replica is ready any more, here or elsewhere.
 pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>) -> Result<(), Error> {
     let entry = stack.find(model)?;
     if !entry.route().terms.on_demand {
@@ -109,7 +110,7 @@ pub(crate) fn index(entry: &Entry, ready_only: bool, mut each: impl FnMut(IndexE
     }
     for target in route.targets.iter() {
         match &target.replica {
-            Some(replica) if !replica.is_draining() => tell(&target.version, State::Ready, ""),
+            _ if target.answers() => tell(&target.version, State::Ready, ""),
             Some(_) => tell(&target.version, State::Unloading, ""),
             None => {
                 let (state, reason) = absent(&route, waiting);

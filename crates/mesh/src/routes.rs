@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use berth_spec::{DeploymentName, Route, RouteChange, WorkerId, routes::Readiness};
+use berth_spec::{DeploymentName, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
 use papaya::HashMap;
 
 use crate::{
-    entry::{Entry, Resolved, Terms},
-    local::LocalReplicas,
+    entry::Entry,
+    hop::place::Ready,
+    resolved::{Resolved, Resolver, Terms},
 };
 
 /// The deployments of this gateway.
@@ -47,8 +48,7 @@ impl Routes {
 /// Puts route changes in force. There is one per gateway, so that changes come in order.
 pub(crate) struct Applier {
     routes: Arc<Routes>,
-    me: WorkerId,
-    replicas: Arc<LocalReplicas>,
+    resolver: Resolver,
     seq: Option<u64>,
     /// Terms in use lately: deployments with the same ones share them.
     terms: Vec<Arc<Terms>>,
@@ -66,8 +66,21 @@ pub(crate) struct Missing {
 }
 
 impl Applier {
-    pub(crate) fn new(routes: Arc<Routes>, me: WorkerId, replicas: Arc<LocalReplicas>) -> Self {
-        Self { routes, me, replicas, seq: None, terms: Vec::new() }
+    pub(crate) fn new(routes: Arc<Routes>, resolver: Resolver) -> Self {
+        Self { routes, resolver, seq: None, terms: Vec::new() }
+    }
+
+    /// The worker of this process.
+    pub(crate) fn me(&self) -> &WorkerId {
+        &self.resolver.me
+    }
+
+    /// Puts routes in force that were kept: the controller's first word replaces them, and builds on nothing.
+    pub(crate) fn restore(&mut self, kept: RouteChange) {
+        if let Err(missing) = self.apply(RouteChange { base: None, ..kept }) {
+            tracing::error!(?missing, "a whole change builds on nothing");
+        }
+        self.seq = None;
     }
 
     /// Applies one change: only what it names is touched, unless it is the whole. One that builds on another state than
@@ -86,14 +99,20 @@ impl Applier {
         }
         change.unset.iter().for_each(|name| self.forget(name));
         for route in &change.set {
-            let resolved = self.resolve(route);
-            match entries.get(&route.deployment) {
+            let entry = entries.get(&route.deployment);
+            let before = entry.map(|entry| entry.route());
+            let resolved = self.resolve(route, before.as_ref().map(|route| &***route));
+            drop(before);
+            match entry {
                 Some(entry) => entry.set_route(resolved),
                 None => {
                     let entry = Arc::new(Entry::new(route.deployment.clone(), resolved));
                     entries.insert(route.deployment.clone(), entry);
                 }
             }
+        }
+        if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
+            remotes.prune();
         }
         self.routes.readiness.store(Arc::new(change.readiness));
         Ok(())
@@ -103,10 +122,20 @@ impl Applier {
     /// that never changed.
     pub(crate) fn refresh(&self, entries: &[Arc<Entry>]) {
         for entry in entries {
-            let refreshed = entry.route().refreshed(&self.replicas);
+            let refreshed = entry.route().refreshed(&self.resolver.replicas);
             if let Some(route) = refreshed {
                 entry.set_route(Arc::new(route));
             }
+        }
+    }
+
+    /// Goes by what a worker says of itself before the controller's route does, and wakes who waits for it.
+    pub(crate) fn hint(&self, worker: &WorkerId, revision: &RevisionId, ready: Ready) {
+        let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| *worker != self.resolver.me) else { return };
+        let Some(entry) = self.routes.find(revision.deployment().as_str()) else { return };
+        let hinted = entry.route().hinted(revision, (worker, ready), remotes);
+        if let Some(route) = hinted {
+            entry.set_route(Arc::new(route));
         }
     }
 
@@ -117,9 +146,9 @@ impl Applier {
         }
     }
 
-    fn resolve(&mut self, route: &Route) -> Arc<Resolved> {
+    fn resolve(&mut self, route: &Route, before: Option<&Resolved>) -> Arc<Resolved> {
         let terms = self.share(Terms::of(route));
-        Arc::new(Resolved::new(route, terms, &self.me, &self.replicas))
+        Arc::new(Resolved::new(route, terms, &self.resolver, before))
     }
 
     fn share(&mut self, terms: Terms) -> Arc<Terms> {

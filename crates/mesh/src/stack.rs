@@ -1,7 +1,10 @@
 //! What happens to one inference, from the bottom (nearest to the model) to the top (nearest to the client).
 //!
 //! ```text
-//!  head ─▶ find ─▶ door ─▶ full? ─▶ ready? ──(park)──▶ [ingress reads and decodes the body] ─▶ lease ─▶ model ─▶ account
+//!  head ─▶ find ─▶ door ─▶ full? ─▶ ready? ─▶ here: [ingress reads and decodes the body] ─▶ lease ─▶ model ─▶ account
+//!                                   ▲  │  └──▶ there: the body goes as it comes ─▶ another node's replica ──▶ account
+//!                                   │ park          │
+//!                                   └──┴── moved ◀──┘  nothing was run: to the next place (`hop`)
 //! ```
 //!
 //! * **account** is outermost, so that every end is counted, a client that went away included: it is the drop of
@@ -12,24 +15,35 @@
 //! * **ready?** parks before the body is read: a request that waits holds a few hundred bytes, not its tensors.
 //! * **lease** comes after the body: a slow sender never keeps a replica from draining. A lease that is refused because
 //!   the replica drains sends the request back to the route, and to parking: it is not an error.
+//! * **there** runs under the same bounds as here; the place that runs it asks no routes and counts no demand.
 //! * **model** runs under the deadline. Dropping it is how a cancelled request is taken out of the model's queue.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use berth_spec::{InferError, InferRequest, InferResponse, Signature, inference::Shed};
+use bytes::Bytes;
+use http::{Response, request::Parts};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admit::{Door, Pass},
     config::Limits,
     demand::Ledger,
-    entry::{Entry, NoLease},
+    entry::{Entry, Leased, NoLease},
+    hop::{
+        head::{Head, Propagate},
+        held::{Failure, Held},
+        journey::{Errand, Forwarding, Here, Journey, Next, There},
+        place::UnderWay,
+        upload::{Bounds, Room, Upload},
+    },
+    ingress::ReplyBody,
     local::Replica,
     metrics::{Outcome, Protocol, Totals},
     parking::{Parking, refusal},
@@ -47,6 +61,12 @@ pub(crate) struct Stack {
     pub(crate) door: Arc<Door>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
+    /// What is kept of bodies to send them again.
+    pub(crate) room: Arc<Room>,
+    /// The way to other nodes; `None`: there are none.
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// It is going to stop: no more ready, while new requests are still taken.
+    pub(crate) leaving: AtomicBool,
 }
 
 /// The head of an inference.
@@ -62,14 +82,11 @@ pub(crate) struct Call<'a> {
 
 /// An inference that was let in. Dropping it accounts for it.
 pub(crate) struct Admitted<'a> {
-    stack: &'a Stack,
-    entry: Arc<Entry>,
-    version: Option<&'a str>,
+    errand: Errand<'a>,
     protocol: Protocol,
     started: Instant,
-    deadline: Instant,
     outcome: Outcome,
-    _pass: Pass,
+    pass: Option<Pass>,
 }
 
 impl Stack {
@@ -104,14 +121,11 @@ impl Stack {
         };
         match admit() {
             Ok((pass, timeout)) => Ok(Admitted {
-                stack: self,
-                version: call.version,
+                errand: Errand { stack: self, entry, version: call.version, deadline: started + timeout },
                 protocol: call.protocol,
                 started,
-                deadline: started + timeout,
                 outcome: Outcome::Cancelled,
-                entry,
-                _pass: pass,
+                pass: Some(pass),
             }),
             Err(error) => {
                 self.totals.error(&error);
@@ -121,102 +135,232 @@ impl Stack {
         }
     }
 
-    /// The replica that describes a deployment. A miss like any other: a cold model is loaded to be described.
+    /// What describes a deployment: a replica here, or the answer of a place that has one. A miss like any other: a cold
+    /// model is loaded to be described. `ask` is the request for another node.
     pub(crate) async fn describe(
         &self,
-        model: &str,
-        version: Option<&str>,
+        (model, version): (&str, Option<&str>),
         timeout: Option<Duration>,
-    ) -> Result<Described, InferError> {
+        ask: impl FnOnce() -> (Head, Bytes) + Send,
+    ) -> Result<Described, Failure> {
         let entry = self.find(model)?;
         let _pass = self.door.enter()?;
         let timeout = timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
-        let leased = self.parking.lease(&entry, version, Instant::now() + timeout).await?;
-        Ok(Described { replica: Arc::clone(leased.lease.replica()), entry })
+        let errand = Errand { stack: self, entry, version, deadline: Instant::now() + timeout };
+        let (mut journey, mut ask, mut asked) = (Journey::default(), Some(ask), None);
+        loop {
+            match journey.next(&errand).await? {
+                Next::Here(here) => {
+                    let leased = errand.lease(here.as_ref());
+                    if let Some(leased) = leased {
+                        let replica = Arc::clone(leased.lease.replica());
+                        return Ok(Described::Here { entry: Arc::clone(&errand.entry), replica });
+                    }
+                }
+                Next::There(there) => {
+                    if let Some(ask) = ask.take() {
+                        let (mut head, body) = ask();
+                        head.versions(errand.entry.route().targets.iter().map(|target| &*target.version));
+                        asked = Some((head, Upload::whole(body, self.bounds())));
+                    }
+                    let Some((head, upload)) = &mut asked else { continue };
+                    if let Some((held, _)) = journey.go(&errand, there, head, upload).await? {
+                        return Ok(Described::There(held));
+                    }
+                }
+                Next::Refused(held) => return Ok(Described::There(held)),
+            }
+        }
+    }
+
+    /// Returns once a replica can be had, here or elsewhere.
+    pub(crate) async fn reachable(&self, entry: &Arc<Entry>, deadline: Instant) -> Result<(), InferError> {
+        let errand = Errand { stack: self, entry: Arc::clone(entry), version: None, deadline };
+        Journey::default().next(&errand).await.map(drop)
     }
 
     /// Whether a request for this model and version would be answered at once.
     pub(crate) fn is_ready(&self, model: &str, version: Option<&str>) -> Result<bool, InferError> {
         let entry = self.find(model)?;
         match entry.lease(version, &self.parking.replicas) {
-            Ok(_) => Ok(!self.door.is_closed()),
+            Ok(_) => Ok(!self.is_stopping()),
             Err(no @ (NoLease::Gone | NoLease::NoSuchVersion)) => Err(refusal(&entry, version, no)),
-            Err(_) => Ok(false),
+            Err(_) => Ok(!self.is_stopping() && entry.route().is_elsewhere(version)),
         }
+    }
+
+    /// The head of this request, for another node.
+    pub(crate) fn head(&self, parts: &Parts) -> Head {
+        Head::of(parts, self.propagate())
+    }
+
+    /// What continues traces elsewhere.
+    pub(crate) fn propagate(&self) -> Option<&Propagate> {
+        self.forwarding.as_ref()?.propagate.as_ref()
+    }
+
+    /// What bounds the bodies of requests.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds::new(&self.limits, &self.room)
+    }
+
+    /// It stops, or is going to.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.leaving.load(Relaxed) || self.door.is_closed()
     }
 
     /// Whether everything that should be resident answers, and the gateway is not stopping.
     pub(crate) fn ready(&self) -> bool {
         let readiness = self.routes.readiness();
-        readiness.planned && readiness.ready == readiness.expected && !self.door.is_closed()
+        readiness.planned && readiness.ready == readiness.expected && !self.is_stopping()
     }
 }
 
-/// A deployment and a replica that speaks for it.
-pub(crate) struct Described {
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) replica: Arc<Replica>,
+/// What speaks for a deployment.
+pub(crate) enum Described {
+    /// A replica of this process.
+    Here { entry: Arc<Entry>, replica: Arc<Replica> },
+    /// The answer of another node.
+    There(Held),
+}
+
+/// What came of running a request here.
+pub(crate) enum Ran {
+    Answered(InferResponse),
+    /// The replica drains, and nothing was run: the request goes on from where its body came.
+    Moved,
+}
+
+/// The answer of another node, and what is held until its last byte has gone.
+pub(crate) struct Passed {
+    pub(crate) held: Held,
+    guard: (Option<UnderWay>, Running, Option<Pass>),
+}
+
+impl Passed {
+    /// As the answer to the client.
+    pub(crate) fn into_reply(self) -> Response<ReplyBody> {
+        self.held.into_reply(self.guard)
+    }
+}
+
+impl Errand<'_> {
+    /// A lease here, if it can be had now.
+    fn lease(&self, here: Option<&Here>) -> Option<Leased> {
+        let replicas = &self.stack.parking.replicas;
+        match here {
+            Some(here) => self.entry.lease_of(here, replicas),
+            None => self.entry.lease(self.version, replicas).ok(),
+        }
+    }
 }
 
 impl Admitted<'_> {
-    /// Waits until a replica is ready, if none is: before the body is read.
-    pub(crate) async fn ready(&mut self) -> Result<(), InferError> {
-        if self.version.is_none() && self.entry.route().any_ready() {
-            return Ok(());
-        }
-        let leased = self.stack.parking.lease(&self.entry, self.version, self.deadline).await;
-        leased.map(drop).map_err(|error| self.failed(error))
+    /// Where the request goes; waits where nothing is ready. The first time before the body is read.
+    pub(crate) async fn next(&mut self, journey: &mut Journey) -> Result<Next, InferError> {
+        let next = journey.next(&self.errand).await;
+        next.map_err(|error| self.failed(error))
     }
 
-    /// Calls `with` with the model's signature; an empty one if it was taken away meanwhile.
-    pub(crate) fn with_signature<T>(&self, with: impl FnOnce(&Signature) -> T) -> T {
-        match self.entry.lease(self.version, &self.stack.parking.replicas) {
-            Ok(leased) => with(leased.lease.model().signature()),
-            Err(_) => with(&Signature::default()),
-        }
+    /// The model's signature, to read bodies that do not say what they are; `None` if it was taken away meanwhile.
+    pub(crate) fn signature(&self, here: Option<&Here>) -> Option<Arc<Signature>> {
+        self.errand.lease(here).map(|leased| Arc::clone(leased.lease.model().signature()))
     }
 
     /// The point in time after which nobody waits for the answer.
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.errand.deadline
     }
 
     /// The caller said inside the body how long it waits.
     pub(crate) fn shorten(&mut self, timeout: Option<Duration>) {
         if let Some(timeout) = timeout {
-            self.deadline = self.deadline.min(self.started + timeout);
+            self.errand.deadline = self.errand.deadline.min(self.started + timeout);
         }
     }
 
     /// Counts the bytes of the request's body.
     pub(crate) fn received(&self, bytes: usize) {
-        self.entry.hot().stats.request_bytes.fetch_add(bytes as u64, Relaxed);
+        self.errand.entry.hot().stats.request_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Counts the bytes of the answer's body.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.entry.hot().stats.response_bytes.fetch_add(bytes as u64, Relaxed);
+        self.errand.entry.hot().stats.response_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Runs the request on a replica.
-    pub(crate) async fn infer(&mut self, mut request: InferRequest) -> Result<InferResponse, InferError> {
-        let id = request.id.take();
-        let leased = match self.stack.parking.lease(&self.entry, self.version, self.deadline).await {
-            Ok(leased) => leased,
-            Err(error) => return Err(self.failed(error)),
+    /// Sends the request to another node. `None`: it was not answered there, and may go elsewhere.
+    pub(crate) async fn forward(
+        &mut self,
+        journey: &mut Journey,
+        there: There,
+        head: &Head,
+        upload: &mut Upload,
+    ) -> Result<Option<Passed>, Failure> {
+        let running = match self.run() {
+            Ok(running) => running,
+            Err(error) => return Err(self.failed(error).into()),
         };
-        let answer = {
-            let hot = self.entry.hot();
-            let running = Running::enter(&hot.usage.in_flight);
-            // What was said of it before, while it waited or its body came, did not say that it is in flight.
-            self.stack.ledger.list(&self.entry);
-            let max = self.entry.route().terms.concurrency.max;
-            if let Some(max) = max.filter(|max| running.before >= *max) {
-                Err(full(&self.entry, max))
-            } else {
-                let model = leased.lease.model();
-                match timeout_at(self.deadline, model.infer(request, self.deadline.into_std())).await {
-                    Ok(answer) => answer,
+        match journey.go(&self.errand, there, head, upload).await {
+            Ok(Some((held, under_way))) => Ok(Some(self.passed(held, (under_way, running)))),
+            Ok(None) => Ok(None),
+            Err(Failure::Infer(error)) => Err(self.failed(error).into()),
+            Err(lost) => {
+                self.outcome = Outcome::Lost;
+                Err(lost)
+            }
+        }
+    }
+
+    /// The word of a place that would not run the request, where there is no other place.
+    pub(crate) fn refused(&mut self, held: Held) -> Passed {
+        let running = Running::enter(&self.errand.entry);
+        self.passed(held, (None, running))
+    }
+
+    fn passed(&mut self, held: Held, (under_way, running): (Option<UnderWay>, Running)) -> Passed {
+        self.outcome = held.outcome(self.protocol);
+        self.sent(held.len());
+        Passed { held, guard: (under_way, running, self.pass.take()) }
+    }
+
+    /// Counts the request as in flight, if the deployment takes one more.
+    fn run(&self) -> Result<Running, InferError> {
+        let running = Running::enter(&self.errand.entry);
+        // What was said of it before, while it waited or its body came, did not say that it is in flight.
+        self.errand.stack.ledger.list(&self.errand.entry);
+        let max = self.errand.entry.route().terms.concurrency.max;
+        match max.filter(|max| running.before >= *max) {
+            Some(max) => Err(full(&self.errand.entry, max)),
+            None => Ok(running),
+        }
+    }
+
+    /// Runs the request on a replica of this process.
+    pub(crate) async fn infer(&mut self, mut request: InferRequest, here: Option<&Here>) -> Result<Ran, InferError> {
+        let id = request.id.take();
+        let leased = match self.errand.lease(here) {
+            Some(leased) => leased,
+            None if self.errand.stack.forwarding.is_some() => return Ok(Ran::Moved),
+            None => {
+                let Errand { entry, version, deadline, stack } = &self.errand;
+                match stack.parking.lease(entry, *version, *deadline).await {
+                    Ok(leased) => leased,
+                    Err(error) => return Err(self.failed(error)),
+                }
+            }
+        };
+        let answer = match self.run() {
+            Err(full) => Err(full),
+            Ok(_running) => {
+                let (model, began, deadline) = (leased.lease.model(), Instant::now(), self.errand.deadline);
+                match timeout_at(deadline, model.infer(request, deadline.into_std())).await {
+                    Ok(answer) => {
+                        if let Some(here) = here.filter(|_| answer.is_ok()) {
+                            self.errand.entry.ran_here(&here.revision, began.elapsed());
+                        }
+                        answer
+                    }
                     Err(_) => Err(self.timed_out()),
                 }
             }
@@ -224,13 +368,13 @@ impl Admitted<'_> {
         match answer {
             Ok(outputs) => {
                 self.outcome = Outcome::Ok;
-                Ok(InferResponse {
-                    model_name: Arc::clone(&self.entry.hot().model_name),
+                Ok(Ran::Answered(InferResponse {
+                    model_name: Arc::clone(&self.errand.entry.hot().model_name),
                     model_version: leased.version,
                     id,
                     parameters: Default::default(),
                     outputs,
-                })
+                }))
             }
             Err(error) => Err(self.failed(error)),
         }
@@ -239,38 +383,40 @@ impl Admitted<'_> {
     /// The error of a request whose deadline has passed outside the model's queue.
     pub(crate) fn timed_out(&self) -> InferError {
         let waited = self.started.elapsed().as_millis();
-        InferError::TimedOut(format!("model {:?} had not answered after {waited} ms", self.entry.name.as_str()))
+        let model = self.errand.entry.name.as_str();
+        InferError::TimedOut(format!("model {model:?} had not answered after {waited} ms"))
     }
 
     /// Notes that the request ends with this error.
     pub(crate) fn failed(&mut self, error: InferError) -> InferError {
         self.outcome = Outcome::of(&error);
-        self.stack.totals.error(&error);
+        self.errand.stack.totals.error(&error);
         error
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.entry.hot().stats.record(self.protocol, self.outcome, self.started.elapsed());
+        self.errand.entry.hot().stats.record(self.protocol, self.outcome, self.started.elapsed());
     }
 }
 
 /// A request that runs, and how many ran before it.
-struct Running<'a> {
-    in_flight: &'a AtomicU32,
+pub(crate) struct Running {
+    entry: Arc<Entry>,
     before: u32,
 }
 
-impl<'a> Running<'a> {
-    fn enter(in_flight: &'a AtomicU32) -> Self {
-        Self { in_flight, before: in_flight.fetch_add(1, Relaxed) }
+impl Running {
+    fn enter(entry: &Arc<Entry>) -> Self {
+        let before = entry.hot().usage.in_flight.fetch_add(1, Relaxed);
+        Self { entry: Arc::clone(entry), before }
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Relaxed);
+        self.entry.hot().usage.in_flight.fetch_sub(1, Relaxed);
     }
 }
 

@@ -45,9 +45,14 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     let local = Arc::new(LocalReplicas::default());
     let worker = berth_worker::build(worker_config(settings), Arc::clone(&local), &mut registry)
         .map_err(|e| Failure::doing("the worker cannot start", e))?;
-    let (gateway, look) =
-        berth_mesh::build(gateway_config(settings, telemetry), settings.server.name.clone(), local, &mut registry)
-            .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
+    let (gateway, look) = berth_mesh::build(
+        gateway_config(settings, telemetry),
+        settings.server.name.clone(),
+        local,
+        None,
+        &mut registry,
+    )
+    .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
     let listener = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|e| {

@@ -13,7 +13,7 @@ const FIRST_PIECE: usize = 1 << 20;
 /// The whole body. One that came in one piece, as small ones do, is not copied.
 ///
 /// `limit` is in bytes, `pause` the longest time between two pieces.
-pub(super) async fn read(
+pub(crate) async fn read(
     body: &mut Incoming,
     limit: usize,
     pause: Duration,

@@ -9,7 +9,10 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use super::reply::{ReplyBody, json};
-use crate::{oip, repository};
+use crate::{
+    hop::held::{Failure, RETRY_LOST},
+    oip, repository,
+};
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -80,6 +83,19 @@ pub(crate) fn panicked() -> InferError {
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
         Self::new(error.class(), error.reason(), error.to_string())
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Infer(error) => error.into(),
+            Failure::Lost { .. } => {
+                let class = Class::Waiting { retry_in: RETRY_LOST };
+                let fault = Self::new(class, Shed::Unavailable.as_str(), failure.to_string());
+                Self { status: StatusCode::BAD_GATEWAY, ..fault }
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
+pub(crate) mod message;
+mod peek;
 mod refused;
 pub(super) mod unary;
 
@@ -10,8 +12,15 @@ use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInference
 use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
+use self::message::framed;
 use super::{EXTENSIONS, SERVER, fault::Fault, heavy, rest, stream};
 use crate::{
+    hop::{
+        head::Head,
+        held::{Failure, Held},
+        journey::{Journey, Next},
+        upload::Upload,
+    },
     metrics::Protocol,
     oip::{
         self, Decoded,
@@ -19,8 +28,14 @@ use crate::{
         grpc::effort,
     },
     repository,
-    stack::{Call, Stack},
+    stack::{Call, Described, Ran, Stack},
+    statistics,
 };
+
+/// The methods that describe a model, for other nodes.
+pub(super) const METADATA: &str = "/inference.GRPCInferenceService/ModelMetadata";
+pub(super) const CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
+pub(crate) const STATISTICS: &str = "/inference.GRPCInferenceService/ModelStatistics";
 
 /// The most entries of the index in its one gRPC message; REST streams any number.
 /// Doubled: messages beyond the 4 MiB that most clients take.
@@ -82,26 +97,80 @@ fn grpc_timeout(value: &str) -> Option<Duration> {
     })
 }
 
-/// One inference; the stream's are no different.
+/// Why there is no answer to an inference.
+pub(super) enum NoAnswer {
+    /// As this process says it.
+    Failed(Failure),
+    /// As another node says it.
+    Told(Status),
+}
+
+impl From<InferError> for NoAnswer {
+    fn from(error: InferError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<NoAnswer> for Status {
+    fn from(no: NoAnswer) -> Self {
+        match no {
+            NoAnswer::Failed(failure) => status(failure),
+            NoAnswer::Told(status) => status,
+        }
+    }
+}
+
+/// One inference that comes decoded, as those of streams do: each goes its own way. `headers` are those of its call.
 pub(super) async fn infer(
     stack: &Stack,
     mut message: wire::ModelInferRequest,
     timeout: Option<Duration>,
-) -> Result<(wire::ModelInferResponse, oip::Options), InferError> {
-    let model = std::mem::take(&mut message.model_name);
-    let wanted = std::mem::take(&mut message.model_version);
+    headers: &HeaderMap,
+) -> Result<wire::ModelInferResponse, NoAnswer> {
+    // Elsewhere it is needed as it came; here its names are not.
+    let mut there_as = None;
+    let (model, wanted) = (message.model_name.clone(), message.model_version.clone());
     let call = Call { model: &model, version: version(&wanted), protocol: Protocol::Grpc, timeout };
     let mut admitted = stack.admit(call)?;
     admitted.received(message.raw_input_contents.iter().map(bytes::Bytes::len).sum());
-    let decoded = heavy::aside(effort::to_decode(&message), move || oip::grpc::decode(message)).await;
-    let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
-    admitted.shorten(options.timeout);
-    let response = admitted.infer(request).await?;
-    let weight = effort::to_encode(&response, &form);
-    let encoded = heavy::aside(weight, move || oip::grpc::encode(response, &form)).await;
-    let encoded = encoded.map_err(|error| admitted.failed(error))?;
-    admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
-    Ok((encoded, options))
+    let mut journey = Journey::default();
+    loop {
+        match admitted.next(&mut journey).await? {
+            Next::Here(here) => {
+                let again = stack.forwarding.is_some().then(|| message.clone());
+                let effort = effort::to_decode(&message);
+                let decoded = heavy::aside(effort, move || oip::grpc::decode(message)).await;
+                let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
+                admitted.shorten(options.timeout);
+                if let Ran::Answered(response) = admitted.infer(request, here.as_ref()).await? {
+                    let weight = effort::to_encode(&response, &form);
+                    let encoded = heavy::aside(weight, move || oip::grpc::encode(response, &form)).await;
+                    let encoded = encoded.map_err(|error| admitted.failed(error))?;
+                    admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
+                    return Ok(encoded);
+                }
+                message = again.unwrap_or_default();
+            }
+            Next::There(there) => {
+                let (head, upload) = there_as.get_or_insert_with(|| {
+                    let head = Head::grpc(unary::METHOD, headers, stack.propagate());
+                    (head, Upload::whole(framed(&message), stack.bounds()))
+                });
+                let sent = admitted.forward(&mut journey, there, head, upload).await;
+                if let Some(passed) = sent.map_err(NoAnswer::Failed)? {
+                    return passed.held.message().await.map_err(NoAnswer::Told);
+                }
+            }
+            Next::Refused(held) => {
+                return admitted.refused(held).held.message().await.map_err(NoAnswer::Told);
+            }
+        }
+    }
+}
+
+/// The answer of another node to what was asked of it.
+async fn told<M: prost::Message + Default>(held: Held) -> Result<Response<M>, Status> {
+    held.message().await.map(Response::new)
 }
 
 #[tonic::async_trait]
@@ -142,10 +211,16 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
+        let headers = request.metadata().as_ref().clone();
+        let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
-        let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
-        let (route, model) = (found.entry.route(), found.replica.model());
+        let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
+        let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
+        let (entry, replica) = match found.map_err(status)? {
+            Described::Here { entry, replica } => (entry, replica),
+            Described::There(held) => return told(held).await,
+        };
+        let (route, model) = (entry.route(), replica.model());
         let versions = route.targets.iter().map(|target| &*target.version).collect();
         let metadata = ModelMetadata::new(&asked.name, versions, model.platform(), model.signature());
         Ok(Response::new(metadata.to_proto()))
@@ -155,11 +230,9 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
-        match infer(&self.stack, request.into_inner(), wait).await {
-            Ok((response, _)) => Ok(Response::new(response)),
-            Err(error) => Err(status(error)),
-        }
+        let headers = request.metadata().as_ref().clone();
+        let wait = timeout(&headers).map_err(status)?;
+        infer(&self.stack, request.into_inner(), wait, &headers).await.map(Response::new).map_err(Status::from)
     }
 
     type ModelStreamInferStream = stream::Answers;
@@ -171,7 +244,8 @@ impl GrpcInferenceService for GrpcFace {
         let headers = request.metadata().as_ref();
         let patience =
             stream::Patience::new(rest::timeout(headers).map_err(status)?, whole_call(headers).map_err(status)?);
-        let manner = stream::Manner { errors: stream::Errors::of(request.metadata()), patience };
+        let errors = stream::Errors::of(request.metadata());
+        let manner = Arc::new(stream::Manner { errors, patience, headers: headers.clone() });
         Ok(Response::new(stream::answers(Arc::clone(&self.stack), request.into_inner(), manner)))
     }
 
@@ -179,10 +253,16 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let wait = timeout(request.metadata().as_ref()).map_err(status)?;
+        let headers = request.metadata().as_ref().clone();
+        let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
-        let found = self.stack.describe(&asked.name, version(&asked.version), wait).await.map_err(status)?;
-        let model = found.replica.model();
+        let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
+        let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
+        let replica = match found.map_err(status)? {
+            Described::Here { replica, .. } => replica,
+            Described::There(held) => return told(held).await,
+        };
+        let model = replica.model();
         let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());
         Ok(Response::new(config.to_proto()))
     }
@@ -191,16 +271,16 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
+        let headers = request.metadata().as_ref().clone();
         let asked = request.into_inner();
         let wanted = version(&asked.version);
-        let entries = if asked.name.is_empty() {
-            self.stack.routes.all()
+        let loaded = if asked.name.is_empty() {
+            statistics::here(&self.stack)
         } else {
             let entry = self.stack.find(&asked.name).map_err(status)?;
             entry.knows(wanted).map_err(|no| status(crate::parking::refusal(&entry, wanted, no)))?;
-            vec![entry]
+            statistics::everywhere(&self.stack, &entry, wanted, &headers).await
         };
-        let loaded: Vec<_> = entries.iter().flat_map(|entry| entry.loaded(wanted)).collect();
         let stats = loaded.iter().map(|one| ModelStats::new(one.name.as_str(), &one.version, &one.statistics));
         Ok(Response::new(ModelStatistics { model_stats: stats.collect() }.to_proto()))
     }

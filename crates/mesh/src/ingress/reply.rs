@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::hop::held::Relayed;
+
 /// The body of an answer.
 #[derive(Default)]
 pub(crate) enum ReplyBody {
@@ -31,6 +33,8 @@ pub(crate) enum ReplyBody {
     Well,
     /// From the gRPC service.
     Grpc(tonic::body::Body),
+    /// From another node.
+    Relayed(Box<Relayed>),
 }
 
 impl From<Bytes> for ReplyBody {
@@ -70,6 +74,7 @@ impl Body for ReplyBody {
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
             Self::Grpc(body) => Pin::new(body).poll_frame(cx),
+            Self::Relayed(body) => body.poll_frame(cx),
         }
     }
 
@@ -79,6 +84,7 @@ impl Body for ReplyBody {
             Self::Whole(_) | Self::Message(_) | Self::Well => false,
             Self::Pieces { length, .. } => *length == Some(0),
             Self::Grpc(body) => body.is_end_stream(),
+            Self::Relayed(body) => body.is_end_stream(),
         }
     }
 
@@ -86,7 +92,7 @@ impl Body for ReplyBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             // A content length would not count the trailers.
-            Self::Message(_) | Self::Well => SizeHint::default(),
+            Self::Message(_) | Self::Well | Self::Relayed(_) => SizeHint::default(),
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces { length, .. } => length.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Grpc(body) => body.size_hint(),

@@ -1,14 +1,14 @@
 //! The REST face of the Open Inference Protocol.
 
 mod index;
-mod infer;
+pub(super) mod infer;
 
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{Class, InferError};
 use berth_wire::guard::Guard;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -20,7 +20,8 @@ use super::{
     reply::{Reply, ReplyBody, described, empty, json},
 };
 use crate::{
-    entry::Entry,
+    entry::Loaded,
+    local::Replica,
     oip::{
         self,
         describe::{
@@ -28,7 +29,8 @@ use crate::{
         },
     },
     repository,
-    stack::Stack,
+    stack::{Described, Stack},
+    statistics,
 };
 
 /// How long the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
@@ -54,7 +56,7 @@ impl Rest {
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        let (head, mut body) = request.into_parts();
+        let (head, body) = request.into_parts();
         let endpoint = match self.endpoint(&head) {
             Ok(endpoint) => endpoint,
             Err(fault) => {
@@ -62,16 +64,17 @@ impl Rest {
                 return fault.into_response();
             }
         };
+        let mut body = Some(body);
         let reply = match &endpoint {
             Endpoint::Model { model, version, what: What::Infer } => {
-                infer::infer(&self.stack, &head.headers, &mut body, model, version.as_deref()).await
+                infer::infer(&self.stack, &head, &mut body, model, version.as_deref()).await
             }
-            other => Box::pin(self.describe(&head.headers, &mut body, other)).await,
+            other => Box::pin(self.describe(&head, &mut body, other)).await,
         };
         match reply {
             Ok(response) => response,
             Err(fault) => {
-                if !body.is_end_stream() {
+                if let Some(body) = body.filter(|body| !body.is_end_stream()) {
                     Box::pin(body::discard(body)).await;
                 }
                 fault.into_response()
@@ -93,7 +96,8 @@ impl Rest {
     }
 
     /// Everything but inference.
-    async fn describe(&self, headers: &HeaderMap, body: &mut Incoming, endpoint: &Endpoint<'_>) -> Reply {
+    async fn describe(&self, head: &Parts, body: &mut Option<Incoming>, endpoint: &Endpoint<'_>) -> Reply {
+        let headers = &head.headers;
         match endpoint {
             Endpoint::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
             Endpoint::Ready => self.ready(),
@@ -101,8 +105,8 @@ impl Rest {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
             Endpoint::List => Ok(self.list()),
-            Endpoint::Model { model, version, what } => self.model(headers, model, version.as_deref(), *what).await,
-            Endpoint::AllStatistics => Ok(self.statistics(&self.stack.routes.all(), None)),
+            Endpoint::Model { model, version, what } => self.model(head, model, version.as_deref(), *what).await,
+            Endpoint::AllStatistics => Ok(statistics(&statistics::here(&self.stack))),
             Endpoint::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
@@ -125,7 +129,8 @@ impl Rest {
         }
     }
 
-    async fn small(&self, body: &mut Incoming) -> Result<Bytes, InferError> {
+    async fn small(&self, body: &mut Option<Incoming>) -> Result<Bytes, InferError> {
+        let Some(body) = body else { return Ok(Bytes::new()) };
         let limits = &self.stack.limits;
         body::read(body, SMALL_BODY.min(limits.body), limits.body_idle, Instant::now() + limits.body_idle).await
     }
@@ -152,7 +157,7 @@ impl Rest {
         Ok(json(StatusCode::SERVICE_UNAVAILABLE, body.to_string()))
     }
 
-    async fn model(&self, headers: &HeaderMap, model: &str, version: Option<&str>, what: What) -> Reply {
+    async fn model(&self, head: &Parts, model: &str, version: Option<&str>, what: What) -> Reply {
         match what {
             What::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
@@ -164,18 +169,19 @@ impl Rest {
             What::Statistics => {
                 let entry = self.stack.find(model)?;
                 entry.knows(version).map_err(|no| crate::parking::refusal(&entry, version, no))?;
-                Ok(self.statistics(&[entry], version))
+                Ok(statistics(&statistics::everywhere(&self.stack, &entry, version, &head.headers).await))
             }
             What::Metadata | What::Config | What::Infer => {
-                let found = self.stack.describe(model, version, timeout(headers)?).await?;
-                let loaded = found.replica.model();
-                if what == What::Config {
-                    let (platform, batching) = (loaded.platform(), loaded.batching());
-                    return Ok(described(&ModelConfig::new(model, platform, loaded.signature(), batching)));
+                let ask = || (self.stack.head(head).as_get(), Bytes::new());
+                let wait = timeout(&head.headers)?;
+                match self.stack.describe((model, version), wait, ask).await? {
+                    Described::Here { entry, replica } => {
+                        let route = entry.route();
+                        let versions: Vec<&str> = route.targets.iter().map(|target| &*target.version).collect();
+                        Ok(describe(what, model, versions, &replica))
+                    }
+                    Described::There(held) => Ok(held.into_reply(())),
                 }
-                let route = found.entry.route();
-                let versions = route.targets.iter().map(|target| &*target.version).collect();
-                Ok(described(&ModelMetadata::new(model, versions, loaded.platform(), loaded.signature())))
             }
         }
     }
@@ -185,13 +191,26 @@ impl Rest {
         let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
         described(&serde_json::json!({ "models": names }))
     }
+}
 
-    fn statistics(&self, entries: &[Arc<Entry>], version: Option<&str>) -> Response<ReplyBody> {
-        let loaded: Vec<_> = entries.iter().flat_map(|entry| entry.loaded(version)).collect();
-        let stats =
-            loaded.iter().map(|loaded| ModelStats::new(loaded.name.as_str(), &loaded.version, &loaded.statistics));
-        described(&ModelStatistics { model_stats: stats.collect() })
+/// The answer about a replica.
+pub(super) fn describe<V: AsRef<str>>(
+    what: What,
+    model: &str,
+    versions: Vec<V>,
+    replica: &Replica,
+) -> Response<ReplyBody> {
+    let loaded = replica.model();
+    if what == What::Config {
+        return described(&ModelConfig::new(model, loaded.platform(), loaded.signature(), loaded.batching()));
     }
+    let versions = versions.iter().map(AsRef::as_ref).collect();
+    described(&ModelMetadata::new(model, versions, loaded.platform(), loaded.signature()))
+}
+
+fn statistics(loaded: &[Loaded]) -> Response<ReplyBody> {
+    let stats = loaded.iter().map(|loaded| ModelStats::new(loaded.name.as_str(), &loaded.version, &loaded.statistics));
+    described(&ModelStatistics { model_stats: stats.collect() })
 }
 
 /// How long the caller says in the head that it waits.

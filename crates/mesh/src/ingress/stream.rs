@@ -16,15 +16,17 @@ use berth_wire::oip::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
 };
 use futures::{FutureExt as _, Stream, StreamExt as _};
+use http::HeaderMap;
 use tokio::time::Instant;
 use tonic::{Status, Streaming, metadata::MetadataMap};
 
 use super::{
     fault::{Fault, panicked},
-    grpc,
+    grpc::{self, NoAnswer},
 };
 use crate::{
     admit::{Door, shutting_down},
+    hop::held::Failure,
     stack::Stack,
 };
 
@@ -75,16 +77,18 @@ impl Patience {
 }
 
 /// What the client said of the stream as a whole.
-#[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
     pub(super) errors: Errors,
     pub(super) patience: Patience,
+    /// The headers of the call: they go along to other nodes.
+    pub(super) headers: HeaderMap,
 }
 
 /// Answers every request of a stream.
-pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, manner: Manner) -> Answers {
+pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, manner: Arc<Manner>) -> Answers {
     let door = Arc::clone(&stack.door);
-    let answers = open(requests, door).map(move |request| answer(Arc::clone(&stack), request, manner)).buffered(AHEAD);
+    let answer = move |request| answer(Arc::clone(&stack), request, Arc::clone(&manner));
+    let answers = open(requests, door).map(answer).buffered(AHEAD);
     // A status ends a stream; nothing may follow it.
     Box::pin(answers.scan(false, |ended, answer| {
         let before = std::mem::replace(ended, *ended || answer.is_err());
@@ -110,24 +114,43 @@ fn open(
 async fn answer(
     stack: Arc<Stack>,
     request: Result<ModelInferRequest, Status>,
-    manner: Manner,
+    manner: Arc<Manner>,
 ) -> Result<ModelStreamInferResponse, Status> {
     let request = request?;
     let id = request.id.clone();
-    let inferred = AssertUnwindSafe(grpc::infer(&stack, request, manner.patience.now())).catch_unwind().await;
-    match inferred.unwrap_or_else(|_| Err(panicked())) {
-        Ok((mut response, options)) => {
-            if options.final_response {
+    let says_last = wants_final_response(&request);
+    let inferred = grpc::infer(&stack, request, manner.patience.now(), &manner.headers);
+    let inferred = AssertUnwindSafe(inferred).catch_unwind().await;
+    match inferred.unwrap_or_else(|_| Err(panicked().into())) {
+        Ok(mut response) => {
+            if says_last {
                 let last = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
                 response.parameters.insert("triton_final_response".to_owned(), last);
             }
             Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })
         }
-        Err(error) if manner.errors == Errors::AsStatus => Err(Fault::from(error).into()),
-        Err(error) => Ok(ModelStreamInferResponse {
-            error_message: format!("{}: {error}", error.reason()),
+        Err(no) if manner.errors == Errors::AsStatus => Err(no.into()),
+        Err(no) => Ok(ModelStreamInferResponse {
+            error_message: reason_and_message(&no),
             // The id says which request failed.
             infer_response: Some(ModelInferResponse { id, ..Default::default() }),
         }),
+    }
+}
+
+/// The request asks that the last answer say that it is the last: the stream's to add, wherever the model runs.
+fn wants_final_response(request: &ModelInferRequest) -> bool {
+    let asked = request.parameters.get("triton_enable_empty_final_response");
+    matches!(asked.and_then(|asked| asked.parameter_choice.as_ref()), Some(ParameterChoice::BoolParam(true)))
+}
+
+fn reason_and_message(no: &NoAnswer) -> String {
+    match no {
+        NoAnswer::Failed(Failure::Infer(error)) => format!("{}: {error}", error.reason()),
+        NoAnswer::Failed(lost @ Failure::Lost { .. }) => format!("unavailable: {lost}"),
+        NoAnswer::Told(status) => {
+            let reason = status.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
+            format!("{}: {}", reason.unwrap_or("internal"), status.message())
+        }
     }
 }

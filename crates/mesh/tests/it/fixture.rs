@@ -170,7 +170,7 @@ impl House {
         let mut registry = Registry::default();
         let me = WorkerId::new(WORKER).expect("a name");
         let (gateway, handle): (Gateway, Handle) =
-            build(config, me, Arc::clone(&replicas), &mut registry).expect("a free port");
+            build(config, me, Arc::clone(&replicas), None, &mut registry).expect("a free port");
         let (routes, from_controller) = mpsc::channel(16);
         let (to_controller, events) = mpsc::channel(16);
         let shutdown = CancellationToken::new();

@@ -1,14 +1,21 @@
-//! One inference over REST: the order of [`stack`](crate::stack), with the body between parking and lease.
+//! One inference over REST: the order of [`stack`](crate::stack), with the body between parking and lease, or on its way to
+//! another node.
 
-use berth_spec::{ByteSize, InferError, InferRequest, Signature};
+use std::sync::Arc;
+
+use berth_spec::{ByteSize, InferError, InferResponse, Signature};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use hyper::body::Incoming;
 
 use super::timeout;
 use crate::{
+    hop::{
+        head::Head,
+        journey::{Here, Journey, Next},
+        upload::Upload,
+    },
     ingress::{
-        body,
         fault::Fault,
         heavy::{self, HEAVY},
         reply::{Reply, ReplyBody},
@@ -18,51 +25,119 @@ use crate::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
     },
-    stack::{Admitted, Call, Stack},
+    stack::{Admitted, Call, Ran, Stack},
 };
 
 /// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
 /// Halved or doubled: no difference that was seen; a copy of 16 KiB takes about a microsecond, as a write more does.
 const WORTH_PIECES: usize = 16 << 10;
 
+/// `body` is left where nobody has touched it, to be discarded.
 pub(super) async fn infer(
     stack: &Stack,
-    headers: &HeaderMap,
-    body: &mut Incoming,
+    head: &Parts,
+    body: &mut Option<Incoming>,
     model: &str,
     version: Option<&str>,
 ) -> Reply {
+    let headers = &head.headers;
     let mut admitted = stack.admit(Call { model, version, protocol: Protocol::Rest, timeout: timeout(headers)? })?;
-    let coding = headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes);
-    let coding = Coding::of_request(coding).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
-    admitted.ready().await?;
-    let decoded = receive(stack, headers, coding, body, &admitted).await;
-    let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
-    admitted.shorten(options.timeout);
-    answer(&mut admitted, headers, request, form).await
+    let coding = coding(headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
+    let mut journey = Journey::default();
+    let next = admitted.next(&mut journey).await?;
+    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
+    let mut upload = Upload::new(incoming, stack.bounds());
+    let reply = travel(stack, (head, coding), &mut admitted, (&mut journey, next), &mut upload).await;
+    if reply.is_err() {
+        *body = upload.untouched();
+    }
+    reply
 }
 
-/// Reads and decodes the body.
-async fn receive(
+/// From place to place, until there is an answer.
+async fn travel(
     stack: &Stack,
+    (head, coding): (&Parts, Coding),
+    admitted: &mut Admitted<'_>,
+    (journey, mut next): (&mut Journey, Next),
+    upload: &mut Upload,
+) -> Reply {
+    let mut forwarded: Option<Head> = None;
+    loop {
+        match next {
+            Next::Here(here) => {
+                if let Some(reply) = here_then(admitted, (&head.headers, coding), here.as_ref(), upload).await? {
+                    return Ok(reply);
+                }
+            }
+            Next::There(there) => {
+                let head = forwarded.get_or_insert_with(|| stack.head(head));
+                let sent = admitted.forward(journey, there, head, upload).await;
+                if let Some(passed) = sent? {
+                    admitted.received(upload.received());
+                    return Ok(passed.into_reply());
+                }
+            }
+            Next::Refused(held) => return Ok(admitted.refused(held).into_reply()),
+        }
+        next = admitted.next(journey).await?;
+    }
+}
+
+/// Reads, decodes and runs the request here. `None`: the replica went away before it was run.
+async fn here_then(
+    admitted: &mut Admitted<'_>,
+    (headers, coding): (&HeaderMap, Coding),
+    here: Option<&Here>,
+    upload: &mut Upload,
+) -> Result<Option<Response<ReplyBody>>, Fault> {
+    let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
+    let length = body.len();
+    let signature = || admitted.signature(here).unwrap_or_default();
+    let limit = upload.limit();
+    let decoded = decode(headers, coding, body, limit, signature).await;
+    let Decoded { request, form, options } = decoded.map_err(|error| {
+        admitted.received(length);
+        admitted.failed(error)
+    })?;
+    admitted.shorten(options.timeout);
+    match admitted.infer(request, here).await {
+        Ok(Ran::Moved) => Ok(None),
+        Ok(Ran::Answered(response)) => {
+            admitted.received(length);
+            let encoded = encode(headers, response, form).await.map_err(|error| admitted.failed(error))?;
+            admitted.sent(encoded.1);
+            Ok(Some(encoded.0))
+        }
+        Err(error) => {
+            admitted.received(length);
+            Err(error.into())
+        }
+    }
+}
+
+/// How the body is coded.
+pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Result<Coding, InferError> {
+    Coding::of_request(headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes))
+}
+
+/// Reads a body. `limit` is in bytes, after decompression.
+pub(in crate::ingress) async fn decode(
     headers: &HeaderMap,
     coding: Coding,
-    body: &mut Incoming,
-    admitted: &Admitted<'_>,
+    body: Bytes,
+    limit: usize,
+    signature: impl Fn() -> Arc<Signature>,
 ) -> Result<Decoded, InferError> {
-    let limits = &stack.limits;
-    let body = body::read(body, limits.body, limits.body_idle, admitted.deadline()).await?;
-    admitted.received(body.len());
     let length = headers.get(oip::HEADER_LENGTH);
     if coding == Coding::Identity && body.len() < HEAVY {
         let layout = Layout::of(length.map(HeaderValue::as_bytes), body.len())?;
         return match layout {
-            Layout::Raw => admitted.with_signature(|signature| oip::decode(&body, layout, signature)),
+            Layout::Raw => oip::decode(&body, layout, &signature()),
             Layout::Json | Layout::Binary { .. } => oip::decode(&body, layout, &Signature::default()),
         };
     }
-    let signature = admitted.with_signature(Signature::clone);
-    let (length, limit) = (length.cloned(), ByteSize(limits.body as u64));
+    let (signature, length, limit) = (signature(), length.cloned(), ByteSize(limit as u64));
     heavy::aside(HEAVY, move || {
         let body: Bytes = decompress(body, coding, limit)?;
         let layout = Layout::of(length.as_ref().map(HeaderValue::as_bytes), body.len())?;
@@ -71,14 +146,16 @@ async fn receive(
     .await
 }
 
-/// Runs the request and encodes the answer.
-async fn answer(admitted: &mut Admitted<'_>, headers: &HeaderMap, request: InferRequest, form: AnswerForm) -> Reply {
-    let response = admitted.infer(request).await?;
-    let encoded = heavy::aside(oip::effort(&response, &form), move || oip::encode(&response, &form)).await;
-    let encoded = encoded.map_err(|error| admitted.failed(error))?;
-    admitted.sent(encoded.len());
+/// Writes an answer; also its length before compression, in bytes.
+pub(in crate::ingress) async fn encode(
+    headers: &HeaderMap,
+    response: InferResponse,
+    form: AnswerForm,
+) -> Result<(Response<ReplyBody>, usize), InferError> {
+    let encoded = heavy::aside(oip::effort(&response, &form), move || oip::encode(&response, &form)).await?;
+    let length = encoded.len();
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
-    Ok(response_of(encoded, coding).await)
+    Ok((response_of(encoded, coding).await, length))
 }
 
 async fn response_of(encoded: Encoded, coding: Coding) -> Response<ReplyBody> {

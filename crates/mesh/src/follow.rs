@@ -1,0 +1,138 @@
+//! What changes the routes of a gateway, one after the other: the controller's word, the hints of workers, replicas that
+//! come back, and members that come and go.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use berth_peer::{Hint, MemberTable, Members};
+use berth_spec::{GatewayEvent, RouteChange};
+use tokio::{
+    sync::{broadcast, mpsc, watch},
+    time::{Instant, Sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    hop::place::Ready,
+    kept::Keeper,
+    routes::{Applier, Missing},
+    stack::Stack,
+};
+
+/// How long after a change of members those who wait look again: by then there are lines to whoever is new. Halved or
+/// doubled: waiters of a node that comes back look a little earlier or later; they look by themselves, too.
+const MEMBERS_SETTLE: Duration = Duration::from_millis(5);
+
+/// Puts what is heard in force.
+pub(crate) struct Follow {
+    pub(crate) applier: Applier,
+    pub(crate) keeper: Keeper,
+    pub(crate) stack: Arc<Stack>,
+    /// Hear no more.
+    pub(crate) told: CancellationToken,
+}
+
+/// What the other nodes say.
+pub(crate) struct Heard(Option<(broadcast::Receiver<Hint>, watch::Receiver<Arc<MemberTable>>)>);
+
+enum Word {
+    Hint(Hint),
+    /// Hints were missed: routes say it all, a little later.
+    Missed(u64),
+    Members,
+}
+
+impl Heard {
+    pub(crate) fn of(members: Option<Members>) -> Self {
+        Self(members.map(|members| (members.hints(), members.changed())))
+    }
+
+    async fn next(&mut self) -> Word {
+        let Some((hints, members)) = &mut self.0 else { return std::future::pending().await };
+        let word = tokio::select! {
+            hint = hints.recv() => match hint {
+                Ok(hint) => Word::Hint(hint),
+                Err(broadcast::error::RecvError::Lagged(missed)) => Word::Missed(missed),
+                Err(broadcast::error::RecvError::Closed) => Word::Missed(0),
+            },
+            changed = members.changed() => match changed {
+                Ok(()) => Word::Members,
+                Err(_) => Word::Missed(0),
+            },
+        };
+        if let Word::Missed(0) = word {
+            // Membership has ended: nothing more will be heard.
+            self.0 = None;
+        }
+        word
+    }
+}
+
+impl Follow {
+    /// Follows until it is told to end. Every change is acknowledged; a change that is missing is asked for once.
+    pub(crate) async fn run(
+        mut self,
+        mut routes: mpsc::Receiver<RouteChange>,
+        events: mpsc::Sender<GatewayEvent>,
+        mut heard: Heard,
+    ) {
+        let mut open = true;
+        // What the controller has not been told yet; the latest word counts.
+        let mut word = None;
+        // Changes are missing, and the whole has been asked for.
+        let mut asked = false;
+        let mut settle: Option<Pin<Box<Sleep>>> = None;
+        loop {
+            tokio::select! {
+                change = routes.recv(), if open => match change {
+                    Some(change) => {
+                        let seq = change.seq;
+                        match self.applier.apply(change) {
+                            Ok(()) => {
+                                (asked, word) = (false, Some(GatewayEvent::Applied(seq)));
+                                self.keeper.changed(Instant::now());
+                            }
+                            Err(Missing { have, base }) if !asked => {
+                                tracing::warn!(have, base, "routes: changes are missing; asking for everything");
+                                (asked, word) = (true, Some(GatewayEvent::AskWhole));
+                            }
+                            // The whole is on its way.
+                            Err(_) => {}
+                        }
+                    }
+                    // Without a controller the last routes stay in force.
+                    None => open = false,
+                },
+                room = events.reserve(), if word.is_some() => {
+                    if let (Ok(room), Some(word)) = (room, word.take()) {
+                        room.send(word);
+                    }
+                }
+                () = self.stack.parking.replicas.inserted() => self.applier.refresh(&self.stack.ledger.listed()),
+                said = heard.next() => match said {
+                    Word::Hint(hint) => {
+                        let ready = if hint.ready { Ready::Yes } else { Ready::No };
+                        self.applier.hint(&hint.worker, &hint.revision, ready);
+                    }
+                    Word::Missed(missed) => tracing::debug!(missed, "hints were missed"),
+                    Word::Members => {
+                        settle.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + MEMBERS_SETTLE)));
+                    }
+                },
+                () = due(&mut settle) => {
+                    settle = None;
+                    self.stack.ledger.listed().iter().filter_map(|entry| entry.used()).for_each(|hot| hot.lot.wake());
+                }
+                () = self.keeper.due() => self.keeper.write(&self.stack.routes),
+                () = self.told.cancelled() => break,
+            }
+        }
+        self.keeper.close(&self.stack.routes).await;
+    }
+}
+
+async fn due(settle: &mut Option<Pin<Box<Sleep>>>) {
+    match settle {
+        Some(sleep) => sleep.as_mut().await,
+        None => std::future::pending().await,
+    }
+}

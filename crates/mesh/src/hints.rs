@@ -1,0 +1,14 @@
+//! What this node tells the others of its replicas before the controller does.
+
+use std::sync::Arc;
+
+use berth_peer::{Hint, Members};
+
+use crate::local::{Change, Listener};
+
+/// Says every change of the replicas here.
+pub(crate) fn sayer(members: Members) -> Listener {
+    Arc::new(move |revision, change| {
+        members.say(Hint { worker: members.me().clone(), revision: revision.clone(), ready: change == Change::Ready });
+    })
+}

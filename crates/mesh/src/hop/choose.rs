@@ -1,0 +1,210 @@
+//! Which place gets a request: of two drawn at random the one where it is likely to be answered sooner.
+//!
+//! ```text
+//!  1. a place whose time out is over gets one request as its probe
+//!  2. good ones in the own region, the own replica among them
+//!  3. good ones in the region that is nearest by measured time
+//!  4. what is left: ejected, suspected, unreachable just now (the last place is never ejected)
+//! ```
+//!
+//! Likely sooner: smoothed latency × (requests under way + 1). Where nothing was measured yet only the second counts.
+//! Two choices come close to the best of all, and do not send every gateway to the same place at once.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use super::{
+    fleet::Known,
+    place::{Place, Places, Worth},
+    tick::Tick,
+};
+
+/// Where a request goes.
+pub(crate) enum Choice {
+    /// The own replica.
+    Local,
+    /// Another node.
+    Remote(Arc<Place>, Arc<Known>),
+}
+
+/// What was tried in this round, and is not tried again in it. A request goes to few places: a list is enough.
+#[derive(Default)]
+pub(crate) struct Tried(Vec<Arc<Place>>);
+
+impl Tried {
+    pub(crate) fn add(&mut self, place: Arc<Place>) {
+        self.0.push(place);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn has(&self, place: &Place) -> bool {
+        self.0.iter().any(|tried| std::ptr::eq(Arc::as_ptr(tried), place))
+    }
+}
+
+/// A place that may be chosen.
+struct Candidate<'a> {
+    place: &'a Arc<Place>,
+    known: Arc<Known>,
+}
+
+impl Places {
+    /// Chooses for one request. `local` is how many requests the own replica has, if there is one that takes more.
+    pub(crate) fn choose(&self, local: Option<u32>, tried: &Tried, now: Tick) -> Option<Choice> {
+        let mut dice = Dice(self.draws.fetch_add(1, Relaxed));
+        if let Some(probe) = self.probe(tried, now) {
+            return Some(probe);
+        }
+        let good_near = self.two(&mut dice, tried, now, |known, worth| worth == Worth::Good && known.near);
+        if let Some(busy) = local {
+            return Some(match good_near.0.or(good_near.1) {
+                Some(other) if self.is_local_worse(busy, other.place, now) => other.into(),
+                _ => Choice::Local,
+            });
+        }
+        let choice = sooner(good_near, now).or_else(|| self.far(&mut dice, tried, now));
+        let choice = choice.or_else(|| sooner(self.two(&mut dice, tried, now, |_, _| true), now));
+        choice.map(Choice::from)
+    }
+
+    /// A place whose time out is over, if this request may probe it.
+    fn probe(&self, tried: &Tried, now: Tick) -> Option<Choice> {
+        let place = self.list.iter().find(|place| place.is_due(now) && !tried.has(place))?;
+        let (known, worth) = place.look(now)?;
+        (worth == Worth::Due && place.claim(now)).then(|| Choice::Remote(Arc::clone(place), known))
+    }
+
+    /// One of the good places of the nearest other region.
+    fn far(&self, dice: &mut Dice, tried: &Tried, now: Tick) -> Option<Candidate<'_>> {
+        let good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
+        let nearest = good.min_by_key(|candidate| candidate.known.peer.rtt().unwrap_or(std::time::Duration::MAX))?;
+        let region = nearest.known.region.clone();
+        sooner(self.two(dice, tried, now, |known, worth| worth == Worth::Good && known.region == region), now)
+    }
+
+    fn eligible(
+        &self,
+        tried: &Tried,
+        now: Tick,
+        which: impl Fn(&Known, Worth) -> bool,
+    ) -> impl Iterator<Item = Candidate<'_>> {
+        self.list.iter().filter(|place| !tried.has(place)).filter_map(move |place| {
+            let (known, worth) = place.look(now)?;
+            which(&known, worth).then_some(Candidate { place, known })
+        })
+    }
+
+    /// Two of the eligible ones, every pair as likely as any other; fewer where there are fewer.
+    fn two(
+        &self,
+        dice: &mut Dice,
+        tried: &Tried,
+        now: Tick,
+        which: impl Fn(&Known, Worth) -> bool,
+    ) -> (Option<Candidate<'_>>, Option<Candidate<'_>>) {
+        let mut drawn = [None, None];
+        for (seen, candidate) in self.eligible(tried, now, which).enumerate() {
+            if let Some(slot) = reservoir(seen, dice) {
+                drawn[slot] = Some(candidate);
+            }
+        }
+        let [first, second] = drawn;
+        // Of equals the first wins: which one that is must not be the order of the route.
+        if dice.below(2) == 0 { (first, second) } else { (second, first) }
+    }
+
+    fn is_local_worse(&self, busy: u32, other: &Place, now: Tick) -> bool {
+        match (self.local.read(now), other.score.read(now)) {
+            (Some(mine), Some(its)) => cost(its, other.busy()) < cost(mine, u64::from(busy)),
+            // A hop is only worth it where there is something to gain.
+            _ => u64::from(busy) > other.busy() + UNMEASURED_LEAD,
+        }
+    }
+}
+
+/// How many requests the own replica may have more before one goes to a place that was never measured. Halved: more hops
+/// without need after each new route. Doubled: a new copy elsewhere is taken up later.
+const UNMEASURED_LEAD: u64 = 4;
+
+/// Where the `seen`-th candidate goes in a sample of two, if anywhere.
+fn reservoir(seen: usize, dice: &mut Dice) -> Option<usize> {
+    match seen {
+        0 | 1 => Some(seen),
+        _ => Some(dice.below(seen + 1)).filter(|slot| *slot < 2),
+    }
+}
+
+/// The one of two that is likely to answer sooner.
+fn sooner<'a>(two: (Option<Candidate<'a>>, Option<Candidate<'a>>), now: Tick) -> Option<Candidate<'a>> {
+    let (first, second) = match two {
+        (Some(first), Some(second)) => (first, second),
+        (one, none) => return one.or(none),
+    };
+    // Where there is nothing to compare, the load alone says.
+    let scores = first.place.score.read(now).zip(second.place.score.read(now));
+    let (a, b) = scores.unwrap_or((1, 1));
+    Some(if cost(b, second.place.busy()) < cost(a, first.place.busy()) { second } else { first })
+}
+
+/// What a request would wait for: its own run, and those before it.
+pub(super) fn cost(latency: u64, busy: u64) -> u64 {
+    latency.saturating_mul(busy + 1)
+}
+
+impl From<Candidate<'_>> for Choice {
+    fn from(candidate: Candidate<'_>) -> Self {
+        Self::Remote(Arc::clone(candidate.place), candidate.known)
+    }
+}
+
+/// Draws without state of its own: the number of the request, mixed (splitmix64).
+struct Dice(u32);
+
+impl Dice {
+    /// Evenly one of `0..n`, or so nearly that nobody could tell.
+    fn below(&mut self, n: usize) -> usize {
+        let mut mixed = (u64::from(self.0) << 32 | n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        self.0 = self.0.wrapping_add(0x9e37_79b9);
+        ((mixed >> 32) * n as u64 >> 32) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Every candidate is in a sample of two about equally often.
+        #[test]
+        fn samples_are_fair(count in 2_usize..12, start in any::<u32>()) {
+            let mut drawn = vec![0_u32; count];
+            for draw in 0..4_000_u32 {
+                let mut dice = Dice(start.wrapping_add(draw));
+                let mut sample = [0, 0];
+                for seen in 0..count {
+                    if let Some(slot) = reservoir(seen, &mut dice) {
+                        sample[slot] = seen;
+                    }
+                }
+                prop_assert_ne!(sample[0], sample[1]);
+                sample.iter().for_each(|at| drawn[*at] += 1);
+            }
+            let fair = 8_000 / u32::try_from(count).expect("few");
+            prop_assert!(drawn.iter().all(|times| times.abs_diff(fair) < fair / 4 + 60), "{drawn:?}");
+        }
+
+        /// More load or more latency never makes a place cheaper.
+        #[test]
+        fn cost_is_monotonic(latency in 1_u64..1 << 40, busy in 0_u64..1 << 20, more in 1_u64..1 << 20) {
+            prop_assert!(cost(latency, busy + more) > cost(latency, busy));
+            prop_assert!(cost(latency + more, busy) > cost(latency, busy));
+        }
+    }
+}

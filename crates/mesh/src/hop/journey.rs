@@ -1,0 +1,208 @@
+//! One request's way from place to place, until one answers it.
+//!
+//! ```text
+//!            ┌────────── not sent, not run ─────────┐
+//!            ▼                                      │
+//!  next ─▶ there ──▶ send ──▶ answered              │
+//!   │ ▲      │        └──▶ broken ── may be sent again? ── no ──▶ lost
+//!   │ │      └─ here: the own replica runs it
+//!   │ └── a route, a hint or a member changed, or RELOOK
+//!   └──▶ parked: no place is left in this round
+//! ```
+//!
+//! A place is tried once a round; a round ends by waiting. At most [`SENDS`] times a request goes out after which nobody
+//! knows whether it was run; one that was certainly not run may go out as often as there is time.
+
+use std::sync::Arc;
+
+use berth_spec::{InferError, RevisionId};
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use super::{
+    budget::Budget,
+    choose::Tried,
+    fleet::{Fleet, Known, Remotes},
+    head::{Head, Propagate},
+    held::{Failure, Held, NotRun},
+    place::{Place, UnderWay},
+    send::{Sent, send},
+    tick::Clock,
+    upload::{Room, Upload, unrepeatable},
+};
+use crate::{
+    entry::Entry,
+    metrics::hop::{Again, Hops, Result as HopResult},
+    parking::Look,
+    stack::Stack,
+};
+
+/// How often a request is sent where it may have been run. Halved (and rounded up): the death of two nodes at once costs
+/// requests. Doubled: a request that kills nodes kills twice as many.
+const SENDS: u32 = 3;
+
+/// What forwarding needs, one per gateway.
+pub(crate) struct Forwarding {
+    pub(crate) remotes: Arc<Remotes>,
+    pub(crate) budget: Budget,
+    pub(crate) room: Arc<Room>,
+    pub(crate) propagate: Option<Propagate>,
+    pub(crate) hops: Hops,
+}
+
+/// Who asks for what, and until when.
+pub(crate) struct Errand<'a> {
+    pub(crate) stack: &'a Stack,
+    pub(crate) entry: Arc<Entry>,
+    /// `None`: whichever version the route says.
+    pub(crate) version: Option<&'a str>,
+    pub(crate) deadline: Instant,
+}
+
+/// Where it goes next.
+pub(crate) enum Next {
+    /// The own replica; `None`: of whichever revision the route says when it is leased.
+    Here(Option<Here>),
+    /// Another node.
+    There(There),
+    /// Nowhere: the last place that was asked is full, and this is what it answered.
+    Refused(Held),
+}
+
+/// The own replica of a revision.
+pub(crate) struct Here {
+    pub(crate) revision: RevisionId,
+    pub(crate) version: Arc<str>,
+}
+
+/// A revision on another node.
+pub(crate) struct There {
+    pub(crate) place: Arc<Place>,
+    pub(crate) known: Arc<Known>,
+    pub(crate) revision: HeaderValue,
+    pub(crate) version: HeaderValue,
+}
+
+/// What one request has behind it.
+#[derive(Default)]
+pub(crate) struct Journey {
+    tried: Tried,
+    /// How often it may have been run.
+    sends: u32,
+    begun: bool,
+    full: Option<Held>,
+}
+
+impl Journey {
+    /// Where to go now; waits where nothing is ready.
+    pub(crate) async fn next(&mut self, errand: &Errand<'_>) -> Result<Next, InferError> {
+        let (parking, tried, full) = (&errand.stack.parking, &mut self.tried, &mut self.full);
+        let look = |look: Look| {
+            if look == Look::Again {
+                tried.clear();
+            }
+            let found = errand.entry.find(errand.version, &parking.replicas, tried);
+            match (found, full.take()) {
+                (Err(_), Some(held)) => Ok(Next::Refused(held)),
+                (found, _) => found,
+            }
+        };
+        parking.find(&errand.entry, errand.version, errand.deadline, look).await
+    }
+
+    /// Sends the request there. `None`: it was not answered, and may go elsewhere.
+    pub(crate) async fn go(
+        &mut self,
+        errand: &Errand<'_>,
+        there: There,
+        head: &Head,
+        upload: &mut Upload,
+    ) -> Result<Option<(Held, Option<UnderWay>)>, Failure> {
+        let Some(forwarding) = errand.stack.forwarding.as_deref() else { return Ok(None) };
+        let Some(body) = upload.body() else { return Err(unrepeatable().into()) };
+        if !std::mem::replace(&mut self.begun, true) {
+            forwarding.budget.request();
+        }
+        let near = there.known.near;
+        let request = head.request((&there.revision, &there.version), errand.deadline, body);
+        let started = Instant::now();
+        let sent = send(&there.place, &there.known, request, errand.deadline, || upload.fault()).await;
+        let (hops, took) = (&forwarding.hops, started.elapsed());
+        match sent.inspect_err(|_| hops.sent(HopResult::Client, near, took))? {
+            Sent::Answered(held, under_way) => {
+                hops.sent(HopResult::Answered, near, took);
+                Ok(Some((held, Some(under_way))))
+            }
+            Sent::NotRun(why, held) => {
+                hops.sent(HopResult::NotRun, near, took);
+                if !upload.is_repeatable() {
+                    return Ok(Some((held, None)));
+                }
+                hops.again(Again::of(why));
+                self.full = Some(held).filter(|_| why == NotRun::Full);
+                self.tried.add(there.place);
+                Ok(None)
+            }
+            Sent::NotSent => {
+                hops.sent(HopResult::NotSent, near, took);
+                if !upload.is_repeatable() {
+                    return Err(unrepeatable().into());
+                }
+                hops.again(Again::NotSent);
+                self.tried.add(there.place);
+                Ok(None)
+            }
+            Sent::Broken => {
+                hops.sent(HopResult::Broken, near, took);
+                self.sends += 1;
+                if let Some(why) = self.forbids(errand, forwarding, upload) {
+                    return Err(Failure::Lost { model: errand.entry.name.to_string(), why });
+                }
+                hops.again(Again::Broken);
+                self.tried.add(there.place);
+                Ok(None)
+            }
+            Sent::Late => {
+                hops.sent(HopResult::Late, near, took);
+                Err(errand.timed_out().into())
+            }
+        }
+    }
+
+    /// Why a request that may have been run is not sent again.
+    fn forbids(&self, errand: &Errand<'_>, forwarding: &Forwarding, upload: &Upload) -> Option<&'static str> {
+        if !errand.entry.route().terms.idempotent {
+            return Some("the model is declared as not idempotent");
+        }
+        if !upload.is_repeatable() {
+            return Some("its body was longer than what is kept to send it again");
+        }
+        if self.sends >= SENDS {
+            return Some("it was sent to three places already");
+        }
+        let taken = forwarding.budget.take(forwarding.remotes.clock().now());
+        (!taken).then_some("too many requests are being sent again already")
+    }
+}
+
+impl Errand<'_> {
+    /// The error of a request whose deadline has passed outside a model's queue.
+    pub(crate) fn timed_out(&self) -> InferError {
+        InferError::TimedOut(format!(
+            "model {:?} had not answered when the request's time was over",
+            self.entry.name.as_str()
+        ))
+    }
+}
+
+impl Forwarding {
+    pub(crate) fn new(fleet: Fleet, room: Arc<Room>, propagate: Option<Propagate>) -> Self {
+        Self {
+            remotes: Arc::new(Remotes::new(fleet, Clock::start())),
+            budget: Budget::new(),
+            room,
+            propagate,
+            hops: Hops::default(),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The places where a revision is ready on other nodes, and what a gateway remembers of each.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use berth_spec::{RevisionId, WorkerId};
+use http::HeaderValue;
+
+use super::{
+    fleet::{Known, Remote, Remotes},
+    outlier::{Outlier, Standing},
+    score::Score,
+    tick::Tick,
+};
+
+/// How long a place is left alone that said that the replica is not there, unless a hint or a route says otherwise.
+/// Halved: more requests ask in vain. Doubled: one that came back without a word gets none for a second.
+const ABSENT: Duration = Duration::from_millis(500);
+
+/// How long a hint holds against routes that do not know of it yet. Halved: a slow controller's routes undo it. Doubled:
+/// a replica that was ready for a moment only is asked in vain for longer.
+const HINTED: Duration = Duration::from_secs(2);
+
+/// Where one revision can be had elsewhere.
+pub(crate) struct Places {
+    /// The header values that name it, made once.
+    pub(crate) revision: HeaderValue,
+    pub(crate) version: HeaderValue,
+    /// The latency of the own replica: measured while there are others to compare it with.
+    pub(crate) local: Score,
+    pub(crate) draws: AtomicU32,
+    pub(crate) list: Box<[Arc<Place>]>,
+}
+
+/// One revision on one node.
+pub(crate) struct Place {
+    pub(crate) remote: Arc<Remote>,
+    pub(crate) score: Score,
+    pub(crate) in_flight: AtomicU32,
+    /// Told by requests that were not answered in time: that is as often the model's fault as the node's, and must not
+    /// count against the other models there.
+    pub(crate) late: Outlier,
+    /// The replica is not there until then, it said.
+    absent: AtomicU64,
+    /// A hint made the place, and holds until then.
+    hinted: AtomicU64,
+}
+
+/// What a place is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Worth {
+    /// It gets requests.
+    Good,
+    /// Its time out is over: it may be tried.
+    Due,
+    /// It gets requests if there is no better one.
+    Poor,
+}
+
+impl Place {
+    fn new(remote: Arc<Remote>) -> Arc<Self> {
+        Arc::new(Self {
+            remote,
+            score: Score::default(),
+            in_flight: AtomicU32::new(0),
+            late: Outlier::default(),
+            absent: AtomicU64::new(0),
+            hinted: AtomicU64::new(0),
+        })
+    }
+
+    /// Who is behind it and what it is worth; `None` when nothing can be sent there.
+    pub(crate) fn look(&self, now: Tick) -> Option<(Arc<Known>, Worth)> {
+        if self.absent.load(Relaxed) > now.0 {
+            return None;
+        }
+        let known = self.remote.known()?;
+        let worth = match (self.remote.outlier.standing(now), self.late.standing(now)) {
+            (Standing::In, Standing::In) if known.is_well() => Worth::Good,
+            (Standing::Out, _) | (_, Standing::Out) => Worth::Poor,
+            (Standing::Due, _) | (_, Standing::Due) => Worth::Due,
+            _ => Worth::Poor,
+        };
+        Some((known, worth))
+    }
+
+    /// A time out of it is over. Cheap: asked of every place by every request.
+    pub(crate) fn is_due(&self, now: Tick) -> bool {
+        self.remote.outlier.standing(now) == Standing::Due || self.late.standing(now) == Standing::Due
+    }
+
+    /// Takes the right to try it after its time out.
+    pub(crate) fn claim(&self, now: Tick) -> bool {
+        let (remote, late) = (self.remote.outlier.claim(now), self.late.claim(now));
+        remote || late
+    }
+
+    /// The replica is not there, it said.
+    pub(crate) fn lacks(&self, now: Tick) {
+        self.absent.store(now.after(ABSENT).0, Relaxed);
+    }
+
+    /// Requests that are under way there.
+    pub(crate) fn busy(&self) -> u64 {
+        u64::from(self.in_flight.load(Relaxed))
+    }
+}
+
+/// A request that is under way to a place.
+pub(crate) struct UnderWay(Arc<Place>);
+
+impl UnderWay {
+    pub(crate) fn to(place: &Arc<Place>) -> Self {
+        place.in_flight.fetch_add(1, Relaxed);
+        Self(Arc::clone(place))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Places {
+    /// The places of a route; what is known of them from `before` is kept. `None` where there are none.
+    pub(crate) fn of<'a>(
+        (revision, version): (&RevisionId, &str),
+        ready: impl Iterator<Item = &'a WorkerId>,
+        before: Option<&Self>,
+        remotes: &Remotes,
+    ) -> Option<Arc<Self>> {
+        let known = before.map_or(&[][..], |before| &before.list);
+        let mut list: Vec<Arc<Place>> = ready.map(|worker| kept(known, worker, remotes)).collect();
+        let now = remotes.clock().now();
+        for hinted in known.iter().filter(|place| place.hinted.load(Relaxed) > now.0) {
+            if !list.iter().any(|place| Arc::ptr_eq(place, hinted)) {
+                list.push(Arc::clone(hinted));
+            }
+        }
+        Self::from(list, || Names::of(revision, version), before)
+    }
+
+    /// The same, with what a worker said of itself.
+    pub(crate) fn hinted(
+        (revision, version): (&RevisionId, &str),
+        (worker, ready): (&WorkerId, Ready),
+        before: Option<&Self>,
+        remotes: &Remotes,
+    ) -> Option<Arc<Self>> {
+        let known = before.map_or(&[][..], |before| &before.list);
+        let mut list: Vec<_> = known.iter().filter(|place| place.remote.name != *worker).cloned().collect();
+        if ready == Ready::Yes {
+            let place = kept(known, worker, remotes);
+            place.absent.store(0, Relaxed);
+            place.hinted.store(remotes.clock().now().after(HINTED).0, Relaxed);
+            list.push(place);
+        }
+        Self::from(list, || Names::of(revision, version), before)
+    }
+
+    fn from(list: Vec<Arc<Place>>, names: impl FnOnce() -> Names, before: Option<&Self>) -> Option<Arc<Self>> {
+        if list.is_empty() {
+            return None;
+        }
+        let names = before.map_or_else(names, |b| Names { revision: b.revision.clone(), version: b.version.clone() });
+        Some(Arc::new(Self {
+            revision: names.revision,
+            version: names.version,
+            local: before.map_or_else(Score::default, |before| before.local.copied()),
+            draws: AtomicU32::new(before.map_or(0, |before| before.draws.load(Relaxed))),
+            list: list.into(),
+        }))
+    }
+
+    /// This moment, as its places count time.
+    pub(crate) fn now(&self) -> Tick {
+        // There is at least one place.
+        self.list.first().map_or(Tick(1), |place| place.remote.clock.now())
+    }
+
+    /// A request could be sent to one of them now.
+    pub(crate) fn any(&self) -> bool {
+        let now = self.now();
+        self.list.iter().any(|place| place.look(now).is_some())
+    }
+
+    /// The names of their nodes.
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &WorkerId> {
+        self.list.iter().map(|place| &place.remote.name)
+    }
+}
+
+/// What a hint says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ready {
+    Yes,
+    No,
+}
+
+fn kept(known: &[Arc<Place>], worker: &WorkerId, remotes: &Remotes) -> Arc<Place> {
+    let old = known.iter().find(|place| place.remote.name == *worker);
+    old.map_or_else(|| Place::new(remotes.get(worker)), Arc::clone)
+}
+
+struct Names {
+    revision: HeaderValue,
+    version: HeaderValue,
+}
+
+impl Names {
+    fn of(revision: &RevisionId, version: &str) -> Self {
+        let revision = HeaderValue::from_str(&revision.to_string()).expect("names are letters, digits and -._@");
+        // A version may be named in any script; control characters, which headers cannot carry, are not sent.
+        let version = HeaderValue::from_bytes(version.as_bytes()).unwrap_or_else(|_| {
+            let printable: String = version.chars().filter(|c| !c.is_control()).collect();
+            HeaderValue::from_bytes(printable.as_bytes()).expect("no control characters are left")
+        });
+        Self { revision, version }
+    }
+}

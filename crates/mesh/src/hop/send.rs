@@ -1,0 +1,103 @@
+//! One request to one place: sent once, until it is answered or it is clear that it will not be.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_peer::PeerBody;
+use berth_spec::InferError;
+use http::Request;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    fleet::Known,
+    held::{Held, NotRun},
+    place::{Place, UnderWay},
+};
+
+/// A request that was given less time than this tells nothing about its place when the time is over. Halved: impatient
+/// clients eject busy places. Doubled: a place that hangs is noticed later.
+const PATIENT: Duration = Duration::from_secs(1);
+
+/// What came of it.
+pub(crate) enum Sent {
+    /// An answer, and what is under way until its last byte.
+    Answered(Held, UnderWay),
+    /// The place says that it ran nothing.
+    NotRun(NotRun, Held),
+    /// Certainly nothing arrived.
+    NotSent,
+    /// It may have arrived, and the answer will not come.
+    Broken,
+    /// The deadline has passed.
+    Late,
+}
+
+/// Sends it, and tells the place's records how that went.
+pub(crate) async fn send(
+    place: &Arc<Place>,
+    known: &Known,
+    request: Request<PeerBody>,
+    deadline: Instant,
+    fault: impl Fn() -> Option<InferError>,
+) -> Result<Sent, InferError> {
+    let (clock, remote) = (place.remote.clock, &place.remote);
+    let under_way = UnderWay::to(place);
+    let started = Instant::now();
+    let answered = async {
+        match known.peer.send(request).await {
+            Ok(response) => Held::of(response).await.map_err(|error| {
+                tracing::debug!(peer = %remote.name, %error, "an answer was cut off");
+                Sent::Broken
+            }),
+            Err(error) => {
+                tracing::debug!(peer = %remote.name, %error, "a request was not answered");
+                Err(if error.is_not_sent() { Sent::NotSent } else { Sent::Broken })
+            }
+        }
+    };
+    let answered = tokio::select! {
+        biased;
+        answered = timeout_at(deadline, answered) => answered,
+        () = known.peer.lost() => Ok(Err(Sent::Broken)),
+    };
+    // The client's own fault says nothing about the place.
+    if !matches!(answered, Ok(Ok(_)))
+        && let Some(fault) = fault()
+    {
+        return Err(fault);
+    }
+    let now = clock.now();
+    Ok(match answered {
+        Ok(Ok(held)) => {
+            remote.outlier.good();
+            match held.not_run() {
+                Some(why) => {
+                    match why {
+                        NotRun::Draining | NotRun::Absent => place.lacks(now),
+                        NotRun::Stopping => remote.stops(now),
+                        NotRun::Full => {}
+                    }
+                    Sent::NotRun(why, held)
+                }
+                None => {
+                    place.late.good();
+                    if held.is_good() {
+                        place.score.record(started.elapsed(), now);
+                    }
+                    Sent::Answered(held, under_way)
+                }
+            }
+        }
+        Ok(Err(broken)) => {
+            if remote.outlier.bad(now) {
+                tracing::warn!(peer = %remote.name, "a node does not answer requests; it gets none for a while");
+            }
+            broken
+        }
+        Err(_) => {
+            if started.elapsed() >= PATIENT && place.late.bad(now) {
+                tracing::warn!(peer = %remote.name, "a model does not answer in time there; it gets fewer requests");
+            }
+            Sent::Late
+        }
+    })
+}

@@ -1,0 +1,49 @@
+//! Time as a number that fits an atomic.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Microseconds since the gateway was built, at least 1: 0 is free to mean "never".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(pub(crate) u64);
+
+impl Tick {
+    /// This long after it.
+    pub(crate) fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(micros(time)))
+    }
+
+    /// Microseconds from `earlier` to it; 0 if that is later.
+    pub(crate) fn since(self, earlier: u64) -> u64 {
+        self.0.saturating_sub(earlier)
+    }
+}
+
+/// Whole microseconds.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Where ticks count from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    base: Instant,
+}
+
+impl Clock {
+    /// Begins to count.
+    pub(crate) fn start() -> Self {
+        Self { base: Instant::now() }
+    }
+
+    /// The tick of a moment.
+    pub(crate) fn at(self, moment: Instant) -> Tick {
+        Tick(micros(moment.saturating_duration_since(self.base)) + 1)
+    }
+
+    /// The tick of this moment.
+    pub(crate) fn now(self) -> Tick {
+        self.at(Instant::now())
+    }
+}

@@ -1,0 +1,400 @@
+//! The body of a request, as often as it is needed: streamed to a place, read for the own replica, sent again elsewhere.
+//!
+//! ```text
+//!  Untouched ──bytes()──▶ Whole ◀── complete at the first look
+//!      │ body()
+//!      ▼
+//!  Streaming: what passes is kept, until it is more than may be kept ──▶ let go: cannot be sent again
+//! ```
+//!
+//! Pieces are kept as they came; nothing is copied.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use berth_peer::{BoxError, PeerBody};
+use berth_spec::{ByteSize, InferError};
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
+
+use crate::{config::Limits, ingress::body};
+
+/// What all uploads together keep to be able to send it again.
+#[derive(Debug)]
+pub(crate) struct Room {
+    used: AtomicUsize,
+    most: usize,
+}
+
+impl Room {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), most })
+    }
+
+    /// Bytes that are kept now.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        if self.used.fetch_add(bytes, Relaxed) + bytes <= self.most {
+            return true;
+        }
+        self.used.fetch_sub(bytes, Relaxed);
+        false
+    }
+}
+
+/// A request's body.
+pub(crate) struct Upload {
+    state: State,
+    bounds: Bounds,
+}
+
+/// What a client may send, and what is kept of it.
+#[derive(Clone)]
+pub(crate) struct Bounds {
+    /// Bytes in all.
+    body: usize,
+    /// The longest pause.
+    pause: Duration,
+    /// Bytes that are kept.
+    replay: usize,
+    room: Arc<Room>,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: &Limits, room: &Arc<Room>) -> Self {
+        Self { body: limits.body, pause: limits.body_idle, replay: limits.replay, room: Arc::clone(room) }
+    }
+}
+
+enum State {
+    /// Boxed: an upload lives in the future of every request.
+    Untouched(Box<Incoming>),
+    Whole(Bytes),
+    Streaming(Arc<Mutex<Streaming>>),
+    /// It was taken, and what took it did not give it back.
+    Spent,
+}
+
+impl Upload {
+    pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
+        Self { state: State::Untouched(Box::new(body)), bounds }
+    }
+
+    /// One that is here already.
+    pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
+        Self { state: State::Whole(body), bounds }
+    }
+
+    /// All of it, for the own replica.
+    pub(crate) async fn bytes(&mut self, deadline: Instant) -> Result<Bytes, InferError> {
+        let bytes = match std::mem::replace(&mut self.state, State::Spent) {
+            State::Whole(bytes) => bytes,
+            State::Untouched(mut incoming) => {
+                let read = body::read(&mut incoming, self.bounds.body, self.bounds.pause, deadline).await;
+                // What is left of it may have to be discarded.
+                match read {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.state = State::Untouched(incoming);
+                        return Err(error);
+                    }
+                }
+            }
+            State::Streaming(shared) => {
+                let part = Part::new(&shared).ok_or_else(unrepeatable)?;
+                let read = timeout_at(deadline, part.collect()).await;
+                let fault = lock(&shared).fault.clone();
+                match read {
+                    Ok(Ok(collected)) => collected.to_bytes(),
+                    Ok(Err(_)) => return Err(fault.unwrap_or(InferError::Cancelled)),
+                    Err(_) => return Err(too_late()),
+                }
+            }
+            State::Spent => return Err(unrepeatable()),
+        };
+        self.state = State::Whole(bytes.clone());
+        Ok(bytes)
+    }
+
+    /// A body to send. `None`: it was sent before, and not all of it was kept.
+    pub(crate) fn body(&mut self) -> Option<PeerBody> {
+        if let State::Untouched(_) = &self.state
+            && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
+        {
+            self.state = self.begin(*incoming);
+        }
+        match &self.state {
+            State::Whole(bytes) => Some(berth_peer::full(bytes.clone())),
+            State::Streaming(shared) => Part::new(shared).map(|part| part.boxed_unsync()),
+            State::Untouched(_) | State::Spent => None,
+        }
+    }
+
+    /// Most bodies are complete when their request is looked at: then there is nothing to stream.
+    fn begin(&self, mut incoming: Incoming) -> State {
+        if incoming.is_end_stream() {
+            return State::Whole(Bytes::new());
+        }
+        let first = match incoming.frame().now_or_never() {
+            None => None,
+            Some(None) => return State::Whole(Bytes::new()),
+            Some(Some(Ok(frame))) => frame.into_data().ok(),
+            Some(Some(Err(_))) => {
+                let mut streaming = Streaming::new(incoming, self.bounds.clone());
+                streaming.fault = Some(InferError::Cancelled);
+                return State::Streaming(Arc::new(Mutex::new(streaming)));
+            }
+        };
+        match first {
+            Some(first) if incoming.is_end_stream() && first.len() <= self.bounds.body => State::Whole(first),
+            first => {
+                let mut streaming = Streaming::new(incoming, self.bounds.clone());
+                if let Some(first) = first {
+                    streaming.begin_with(first);
+                }
+                State::Streaming(Arc::new(Mutex::new(streaming)))
+            }
+        }
+    }
+
+    /// Whether it could be sent once more.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match &self.state {
+            State::Untouched(_) | State::Whole(_) => true,
+            State::Streaming(shared) => lock(shared).is_repeatable(),
+            State::Spent => false,
+        }
+    }
+
+    /// What the client did wrong while its body was sent on.
+    pub(crate) fn fault(&self) -> Option<InferError> {
+        match &self.state {
+            State::Streaming(shared) => lock(shared).fault.clone(),
+            _ => None,
+        }
+    }
+
+    /// The most bytes that it may have.
+    pub(crate) fn limit(&self) -> usize {
+        self.bounds.body
+    }
+
+    /// Bytes that came so far.
+    pub(crate) fn received(&self) -> usize {
+        match &self.state {
+            State::Whole(bytes) => bytes.len(),
+            State::Streaming(shared) => lock(shared).total,
+            State::Untouched(_) | State::Spent => 0,
+        }
+    }
+
+    /// The body, if nobody has touched it: to be discarded before the answer.
+    pub(crate) fn untouched(self) -> Option<Incoming> {
+        match self.state {
+            State::Untouched(incoming) => Some(*incoming),
+            _ => None,
+        }
+    }
+}
+
+/// The error of a body that is gone: nothing of it was run.
+pub(crate) fn unrepeatable() -> InferError {
+    let message =
+        "the place that was to answer went away after more of the body had passed than is kept; send it again";
+    InferError::shed(berth_spec::inference::Shed::Unavailable, message, Duration::from_secs(1))
+}
+
+fn too_late() -> InferError {
+    InferError::TimedOut("the request's body was not complete before its deadline".to_owned())
+}
+
+fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A body on its way through.
+struct Streaming {
+    source: Incoming,
+    kept: Vec<Bytes>,
+    kept_bytes: usize,
+    total: usize,
+    bounds: Bounds,
+    /// More came than may be kept.
+    let_go: bool,
+    /// Something of it has been handed on.
+    begun: bool,
+    ended: bool,
+    fault: Option<InferError>,
+    /// Which [`Part`] reads; earlier ones end.
+    turn: u32,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Streaming {
+    fn new(source: Incoming, bounds: Bounds) -> Self {
+        Self {
+            source,
+            kept: Vec::new(),
+            kept_bytes: 0,
+            total: 0,
+            bounds,
+            let_go: false,
+            begun: false,
+            ended: false,
+            fault: None,
+            turn: 0,
+            timer: None,
+        }
+    }
+
+    fn is_repeatable(&self) -> bool {
+        !(self.let_go && self.begun)
+    }
+
+    /// Keeps the piece that was read to see whether it is all: whatever its size, it must be there for the first reader.
+    fn begin_with(&mut self, first: Bytes) {
+        self.total = first.len();
+        self.kept_bytes = first.len();
+        self.bounds.room.used.fetch_add(first.len(), Relaxed);
+        self.kept.push(first);
+    }
+
+    /// Notes a piece that came.
+    fn took(&mut self, piece: &Bytes) -> Result<(), InferError> {
+        self.total += piece.len();
+        if self.total > self.bounds.body {
+            return Err(InferError::TooLarge(format!(
+                "the request's body is larger than {}",
+                ByteSize(self.bounds.body as u64)
+            )));
+        }
+        let fits = self.kept_bytes + piece.len() <= self.bounds.replay;
+        if !self.let_go && fits && self.bounds.room.take(piece.len()) {
+            self.kept_bytes += piece.len();
+            self.kept.push(piece.clone());
+        } else if !self.let_go {
+            self.let_go = true;
+            self.forget();
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.bounds.room.used.fetch_sub(self.kept_bytes, Relaxed);
+        self.kept_bytes = 0;
+        self.kept = Vec::new();
+    }
+
+    /// The next piece from the client.
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, InferError>>> {
+        loop {
+            match Pin::new(&mut self.source).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.timer = None;
+                    // Trailers of requests mean nothing here.
+                    let Ok(piece) = frame.into_data() else { continue };
+                    if !piece.is_empty() {
+                        return Poll::Ready(Some(self.took(&piece).map(|()| piece)));
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(InferError::Cancelled))),
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => {
+                    let pause = self.bounds.pause;
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
+                    let paused = || InferError::TimedOut("the request's body paused for too long".to_owned());
+                    return timer.as_mut().poll(cx).map(|()| Some(Err(paused())));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// One reading of a body that streams.
+struct Part {
+    shared: Arc<Mutex<Streaming>>,
+    turn: u32,
+    /// How many of the kept pieces this reading has had.
+    at: usize,
+}
+
+impl Part {
+    /// A reading from the start, if all of it is still there; earlier readings end.
+    fn new(shared: &Arc<Mutex<Streaming>>) -> Option<Self> {
+        let mut streaming = lock(shared);
+        if !streaming.is_repeatable() {
+            return None;
+        }
+        streaming.turn += 1;
+        streaming.begun = true;
+        let turn = streaming.turn;
+        drop(streaming);
+        Some(Self { shared: Arc::clone(shared), turn, at: 0 })
+    }
+}
+
+impl Body for Part {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let mut streaming = lock(&this.shared);
+        if streaming.turn != this.turn {
+            return Poll::Ready(Some(Err("the request is sent elsewhere".into())));
+        }
+        if let Some(fault) = &streaming.fault {
+            return Poll::Ready(Some(Err(fault.clone().into())));
+        }
+        if let Some(piece) = streaming.kept.get(this.at) {
+            this.at += 1;
+            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        }
+        if streaming.ended {
+            return Poll::Ready(None);
+        }
+        match std::task::ready!(streaming.poll_source(cx)) {
+            None => Poll::Ready(None),
+            Some(Ok(piece)) => {
+                this.at = streaming.kept.len();
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
+            Some(Err(fault)) => {
+                streaming.fault = Some(fault.clone());
+                Poll::Ready(Some(Err(fault.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let streaming = lock(&self.shared);
+        streaming.turn == self.turn && streaming.ended && self.at >= streaming.kept.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

@@ -1,0 +1,166 @@
+//! The form of the file: eight bytes that say what it is and in which version, then the routes in postcard.
+//!
+//! The structs here are the format. A change of them is a new version, and an older file is then refused, not guessed at:
+//! routes are with the controller anyway.
+
+use std::time::Duration;
+
+use berth_spec::{
+    DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId,
+    deployment::Concurrency,
+    routes::{OnMiss, Readiness, Version},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{entry::Entry, routes::Routes};
+
+/// What the file begins with; the last byte is the version.
+const MAGIC: [u8; 8] = *b"berthrt\x01";
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it is no file of routes of this version")]
+    Foreign,
+    #[error("it is damaged: {0}")]
+    Damaged(#[from] postcard::Error),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    planned: bool,
+    expected: u32,
+    ready: u32,
+    missing: Vec<DeploymentName>,
+    routes: Vec<KeptRoute>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptRoute {
+    deployment: DeploymentName,
+    versions: Vec<KeptVersion>,
+    /// Indices into `versions`, with weights.
+    split: Vec<(u32, u32)>,
+    on_miss: KeptMiss,
+    on_demand: bool,
+    idempotent: bool,
+    timeout: Duration,
+    max: Option<u32>,
+    queue: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptVersion {
+    name: String,
+    revision: RevisionId,
+    ready: Vec<WorkerId>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum KeptMiss {
+    Park,
+    NoCapacity { message: String, retry_at: Option<u64> },
+    Failed { message: String, retry_at: Option<u64> },
+    ScaledDown,
+}
+
+/// The file's bytes.
+pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
+    let mut kept = Vec::new();
+    routes.each(|entry| kept.push(KeptRoute::of(entry, me)));
+    let readiness = routes.readiness();
+    let kept = Kept {
+        planned: readiness.planned,
+        expected: readiness.expected,
+        ready: readiness.ready,
+        missing: readiness.missing.clone(),
+        routes: kept,
+    };
+    postcard::to_extend(&kept, MAGIC.to_vec()).expect("a Vec takes everything, and every length is known")
+}
+
+/// The whole change that leads to what was kept.
+pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
+    let body = bytes.strip_prefix(&MAGIC).ok_or(Unreadable::Foreign)?;
+    let Kept { planned, expected, ready, missing, routes } = postcard::from_bytes(body)?;
+    let set = routes.into_iter().map(Route::from).collect();
+    Ok(RouteChange {
+        seq: 0,
+        base: None,
+        set,
+        unset: Vec::new(),
+        readiness: Readiness { planned, expected, ready, missing },
+    })
+}
+
+impl KeptRoute {
+    fn of(entry: &Entry, me: &WorkerId) -> Self {
+        let route = entry.route();
+        let versions = route.targets.iter().map(|target| {
+            let elsewhere = target.places.iter().flat_map(|places| places.workers()).cloned();
+            KeptVersion {
+                name: target.version.to_string(),
+                revision: target.revision.clone(),
+                ready: target.ready.then(|| me.clone()).into_iter().chain(elsewhere).collect(),
+            }
+        });
+        let terms = &route.terms;
+        Self {
+            deployment: entry.name.clone(),
+            versions: versions.collect(),
+            split: route.split.to_vec(),
+            on_miss: KeptMiss::of(&terms.on_miss),
+            on_demand: terms.on_demand,
+            idempotent: terms.idempotent,
+            timeout: terms.timeout,
+            max: terms.concurrency.max,
+            queue: terms.concurrency.queue,
+        }
+    }
+}
+
+impl From<KeptRoute> for Route {
+    fn from(kept: KeptRoute) -> Self {
+        let shares = kept.split.iter().filter_map(|&(at, weight)| {
+            let version = kept.versions.get(usize::try_from(at).ok()?)?;
+            Some((version.revision.clone(), weight))
+        });
+        let split = shares.collect();
+        let version = |KeptVersion { name, revision, ready }| Version { name, revision, ready };
+        Self {
+            deployment: kept.deployment,
+            split,
+            versions: kept.versions.into_iter().map(version).collect(),
+            on_miss: kept.on_miss.into(),
+            on_demand: kept.on_demand,
+            timeout: kept.timeout,
+            concurrency: Concurrency { max: kept.max, queue: kept.queue },
+            idempotent: kept.idempotent,
+        }
+    }
+}
+
+impl KeptMiss {
+    fn of(on_miss: &OnMiss) -> Self {
+        let at = |time: &Option<Time>| time.map(|time| time.0);
+        match on_miss {
+            OnMiss::Park => Self::Park,
+            OnMiss::NoCapacity { message, retry_at } => {
+                Self::NoCapacity { message: message.clone(), retry_at: at(retry_at) }
+            }
+            OnMiss::Failed { message, retry_at } => Self::Failed { message: message.clone(), retry_at: at(retry_at) },
+            OnMiss::ScaledDown => Self::ScaledDown,
+        }
+    }
+}
+
+impl From<KeptMiss> for OnMiss {
+    fn from(kept: KeptMiss) -> Self {
+        match kept {
+            KeptMiss::Park => Self::Park,
+            KeptMiss::NoCapacity { message, retry_at } => Self::NoCapacity { message, retry_at: retry_at.map(Time) },
+            KeptMiss::Failed { message, retry_at } => Self::Failed { message, retry_at: retry_at.map(Time) },
+            KeptMiss::ScaledDown => Self::ScaledDown,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A route, resolved: to the replicas of this process and to the places on other nodes.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::{
+    RevisionId, Route, WorkerId,
+    deployment::Concurrency,
+    routes::{OnMiss, Version},
+};
+
+use crate::{
+    entry::NoLease,
+    hop::{
+        fleet::Remotes,
+        place::{Places, Ready},
+    },
+    local::{LocalReplicas, Replica},
+};
+
+/// What routes are resolved with.
+pub(crate) struct Resolver {
+    pub(crate) me: WorkerId,
+    pub(crate) replicas: Arc<LocalReplicas>,
+    /// The other nodes; `None`: there are none, and what is ready elsewhere cannot be had.
+    pub(crate) remotes: Option<Arc<Remotes>>,
+}
+
+/// A route with what can be called for it.
+#[derive(Clone)]
+pub(crate) struct Resolved {
+    /// Every revision that clients can reach.
+    pub(crate) targets: Targets,
+    /// Indices into `targets` with their weights.
+    pub(crate) split: Box<[(u32, u32)]>,
+    pub(crate) terms: Arc<Terms>,
+}
+
+/// What a route says beside where it leads. Most of 100,000 cold deployments say the same, and share it.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) on_miss: OnMiss,
+    pub(crate) on_demand: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) concurrency: Concurrency,
+    /// A request may be sent again where it is not known whether it was run.
+    pub(crate) idempotent: bool,
+    /// The deployment was deleted; whoever still waits for it is told so.
+    pub(crate) gone: bool,
+}
+
+/// Reachable revisions. A cold deployment has one, and there are many of those: it is held in place.
+#[derive(Clone)]
+pub(crate) enum Targets {
+    One(Target),
+    Some(Box<[Target]>),
+}
+
+/// One reachable revision.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// The version name that clients use.
+    pub(crate) version: Arc<str>,
+    pub(crate) revision: RevisionId,
+    /// The route says that it is ready here.
+    pub(crate) ready: bool,
+    /// The replica, where it is ready and was found here when the route came.
+    pub(crate) replica: Option<Arc<Replica>>,
+    /// Where else it can be had. A cold one has none.
+    pub(crate) places: Option<Arc<Places>>,
+}
+
+impl FromIterator<Target> for Targets {
+    fn from_iter<I: IntoIterator<Item = Target>>(targets: I) -> Self {
+        let mut targets = targets.into_iter();
+        match (targets.next(), targets.next()) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => Self::Some(first.into_iter().chain(second).chain(targets).collect()),
+        }
+    }
+}
+
+impl std::ops::Deref for Targets {
+    type Target = [Target];
+    fn deref(&self) -> &[Target] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Some(targets) => targets,
+        }
+    }
+}
+
+impl Terms {
+    pub(crate) fn of(route: &Route) -> Self {
+        Self {
+            on_miss: route.on_miss.clone(),
+            on_demand: route.on_demand,
+            timeout: route.timeout,
+            concurrency: route.concurrency,
+            idempotent: route.idempotent,
+            gone: false,
+        }
+    }
+}
+
+impl Target {
+    fn new(version: &Version, resolver: &Resolver, before: Option<&Resolved>) -> Self {
+        let ready = version.ready.contains(&resolver.me);
+        let places = |remotes: &Arc<Remotes>| {
+            let mut known = before.into_iter().flat_map(|before| before.targets.iter());
+            let known = known.find(|target| target.revision == version.revision).and_then(|t| t.places.as_deref());
+            let elsewhere = version.ready.iter().filter(|worker| **worker != resolver.me);
+            Places::of((&version.revision, &version.name), elsewhere, known, remotes)
+        };
+        Self {
+            version: version.name.as_str().into(),
+            revision: version.revision.clone(),
+            ready,
+            replica: ready.then(|| resolver.replicas.get(&version.revision)).flatten(),
+            places: resolver.remotes.as_ref().and_then(places),
+        }
+    }
+
+    /// The route says that it is ready somewhere, or a hint does.
+    fn is_ready(&self) -> bool {
+        self.ready || self.places.is_some()
+    }
+
+    /// It would answer now, here or elsewhere.
+    pub(crate) fn answers(&self) -> bool {
+        self.replica.as_ref().is_some_and(|replica| !replica.is_draining())
+            || self.places.as_ref().is_some_and(|places| places.any())
+    }
+}
+
+impl Resolved {
+    /// Looks up what a route leads to; what is known of places from the route `before` is kept.
+    pub(crate) fn new(route: &Route, terms: Arc<Terms>, resolver: &Resolver, before: Option<&Self>) -> Self {
+        let targets: Targets = route.versions.iter().map(|version| Target::new(version, resolver, before)).collect();
+        let index = |revision: &RevisionId| targets.iter().position(|target| target.revision == *revision);
+        let split = route
+            .split
+            .iter()
+            .filter_map(|(revision, weight)| Some((u32::try_from(index(revision)?).ok()?, *weight)))
+            .collect();
+        Self { targets, split, terms }
+    }
+
+    /// The same route, with what a worker said of one revision; `None` if clients cannot reach that.
+    pub(crate) fn hinted(&self, revision: &RevisionId, said: (&WorkerId, Ready), remotes: &Remotes) -> Option<Self> {
+        self.targets.iter().find(|target| target.revision == *revision)?;
+        let hinted = |target: &Target| {
+            let mut target = target.clone();
+            if target.revision == *revision {
+                let places = target.places.as_deref();
+                target.places = Places::hinted((revision, &target.version), said, places, remotes);
+            }
+            target
+        };
+        Some(Self { targets: self.targets.iter().map(hinted).collect(), ..self.clone() })
+    }
+
+    /// The same route, if a replica of it has come back since it was resolved.
+    pub(crate) fn refreshed(&self, replicas: &LocalReplicas) -> Option<Self> {
+        let stale = |target: &Target| target.ready && target.replica.as_ref().is_none_or(|r| r.is_draining());
+        if self.terms.gone || !self.targets.iter().any(stale) {
+            return None;
+        }
+        let refresh = |target: &Target| Target {
+            replica: if stale(target) { replicas.get(&target.revision) } else { target.replica.clone() },
+            ..target.clone()
+        };
+        let targets = self.targets.iter().map(refresh).collect();
+        Some(Self { targets, ..self.clone() })
+    }
+
+    /// The state of a deployment that was deleted: who was let in before may still have a replica until it drains. It
+    /// holds none itself, as a deleted entry is freed some time later.
+    pub(crate) fn gone(&self) -> Self {
+        let targets =
+            self.targets.iter().map(|target| Target { replica: None, places: None, ..target.clone() }).collect();
+        let terms = Arc::new(Terms { gone: true, ..self.terms.as_ref().clone() });
+        Self { targets, terms, split: self.split.clone() }
+    }
+
+    /// A replica answers now, here or elsewhere.
+    pub(crate) fn any_ready(&self) -> bool {
+        self.targets.iter().any(Target::answers)
+    }
+
+    /// A request for this version, or for none, would be answered by another node.
+    pub(crate) fn is_elsewhere(&self, version: Option<&str>) -> bool {
+        let shared = |at: usize| self.split.is_empty() || self.split.iter().any(|(index, _)| *index as usize == at);
+        let asked = |(at, target): &(usize, &Target)| match version {
+            Some(version) => &*target.version == version,
+            None => shared(*at),
+        };
+        let mut asked = self.targets.iter().enumerate().filter(asked);
+        asked.any(|(_, target)| target.places.as_ref().is_some_and(|places| places.any()))
+    }
+
+    /// Other nodes are asked for it.
+    pub(crate) fn has_places(&self) -> bool {
+        self.targets.iter().any(|target| target.places.is_some())
+    }
+
+    /// A replica answers here now, and nowhere else can one be had: there is nothing to choose.
+    pub(crate) fn only_here(&self) -> bool {
+        let mut here = false;
+        for target in self.targets.iter() {
+            if target.places.is_some() {
+                return false;
+            }
+            here |= target.replica.as_ref().is_some_and(|replica| !replica.is_draining());
+        }
+        here
+    }
+
+    /// The target of a version, or the one that `draw` falls on: one of the split that is ready if there is any.
+    pub(crate) fn pick(&self, version: Option<&str>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
+        if let Some(version) = version {
+            return self.targets.iter().find(|t| &*t.version == version).ok_or(NoLease::NoSuchVersion);
+        }
+        let at = |&(index, _): &(u32, u32)| &self.targets[index as usize];
+        let ready = || self.split.iter().filter(|share| at(share).is_ready());
+        match &*self.split {
+            // A hint may come before the first route that shares traffic out.
+            [] => {
+                let hinted = self.targets.iter().find(|target| target.places.is_some());
+                hinted.ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
+            }
+            [only] => Ok(at(only)),
+            _ => {
+                let total: u32 = ready().map(|(_, weight)| *weight).sum();
+                let mut left = draw().checked_rem(total).unwrap_or(0);
+                ready()
+                    .find(|(_, weight)| left.checked_sub(*weight).map(|rest| left = rest).is_none())
+                    .or_else(|| ready().next())
+                    .map(at)
+                    .ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
+            }
+        }
+    }
+}
