@@ -189,7 +189,7 @@ fn the_time_to_ready_is_told_once_for_each_declaration() {
             .filter_map(|e| if let Effect::BecameReady { took, .. } = e { Some(*took) } else { None })
             .collect()
     };
-    assert_eq!(took(&seen), [], "not yet");
+    assert!(took(&seen).is_empty(), "not yet");
     assert_eq!(took(&bench.settle()), [bench.now.since(declared)]);
     bench.set(&deployment("iris", "  timeout: 9s\n", 2));
     let mut changed = bench.wait(DEBOUNCE);

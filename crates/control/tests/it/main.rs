@@ -6,6 +6,8 @@ mod conformance;
 mod crash;
 mod directory;
 mod driver;
+mod etcd;
 mod fixture;
+mod leadership;
 mod model;
 mod restart;

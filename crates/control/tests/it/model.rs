@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use berth_control::store::{Compare, Op, Outcome, Page, Rev, Store, Txn, embedded::EmbeddedStore, memory::MemoryStore};
 use bytes::Bytes;
 use futures::StreamExt;
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestRunner};
+
+use crate::etcd::Etcd;
 
 /// One step: comparisons by key with a guess (of when it was created, else of when it was modified), then puts and deletes.
 #[derive(Debug, Clone)]
@@ -25,9 +27,9 @@ fn key(key: u8) -> String {
 }
 
 impl Step {
-    fn txn(&self) -> Txn {
-        let compare = self.compare.iter().map(|(k, rev, created)| {
-            let (key, rev) = (key(*k), Rev(*rev));
+    fn txn(&self, base: u64) -> Txn {
+        let compare = self.compare.iter().map(|(k, guess, created)| {
+            let (key, rev) = (key(*k), Rev(guessed(*guess, base)));
             if *created { Compare::Created { key, rev } } else { Compare::Modified { key, rev } }
         });
         let ops = self.ops.iter().map(|(k, value)| match value {
@@ -38,9 +40,15 @@ impl Step {
     }
 }
 
+/// Guesses count from where the store began; 0: the key does not exist.
+fn guessed(guess: u64, base: u64) -> u64 {
+    if guess == 0 { 0 } else { base + guess }
+}
+
 /// What a store should hold: value, created, modified, version.
 #[derive(Debug, Default)]
 struct Model {
+    base: u64,
     rev: u64,
     entries: BTreeMap<String, (u8, u64, u64, u64)>,
     commits: usize,
@@ -51,7 +59,7 @@ impl Model {
         let found = |k: &u8, created: bool| {
             self.entries.get(&key(*k)).map_or(0, |entry| if created { entry.1 } else { entry.2 })
         };
-        if step.compare.iter().any(|(k, rev, created)| found(k, *created) != *rev) {
+        if step.compare.iter().any(|(k, guess, created)| found(k, *created) != guessed(*guess, self.base)) {
             return Outcome::Conflict;
         }
         let rev = self.rev + 1;
@@ -75,9 +83,10 @@ impl Model {
 }
 
 async fn agrees(store: &dyn Store, steps: &[Step]) {
-    let mut model = Model::default();
+    let base = store.rev().await.expect("a rev").0;
+    let mut model = Model { base, rev: base, ..Model::default() };
     for step in steps {
-        assert_eq!(store.commit(step.txn()).await.expect("an answer"), model.step(step), "{step:?}");
+        assert_eq!(store.commit(step.txn(base)).await.expect("an answer"), model.step(step), "{step:?}");
     }
     assert_eq!(store.rev().await.expect("a rev"), Rev(model.rev));
     let listing = store.list("/k/", Page::default()).await.expect("a listing");
@@ -87,9 +96,9 @@ async fn agrees(store: &dyn Store, steps: &[Step]) {
         .map(|entry| (entry.key.clone(), (entry.value[0], entry.created.0, entry.modified.0, entry.version)))
         .collect();
     assert_eq!(held, model.entries);
-    let watch = store.watch("/", Rev(1)).await.expect("a watch");
+    let watch = store.watch("/", Rev(base + 1)).await.expect("a watch");
     let revs: Vec<u64> = watch.take(model.commits).map(|commit| commit.expect("a commit").rev.0).collect().await;
-    assert_eq!(revs, (1..=model.rev).collect::<Vec<_>>(), "the history has every rev once");
+    assert_eq!(revs, (base + 1..=model.rev).collect::<Vec<_>>(), "the history has every rev once");
 }
 
 fn block_on(future: impl Future<Output = ()>) {
@@ -119,4 +128,19 @@ proptest! {
         let folder = tempfile::tempdir().expect("a folder");
         block_on(agrees(&EmbeddedStore::open(folder.path()).expect("it opens"), &steps));
     }
+}
+
+#[test]
+fn etcd_agrees() {
+    let Some(etcd) = Etcd::start() else { return };
+    let cases = std::cell::Cell::new(0);
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() });
+    let result = runner.run(&steps(), |steps| {
+        cases.set(cases.get() + 1);
+        // Each in a place of its own, and on from where the last one ended.
+        block_on(async { agrees(&etcd.store_at(&format!("/model/{}", cases.get())).await, &steps).await });
+        Ok(())
+    });
+    result.expect("it agrees");
 }
