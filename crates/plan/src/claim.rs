@@ -1,10 +1,16 @@
-//! How much memory is set aside for a replica, and how it is served.
+//! How much memory is set aside for a replica, what else it claims, and how it is served.
 //!
 //! The author's word counts most, then what was measured, then what is known of the artifact, then a default.
 //! Accounting is by assignment: what a worker is assigned never claims more than it has. A replica that was taken off
 //! the assignment no longer counts, though the worker may still be draining it; the worker frees before it loads.
 
+mod cores;
+pub(crate) mod gpus;
+
 use std::sync::Arc;
+
+pub use cores::Cores;
+pub(crate) use cores::{Hardware, cores};
 
 use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving, WorkerId};
 

@@ -1,16 +1,22 @@
-//! The plan in the making: a layer over the world that holds what this plan changes. It owns the arithmetic of memory.
+//! The plan in the making: a layer over the world that holds what this plan changes. `draft/room.rs` owns the arithmetic
+//! of memory, cores, GPUs and counts.
+
+mod room;
 
 use std::{
-    cmp::Reverse,
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use berth_spec::{ByteSize, DeploymentName, Event, Revision, RevisionId, Time, WorkerId, event::Severity};
+use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, event::Severity};
 
+pub(crate) use self::room::Usage;
 use crate::{
-    Replica, Rollout, World, claim, drain, lost, rollout, scale,
-    world::{Entry, Rank, Verdict},
+    Replica, Rollout, World, claim, drain, lost,
+    place::{Shelves, Version},
+    rollout, scale,
+    world::{Entry, Rank, Seats, Verdict},
 };
 
 /// The plan in the making.
@@ -18,14 +24,18 @@ pub(crate) struct Draft<'w> {
     pub(crate) world: &'w World,
     pub(crate) now: Time,
     works: BTreeMap<DeploymentName, Work<'w>>,
-    /// Claims on workers where they differ from the world's.
-    used: BTreeMap<WorkerId, ByteSize>,
+    /// What is claimed on workers where it differs from the world's.
+    usage: BTreeMap<WorkerId, Usage>,
     /// Replicas of the world that this plan takes away: they are nobody's victims any more.
     left: BTreeSet<(WorkerId, RevisionId)>,
     /// Replicas that this plan puts on a worker, in the order of eviction.
     arrived: BTreeMap<WorkerId, BTreeSet<Rank>>,
-    /// Workers by free memory, the most first; made when it is first asked for.
-    by_free: Option<BTreeSet<(Reverse<ByteSize>, WorkerId)>>,
+    /// Workers by what they are for any replica; made when it is first asked for.
+    shelves: Option<Shelves<'w>>,
+    /// The newest version, while workers of older ones count as being replaced.
+    newest: OnceCell<Option<Version<'w>>>,
+    /// Workers that take more and can be reached, by region.
+    by_region: OnceCell<BTreeMap<&'w str, Vec<&'w Seats>>>,
     /// Workers that were looked at, with the replicas whose claim grew.
     pub(crate) grown: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
     pub(crate) events: Vec<Event>,
@@ -39,6 +49,10 @@ pub(crate) struct Work<'w> {
     pub(crate) revisions: BTreeMap<RevisionId, Arc<Revision>>,
     /// Replicas that each live revision should have.
     pub(crate) target: u32,
+    /// It had to leave, rather than that nobody wanted it.
+    pub(crate) faded: bool,
+    /// Copies that load and use ask for; less once there is no room for them.
+    pub(crate) goal: u32,
     pub(crate) verdict: Option<Verdict>,
     /// It wants more than it has.
     pub(crate) unplaced: bool,
@@ -47,6 +61,31 @@ pub(crate) struct Work<'w> {
 }
 
 impl Work<'_> {
+    /// The place of a replica of a revision in the order of eviction, as the plan has it.
+    fn rank(&self, revision: &RevisionId) -> Rank {
+        self.entry.rank_among(revision, self.copies(revision), self.goal)
+    }
+
+    /// The replicas of a revision, wherever they are.
+    pub(crate) fn copies(&self, revision: &RevisionId) -> u32 {
+        let of = self.replicas.iter().filter(|replica| replica.revision == *revision);
+        u32::try_from(of.count()).unwrap_or(u32::MAX)
+    }
+
+    fn ranks(&self) -> Vec<(Replica, Rank)> {
+        self.replicas.iter().map(|replica| (replica.clone(), self.rank(&replica.revision))).collect()
+    }
+
+    /// Whether it is to be loaded though nobody asked for it.
+    pub(crate) fn preloads(&self) -> bool {
+        self.entry.deployment.spec.replicas.min == 0 && self.entry.waiting() == 0 && self.entry.record().is_none()
+    }
+
+    /// The fewest copies that it must have where it is wanted at all.
+    pub(crate) fn least(&self) -> u32 {
+        self.entry.deployment.spec.replicas.min.max(1)
+    }
+
     /// Asks to be looked at again at `at`, if that is earlier than what was asked before.
     pub(crate) fn wake_at(&mut self, at: Time) {
         self.wake = Some(self.wake.map_or(at, |before| before.min(at)));
@@ -90,10 +129,12 @@ impl<'w> Draft<'w> {
             world,
             now,
             works: BTreeMap::new(),
-            used: BTreeMap::new(),
+            usage: BTreeMap::new(),
             left: BTreeSet::new(),
             arrived: BTreeMap::new(),
-            by_free: None,
+            shelves: None,
+            newest: OnceCell::new(),
+            by_region: OnceCell::new(),
             grown: BTreeMap::new(),
             events: Vec::new(),
         }
@@ -112,6 +153,8 @@ impl<'w> Draft<'w> {
             replicas: record.map(|record| record.replicas.clone()).unwrap_or_default(),
             revisions: record.map(|record| record.revisions.clone()).unwrap_or_default(),
             target: 0,
+            faded: false,
+            goal: entry.goal(),
             verdict: entry.last_verdict(self.now).cloned(),
             unplaced: false,
             wake: None,
@@ -166,41 +209,6 @@ impl<'w> Draft<'w> {
         &self.works
     }
 
-    /// Claims on a worker.
-    pub(crate) fn used(&self, worker: &WorkerId) -> ByteSize {
-        match self.used.get(worker) {
-            Some(used) => *used,
-            None => self.world.workers.get(worker).map_or(ByteSize::ZERO, |seats| seats.used),
-        }
-    }
-
-    fn set_used(&mut self, worker: &WorkerId, used: ByteSize) {
-        if let Some(by_free) = &mut self.by_free
-            && let Some(seats) = self.world.workers.get(worker)
-            && seats.alive()
-        {
-            let before = self.used.get(worker).copied().unwrap_or(seats.used);
-            by_free.remove(&(Reverse(seats.memory() - before), worker.clone()));
-            by_free.insert((Reverse(seats.memory() - used), worker.clone()));
-        }
-        self.used.insert(worker.clone(), used);
-    }
-
-    /// Sets memory aside for a replica that comes to a worker.
-    pub(crate) fn claim(&mut self, entry: &Entry, replica: &Replica) {
-        self.set_used(&replica.worker, self.used(&replica.worker) + replica.claim);
-        self.arrived.entry(replica.worker.clone()).or_default().insert(entry.rank(&replica.revision));
-    }
-
-    /// Gives back what a replica claimed.
-    pub(crate) fn release(&mut self, entry: &Entry, replica: &Replica) {
-        self.set_used(&replica.worker, self.used(&replica.worker) - replica.claim);
-        let arrived = self.arrived.get_mut(&replica.worker);
-        if !arrived.is_some_and(|arrived| arrived.remove(&entry.rank(&replica.revision))) {
-            self.left.insert((replica.worker.clone(), replica.revision.clone()));
-        }
-    }
-
     /// What sits on a worker in this plan, the first to be evicted first.
     pub(crate) fn sitting<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
         let stayed = self.world.workers.get(worker).into_iter().flat_map(|seats| &seats.order);
@@ -213,35 +221,49 @@ impl<'w> Draft<'w> {
         })
     }
 
-    /// What nobody claims on a worker.
-    pub(crate) fn free(&self, worker: &WorkerId) -> ByteSize {
-        let memory = self.world.workers.get(worker).map_or(ByteSize::ZERO, crate::world::Seats::memory);
-        memory - self.used(worker)
-    }
-
-    /// Sorts the workers that can be reached by free memory, once; [`roomy`](Self::roomy) reads it.
-    pub(crate) fn by_free(&mut self) {
-        if self.by_free.is_none() {
-            let alive = self.world.workers.iter().filter(|(_, seats)| seats.alive());
-            let sorted = alive.map(|(id, _)| (Reverse(self.free(id)), id.clone())).collect();
-            self.by_free = Some(sorted);
-        }
-    }
-
-    /// The workers with `need` to spare, the most free memory first. Empty before [`by_free`](Self::by_free).
-    pub(crate) fn roomy(&self, need: ByteSize) -> impl Iterator<Item = &WorkerId> {
-        let sorted = self.by_free.iter().flatten();
-        sorted.take_while(move |(free, _)| free.0 >= need).map(|(_, worker)| worker)
+    /// Puts a replica on a worker.
+    pub(crate) fn seat(&mut self, work: &mut Work<'_>, replica: Replica) {
+        let before = work.ranks();
+        work.replicas.push(replica.clone());
+        work.replicas.sort();
+        self.claim(work.entry, &replica, work.rank(&replica.revision));
+        self.rerank(&before, work);
     }
 
     /// Takes away the replicas that `goes` says yes to.
     pub(crate) fn drop_replicas(&mut self, work: &mut Work<'_>, mut goes: impl FnMut(&Replica) -> bool) -> usize {
-        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut work.replicas).into_iter().partition(|r| goes(r));
-        work.replicas = kept;
-        for replica in &gone {
-            self.release(work.entry, replica);
+        if !work.replicas.iter().any(&mut goes) {
+            return 0;
         }
-        gone.len()
+        let before = work.ranks();
+        work.replicas.retain(|replica| !goes(replica));
+        let gone = before.iter().filter(|(replica, _)| goes(replica));
+        let count = gone.map(|(replica, rank)| self.release(work.entry, replica, rank)).count();
+        self.rerank(&before, work);
+        count
+    }
+
+    /// Makes do with fewer copies than load and use ask for.
+    pub(crate) fn settle_for(&mut self, work: &mut Work<'_>, goal: u32) {
+        let before = work.ranks();
+        work.goal = goal;
+        work.target = work.target.min(if work.preloads() { goal } else { goal.max(work.least()) });
+        self.rerank(&before, work);
+    }
+
+    /// Moves what stays to where it belongs in the order of eviction: copies matter less while there are others.
+    fn rerank(&mut self, before: &[(Replica, Rank)], work: &Work<'_>) {
+        for (replica, old) in before.iter().filter(|(replica, _)| work.replicas.contains(replica)) {
+            let new = work.rank(&replica.revision);
+            if new == *old {
+                continue;
+            }
+            let arrived = self.arrived.entry(replica.worker.clone()).or_default();
+            if !arrived.remove(old) {
+                self.left.insert((replica.worker.clone(), replica.revision.clone()));
+            }
+            arrived.insert(new);
+        }
     }
 
     /// Brings a replica's claim up to date.
@@ -256,7 +278,7 @@ impl<'w> Draft<'w> {
             if claim > replica.claim {
                 grown.insert(replica.revision.clone());
             }
-            self.set_used(&replica.worker, self.used(&replica.worker) - replica.claim + claim);
+            self.resize(replica, claim);
             replica.claim = claim;
         }
     }

@@ -35,8 +35,10 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         readiness: Readiness::default(),
         events: std::mem::take(&mut draft.events),
         wake_at: None,
+        loss: None,
         notes: BTreeMap::new(),
     };
+    tell_loss(&draft, &mut planned);
     tell_verdicts(&draft, &mut planned.events);
     let mut missing = world.missing.clone();
     for (name, work) in draft.works() {
@@ -54,7 +56,9 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         } else {
             let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
             let routed = route::fingerprint(&route);
-            planned.notes.insert(name.clone(), note(work, now, routed));
+            planned
+                .notes
+                .insert(name.clone(), Note { faded: work.faded && record.is_none(), ..note(work, now, routed) });
             if routed != work.entry.routed {
                 planned.routes.push(route);
             }
@@ -90,6 +94,22 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     planned
 }
 
+/// Tells that many workers were lost at once, and that this is over.
+fn tell_loss(draft: &Draft<'_>, planned: &mut Planned) {
+    let Some(held) = &draft.world.held else { return };
+    let loss = held.loss;
+    let (severity, reason, message) = if draft.now >= loss.until {
+        let message = "the loss of many workers at once is over: what is still lost is placed elsewhere in waves";
+        (Severity::Normal, "MassLossOver", message.to_owned())
+    } else if held.told {
+        return;
+    } else {
+        (Severity::Warning, "MassLoss", loss.message())
+    };
+    planned.loss = Some(loss);
+    planned.events.push(Event { at: draft.now, severity, reason, message, deployment: None, worker: None });
+}
+
 /// Tells why something is not as wanted: once, not with every plan that finds the same.
 fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
     let reason = |verdict: &Verdict| match verdict {
@@ -97,6 +117,7 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
         Verdict::Failed { .. } => "LoadFailed",
         Verdict::WaitsForRoom { .. } => "WaitsForRoom",
         Verdict::SurgeWaits { .. } => "SurgeWaits",
+        Verdict::LeaveWaits { .. } => "LeaveWaits",
     };
     for (name, work) in draft.works() {
         let Some(verdict) = &work.verdict else { continue };
@@ -183,12 +204,12 @@ fn assign(
     }
 }
 
-/// What should be loaded first first: what somebody waits for, then residents, then by priority.
+/// What should be loaded first first: what somebody waits for, then what would be evicted last.
 fn order(world: &World, change: &mut AssignmentChange) {
     change.set.sort_by_cached_key(|placed| {
         let entry = world.entries.get(placed.revision.id.deployment());
         let rank = entry.map(|entry| entry.rank(&placed.revision.id));
-        let key = rank.map(|rank| (rank.resident, rank.priority));
+        let key = rank.map(|rank| (rank.priority, rank.hold, rank.last_used));
         (std::cmp::Reverse((placed.urgent, key)), placed.revision.id.clone())
     });
 }
@@ -199,7 +220,10 @@ fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
 
 fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
     let until = holding(work, now).and_then(Verdict::ends);
+    let settles_for = (work.goal < work.entry.goal()).then_some(work.goal);
     Note {
+        settles_for,
+        faded: false,
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
@@ -207,9 +231,12 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
     }
 }
 
-/// When to look again: at what this plan touched when it says so, at the rest when it was said before.
+/// When to look again: at what this plan touched when it says so, at the rest when it was said before, at what may come
+/// back when that is due.
 fn wake_at(world: &World, planned: &Planned) -> Option<Time> {
     let ours = planned.notes.values().filter_map(|note| note.wake).min();
     let rest = world.wakes().find(|(_, name)| !planned.notes.contains_key(name) && !planned.gone.contains(name));
-    ours.into_iter().chain(rest.map(|(at, _)| *at)).min()
+    let fades = planned.notes.values().any(|note| note.faded);
+    let anew = world.policy.proactive.as_ref().filter(|_| fades).map(|policy| planned.at + policy.every);
+    ours.into_iter().chain(rest.map(|(at, _)| *at)).chain(world.preload_at.or(anew)).min()
 }

@@ -29,6 +29,7 @@ mod retry;
 mod rollout;
 mod route;
 mod scale;
+mod take_back;
 
 mod finish;
 mod step;
@@ -40,10 +41,10 @@ pub mod report;
 #[cfg(feature = "testing")]
 pub mod fixture;
 
-pub use claim::Basis;
-pub use place::{Evicts, Rejection, Score};
+pub use claim::{Basis, Cores};
+pub use place::{Evicts, Mismatch, Pace, Queue, Rejection, Score, Together};
 pub use planned::{Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};
 pub use step::plan;
-pub use world::World;
+pub use world::{MassLoss, Used, World};

@@ -1,11 +1,16 @@
-//! Replicas that cannot stay where they are: their worker is gone for good, loading failed there for good, or they may
+//! Replicas that cannot stay where they are: their worker is gone or leaves, loading failed there for good, or they may
 //! not be there any more.
 //!
 //! ```text
-//! Alive ──lose_worker──→ Lost (routed around, kept) ──returns──→ Alive
-//!                              └──grace over──→ dropped, placed elsewhere
+//!           worker drains, leaves, or is detached too long
+//!   Stays ─────────────────────────────────────────────────→ Leaves ──successor ready──→ (gone)
+//!     ▲ │                                                      │ on demand, and unused or no room elsewhere
+//!     │ └─lose_worker─→ Gone: waited for ──due─→ Gone: replaced └────────────────────→ (gone)
+//!     └────returns──────────┴────────────────────────┘ └─successor placed, or on demand and unused─→ (gone)
 //! ```
-//! A deployment that nothing answers for does not wait for the grace: see `place`.
+//! What is waited for counts as a copy; what leaves or is to be replaced does not, so that another one is wanted. Due: at
+//! once while nothing answers, else after a grace; later where many were lost at once, or its wave has not come. Where
+//! requests wait and nothing answers, nothing is waited for.
 
 use berth_spec::{Time, event::Severity};
 
@@ -13,10 +18,10 @@ use crate::{
     Replica,
     draft::{Draft, Work},
     place,
-    world::{Liveness, Seats},
+    world::{Liveness, Standing},
 };
 
-/// Takes away what cannot stay.
+/// Takes away what cannot stay and needs no successor.
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let name = work.name().clone();
     for replica in work.replicas.clone() {
@@ -29,34 +34,117 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
             format!("{name} left {}: {reason}", replica.worker),
         );
     }
-    let Some(since) = work.replicas.iter().filter_map(|replica| unreachable_since(draft, replica)).min() else {
-        return;
-    };
-    work.wake_at(since + draft.world.policy.lost_grace);
+    let_go_of_unused(draft, work);
+    wait(draft, work);
 }
 
 fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<String> {
-    if let Some(since) = unreachable_since(draft, replica) {
-        return (draft.now >= since + draft.world.policy.lost_grace).then(|| "the worker did not come back".to_owned());
-    }
     let seats = draft.world.workers.get(&replica.worker)?;
+    if matches!(standing(draft, replica), Standing::Gone { .. }) {
+        return None;
+    }
     if let Some(failure) = work.entry.failed_there(&replica.revision, &replica.worker, draft.now) {
         return Some(format!("loading failed: {}", failure.message));
     }
-    place::forbidden(seats, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
+    place::forbidden(draft.world, seats, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
 }
 
-/// Since when a replica's worker cannot be reached; `None`: it can.
-fn unreachable_since(draft: &Draft<'_>, replica: &Replica) -> Option<Time> {
-    match draft.world.workers.get(&replica.worker).map(|seats| seats.liveness) {
-        Some(Liveness::Alive | Liveness::Detached { .. }) => None,
-        Some(Liveness::Lost { since }) => Some(since),
+/// Whether a replica may stay where it is.
+pub(crate) fn standing(draft: &Draft<'_>, replica: &Replica) -> Standing {
+    let started = draft.world.started.unwrap_or(draft.now);
+    match draft.world.workers.get(&replica.worker) {
+        Some(seats) => seats.standing(&draft.world.policy, started, draft.now),
         // Known from a record only: it may still be on its way to us after a restart.
-        Some(Liveness::Unseen) | None => Some(draft.world.started.unwrap_or(draft.now)),
+        None => Standing::Gone { since: started },
     }
 }
 
-/// Whether a replica's worker was there and is gone; one that was not seen yet since the start is waited for.
-pub(crate) fn is_lost(seats: Option<&Seats>) -> bool {
-    seats.is_some_and(|seats| matches!(seats.liveness, Liveness::Lost { .. }))
+/// Whether a replica counts as one of those that are wanted.
+pub(crate) fn counts(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> bool {
+    match standing(draft, replica) {
+        Standing::Stays => true,
+        Standing::Leaves => false,
+        Standing::Gone { since } => draft.now < due(draft, work, replica, since),
+    }
+}
+
+/// When a replica that is gone is to be replaced.
+fn due(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica, since: Time) -> Time {
+    let policy = &draft.world.policy;
+    let Some(seats) = draft.world.workers.get(&replica.worker) else { return since + policy.lost_grace };
+    let answers = answers(draft, work);
+    // One that was not seen since the start is likely to be on its way.
+    let unseen = seats.liveness == Liveness::Unseen;
+    if !answers && !unseen && work.entry.waiting() > 0 {
+        return since;
+    }
+    let grace = if answers || unseen { policy.lost_grace } else { std::time::Duration::ZERO };
+    let turn = work.entry.warm.as_ref().map_or(0, |warm| warm.turn);
+    (since + grace).max(seats.held_until) + policy.wave_interval.saturating_mul(turn)
+}
+
+/// Whether any replica of a revision that should have some is ready.
+pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
+    work.rollout.as_ref().is_some_and(|rollout| rollout.live().any(|revision| work.ready(draft.world, revision) > 0))
+}
+
+/// On demand, what nobody used for long goes with its worker: the next request loads it.
+fn let_go_of_unused(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    if !may_be_let_go(work) {
+        return;
+    }
+    let unused_at = work.entry.last_used + draft.world.policy.unused_after;
+    let departing = work.replicas.iter().any(|replica| !counts(draft, work, replica));
+    if departing && draft.now < unused_at {
+        work.wake_at(unused_at);
+    } else if departing {
+        let_go(draft, work);
+    }
+}
+
+/// Whether nobody would miss it before the next request.
+fn may_be_let_go(work: &Work<'_>) -> bool {
+    let spec = &work.entry.deployment.spec;
+    spec.replicas.on_demand() && !spec.pinned && work.entry.waiting() == 0 && work.entry.in_flight() == 0
+}
+
+/// Lets those go that would need a successor, without one. Says whether it did.
+pub(crate) fn let_go_without_room(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
+    may_be_let_go(work) && let_go(draft, work)
+}
+
+fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
+    let name = work.name().clone();
+    let departing: Vec<Replica> =
+        work.replicas.iter().filter(|replica| !counts(draft, work, replica)).cloned().collect();
+    draft.drop_replicas(work, |replica| departing.contains(replica));
+    for replica in &departing {
+        draft.tell(
+            Severity::Normal,
+            "LetGo",
+            (&name, Some(&replica.worker)),
+            format!("{name} leaves with {}: its next request loads it elsewhere", replica.worker),
+        );
+    }
+    if work.replicas.is_empty() {
+        (work.target, work.faded) = (0, true);
+    }
+    !departing.is_empty()
+}
+
+/// Looks again when what is waited for is to be replaced, and when a worker has been detached for too long.
+pub(crate) fn wait(draft: &Draft<'_>, work: &mut Work<'_>) {
+    for replica in work.replicas.clone() {
+        let at = match standing(draft, &replica) {
+            Standing::Gone { since } => due(draft, work, &replica, since),
+            Standing::Stays => match draft.world.workers.get(&replica.worker).map(|seats| seats.liveness) {
+                Some(Liveness::Detached { since }) => since + draft.world.policy.detached_grace,
+                _ => continue,
+            },
+            Standing::Leaves => continue,
+        };
+        if at > draft.now {
+            work.wake_at(at);
+        }
+    }
 }

@@ -3,37 +3,37 @@
 mod choose;
 mod evict;
 mod filter;
+mod homes;
+mod lack;
 mod refuse;
+mod rejection;
 mod relieve;
 mod score;
+mod shelf;
+mod version;
+mod wants;
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::collections::BTreeSet;
 
-use berth_spec::{DeploymentName, RevisionId, event::Severity};
+use berth_spec::{DeploymentName, event::Severity};
 
-pub(crate) use choose::{Choice, Refusal, choose, view};
-pub use filter::Rejection;
+pub(crate) use choose::{Asked, Choice, Refusal, choose, view};
 pub(crate) use filter::forbidden;
+pub(crate) use homes::{Home, homes};
 pub(crate) use refuse::never;
-pub use score::{Evicts, Score};
+pub use rejection::Rejection;
+pub use score::{Evicts, Mismatch, Score, Together};
+pub use shelf::{Pace, Queue};
+pub(crate) use shelf::{Shelf, Shelves};
+pub(crate) use version::{Version, newest_joined};
+pub(crate) use wants::next_home;
+use wants::{Want, wants_of};
 
 use crate::{
     Replica, claim,
     draft::{Draft, Work},
-    lost,
+    drain, scale,
 };
-
-/// One replica that is wanted and has no place. In the order in which they get theirs: what matters most first, then
-/// residents, then what serves before what comes next.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Want {
-    priority: Reverse<u8>,
-    on_demand: bool,
-    surge: bool,
-    deployment: DeploymentName,
-    revision: RevisionId,
-    nth: u32,
-}
 
 /// Finds a place for everything that is wanted and has none.
 pub(crate) fn step(draft: &mut Draft<'_>) {
@@ -75,45 +75,25 @@ struct Settled {
     again: Vec<DeploymentName>,
 }
 
-/// The replicas that a deployment still has to get.
-fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
-    let Some(rollout) = work.rollout.as_ref().filter(|_| work.target > 0) else { return Vec::new() };
-    let answers = rollout.live().any(|revision| work.ready(draft.world, revision) > 0);
-    let spec = &work.entry.deployment.spec;
-    let mut wants = Vec::new();
-    for (place, revision) in rollout.live().enumerate() {
-        // While nothing answers, a replica on a lost worker does not count: waiting for its return would be an outage.
-        let counts = |replica: &&Replica| {
-            replica.revision == *revision && (answers || !lost::is_lost(draft.world.workers.get(&replica.worker)))
-        };
-        let have = u32::try_from(work.replicas.iter().filter(counts).count()).unwrap_or(u32::MAX);
-        wants.extend((have..work.target).map(|nth| Want {
-            priority: Reverse(spec.priority),
-            on_demand: spec.replicas.min == 0,
-            surge: place > 0,
-            deployment: work.name().clone(),
-            revision: revision.clone(),
-            nth,
-        }));
-    }
-    wants
-}
-
 /// Places one replica, or says why not.
-fn settle(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want) -> Settled {
-    if !wants_of(draft, work).contains(want) {
-        return Settled::default();
+fn settle<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want) -> Settled {
+    let wants = wants_of(draft, work);
+    if !wants.contains(want) {
+        // What was placed since has changed what is lacking.
+        return Settled { moved: false, again: wants.first().map(|_| work.name().clone()).into_iter().collect() };
     }
     let Some(revision) = work.revision(&want.revision) else { return Settled::default() };
-    let (need, _) = claim::need(draft.world, work.entry, &revision);
-    match choose(draft, work, &revision, need) {
+    let (memory, _) = claim::need(draft.world, work.entry, &revision);
+    let reach = scale::reach(draft, work, want.extra);
+    let asked = Asked { revision: &revision, home: &want.home, memory, reach };
+    match choose(draft, work, &asked) {
         Ok(choice) => seat(draft, work, want, &choice),
-        Err(refusals) => refuse::refuse(draft, work, want, need, &refusals),
+        Err(refusals) => refuse::refuse(draft, work, want, memory, &refusals),
     }
 }
 
 /// Puts a replica where it was chosen to go, after whoever has to leave.
-fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, choice: &Choice) -> Settled {
+fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
     let name = work.name().clone();
     let worker = &choice.worker;
     for victim in &choice.victims {
@@ -121,26 +101,14 @@ fn seat(draft: &mut Draft<'_>, work: &mut Work<'_>, want: &Want, choice: &Choice
     }
     let replica =
         Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
-    draft.claim(work.entry, &replica);
-    work.replicas.push(replica);
-    work.replicas.sort();
+    draft.seat(work, replica);
+    let why = choice.over.as_ref().map_or_else(String::new, |(other, why)| format!(", rather than to {other}: {why}"));
     draft.tell(
         Severity::Normal,
         "Placed",
         (&name, Some(worker)),
-        format!("{} goes to {worker}, which sets {} aside", want.revision, choice.claim),
+        format!("{} goes to {worker}, which sets {} aside{why}", want.revision, choice.claim),
     );
-    let of = work.replicas.iter().filter(|replica| replica.revision == want.revision).count();
-    if of > work.target as usize {
-        // It stands in for one on a lost worker.
-        let stands_in = work
-            .replicas
-            .iter()
-            .find(|replica| {
-                replica.revision == want.revision && lost::is_lost(draft.world.workers.get(&replica.worker))
-            })
-            .cloned();
-        draft.drop_replicas(work, |replica| Some(replica) == stands_in.as_ref());
-    }
+    drain::shed(draft, work, &want.revision); // what it takes the place of may go
     Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }
 }

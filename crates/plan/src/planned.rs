@@ -6,7 +6,10 @@ use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Digest, Event, Generation, Route, Time, WorkerId, routes::Readiness,
 };
 
-use crate::{Record, world::Verdict};
+use crate::{
+    Record,
+    world::{MassLoss, Verdict},
+};
 
 /// Which deployments to plan for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub struct Planned {
     pub events: Vec<Event>,
     /// When to plan again though nothing happens.
     pub wake_at: Option<Time>,
+    /// The mass loss that `events` tell of.
+    pub(crate) loss: Option<MassLoss>,
     /// What the world remembers of this plan in memory.
     pub(crate) notes: BTreeMap<DeploymentName, Note>,
 }
@@ -64,6 +69,10 @@ pub(crate) struct Note {
     pub(crate) wake: Option<Time>,
     /// The fingerprint of the route that was last sent.
     pub(crate) routed: u64,
+    /// There are fewer copies than load and use ask for, and as many are all that there can be.
+    pub(crate) settles_for: Option<u32>,
+    /// It had to leave, and may come back when there is room.
+    pub(crate) faded: bool,
 }
 
 impl Planned {

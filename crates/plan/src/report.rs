@@ -2,7 +2,9 @@
 
 mod conditions;
 mod explain;
+mod leaving;
 mod status;
 
 pub use explain::{Explanation, WorkerVerdict, WorkerView, explain};
+pub use leaving::Leaving;
 pub use status::status;

@@ -79,7 +79,9 @@ fn on_miss(world: &World, entry: &Entry, record: Option<&Record>, verdict: Optio
         Some(verdict @ Verdict::Failed { .. }) => {
             OnMiss::Failed { message: verdict.message(), retry_at: verdict.ends() }
         }
-        Some(Verdict::WaitsForRoom { .. } | Verdict::SurgeWaits { .. }) | None => OnMiss::Park,
+        Some(Verdict::WaitsForRoom { .. } | Verdict::SurgeWaits { .. } | Verdict::LeaveWaits { .. }) | None => {
+            OnMiss::Park
+        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! How many replicas: between `min` and `max` by demand and idleness.
 //!
-//! Residents have `min`. On demand: one when a request waits, none when nobody came for `idleAfter`, else as it is.
+//! Residents have `min`. On demand: one when a request waits, none when nobody came for `idleAfter`, else as it is. More
+//! than that by load and regular use, as `world/copies.rs` has judged: that is the goal of a plan, which it may miss.
 
 use std::time::Duration;
 
-use berth_spec::{Residency, Time, event::Severity};
+use berth_spec::{Residency, RevisionId, Time, event::Severity};
 
 use crate::{
+    Rollout,
     draft::{Draft, Work},
-    place,
+    lost, place,
     world::Verdict,
 };
 
@@ -18,17 +20,96 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let replicas = deployment.spec.replicas;
     work.target = if deployment.deleting || replicas.max == 0 {
         0
-    } else if replicas.min > 0 {
-        replicas.min
     } else {
-        on_demand(draft, work)
+        let least = if replicas.min > 0 { replicas.min } else { on_demand(draft, work) };
+        if least > 0 { work.goal.clamp(least, replicas.max.max(least)) } else { 0 }
     };
+    announce(draft, work);
     if work.target > 0 || deployment.deleting || replicas.max == 0 {
         // What hindered the last plan is found again if it still does; where nothing is wanted, nothing hinders.
         work.verdict = None;
     } else {
         hindrance(draft, work);
     }
+}
+
+/// Tells that there are to be more copies, or fewer, and has them looked at again when that may change.
+fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    let Some(look) = work.entry.look() else { return };
+    if let Some(at) = look {
+        work.wake_at(at);
+    }
+    let Some(Rollout::Stable { revision }) = &work.rollout else { return };
+    let of = work.replicas.iter().filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica));
+    let have = u32::try_from(of.count()).unwrap_or(u32::MAX);
+    let (name, target) = (work.name().clone(), work.target);
+    if target > have && target > work.least() {
+        let used = draft.world.used(&name, draft.now);
+        let message = format!(
+            "{name}: {target} copies rather than {have}, with {:.0} requests per minute and {} in flight",
+            used.per_minute, used.in_flight
+        );
+        draft.tell(Severity::Normal, "ScaledUp", (&name, None), message);
+    } else if target > 0 && target < have {
+        let message = format!("{name}: {target} copies rather than {have} are enough");
+        draft.tell(Severity::Normal, "ScaledDown", (&name, None), message);
+    }
+}
+
+/// Which replicas an extra copy may push out.
+pub(crate) fn reach(draft: &Draft<'_>, work: &Work<'_>, extra: Extra) -> Reach {
+    match extra {
+        Extra::No if work.entry.waiting() > 0 || work.entry.deployment.spec.replicas.min > 0 => Reach::Anything,
+        Extra::No if work.entry.record().is_none() => Reach::Nothing,
+        Extra::No => Reach::UnusedSince(work.entry.last_used),
+        Extra::Yes if work.entry.copies_for_load() => {
+            let settle = draft.world.policy.copies.settle;
+            Reach::UnusedSince(Time(draft.now.0.saturating_sub(u64::try_from(settle.as_nanos()).unwrap_or(u64::MAX))))
+        }
+        Extra::Yes => Reach::Nothing,
+    }
+}
+
+/// Whether a deployment can do without a replica that there is no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MakesDo {
+    /// It cannot.
+    No,
+    /// It asks again later, if it still wants it then.
+    Without,
+    /// Nobody uses it, so that those go that it was to take the place of.
+    LetsGo,
+}
+
+/// Makes do without a replica of a revision if that can be.
+pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId, extra: Extra) -> MakesDo {
+    if extra == Extra::Yes || work.preloads() {
+        let have = work.replicas.iter().filter(|r| r.revision == *revision && lost::counts(draft, work, r)).count();
+        draft.settle_for(work, u32::try_from(have).unwrap_or(u32::MAX));
+        return MakesDo::Without;
+    }
+    if lost::let_go_without_room(draft, work) { MakesDo::LetsGo } else { MakesDo::No }
+}
+
+/// Whether a replica is one more than there must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extra {
+    /// There must be as many.
+    No,
+    /// Load or regular use asks for it.
+    Yes,
+}
+
+/// What may be evicted for a replica, beside what its priority says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Whatever its priority reaches.
+    #[default]
+    Anything,
+    /// Only what is on demand and was not used since.
+    UnusedSince(Time),
+    /// Nothing.
+    Nothing,
 }
 
 /// What is known to stand in the way of an on-demand deployment before anybody asks for it: that it can never fit, or
@@ -50,7 +131,8 @@ fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
         return 1;
     }
     if work.replicas.is_empty() {
-        return 0;
+        // A goal without any: to be loaded before anybody asks.
+        return work.goal.min(1);
     }
     let name = work.name().clone();
     if work.entry.warm.as_ref().is_some_and(|warm| warm.paged_out) {

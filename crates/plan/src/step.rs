@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_spec::{DeploymentName, Time};
 
-use crate::{Planned, Scope, World, draft::Draft, finish, place};
+use crate::{Planned, Scope, World, draft::Draft, finish, place, take_back};
 
 /// Decides what should be where. The same world, scope and time always give the same plan, and planning again after
 /// [`World::commit`] decides nothing.
@@ -14,8 +14,9 @@ pub fn plan(world: &World, scope: &Scope, now: Time) -> Planned {
         draft.open(&name); // lost, rollout, scale, drain: what each deployment wants and lets go
     }
     place::step(&mut draft); // filter, score, choose; evict where it must
-    while draft.advance() {
-        place::step(&mut draft); // what was found ready where it was put may let a rollout go on at once
+    // What is found ready where it was put, or was left, may let a rollout go on at once.
+    while take_back::step(&mut draft) | draft.advance() {
+        place::step(&mut draft);
     }
     finish::finish(draft) // routes, what differs from the last plan, when to look again
 }

@@ -8,8 +8,15 @@
 //! A cold deployment is one [`Entry`] of a few words: what is known of warm ones is in a box beside it.
 
 mod apply;
+mod copies;
+mod demand;
+mod devices;
 mod entry;
+mod landscape;
+mod liveness;
 mod observe;
+mod preload;
+mod rate;
 mod seats;
 mod set;
 mod wake;
@@ -21,10 +28,13 @@ use berth_spec::{
     WorkerId, deployment::Sharing,
 };
 
+pub use demand::Used;
 pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
-pub(crate) use seats::Rank;
+pub use liveness::MassLoss;
+pub(crate) use liveness::{Held, Turns};
 pub use seats::{Liveness, Seats};
+pub(crate) use seats::{Hold, Rank, Standing};
 
 use crate::{Policy, Record};
 
@@ -57,6 +67,8 @@ pub struct World {
     pub(crate) missing: BTreeSet<DeploymentName>,
     /// Replicas that are ready where they are not assigned: left from before, good to have back.
     pub(crate) strays: BTreeSet<(RevisionId, WorkerId)>,
+    /// Deployments that count their replicas by region.
+    pub(crate) regional: BTreeSet<DeploymentName>,
     /// What something happened to since [`World::due`] was last asked.
     dirty: BTreeSet<DeploymentName>,
     /// Something happened that may touch everything.
@@ -65,6 +77,21 @@ pub struct World {
     wakes: BTreeSet<(Time, DeploymentName)>,
     /// The settings that deployments share.
     sharing: Sharing,
+    /// Which deployments each gateway uses.
+    used_by: BTreeMap<GatewayId, BTreeSet<DeploymentName>>,
+    /// Deployments that requests wait for.
+    waiting: BTreeSet<DeploymentName>,
+    /// On-demand deployments that had to leave, by when they were used last.
+    faded: BTreeSet<(Time, DeploymentName)>,
+    /// When to see whether any of those may come back.
+    pub(crate) preload_at: Option<Time>,
+    /// The latest time that was said, for what comes without one.
+    clock: Time,
+    /// A loss of many workers at once, until people have been told that it is over.
+    pub(crate) held: Option<Held>,
+    /// When the last one that is over was.
+    held_before: Time,
+    turns: Turns,
 }
 
 impl World {
@@ -86,10 +113,19 @@ impl World {
             residents: BTreeSet::new(),
             missing: BTreeSet::new(),
             strays: BTreeSet::new(),
+            regional: BTreeSet::new(),
             dirty: BTreeSet::new(),
             all_dirty: true,
             wakes: BTreeSet::new(),
             sharing: Sharing::default(),
+            used_by: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            faded: BTreeSet::new(),
+            preload_at: None,
+            clock: Time::ZERO,
+            held: None,
+            held_before: Time::ZERO,
+            turns: Turns::default(),
         }
     }
 
@@ -154,6 +190,13 @@ impl World {
             unset: Vec::new(),
             readiness: self.readiness(),
         }
+    }
+
+    /// The workers on which a revision is ready though it is not assigned to them.
+    pub(crate) fn strays_of<'a>(&'a self, revision: &'a RevisionId) -> impl Iterator<Item = &'a WorkerId> {
+        // The smallest name that a worker could have.
+        let first = WorkerId::new("0").expect("a digit is a name");
+        self.strays.range((revision.clone(), first)..).take_while(move |(id, _)| id == revision).map(|(_, on)| on)
     }
 
     /// The route of one deployment as things are.

@@ -5,10 +5,7 @@ use std::time::Duration;
 use berth_plan::fixture;
 use berth_spec::{ByteSize, Deployment, FailureCategory, Replicas, WorkerInfo, deployment::WhenFull};
 
-use crate::{
-    cluster::{Cluster, Faults},
-    node::Model,
-};
+use crate::{cluster::Cluster, node::Model};
 
 /// How many deployments, workers and artifacts there are: few enough to get into each other's way.
 const DEPLOYMENTS: u64 = 12;
@@ -25,35 +22,37 @@ const SETTLE: Duration = Duration::from_secs(3 * 3600);
 /// Runs so many steps. `Err`: what was wrong, with the last things that happened.
 pub fn run(seed: u64, steps: u64) -> Result<Cluster, String> {
     let mut cluster = Cluster::new(seed);
-    cluster.faults = Faults { jitter_ms: 40, refuse_one_in: 20 };
+    cluster.net.jitter = Duration::from_millis(40);
+    cluster.faults.refuse_one_in = 20;
     artifacts(&mut cluster);
     for nth in 0..WORKERS {
-        cluster.start(worker(nth, 1));
+        cluster.start(worker(nth));
     }
     for step in 0..steps {
         if step % STEPS_BETWEEN == 0 {
             befall(&mut cluster);
         }
-        match cluster.step() {
-            Some(broken) if !broken.is_empty() => return Err(story(&cluster, step, &format!("{broken:#?}"))),
-            Some(_) => {}
-            None => befall(&mut cluster),
+        if !cluster.step() {
+            befall(&mut cluster);
+        }
+        if !cluster.broken.is_empty() {
+            return Err(story(&cluster, &cluster.broken));
         }
         cluster.log.drain(..cluster.log.len().saturating_sub(200));
     }
     calm(&mut cluster);
-    let broken = cluster.run_for(SETTLE);
-    let wrong = cluster.unsettled();
-    if broken.is_empty() && wrong.is_empty() {
-        Ok(cluster)
-    } else {
-        Err(story(&cluster, steps, &format!("{broken:#?} {wrong:#?}")))
-    }
+    cluster.run_for(SETTLE);
+    let wrong: Vec<String> = cluster.broken.iter().cloned().chain(cluster.unsettled()).collect();
+    if wrong.is_empty() { Ok(cluster) } else { Err(story(&cluster, &wrong)) }
 }
 
-fn story(cluster: &Cluster, step: u64, what: &str) -> String {
+/// The last things that happened, and what was wrong.
+pub(crate) fn story(cluster: &Cluster, wrong: &[String]) -> String {
+    const SHOWN: usize = 12;
     let last = cluster.log.iter().rev().take(60).rev().cloned().collect::<Vec<_>>().join("\n");
-    format!("{last}\nstep {step}: {what}")
+    let wrong: String = wrong.iter().take(SHOWN).map(|wrong| format!("\n  {wrong}")).collect();
+    let going_on: Vec<&str> = cluster.faults.going_on().collect();
+    format!("{last}\nstep {}, going on: {going_on:?}, broken:{wrong}", cluster.steps)
 }
 
 fn artifacts(cluster: &mut Cluster) {
@@ -76,8 +75,8 @@ fn uri(deployment: u64, version: u64) -> String {
     format!("file:///m{deployment}/{version}")
 }
 
-fn worker(nth: u64, incarnation: u64) -> WorkerInfo {
-    WorkerInfo { incarnation, ..fixture::worker(&format!("w{nth}"), ByteSize::gib(2 + nth)) }
+fn worker(nth: u64) -> WorkerInfo {
+    fixture::worker(&format!("w{nth}"), ByteSize::gib(2 + nth))
 }
 
 /// Something happens.
@@ -89,7 +88,7 @@ fn befall(cluster: &mut Cluster) {
     match cluster.chance.below(100) {
         0..15 => declare(cluster, which),
         15..18 => {
-            if let Some(known) = cluster.state.deployment(&name).cloned() {
+            if let Some(known) = cluster.store.deployment(&name).cloned() {
                 cluster.declare(Deployment { deleting: true, ..known.as_ref().clone() });
             }
         }
@@ -100,10 +99,7 @@ fn befall(cluster: &mut Cluster) {
         80..88 => cluster.give_up(&name),
         88..91 => cluster.page_out(&name),
         91..93 => cluster.crash(&id),
-        93..96 => {
-            let incarnation = cluster.posted_so_far();
-            cluster.start(worker(nth, incarnation));
-        }
+        93..96 => cluster.start(worker(nth)),
         96..98 => cluster.reconnect(&id),
         98 => cluster.restart_controller(),
         _ => {
@@ -115,7 +111,7 @@ fn befall(cluster: &mut Cluster) {
 
 fn declare(cluster: &mut Cluster, which: u64) {
     let name = fixture::name(&format!("m{which}"));
-    let known = cluster.state.deployment(&name);
+    let known = cluster.store.deployment(&name);
     let generation = known.map_or(berth_spec::Generation(0), |known| known.generation).next();
     let mut deployment = Deployment { generation, ..fixture::deployment(name.as_str()) };
     let min = u32::try_from(cluster.chance.below(3)).unwrap_or(0).saturating_sub(1);
@@ -130,14 +126,10 @@ fn declare(cluster: &mut Cluster, which: u64) {
 
 /// Nothing goes wrong any more: every worker runs, clients go home, everything can be loaded.
 fn calm(cluster: &mut Cluster) {
-    cluster.faults = Faults::default();
+    cluster.net.jitter = Duration::ZERO;
+    cluster.faults.refuse_one_in = 0;
     for model in cluster.models.values_mut() {
         model.fails = None;
     }
-    for nth in 0..WORKERS {
-        if !cluster.nodes.contains_key(&fixture::worker_id(&format!("w{nth}"))) {
-            let incarnation = cluster.posted_so_far();
-            cluster.start(worker(nth, incarnation));
-        }
-    }
+    cluster.calm();
 }

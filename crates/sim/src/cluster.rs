@@ -1,111 +1,203 @@
-//! All of it together under one clock: messages are delivered in the order of their time, brains are woken when they
-//! asked for it, and after each step the linter has its say.
+//! All of it together under one clock: what is on its way arrives in the order of its time, brains are woken when they
+//! asked for it, and each step is checked.
+//!
+//! ```text
+//!  clients ──▶ gateways ──hop──▶ workers          serve.rs   requests, from the client to a worker and back
+//!                 │  ▲              │  ▲
+//!                 ▼  │   streams    ▼  │          link.rs    finding the leader; words over streams
+//!               controllers (one leads) ──▶ store steer.rs   the brains' effects; terms; the store's answers
+//!                                                 machine.rs workers; fate.rs faults; settle.rs checks
+//! ```
+
+mod fate;
+mod link;
+mod machine;
+mod serve;
+mod settle;
+mod steer;
+mod strike;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use berth_control::controller::{Controller, Declared, Effect, Event};
-use berth_plan::{Policy, Scope, lint, plan};
-use berth_spec::{
-    Deployment, DeploymentName, GatewayEvent, GatewayId, RevisionId, RouteChange, Time, WorkerId, WorkerInfo,
-};
+use berth_plan::{fixture, lint, plan};
+use berth_spec::{Deployment, Time, WorkerId, WorkerInfo};
 
 use crate::{
+    audit::Audit,
     chance::Chance,
-    gate::{Gate, Outcome},
-    node::{Model, Next, Node},
-    state::State,
+    election::Election,
+    fault::Faults,
+    gate::Gate,
+    line::{Line, LineId},
+    members::Members,
+    net::Net,
+    node::{Machine, Model},
+    oracle::Oracle,
+    post::{Post, Queue},
+    process::{Life, Process, Role},
+    request::Requests,
+    seat::Seat,
+    store::Store,
+    wakes::Wakes,
 };
 
 /// When a simulation begins.
 const BEGIN: Time = Time(1_000_000_000_000);
 
-/// The only gateway.
-const GATEWAY: GatewayId = GatewayId(1);
+/// The only controller and the only gateway of a cluster of one machine.
+pub const SOLO: (&str, &str) = ("controller", "gateway");
 
-/// Something on its way.
-enum Post {
-    /// To the controller, from this connection of this worker, or from the gateway or the store.
-    Controller { epoch: u64, event: Event },
-    /// To a worker that was started this often and connected this often.
-    Worker { id: WorkerId, incarnation: u64, event: berth_worker::Event },
-    /// To the gateway.
-    Gateway(RouteChange),
+/// How closely a cluster is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    /// The linter looks at everything every so many steps. 1: after each.
+    pub lint_every: u64,
+    /// How long clients wait. `None`: until they are told to give up.
+    pub patience: Option<Duration>,
+    /// Whether what lies in memory may never be more than there is: only where claims are never too small.
+    pub memory: Memory,
 }
 
-/// What goes wrong by chance.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Faults {
-    /// A message takes up to this many milliseconds longer (0: none).
-    pub jitter_ms: u64,
-    /// The store refuses a commit once in so many (0: never).
-    pub refuse_one_in: u64,
+/// What is known of the memory that models take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Enough that no worker may ever hold more than it has.
+    Declared,
+    /// It is found out by loading.
+    Found,
 }
 
 /// A whole system.
 pub struct Cluster {
     /// The time.
     pub now: Time,
-    /// What goes wrong.
-    pub faults: Faults,
     /// Where chance comes from.
     pub chance: Chance,
-    /// What the store holds.
-    pub state: State,
+    /// How closely it is looked at.
+    pub watch: Watch,
+    /// Who reaches whom.
+    pub net: Net,
+    /// The store.
+    pub store: Store,
     /// The artifacts that exist, by location.
     pub models: BTreeMap<String, Model>,
+    /// The processes of all nodes.
+    pub processes: BTreeMap<WorkerId, Process>,
+    /// The controllers.
+    pub seats: BTreeMap<WorkerId, Seat>,
+    /// The gateways.
+    pub gates: BTreeMap<WorkerId, Gate>,
     /// The workers that run.
-    pub nodes: BTreeMap<WorkerId, Node>,
-    /// The gateway.
-    pub gate: Gate,
+    pub machines: BTreeMap<WorkerId, Machine>,
+    /// What clients want, and what became of it.
+    pub requests: Requests,
+    /// What goes wrong.
+    pub faults: Faults,
     /// What happened, for people.
     pub log: Vec<String>,
-    /// Requests that were answered.
-    pub answered: u64,
-    controller: Controller,
-    /// How often the controller was started: what was meant for an earlier one is lost.
-    epoch: u64,
-    post: BTreeMap<(Time, u64), Post>,
-    posted: u64,
-    /// When the last message on a connection arrives: none overtakes another.
-    arrivals: BTreeMap<String, Time>,
+    /// Laws that were broken.
+    pub broken: Vec<String>,
+    /// How many steps there were.
+    pub steps: u64,
+    /// What workers say of themselves, also while they are down.
+    infos: BTreeMap<WorkerId, WorkerInfo>,
+    /// Nodes that start again once they have ended.
+    returning: BTreeSet<WorkerId>,
+    members: Option<Members>,
+    lines: BTreeMap<LineId, Line>,
+    last_line: u64,
+    queue: Queue,
+    wakes: Wakes,
+    audit: Audit,
+    oracle: Oracle,
 }
 
 impl Cluster {
-    /// An empty system; everything that happens follows from `seed` and what is done to it.
+    /// A system of one controller and one gateway, without workers; everything that happens follows from `seed` and
+    /// what is done to it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let state = State::default();
-        let controller = Controller::new(Policy::default(), state.restore(), BEGIN);
-        let mut cluster = Self {
-            now: BEGIN,
-            faults: Faults::default(),
-            chance: Chance::new(seed),
-            state,
-            models: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            gate: Gate::default(),
-            log: Vec::new(),
-            answered: 0,
-            controller,
-            epoch: 0,
-            post: BTreeMap::new(),
-            posted: 0,
-            arrivals: BTreeMap::new(),
-        };
-        cluster.tell_controller(
-            "gateway",
-            Event::GatewayAttached { id: GATEWAY, node: berth_plan::fixture::worker_id("gateway"), region: None },
-        );
+        let mut cluster = Self::bare(seed);
+        cluster.add_controller(fixture::worker_id(SOLO.0), None);
+        cluster.add_gateway(fixture::worker_id(SOLO.1), None);
         cluster
     }
 
-    /// All that the controller knows.
+    /// A system of several controllers, of which one comes to lead, and gateways in their regions. Its nodes watch each
+    /// other.
     #[must_use]
-    pub fn world(&self) -> &berth_plan::World {
-        self.controller.world()
+    pub fn fleet(seed: u64, controllers: &[&str], gateways: &[(&str, Option<&str>)]) -> Self {
+        let mut cluster = Self::bare(seed);
+        cluster.members = Some(Members::default());
+        for name in controllers {
+            cluster.add_controller(fixture::worker_id(name), Some(Election::new(BEGIN)));
+        }
+        for (name, region) in gateways {
+            cluster.add_gateway(fixture::worker_id(name), region.map(str::to_owned));
+        }
+        cluster.look_around();
+        cluster
+    }
+
+    fn bare(seed: u64) -> Self {
+        Self {
+            now: BEGIN,
+            chance: Chance::new(seed),
+            watch: Watch { lint_every: 1, patience: None, memory: Memory::Found },
+            net: Net::default(),
+            store: Store::default(),
+            models: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            requests: Requests::default(),
+            faults: Faults::default(),
+            log: Vec::new(),
+            broken: Vec::new(),
+            steps: 0,
+            infos: BTreeMap::new(),
+            returning: BTreeSet::new(),
+            members: None,
+            lines: BTreeMap::new(),
+            last_line: 0,
+            queue: Queue::default(),
+            wakes: Wakes::default(),
+            audit: Audit::default(),
+            oracle: Oracle::default(),
+        }
+    }
+
+    fn add_controller(&mut self, name: WorkerId, election: Option<Election>) {
+        self.processes.insert(name.clone(), Process::new(Role::Controller, None));
+        self.seats.insert(name.clone(), Seat::new(election));
+        self.take_the_only_seat(&name);
+        self.rewake(&name);
+    }
+
+    fn add_gateway(&mut self, name: WorkerId, region: Option<String>) {
+        self.processes.insert(name.clone(), Process::new(Role::Gateway, region.clone()));
+        self.gates.insert(name.clone(), Gate::new(region));
+        self.seek(&name);
+    }
+
+    /// Starts a worker, again if it ran before.
+    pub fn start(&mut self, info: WorkerInfo) {
+        let id = info.id.clone();
+        let region = info.region().map(str::to_owned);
+        if self.machines.contains_key(&id) {
+            self.crash(&id);
+        }
+        self.infos.insert(id.clone(), info);
+        if self.processes.contains_key(&id) {
+            self.restart(&id);
+        } else {
+            self.processes.insert(id.clone(), Process::new(Role::Worker, region));
+            self.boot_worker(&id);
+        }
     }
 
     /// Time since the beginning.
@@ -114,102 +206,61 @@ impl Cluster {
         self.now.since(BEGIN)
     }
 
-    /// Declares or changes a deployment.
-    pub fn declare(&mut self, deployment: Deployment) {
-        let deployment = std::sync::Arc::new(deployment);
-        let rev = self.state.declare(deployment.clone());
-        self.tell_controller("store", Event::Changed { rev, changes: vec![Declared::Set { deployment, rev }] });
-    }
-
-    /// Starts a worker, again if it ran before.
-    pub fn start(&mut self, info: WorkerInfo) {
-        let id = info.id.clone();
-        self.nodes.insert(id.clone(), Node::new(info));
-        self.connect(&id);
-    }
-
-    /// A worker's process is gone, with all that it held.
-    pub fn crash(&mut self, id: &WorkerId) {
-        if self.nodes.remove(id).is_some() {
-            self.tell_controller(id.as_str(), Event::WorkerDetached(id.clone()));
-        }
-    }
-
-    /// A worker's connection breaks and comes back: what was on its way is lost.
-    pub fn reconnect(&mut self, id: &WorkerId) {
-        let lost = |post: &Post| match post {
-            Post::Controller { event: Event::Reported(change), .. } => change.worker == *id,
-            Post::Worker { id: to, event: berth_worker::Event::Assigned(_), .. } => to == id,
-            _ => false,
+    /// The controller that leads as far as the store knows, if it runs and knows it.
+    #[must_use]
+    pub fn leader(&self) -> Option<&WorkerId> {
+        let leads = |(name, seat): &(&WorkerId, &Seat)| {
+            self.awake(name) && seat.leads().is_some_and(|(epoch, _)| self.store.is_led_by(name, epoch))
         };
-        self.post.retain(|_, post| !lost(post));
-        self.tell_controller(id.as_str(), Event::WorkerDetached(id.clone()));
-        self.connect(id);
+        self.seats.iter().find(leads).map(|(name, _)| name)
     }
 
-    /// The controller's process ends and another one starts from the store.
-    pub fn restart_controller(&mut self) {
-        self.epoch += 1;
-        self.controller = Controller::new(Policy::default(), self.state.restore(), self.now);
-        self.log("controller", "restarted");
-        self.tell_controller(
-            "gateway",
-            Event::GatewayAttached { id: GATEWAY, node: berth_plan::fixture::worker_id("gateway"), region: None },
-        );
-        for name in self.gate.parked().keys().cloned().collect::<Vec<_>>() {
-            self.tell_demand(&name, 0);
+    /// All that the leader knows.
+    #[must_use]
+    pub fn world(&self) -> Option<&berth_plan::World> {
+        self.leader().and_then(|name| self.seats[name].leads()).map(|(_, brain)| brain.world())
+    }
+
+    /// Declares or changes a deployment. Says whether that was acknowledged: without a leader nothing is.
+    pub fn declare(&mut self, deployment: Deployment) -> bool {
+        let reached = self.leader().is_some_and(|leader| self.store_answers(leader));
+        if reached {
+            let deployment = std::sync::Arc::new(deployment);
+            self.oracle.declared(&deployment);
+            self.store.declare(deployment);
+            self.pump_watches();
         }
-        for id in self.nodes.keys().cloned().collect::<Vec<_>>() {
-            self.connect(&id);
+        reached
+    }
+
+    /// Something that was declared before this began.
+    pub fn store_before_start(&mut self, deployment: Deployment) {
+        let deployment = std::sync::Arc::new(deployment);
+        self.oracle.declared(&deployment);
+        self.store.declare(deployment);
+    }
+
+    /// Says of a worker that nothing new is put there, or that what it holds moves away. Says whether that was
+    /// acknowledged.
+    pub fn cordon(&mut self, worker: &WorkerId, cordon: berth_spec::Cordon) -> bool {
+        let reached = self.leader().is_some_and(|leader| self.store_answers(leader));
+        if reached {
+            self.store.cordon(worker.clone(), cordon);
+            self.pump_watches();
         }
+        reached
     }
 
-    fn connect(&mut self, id: &WorkerId) {
-        let Some(node) = self.nodes.get(id) else { return };
-        let info = node.info.clone();
-        self.tell_controller(id.as_str(), Event::WorkerAttached(info));
-        self.hear(id, berth_worker::Event::Attached);
+    /// Whether a node runs and is not paused.
+    #[must_use]
+    pub fn awake(&self, node: &WorkerId) -> bool {
+        self.processes.get(node).is_some_and(Process::awake)
     }
 
-    /// Clients send requests.
-    pub fn infer(&mut self, name: &DeploymentName, requests: u32) {
-        let outcome = self.gate.infer(name, requests);
-        self.outcome(name, outcome);
-        self.tell_demand(name, requests);
-    }
-
-    /// The clients of a deployment give up waiting.
-    pub fn give_up(&mut self, name: &DeploymentName) {
-        self.gate.give_up(name);
-        self.tell_demand(name, 0);
-    }
-
-    /// Somebody asks that a deployment be paged out.
-    pub fn page_out(&mut self, name: &DeploymentName) {
-        self.tell_controller("gateway", Event::Gateway(GATEWAY, GatewayEvent::PageOut(name.clone())));
-    }
-
-    fn tell_demand(&mut self, name: &DeploymentName, requests: u32) {
-        let demand = self.gate.demand(name, requests, self.now);
-        self.tell_controller("gateway", Event::Gateway(GATEWAY, GatewayEvent::Demand(vec![demand])));
-    }
-
-    fn outcome(&mut self, name: &DeploymentName, outcome: Outcome) {
-        match outcome {
-            Outcome::Ready { requests, worker, version } => {
-                let holds = |id: &&RevisionId| id.deployment() == name;
-                let callable = self.nodes.get(&worker).is_some_and(|node| node.callable.iter().any(|id| holds(&id)));
-                if callable {
-                    self.answered += u64::from(requests);
-                    self.log(name.as_str(), &format!("{requests} answered by {version} on {worker}"));
-                } else {
-                    // It drains, or its worker is gone: not let in, so nothing is lost. Another route will come.
-                    self.gate.park(name, requests);
-                }
-            }
-            Outcome::Parked => self.log(name.as_str(), "parked"),
-            Outcome::Refused { requests, reason } => self.log(name.as_str(), &format!("{requests} refused: {reason}")),
-        }
+    /// How many replicas were put somewhere or taken away.
+    #[must_use]
+    pub fn moves(&self) -> u64 {
+        self.audit.moves
     }
 
     /// Says something to people, with the time.
@@ -217,163 +268,152 @@ impl Cluster {
         self.log.push(format!("{:>9.3}s {who}: {what}", self.elapsed().as_secs_f64()));
     }
 
-    fn arrival(&mut self, connection: &str, after: Duration) -> Time {
-        let jitter = match self.faults.jitter_ms {
-            0 => 0,
-            most => self.chance.below(most),
-        };
-        let last = self.arrivals.get(connection).copied().unwrap_or(Time::ZERO);
-        let at = (self.now + after + Duration::from_millis(jitter)).max(last);
-        self.arrivals.insert(connection.to_owned(), at);
-        at
-    }
-
-    fn send(&mut self, at: Time, post: Post) {
-        self.posted += 1;
-        self.post.insert((at, self.posted), post);
-    }
-
-    fn tell_controller(&mut self, from: &str, event: Event) {
-        let at = self.arrival(&format!("{from} to controller"), Duration::from_millis(1));
-        let epoch = self.epoch;
-        self.send(at, Post::Controller { epoch, event });
-    }
-
-    /// How many messages there were: a number that grows, e.g. for incarnations.
-    #[must_use]
-    pub const fn posted_so_far(&self) -> u64 {
-        self.posted
+    fn post(&mut self, after: Duration, post: Post) {
+        self.queue.send(self.now + after, post);
     }
 
     /// When the next thing happens.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        let agents = self.nodes.values().filter_map(|node| node.agent.wake_at());
-        let post = self.post.keys().next().map(|(at, _)| *at);
-        self.controller.wake_at().into_iter().chain(agents).chain(post).min().map(|at| at.max(self.now))
+        let wake = self.wakes.first().map(|(at, _)| at);
+        self.queue.next().into_iter().chain(wake).min().map(|at| at.max(self.now))
     }
 
-    /// Does the next thing. Returns what the linter has to say, and `None` when there is nothing to do.
-    pub fn step(&mut self) -> Option<Vec<lint::Violation>> {
-        self.now = self.next()?;
-        if let Some(entry) = self.post.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let post = entry.remove();
-            self.deliver(post);
-        } else if self.controller.wake_at().is_some_and(|at| at <= self.now) {
-            let effects = self.controller.on(Event::Tick, self.now);
-            self.perform(effects);
-        } else {
-            let due = |node: &&Node| node.agent.wake_at().is_some_and(|at| at <= self.now);
-            let id = self.nodes.values().find(due).map(|node| node.info.id.clone())?;
-            self.hear(&id, berth_worker::Event::Tick);
+    /// Does the next thing. Says whether there was any.
+    pub fn step(&mut self) -> bool {
+        let Some(at) = self.next() else { return false };
+        self.now = at;
+        let due = self.wakes.first().filter(|(wake, _)| *wake <= at).map(|(_, node)| node.clone());
+        let resumes = |node: &WorkerId| matches!(self.processes[node].life, Life::Paused { .. });
+        match due {
+            // Before what arrives at the same time.
+            Some(node) if resumes(&node) => self.wake(&node),
+            due => match (self.queue.take(at), due) {
+                (Some(post), _) => self.deliver(post),
+                (None, Some(node)) => self.wake(&node),
+                (None, None) => {}
+            },
         }
-        Some(self.check())
+        self.steps += 1;
+        if self.steps % self.watch.lint_every == 0 {
+            self.lint();
+        }
+        true
     }
 
-    /// Goes on for a while.
-    pub fn run_for(&mut self, duration: Duration) -> Vec<lint::Violation> {
+    /// Goes on for a while, until something breaks.
+    pub fn run_for(&mut self, duration: Duration) {
         let until = self.now + duration;
-        let mut broken = Vec::new();
-        while self.next().is_some_and(|at| at <= until) {
-            broken.extend(self.step().into_iter().flatten());
+        while self.broken.is_empty() && self.next().is_some_and(|at| at <= until) {
+            self.step();
         }
         self.now = until;
-        broken
+    }
+
+    /// What the linter says of what the leader would decide now.
+    pub fn lint(&mut self) {
+        let Some(world) = self.world() else { return };
+        let violations = lint::lint(world, &plan(world, &berth_plan::Scope::All, self.now));
+        self.broken.extend(violations.into_iter().map(|violation| violation.0));
+    }
+
+    /// Asks a node again when it has something to do.
+    fn rewake(&mut self, node: &WorkerId) {
+        let Some(process) = self.processes.get(node) else { return };
+        let (rank, at) = match process.role {
+            Role::Controller => (0, self.seats.get(node).and_then(Seat::wake_at)),
+            Role::Gateway => (1, self.gates.get(node).and_then(|gate| gate.flush_at)),
+            Role::Worker => (2, self.machines.get(node).and_then(|machine| machine.agent.wake_at())),
+        };
+        let at = match process.life {
+            Life::Running => at.map(|at| process.when(at)),
+            Life::Paused { until } => Some(until),
+            Life::Down | Life::Left => None,
+        };
+        self.wakes.set(node, rank, at);
+    }
+
+    fn wake(&mut self, node: &WorkerId) {
+        let Some(process) = self.processes.get_mut(node) else { return };
+        if let Life::Paused { .. } = process.life {
+            process.life = Life::Running;
+            self.log(node.as_str(), "goes on");
+            self.look_around();
+            self.rewake(node);
+            return;
+        }
+        match process.role {
+            Role::Controller => self.tick_controller(node),
+            Role::Gateway => {
+                self.retry_parked(node);
+                self.flush(node);
+            }
+            Role::Worker => self.hear(node, berth_worker::Event::Tick),
+        }
+        self.rewake(node);
     }
 
     fn deliver(&mut self, post: Post) {
+        if let Some(until) = self.sleeps(&post) {
+            // In the order in which it came.
+            self.queue.send(until, post);
+            return;
+        }
         match post {
-            Post::Controller { epoch, event } if epoch == self.epoch => {
-                let effects = self.controller.on(event, self.now);
-                self.perform(effects);
+            Post::Word { line, word } => self.word_arrives(line, word),
+            Post::Keepalive { line, end } => self.keepalive(line, end),
+            Post::Closed { line, end } => self.close(line, end),
+            Post::Seek { node, start } if self.is(&node, start) => self.seek(&node),
+            Post::Dial { node, start, attempt, to } if self.is(&node, start) => self.dialled(&node, attempt, &to),
+            Post::Declined { node, start, attempt, leader } if self.is(&node, start) => {
+                self.declined(&node, attempt, leader);
             }
-            Post::Worker { id, incarnation, event } => {
-                if self.nodes.get(&id).is_some_and(|node| node.info.incarnation == incarnation) {
-                    self.hear(&id, event);
-                }
+            Post::Done { worker, start, event } if self.is(&worker, start) => self.hear(&worker, event),
+            Post::Asked { from, start, epoch, ask } => self.asked(&from, start, epoch, &ask),
+            Post::Told { to, start, epoch, answer } if self.is(&to, start) => self.told(&to, epoch, &answer),
+            Post::Watched { to, start, rev } if self.is(&to, start) => self.watched(&to, rev),
+            Post::Health { observer, of, health, news } => self.health(&observer, &of, health, news),
+            Post::Hop { request, attempt, worker, revision } => self.hop(request, attempt, &worker, revision),
+            Post::Ran { request, attempt, worker, start, revision } if self.is(&worker, start) => {
+                self.ran(request, attempt, &worker, revision);
             }
-            Post::Gateway(change) => {
-                for (name, outcome) in self.gate.routes(change) {
-                    self.outcome(&name, outcome);
-                    self.tell_demand(&name, 0);
-                }
-            }
-            Post::Controller { .. } => {}
+            Post::Back { request, attempt, worker, answer } => self.back(request, attempt, &worker, answer),
+            Post::Silent { request, attempt } => self.silent(request, attempt),
+            Post::Patience { request } => self.impatient(request),
+            Post::FaultEnds(fault) => self.end_fault(fault),
+            Post::Restart { node, start } if self.was(&node, start) => self.restart(&node),
+            _ => {}
         }
     }
 
-    fn hear(&mut self, id: &WorkerId, event: berth_worker::Event) {
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        let incarnation = node.info.incarnation;
-        for next in node.hear(event, self.now, &self.models) {
-            match next {
-                Next::Hear(after, event) => {
-                    let at = self.now + after;
-                    self.send(at, Post::Worker { id: id.clone(), incarnation, event });
-                }
-                Next::Report(change) => self.tell_controller(id.as_str(), Event::Reported(change)),
+    /// Until when the node sleeps that has to be awake for this.
+    fn sleeps(&self, post: &Post) -> Option<Time> {
+        let node = match post {
+            Post::Word { line, word } => {
+                let line = self.lines.get(line)?;
+                line.ends(word.to()).0
             }
+            Post::Keepalive { line, end } | Post::Closed { line, end } => self.lines.get(line)?.ends(*end).0,
+            Post::Back { request, .. } | Post::Silent { request, .. } => &self.requests.open.get(request)?.gate,
+            other => other.wakes()?,
+        };
+        match self.processes.get(node)?.life {
+            Life::Paused { until } => Some(until),
+            Life::Running | Life::Down | Life::Left => None,
         }
     }
 
-    fn perform(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Commit(commit) => {
-                    let refused = self.faults.refuse_one_in > 0 && self.chance.once_in(self.faults.refuse_one_in);
-                    let taken = !refused && self.state.commit(&commit);
-                    self.tell_controller("store", if taken { Event::Committed } else { Event::Refused });
-                }
-                Effect::SendAssignment { worker, change, .. } => {
-                    let Some(node) = self.nodes.get(&worker) else { continue };
-                    let incarnation = node.info.incarnation;
-                    let at = self.arrival(&format!("controller to {worker}"), Duration::from_millis(1));
-                    let event = berth_worker::Event::Assigned(change);
-                    self.send(at, Post::Worker { id: worker, incarnation, event });
-                }
-                Effect::SendRoutes { change, .. } => {
-                    let at = self.arrival("controller to gateway", Duration::from_millis(1));
-                    self.send(at, Post::Gateway(change));
-                }
-                Effect::Emit(event) => self.log(event.reason, &event.message),
-                Effect::PersistMeasured(digest, size) => self.state.measure(digest, size),
-                Effect::Touched(_)
-                | Effect::Readiness(_)
-                | Effect::Seen(_)
-                | Effect::InForce(_)
-                | Effect::BecameReady { .. }
-                | Effect::Planned(_) => {}
-            }
-        }
+    /// Whether this is the process that something was meant for.
+    fn is(&self, node: &WorkerId, start: u64) -> bool {
+        self.processes.get(node).is_some_and(|process| process.start == start && !process.is_gone())
     }
 
-    /// What the linter says of what the controller would decide now.
-    fn check(&self) -> Vec<lint::Violation> {
-        let world = self.controller.world();
-        lint::lint(world, &plan(world, &Scope::All, self.now))
+    /// Whether this process was the last, and runs no more.
+    fn was(&self, node: &WorkerId, start: u64) -> bool {
+        self.processes.get(node).is_some_and(|process| process.start == start && process.is_gone())
     }
 
-    /// What is not as it should be, once everything had time to settle: replicas that were assigned and are not there,
-    /// deployments that neither arrive nor say why, requests that nobody answers.
-    #[must_use]
-    pub fn unsettled(&self) -> Vec<String> {
-        use berth_spec::status::Phase;
-        let world = self.controller.world();
-        let mut wrong: Vec<String> = self.gate.parked().iter().map(|(name, n)| format!("{name}: {n} parked")).collect();
-        for deployment in world.deployments() {
-            let name = &deployment.name;
-            let phase = berth_plan::report::status(world, name, self.now).map(|status| status.phase);
-            if matches!(phase, Some(Phase::Progressing | Phase::Terminating) | None) {
-                wrong.push(format!("{name} is {phase:?}"));
-            }
-        }
-        for (id, node) in &self.nodes {
-            let assigned = world.worker(id).map(|seats| seats.assigned.keys().collect::<BTreeSet<_>>());
-            let held: BTreeSet<&RevisionId> = node.agent.residencies().map(|(revision, _)| revision).collect();
-            if assigned.as_ref() != Some(&held) {
-                wrong.push(format!("{id} holds {held:?} and is assigned {assigned:?}"));
-            }
-        }
-        wrong
+    fn names(&self, role: Role) -> BTreeSet<WorkerId> {
+        self.processes.iter().filter(|(_, process)| process.role == role).map(|(name, _)| name.clone()).collect()
     }
 }

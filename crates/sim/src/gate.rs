@@ -1,109 +1,185 @@
-//! A gateway with its clients: it knows routes, parks requests on a miss, and counts what became of them.
+//! A gateway: it knows routes, parks requests on a miss, and tells the leader about use.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use berth_spec::{Demand, DeploymentName, Route, RouteChange, Time, WorkerId, routes::OnMiss};
+use berth_spec::{Demand, DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId, routes::OnMiss};
 
-/// The gateway.
+use crate::{chance::Chance, request::RequestId};
+
+/// How often use is told that nobody waits for.
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);
+
+/// A gateway.
 #[derive(Debug, Default)]
 pub struct Gate {
-    routes: BTreeMap<DeploymentName, Route>,
-    parked: BTreeMap<DeploymentName, u32>,
+    /// The region that it is in.
+    pub region: Option<String>,
+    pub(crate) routes: BTreeMap<DeploymentName, Route>,
+    pub(crate) parked: BTreeMap<DeploymentName, BTreeSet<RequestId>>,
+    /// Requests that were forwarded, by where to.
+    pub(crate) flying: BTreeMap<WorkerId, BTreeSet<RequestId>>,
+    /// How many of them are for which deployment.
+    in_flight: BTreeMap<DeploymentName, u32>,
+    /// Workers that the members say are gone.
+    pub(crate) gone: BTreeSet<WorkerId>,
+    /// What to tell with the next flush: requests since the last, and when the last one came.
+    used: BTreeMap<DeploymentName, (u64, Time)>,
+    pub(crate) flush_at: Option<Time>,
 }
 
-/// What became of requests.
+/// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// There is a replica for them here.
-    Ready {
-        /// How many.
-        requests: u32,
-        /// Where.
-        worker: WorkerId,
-        /// The version that answers.
-        version: String,
-    },
-    /// They wait.
-    Parked,
-    /// They were refused, with the reason.
-    Refused {
-        /// How many.
-        requests: u32,
-        /// Why.
-        reason: String,
-    },
+pub(crate) enum Way {
+    /// There.
+    To { worker: WorkerId, revision: RevisionId, version: String },
+    /// It waits.
+    Park,
+    /// Back to the client, with the reason and what the route says.
+    Refuse(&'static str, String),
 }
 
 impl Gate {
-    /// Requests arrive.
-    pub fn infer(&mut self, name: &DeploymentName, requests: u32) -> Outcome {
-        *self.parked.entry(name.clone()).or_default() += requests;
-        self.settle(name).unwrap_or(Outcome::Parked)
+    pub(crate) fn new(region: Option<String>) -> Self {
+        Self { region, ..Self::default() }
     }
 
-    /// Routes arrive: whoever can go on goes on.
-    pub fn routes(&mut self, change: RouteChange) -> Vec<(DeploymentName, Outcome)> {
+    /// The route of a deployment.
+    #[must_use]
+    pub fn route(&self, name: &DeploymentName) -> Option<&Route> {
+        self.routes.get(name)
+    }
+
+    /// Takes routes in and names the deployments that somebody waits for and that may go on.
+    pub(crate) fn apply(&mut self, change: RouteChange) -> Vec<DeploymentName> {
         if change.base.is_none() {
             self.routes.clear();
         }
+        let mut touched: BTreeSet<DeploymentName> = change.unset.iter().cloned().collect();
+        touched.extend(change.set.iter().map(|route| route.deployment.clone()));
         for name in &change.unset {
             self.routes.remove(name);
         }
         for route in change.set {
             self.routes.insert(route.deployment.clone(), route);
         }
-        let waiting: Vec<DeploymentName> = self.parked.keys().cloned().collect();
-        waiting.into_iter().filter_map(|name| self.settle(&name).map(|outcome| (name, outcome))).collect()
+        let whole = change.base.is_none();
+        self.parked.keys().filter(|name| whole || touched.contains(*name)).cloned().collect()
     }
 
-    fn settle(&mut self, name: &DeploymentName) -> Option<Outcome> {
-        let requests = *self.parked.get(name)?;
-        let outcome = match self.routes.get(name) {
-            None => Outcome::Refused { requests, reason: "not found".to_owned() },
-            Some(route) => match ready(route) {
-                Some((worker, version)) => Outcome::Ready { requests, worker, version },
-                None => match &route.on_miss {
-                    OnMiss::Park => return None,
-                    OnMiss::NoCapacity { message, .. } => {
-                        Outcome::Refused { requests, reason: format!("no_capacity: {message}") }
-                    }
-                    OnMiss::Failed { message, .. } => {
-                        Outcome::Refused { requests, reason: format!("load_failed: {message}") }
-                    }
-                    OnMiss::ScaledDown => Outcome::Refused { requests, reason: "scaled_down".to_owned() },
-                },
-            },
-        };
-        self.parked.remove(name);
-        Some(outcome)
+    /// Where a request for a deployment goes that these workers did not answer. Of two ready ones, picked by chance, the
+    /// one with fewer requests; those of its own region before others.
+    pub(crate) fn way(
+        &self,
+        name: &DeploymentName,
+        tried: &[WorkerId],
+        near: impl Fn(&WorkerId) -> bool,
+        chance: &mut Chance,
+    ) -> Way {
+        let Some(route) = self.routes.get(name) else { return Way::Refuse("not_found", String::new()) };
+        let version = route.split.first().and_then(|(revision, _)| {
+            route.versions.iter().find(|version| version.revision == *revision && !version.ready.is_empty())
+        });
+        if let Some(version) = version {
+            let fit = |worker: &&WorkerId| !tried.contains(worker) && !self.gone.contains(*worker);
+            let mut ready: Vec<&WorkerId> = version.ready.iter().filter(fit).collect();
+            if ready.iter().any(|worker| near(worker)) {
+                ready.retain(|worker| near(worker));
+            }
+            if ready.is_empty() {
+                return Way::Park;
+            }
+            let load = |worker: &&WorkerId| self.flying.get(*worker).map_or(0, BTreeSet::len);
+            let (one, other) = (*chance.of(&ready), *chance.of(&ready));
+            let worker = if load(&other) < load(&one) { other } else { one }.clone();
+            return Way::To { worker, revision: version.revision.clone(), version: version.name.clone() };
+        }
+        match &route.on_miss {
+            OnMiss::Park => Way::Park,
+            OnMiss::NoCapacity { message, .. } => Way::Refuse("no_capacity", message.clone()),
+            OnMiss::Failed { message, .. } => Way::Refuse("load_failed", message.clone()),
+            OnMiss::ScaledDown => Way::Refuse("scaled_down", String::new()),
+        }
     }
 
-    /// A replica refused them after all: they wait for the next route.
-    pub fn park(&mut self, name: &DeploymentName, requests: u32) {
-        *self.parked.entry(name.clone()).or_default() += requests;
+    /// A request waits. Says whether it is the first.
+    pub(crate) fn park(&mut self, name: &DeploymentName, id: RequestId) -> bool {
+        let lot = self.parked.entry(name.clone()).or_default();
+        lot.insert(id) && lot.len() == 1
     }
 
-    /// What the controller is told of one deployment.
+    /// It waits no longer. Says whether it was the last.
+    pub(crate) fn unpark(&mut self, name: &DeploymentName, id: RequestId) -> bool {
+        let Some(lot) = self.parked.get_mut(name) else { return false };
+        let was = lot.remove(&id);
+        let last = lot.is_empty();
+        if last {
+            self.parked.remove(name);
+        }
+        was && last
+    }
+
+    pub(crate) fn depart(&mut self, name: &DeploymentName, id: RequestId, worker: &WorkerId) {
+        self.flying.entry(worker.clone()).or_default().insert(id);
+        *self.in_flight.entry(name.clone()).or_default() += 1;
+    }
+
+    pub(crate) fn land(&mut self, name: &DeploymentName, id: RequestId, worker: &WorkerId) {
+        if let Some(flying) = self.flying.get_mut(worker) {
+            flying.remove(&id);
+            if flying.is_empty() {
+                self.flying.remove(worker);
+            }
+        }
+        if let Some(count) = self.in_flight.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_flight.remove(name);
+            }
+        }
+    }
+
+    /// Notes use, which is told with the next flush.
+    pub(crate) fn note(&mut self, name: &DeploymentName, requests: u64, now: Time) {
+        let (count, last) = self.used.entry(name.clone()).or_default();
+        *count += requests;
+        *last = now;
+        self.flush_at.get_or_insert(now + FLUSH);
+    }
+
+    /// What the leader is told: what was used, and, as long as they wait or fly, what is in demand.
+    pub(crate) fn flush(&mut self, now: Time) -> Vec<Demand> {
+        let used = std::mem::take(&mut self.used);
+        let demands: Vec<Demand> = used
+            .into_iter()
+            .map(|(name, (requests, last_used))| Demand {
+                waiting: self.parked.get(&name).map_or(0, |lot| u32::try_from(lot.len()).unwrap_or(u32::MAX)),
+                in_flight: self.in_flight.get(&name).copied().unwrap_or(0),
+                last_used,
+                requests,
+                deployment: name,
+            })
+            .collect();
+        self.flush_at = None;
+        for demand in &demands {
+            if demand.waiting > 0 || demand.in_flight > 0 {
+                self.used.insert(demand.deployment.clone(), (0, demand.last_used));
+                self.flush_at = Some(now + FLUSH);
+            }
+        }
+        demands
+    }
+
+    /// Deployments that somebody waits for, or is being answered by.
+    pub(crate) fn in_demand(&self) -> BTreeSet<DeploymentName> {
+        self.parked.keys().chain(self.in_flight.keys()).cloned().collect()
+    }
+
+    /// What waits, by deployment.
     #[must_use]
-    pub fn demand(&self, name: &DeploymentName, requests: u32, now: Time) -> Demand {
-        let waiting = self.parked.get(name).copied().unwrap_or(0);
-        Demand { deployment: name.clone(), waiting, in_flight: 0, last_used: now, requests: requests.into() }
-    }
-
-    /// What waits.
-    #[must_use]
-    pub fn parked(&self) -> &BTreeMap<DeploymentName, u32> {
+    pub fn parked(&self) -> &BTreeMap<DeploymentName, BTreeSet<RequestId>> {
         &self.parked
     }
-
-    /// The clients of one deployment give up.
-    pub fn give_up(&mut self, name: &DeploymentName) {
-        self.parked.remove(name);
-    }
-}
-
-fn ready(route: &Route) -> Option<(WorkerId, String)> {
-    let (revision, _) = route.split.first()?;
-    let version = route.versions.iter().find(|version| version.revision == *revision)?;
-    Some((version.ready.first()?.clone(), version.name.clone()))
 }

@@ -1,21 +1,45 @@
-//! The real brains of controller and workers under a virtual clock: no network, no disk, no threads, and the same
+//! The real brains of controllers and workers under a virtual clock: no network, no disk, no threads, and the same
 //! result every time from the same seed.
 //!
 //! ```text
-//! script | chaos ──▶ Cluster { controller, agents, gateway, store, artifacts } ──▶ check (lint after each step)
-//!                       ▲                                   │
-//!                       └── post (one queue, by time) ◀─────┘
+//! script | chaos | fleet ──▶ Cluster { controllers, workers, gateways, store, artifacts, requests } ──▶ checks
+//!                               ▲                                   │
+//!                               └── one queue, by time ◀── effects ─┘
 //! ```
-//! [`cluster`] delivers messages and performs effects; [`node`] is a worker's machine, [`gate`] a gateway with its
-//! parked requests, [`state`] what survives a restart of the controller. [`script`] reads stories like a conversation;
-//! [`chaos`] makes random ones and breaks things.
+//! Real are the controller's brain with the planner, and the worker's agent. Modelled, with the rules of the real ones:
+//! the [`store`] with its leases and fences, [`election`], membership, the [`net`]work with its [`line`]s (streams),
+//! gateways ([`gate`]) with their clients' [`request`]s, and each worker's machine ([`node`]).
+//!
+//! Checked at each step: the laws of what was decided, as far as the step touched it (`audit`), that no machine really
+//! holds more than it has, that no request is answered wrongly or refused in vain (`oracle`); every so many steps all of
+//! it by the planner's own linter; once everything is calm, that it settles and stays where it is.
+//!
+//! [`script`] reads stories like a conversation; [`chaos`] makes random ones on three workers, [`fleet`] on a hundred,
+//! with every kind of [`fault`].
 
 pub mod chance;
+pub mod net;
+
+mod line;
+mod members;
+mod post;
+mod wakes;
+
+mod election;
+pub mod store;
+
+pub mod fault;
 pub mod gate;
 pub mod node;
-pub mod state;
+pub mod process;
+pub mod request;
+pub mod seat;
+
+mod audit;
+mod oracle;
 
 pub mod cluster;
 
 pub mod chaos;
+pub mod fleet;
 pub mod script;

@@ -1,4 +1,7 @@
-//! A worker's machine: the agent's effects take time, and may fail as the artifact says.
+//! A worker's machine: the agent's effects take time, and may fail as the artifact or the machine's state says.
+//!
+//! It keeps its own account of what really lies in memory, from the artifacts alone: neither the plan's claims nor the
+//! agent's word count there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,6 +12,9 @@ use std::{
 
 use berth_spec::{ByteSize, FailureCategory, InventoryChange, RevisionId, Time, WorkerInfo};
 use berth_worker::{Agent, Effect, Event, Fault, artifacts::Artifact, order::Limits, replica::Facts};
+
+/// How long small things take on a machine that is well.
+const SOON: Duration = Duration::from_millis(5);
 
 /// What is behind a location.
 #[derive(Debug, Clone)]
@@ -23,68 +29,167 @@ pub struct Model {
     pub fails: Option<FailureCategory>,
 }
 
+/// A worker's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    /// It has room.
+    Roomy,
+    /// Nothing can be fetched.
+    Full,
+}
+
 /// One worker.
-pub struct Node {
+pub struct Machine {
     /// What it says of itself.
     pub info: WorkerInfo,
     /// Its brain.
     pub agent: Agent,
-    /// Revisions that answer requests.
-    pub callable: BTreeSet<RevisionId>,
+    /// Revisions that answer requests, and since when.
+    pub callable: BTreeMap<RevisionId, Time>,
+    /// How many times as long everything takes.
+    pub pace: u32,
+    /// Its disk.
+    pub disk: Disk,
+    /// What really lies in memory, by what was loaded: weights that are shared count once.
+    resident: BTreeMap<RevisionId, Resident>,
+    /// Requests that are being run.
+    running: BTreeMap<RevisionId, u32>,
+    /// Revisions that go once the last of their requests is answered.
+    draining: BTreeSet<RevisionId>,
+}
+
+/// What one replica really takes.
+#[derive(Debug, Clone)]
+struct Resident {
+    memory: ByteSize,
+    shares: Option<RevisionId>,
 }
 
 /// What a worker does next.
-pub enum Next {
+pub(crate) enum Next {
     /// It hears this after a while.
     Hear(Duration, Event),
     /// It tells the controller.
     Report(InventoryChange),
 }
 
-impl Node {
+impl Machine {
     /// A worker that has just started.
     #[must_use]
     pub fn new(info: WorkerInfo) -> Self {
         let limits = Limits { memory: info.memory, parallel_loads: 2, parallel_fetches: 4 };
         let agent = Agent::new(info.id.clone(), info.incarnation, limits);
-        Self { info, agent, callable: BTreeSet::new() }
+        Self {
+            info,
+            agent,
+            callable: BTreeMap::new(),
+            pace: 1,
+            disk: Disk::Roomy,
+            resident: BTreeMap::new(),
+            running: BTreeMap::new(),
+            draining: BTreeSet::new(),
+        }
     }
 
-    /// Hears something, and does what its brain says.
-    pub fn hear(&mut self, event: Event, now: Time, models: &BTreeMap<String, Model>) -> Vec<Next> {
-        let effects = self.agent.on(event, now);
-        effects.into_iter().filter_map(|effect| self.perform(effect, models)).collect()
+    /// Hears something at `now`, when its own clock shows `clock`, and does what its brain says.
+    pub(crate) fn hear(&mut self, event: Event, clock: Time, now: Time, models: &BTreeMap<String, Model>) -> Vec<Next> {
+        self.account_for(&event);
+        let effects = self.agent.on(event, clock);
+        effects.into_iter().filter_map(|effect| self.perform(effect, now, models)).collect()
     }
 
-    fn perform(&mut self, effect: Effect, models: &BTreeMap<String, Model>) -> Option<Next> {
-        const SOON: Duration = Duration::from_millis(5);
-        Some(match effect {
+    /// What lies in memory, loads in progress included.
+    #[must_use]
+    pub fn really_held(&self) -> ByteSize {
+        self.resident.values().filter(|resident| resident.shares.is_none()).map(|resident| resident.memory).sum()
+    }
+
+    /// A request begins to run, if the revision answers requests. Says whether it does.
+    pub(crate) fn run(&mut self, revision: &RevisionId) -> bool {
+        let runs = self.callable.contains_key(revision);
+        if runs {
+            *self.running.entry(revision.clone()).or_default() += 1;
+        }
+        runs
+    }
+
+    /// A request was run. Says what the agent hears of it, if it was the last that a leaving replica waited for.
+    pub(crate) fn ran(&mut self, revision: &RevisionId) -> Option<Event> {
+        let left = self.running.get_mut(revision)?;
+        *left -= 1;
+        if *left > 0 {
+            return None;
+        }
+        self.running.remove(revision);
+        self.draining.remove(revision).then(|| Event::Drained { revision: revision.clone() })
+    }
+
+    /// How long something takes here.
+    pub(crate) fn takes(&self, when_well: Duration) -> Duration {
+        when_well * self.pace
+    }
+
+    /// What has ended frees what it took.
+    fn account_for(&mut self, event: &Event) {
+        match event {
+            Event::Loaded { revision, result: Err(_), .. } | Event::Unloaded { revision } => self.free(revision),
+            _ => {}
+        }
+    }
+
+    /// What shared this one's weights has them to itself now.
+    fn free(&mut self, revision: &RevisionId) {
+        let Some(freed) = self.resident.remove(revision) else { return };
+        let mut heir: Option<RevisionId> = None;
+        for (id, other) in &mut self.resident {
+            if other.shares.as_ref() != Some(revision) {
+                continue;
+            }
+            other.shares = heir.clone();
+            if heir.is_none() && freed.shares.is_none() {
+                heir = Some(id.clone());
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, now: Time, models: &BTreeMap<String, Model>) -> Option<Next> {
+        let hear = |this: &Self, after: Duration, event: Event| Some(Next::Hear(this.takes(after), event));
+        match effect {
             Effect::Fetch { revision, ticket } => {
                 let model = models.get(&revision.uri);
                 let took = model.map_or(SOON, |model| model.fetch);
-                let result = fetched(&revision.uri, model);
-                Next::Hear(took, Event::Fetched { revision: revision.id.clone(), ticket, result })
+                let result = match self.disk {
+                    Disk::Roomy => fetched(&revision.uri, model),
+                    Disk::Full => Err(fault(FailureCategory::Disk)),
+                };
+                hear(self, took, Event::Fetched { revision: revision.id.clone(), ticket, result })
             }
-            Effect::Load { revision, ticket, .. } => {
+            Effect::Load { revision, ticket, share, .. } => {
                 let model = models.get(&revision.uri);
                 let took = model.map_or(SOON, |model| model.load);
-                Next::Hear(took, Event::Loaded { revision: revision.id.clone(), ticket, result: loaded(model) })
+                let memory = model.map_or(ByteSize::ZERO, |model| model.memory);
+                self.resident.insert(revision.id.clone(), Resident { memory, shares: share });
+                hear(self, took, Event::Loaded { revision: revision.id.clone(), ticket, result: loaded(model) })
             }
             Effect::Validate { revision, ticket, .. } => {
-                Next::Hear(SOON, Event::Validated { revision, ticket, result: Ok(()) })
+                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(()) })
             }
             Effect::Announce { revision, .. } => {
-                self.callable.insert(revision);
-                return None;
+                self.callable.insert(revision, now);
+                None
             }
             Effect::Drain { revision, .. } => {
                 self.callable.remove(&revision);
-                Next::Hear(SOON, Event::Drained { revision })
+                if self.running.contains_key(&revision) {
+                    self.draining.insert(revision);
+                    return None;
+                }
+                hear(self, SOON, Event::Drained { revision })
             }
-            Effect::Unload { revision } => Next::Hear(SOON, Event::Unloaded { revision }),
-            Effect::Report(change) => Next::Report(change),
-            Effect::Forget { .. } | Effect::Reconfigure { .. } => return None,
-        })
+            Effect::Unload { revision } => hear(self, SOON, Event::Unloaded { revision }),
+            Effect::Report(change) => Some(Next::Report(change)),
+            Effect::Forget { .. } | Effect::Reconfigure { .. } => None,
+        }
     }
 }
 

@@ -10,12 +10,22 @@
 //! status iris
 //! | Available: 1 of 1 replicas answer
 //! ```
+//! A story of one machine begins at once; one of many begins with `fleet`, which names controllers and gateways:
+//!
+//! ```text
+//! fleet controllers=c1,c2,c3 gateways=eu:g1,us:g2
+//! worker a memory=4GiB region=eu
+//! partition left=a,b right=c1
+//! ```
 
-use std::{collections::BTreeMap, time::Duration};
+mod ask;
+mod fate;
+mod options;
 
-use berth_plan::{fixture, report};
-use berth_spec::{ByteSize, Deployment, FailureCategory, WorkerInfo, deployment::WhenFull};
+use berth_plan::fixture;
+use berth_spec::{ByteSize, Cordon, Deployment, FailureCategory, Replicas, WorkerInfo, deployment::WhenFull};
 
+use self::options::Options;
 use crate::{cluster::Cluster, node::Model};
 
 /// Runs a script and returns it with what was seen. `Err`: the line that is wrong, and how.
@@ -36,133 +46,115 @@ pub fn run(script: &str) -> Result<String, String> {
     Ok(text)
 }
 
-type Options<'a> = BTreeMap<&'a str, &'a str>;
-
 fn command(cluster: &mut Cluster, line: &str) -> Result<Vec<String>, String> {
-    let mut words = line.split_whitespace();
-    let (verb, subject) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let options: Options<'_> = words.map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
+    let (verb, subject, options) = options::parse(line);
     match verb {
+        "fleet" => *cluster = fleet(&options.with_subject(subject)),
         "model" => model(cluster, subject, &options)?,
-        "worker" => {
-            let memory: ByteSize = size(&options, "memory")?.ok_or("memory= is missing")?;
-            cluster.start(fixture::worker(subject, memory));
-        }
-        "crash" => cluster.crash(&fixture::worker_id(subject)),
-        "start" => {
-            let incarnation = cluster.posted_so_far();
-            let memory = size(&options, "memory")?.ok_or("memory= is missing")?;
-            cluster.start(WorkerInfo { incarnation, ..fixture::worker(subject, memory) });
-        }
+        "worker" | "start" => worker(cluster, subject, &options)?,
         "apply" => apply(cluster, subject, &options)?,
         "delete" => {
-            let known = cluster.state.deployment(&fixture::name(subject)).cloned().ok_or("no such deployment")?;
-            cluster.declare(Deployment { deleting: true, ..known.as_ref().clone() });
+            let known = cluster.store.deployment(&fixture::name(subject)).cloned().ok_or("no such deployment")?;
+            acknowledged(cluster.declare(Deployment { deleting: true, ..known.as_ref().clone() }))?;
         }
-        "infer" => cluster.infer(&fixture::name(subject), number(&options, "requests")?.unwrap_or(1)),
-        "restart" => cluster.restart_controller(),
+        "cordon" | "drain" | "uncordon" => {
+            let cordon = match verb {
+                "cordon" => Cordon::Cordoned,
+                "drain" => Cordon::Draining,
+                _ => Cordon::Open,
+            };
+            acknowledged(cluster.cordon(&fixture::worker_id(subject), cordon))?;
+        }
+        "infer" => {
+            let (name, count) = (fixture::name(subject), options.number("requests")?.unwrap_or(1));
+            match options.text("at") {
+                Some(gate) => cluster.infer_at(&fixture::worker_id(gate), &name, count),
+                None => cluster.infer(&name, count),
+            }
+        }
+        "restart" if subject == "controller" => cluster.restart_controller(),
         "run" => {
-            let broken = cluster.run_for(duration(subject)?);
-            return Ok(broken.into_iter().map(|violation| format!("VIOLATION {}", violation.0)).collect());
+            cluster.run_for(options::duration(subject)?);
+            return Ok(cluster.broken.drain(..).map(|broken| format!("VIOLATION {broken}")).collect());
         }
-        "status" => return status(cluster, subject),
-        "explain" => return explain(cluster, subject),
-        _ => return Err("no such command".to_owned()),
+        "status" => return ask::status(cluster, subject),
+        "explain" => return ask::explain(cluster, subject),
+        "where" => return Ok(ask::placement(cluster, subject)),
+        "leader" => return Ok(vec![cluster.leader().map_or("nobody leads".to_owned(), ToString::to_string)]),
+        "tally" => return Ok(vec![ask::tally(cluster)]),
+        "settled" => return Ok(ask::settled(cluster)),
+        _ => fate::befall(cluster, verb, subject, &options)?,
     }
     Ok(Vec::new())
 }
 
+fn acknowledged(yes: bool) -> Result<(), String> {
+    if yes { Ok(()) } else { Err("not acknowledged: nobody leads, or the store takes no writes".to_owned()) }
+}
+
+/// `controllers=c1,c2 gateways=eu:g1,g2`.
+fn fleet(options: &Options<'_>) -> Cluster {
+    let gateways: Vec<(&str, Option<&str>)> = options
+        .list("gateways")
+        .into_iter()
+        .map(|gateway| gateway.split_once(':').map_or((gateway, None), |(region, name)| (name, Some(region))))
+        .collect();
+    let mut cluster = Cluster::fleet(1, &options.list("controllers"), &gateways);
+    cluster.watch.patience = Some(fixture::deployment("any").spec.timeout);
+    cluster
+}
+
+fn worker(cluster: &mut Cluster, called: &str, options: &Options<'_>) -> Result<(), String> {
+    let memory: ByteSize = options.size("memory")?.ok_or("memory= is missing")?;
+    let labels = ["region", "zone", "pool"].into_iter();
+    let labels = labels.filter_map(|key| options.text(key).map(|value| (key.to_owned(), value.to_owned()))).collect();
+    cluster.start(WorkerInfo { labels, ..fixture::worker(called, memory) });
+    Ok(())
+}
+
 fn model(cluster: &mut Cluster, uri: &str, options: &Options<'_>) -> Result<(), String> {
-    let fails = match options.get("fails").copied() {
+    let fails = match options.text("fails") {
         None => None,
         Some("network") => Some(FailureCategory::Network),
         Some("invalid") => Some(FailureCategory::InvalidModel),
         Some("runtime") => Some(FailureCategory::Runtime),
         Some(other) => return Err(format!("no such failure: {other}")),
     };
-    let time = |key| options.get(key).map_or(Ok(Duration::ZERO), |text| duration(text));
-    let memory = size(options, "memory")?.ok_or("memory= is missing")?;
-    let model = Model { memory, fetch: time("fetch")?, load: time("load")?, fails };
+    let memory = options.size("memory")?.ok_or("memory= is missing")?;
+    let model = Model { memory, fetch: options.time("fetch")?, load: options.time("load")?, fails };
     cluster.models.insert(format!("file:///{uri}"), model);
     Ok(())
 }
 
 fn apply(cluster: &mut Cluster, called: &str, options: &Options<'_>) -> Result<(), String> {
     let name = fixture::name(called);
-    let mut deployment = match cluster.state.deployment(&name) {
+    let mut deployment = match cluster.store.deployment(&name) {
         Some(known) => Deployment { generation: known.generation.next(), ..known.as_ref().clone() },
         None => fixture::deployment(called),
     };
     let spec = &mut deployment.spec;
-    if let Some(uri) = options.get("uri") {
+    if let Some(uri) = options.text("uri") {
         spec.model.uri = format!("file:///{uri}");
     }
-    if let Some(min) = number(options, "min")? {
+    if let Some(min) = options.number("min")? {
         spec.replicas.min = min;
         spec.replicas.max = spec.replicas.max.max(min);
     }
-    if let Some(priority) = number(options, "priority")? {
+    if let Some(max) = options.number("max")? {
+        spec.replicas.max = max;
+    }
+    for region in options.list("regions") {
+        spec.regions.insert(region.to_owned(), Replicas { min: 1, max: 1 });
+    }
+    if let Some(priority) = options.number("priority")? {
         spec.priority = u8::try_from(priority).map_err(|_| "priority is 1 to 100".to_owned())?;
     }
-    if let Some(idle) = options.get("idle") {
-        spec.idle_after = Some(duration(idle)?);
+    spec.memory = options.size("memory")?.or(spec.memory);
+    if options.text("idle").is_some() {
+        spec.idle_after = Some(options.time("idle")?);
     }
-    if options.contains_key("recreate") {
+    if options.has("recreate") {
         spec.rollout.when_full = WhenFull::Recreate;
     }
-    cluster.declare(deployment);
-    Ok(())
-}
-
-fn status(cluster: &Cluster, called: &str) -> Result<Vec<String>, String> {
-    let status = report::status(cluster.world(), &fixture::name(called), cluster.now).ok_or("no such deployment")?;
-    let mut lines = vec![format!("{} {} of {} ready", status.phase.as_str(), status.ready, status.desired)];
-    for condition in &status.conditions {
-        lines.push(format!(
-            "  {}={} {}: {}",
-            condition.kind,
-            condition.status.as_str(),
-            condition.reason,
-            condition.message
-        ));
-    }
-    Ok(lines)
-}
-
-fn explain(cluster: &Cluster, called: &str) -> Result<Vec<String>, String> {
-    let name = fixture::name(called);
-    let explained = report::explain(cluster.world(), &name, cluster.now).ok_or("no such deployment")?;
-    let mut lines = vec![format!("needs {} ({})", explained.need, explained.basis.as_str()), explained.summary];
-    for view in explained.workers {
-        let verdict = match view.verdict {
-            report::WorkerVerdict::Holds { revision, claim, residency } => {
-                format!("holds {revision}, {claim}, {}", residency.unwrap_or_else(|| "not reported".to_owned()))
-            }
-            report::WorkerVerdict::Fits { evicts, .. } if evicts.is_empty() => "fits".to_owned(),
-            report::WorkerVerdict::Fits { evicts, .. } => format!("fits after evicting {evicts:?}"),
-            report::WorkerVerdict::Rejected(rejection) => rejection.to_string(),
-        };
-        lines.push(format!("  {}: {} of {} claimed, {verdict}", view.worker, view.used, view.memory));
-    }
-    Ok(lines)
-}
-
-fn size(options: &Options<'_>, key: &str) -> Result<Option<ByteSize>, String> {
-    options.get(key).map(|text| text.parse().map_err(|error| format!("{error}"))).transpose()
-}
-
-fn number(options: &Options<'_>, key: &str) -> Result<Option<u32>, String> {
-    options.get(key).map(|text| text.parse().map_err(|_| format!("{key}={text} is no number"))).transpose()
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no duration"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number * 60)),
-        _ => Err(format!("{text:?} is no duration: write 200ms, 5s or 10m")),
-    }
+    acknowledged(cluster.declare(deployment))
 }

@@ -10,6 +10,7 @@
 //! from them. What a user wrote is never changed: it is kept beside the [`Spec`] that it became.
 
 mod check;
+mod copies;
 mod error;
 mod node;
 mod raw;

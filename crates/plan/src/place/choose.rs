@@ -1,14 +1,32 @@
 //! The best worker for one replica.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeMap};
 
-use berth_spec::{ByteSize, Revision, RevisionId, WorkerId};
+use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId, deployment::Spread};
 
-use super::{Evicts, Rejection, Score, evict, filter};
+use super::{
+    Evicts, Home, Mismatch, Pace, Rejection, Score, Shelf, Together, evict, filter,
+    lack::{Freed, Lack},
+};
 use crate::{
     claim,
     draft::{Draft, Work},
+    lost,
+    scale::Reach,
+    world::Standing,
 };
+
+/// What is asked of a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) revision: &'a Revision,
+    /// Where it may be.
+    pub(crate) home: &'a Home,
+    /// The memory that it takes where nothing else is known.
+    pub(crate) memory: ByteSize,
+    /// Who may leave for it.
+    pub(crate) reach: Reach,
+}
 
 /// Where a replica goes, and who leaves for it.
 #[derive(Debug, Clone)]
@@ -18,100 +36,203 @@ pub(crate) struct Choice {
     pub(crate) claim: ByteSize,
     pub(crate) score: Score,
     pub(crate) victims: Vec<RevisionId>,
+    /// The second best, of those that were looked at, and why it is.
+    pub(crate) over: Option<(WorkerId, String)>,
 }
 
 /// One worker that cannot take it.
 pub(crate) type Refusal = (WorkerId, Rejection);
 
 /// The best worker; if there is none, why each of them is not.
-pub(crate) fn choose(
-    draft: &mut Draft<'_>,
-    work: &Work<'_>,
-    revision: &Revision,
-    need: ByteSize,
-) -> Result<Choice, Vec<Refusal>> {
-    if let Some(choice) = with_room(draft, work, revision, need) {
+pub(crate) fn choose(draft: &mut Draft<'_>, work: &Work<'_>, asked: &Asked<'_>) -> Result<Choice, Vec<Refusal>> {
+    draft.shelve();
+    let draft = &*draft;
+    let taste = Taste::of(draft, work, &asked.revision.id);
+    if let Some(choice) = best(with_room(draft, work, asked, &taste)) {
         return Ok(choice);
     }
     let mut refusals = Vec::new();
-    let mut best: Option<Choice> = None;
-    let world = draft.world;
-    for worker in world.workers.keys() {
-        match view(draft, work, revision, need, worker) {
-            Ok(choice) if best.as_ref().is_none_or(|best| choice.score < best.score) => best = Some(choice),
-            Ok(_) => {}
+    let mut choices = Vec::new();
+    for worker in draft.world.workers.keys() {
+        match consider(draft, work, asked, &taste, worker) {
+            Ok(choice) => choices.push(choice),
             Err(rejection) => refusals.push((worker.clone(), rejection)),
         }
     }
-    best.ok_or(refusals)
+    best(choices.into_iter()).ok_or(refusals)
 }
 
-/// The best of the workers that need not evict. The order by free memory is the order of [`Score`] among workers that
-/// are equal otherwise, so the first one that may hold it is the best: no need to look at 1,000.
-fn with_room(draft: &mut Draft<'_>, work: &Work<'_>, revision: &Revision, need: ByteSize) -> Option<Choice> {
-    let all_equal = work.entry.deployment.spec.selector.preferred.is_empty();
-    draft.by_free();
-    let draft = &*draft;
-    let roomy = draft.roomy(need);
-    let may = |worker: &&WorkerId| {
-        filter::reject(draft, work, &revision.id, worker).is_none()
-            && draft.free(worker) >= claim::need_at(draft.world, revision, worker, need)
+/// The best of several, with what speaks for it against the second best.
+fn best(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
+    let (mut first, mut second): (Option<Choice>, Option<Choice>) = (None, None);
+    for choice in choices {
+        if first.as_ref().is_some_and(|first| first.worker == choice.worker) {
+            continue;
+        }
+        if first.as_ref().is_none_or(|first| choice.score < first.score) {
+            second = first.replace(choice);
+        } else if second.as_ref().is_none_or(|second| choice.score < second.score) {
+            second = Some(choice);
+        }
+    }
+    let mut first = first?;
+    first.over = second.map(|second| (second.worker, first.score.beats(&second.score)));
+    Some(first)
+}
+
+/// How many workers of a shelf are looked at: the best one, and one to say what it is better than.
+const LOOKED_AT: usize = 2;
+
+/// The best of the workers that need not evict. On a shelf the order by free memory is the order of [`Score`], so the
+/// first ones that may hold it are the best there: no need to look at 1,000.
+fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Taste<'_>) -> impl Iterator<Item = Choice> {
+    let of_a_shelf = if taste.has_preferred() { usize::MAX } else { LOOKED_AT };
+    let fits = move |worker: &WorkerId| {
+        let free = filter::reject(draft, work, (&asked.revision.id, asked.home), worker).is_none()
+            && Lack::of(draft, work.entry, worker, need_at(draft, asked, worker)).is_none();
+        free.then(|| Choice {
+            worker: worker.clone(),
+            claim: need_at(draft, asked, worker),
+            score: taste.score(draft, worker, Evicts::default()),
+            victims: Vec::new(),
+            over: None,
+        })
     };
-    let by_room = roomy.filter(may).take(if all_equal { 1 } else { usize::MAX });
-    let left = draft.world.strays.range((revision.id.clone(), first_worker())..);
-    let strays = left.take_while(|(id, _)| *id == revision.id).map(|(_, worker)| worker).filter(may);
-    let choices = by_room.chain(strays).map(|worker| Choice {
-        worker: worker.clone(),
-        claim: claim::need_at(draft.world, revision, worker, need),
-        score: score(draft, work, revision, worker, Evicts::default()),
-        victims: Vec::new(),
+    let by_room = draft.shelves().into_iter().flat_map(move |shelves| {
+        let there = move |shelf: &Shelf<'_>| match asked.home {
+            Home::In(region) => shelf.region == Some(region),
+            Home::Roams | Home::Anywhere => true,
+        };
+        let shelves = shelves.roomy(asked.memory).filter(move |(shelf, _)| there(shelf));
+        shelves.flat_map(move |(_, workers)| workers.filter_map(fits).take(of_a_shelf))
     });
-    choices.min_by(|a, b| a.score.cmp(&b.score))
+    let strays = draft.world.strays.range((asked.revision.id.clone(), first_worker())..);
+    let strays = strays.take_while(|(id, _)| *id == asked.revision.id).filter_map(move |(_, worker)| fits(worker));
+    by_room.chain(strays)
+}
+
+fn need_at(draft: &Draft<'_>, asked: &Asked<'_>, worker: &WorkerId) -> ByteSize {
+    claim::need_at(draft.world, asked.revision, worker, asked.memory)
 }
 
 /// What one worker could do for it.
 pub(crate) fn view(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    revision: &Revision,
-    need: ByteSize,
+    asked: &Asked<'_>,
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
-    if let Some(rejection) = filter::reject(draft, work, &revision.id, worker) {
-        return Err(rejection);
-    }
-    let need = claim::need_at(draft.world, revision, worker, need);
-    let free = draft.free(worker);
-    let total = draft.world.workers.get(worker).map_or(ByteSize::ZERO, crate::world::Seats::memory);
-    let victims = match need.saturating_sub(free) {
-        ByteSize::ZERO => Vec::new(),
-        lacking => evict::victims(draft, work.entry, worker, lacking).map_err(|short| Rejection::Memory {
-            need,
-            free,
-            evictable: short.evictable,
-            busy: short.busy,
-            again: short.again,
-            total,
-        })?,
-    };
-    let evicts = evict::cost(draft, worker, &victims);
-    let score = score(draft, work, revision, worker, evicts);
-    Ok(Choice { worker: worker.clone(), claim: need, score, victims })
+    consider(draft, work, asked, &Taste::of(draft, work, &asked.revision.id), worker)
 }
 
-fn score(draft: &Draft<'_>, work: &Work<'_>, revision: &Revision, worker: &WorkerId, evicts: Evicts) -> Score {
-    let labels = draft.world.workers.get(worker).and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
-    let preferred = &work.entry.deployment.spec.selector.preferred;
-    Score {
-        evicts,
-        cold: !draft.world.strays.contains(&(revision.id.clone(), worker.clone())),
-        unpreferred: preferred
-            .iter()
-            .filter(|(key, value)| labels.and_then(|labels| labels.get(*key)) != Some(value))
-            .count(),
-        free: Reverse(draft.free(worker)),
-        worker: worker.clone(),
+fn consider(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    asked: &Asked<'_>,
+    taste: &Taste<'_>,
+    worker: &WorkerId,
+) -> Result<Choice, Rejection> {
+    if let Some(rejection) = filter::reject(draft, work, (&asked.revision.id, asked.home), worker) {
+        return Err(rejection);
     }
+    let claim = need_at(draft, asked, worker);
+    let lack = Lack::of(draft, work.entry, worker, claim);
+    let victims = if lack.is_none() {
+        Vec::new()
+    } else {
+        evict::victims(draft, work.entry, asked.reach, &lack, Freed::default())?
+    };
+    let evicts = evict::cost(draft, worker, &victims);
+    Ok(Choice { worker: worker.clone(), claim, score: taste.score(draft, worker, evicts), victims, over: None })
+}
+
+/// What a replica likes, beside what it must have.
+struct Taste<'a> {
+    revision: &'a RevisionId,
+    preferred: Vec<(&'a String, &'a String)>,
+    /// Its other replicas by region, and by region and zone.
+    by_region: BTreeMap<Option<&'a str>, u32>,
+    by_zone: BTreeMap<(Option<&'a str>, Option<&'a str>), u32>,
+    /// The region that most requests come from.
+    near: Option<&'a str>,
+    pace: Pace,
+    needs_gpu: bool,
+}
+
+impl<'a> Taste<'a> {
+    fn of(draft: &'a Draft<'_>, work: &'a Work<'_>, revision: &'a RevisionId) -> Self {
+        let spec = &work.entry.deployment.spec;
+        let of_type = filter::by_type(&draft.world.policy, spec).map(|selector| &selector.preferred);
+        let preferred = spec.selector.preferred.iter().chain(of_type.into_iter().flatten());
+        let mut taste = Self {
+            revision,
+            preferred: preferred.collect(),
+            by_region: BTreeMap::new(),
+            by_zone: BTreeMap::new(),
+            near: near(draft, work),
+            pace: pace(draft, work),
+            needs_gpu: spec.gpu.is_some(),
+        };
+        if spec.spread == Spread::Worker {
+            return taste;
+        }
+        let staying = |replica: &&crate::Replica| {
+            replica.revision == *revision && lost::standing(draft, replica) == Standing::Stays
+        };
+        for replica in work.replicas.iter().filter(staying) {
+            let Some(info) = draft.world.workers.get(&replica.worker).and_then(|seats| seats.info.as_ref()) else {
+                continue;
+            };
+            *taste.by_region.entry(info.region()).or_default() += 1;
+            *taste.by_zone.entry((info.region(), info.zone())).or_default() += 1;
+        }
+        taste
+    }
+
+    fn has_preferred(&self) -> bool {
+        !self.preferred.is_empty()
+    }
+
+    fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
+        let seats = draft.world.workers.get(worker);
+        let shelf = seats.map_or_else(|| Shelf::default(), |seats| draft.shelf(worker, seats));
+        let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
+        let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
+        Score {
+            evicts,
+            cold: !draft.world.strays.contains(&(self.revision.clone(), worker.clone())),
+            replaced: shelf.replaced,
+            unpreferred: self.preferred.iter().filter(lacks).count(),
+            together: Together {
+                region: self.by_region.get(&shelf.region).copied().unwrap_or(0),
+                zone: self.by_zone.get(&(shelf.region, shelf.zone)).copied().unwrap_or(0),
+            },
+            far: self.near.is_some() && self.near != shelf.region,
+            queue: shelf.queue,
+            mismatch: Mismatch::of(self.pace, shelf.pace),
+            spares_no_gpu: shelf.gpus && !self.needs_gpu,
+            free: Reverse(draft.free(worker)),
+            worker: worker.clone(),
+        }
+    }
+}
+
+/// The region whose gateways have the most requests for it, waiting or in flight.
+fn near<'a>(draft: &'a Draft<'_>, work: &Work<'_>) -> Option<&'a str> {
+    let used = draft.world.used_where(work.name(), draft.now).into_iter();
+    let used = used.map(|(region, used)| (used.waiting.saturating_add(used.in_flight), Reverse(region)));
+    let (requests, Reverse(region)) = used.max()?;
+    (requests > 0 && !region.is_empty()).then_some(region)
+}
+
+/// How busy each copy is, or will be. What is waited for has no rate yet: it takes part in neither preference.
+fn pace(draft: &Draft<'_>, work: &Work<'_>) -> Pace {
+    if work.entry.waiting() > 0 {
+        return Pace::Steady;
+    }
+    let Replicas { min, .. } = work.entry.deployment.spec.replicas;
+    let copies = work.target.max(min).max(1);
+    Pace::of_rate(draft.world.used(work.name(), draft.now).per_minute / copies as f32)
 }
 
 /// The smallest name that a worker could have.

@@ -1,60 +1,73 @@
 //! Who leaves for a replica.
 //!
-//! May leave: what matters strictly less, and what matters the same if it is on demand, ready, and nobody waits for it.
-//! Never: what is being loaded while requests wait for it; a resident of the same priority or more. What may not leave
-//! only because somebody waits for it, or because it has just come, is busy: it may leave later.
+//! May leave: what matters strictly less, and what matters the same if it is on demand or one copy of several, ready, and
+//! nobody waits for it. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same
+//! priority or more. What may not leave only because somebody waits for it, or because it has just come, is busy: it may
+//! leave later.
 
 use berth_spec::{ByteSize, DeploymentName, RevisionId, Time, WorkerId, event::Severity};
 
-use super::Evicts;
+use super::{
+    Evicts, Rejection,
+    lack::{Freed, Lack},
+};
 use crate::{
+    claim::{self, Cores},
     draft::Draft,
-    world::{Entry, Rank, Seats},
+    scale::Reach,
+    world::{Entry, Hold, Rank, Seats},
 };
 
-/// The fewest replicas on a worker that give back `lacking` when they leave for a replica of `entry`, the least
-/// important and longest unused first. If all that may leave is not enough: how much that is, and how much is busy.
+/// One that may leave, with what it gives back.
+type Candidate<'a> = (&'a Rank, ByteSize, Cores);
+
+/// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least
+/// important and longest unused first; those that would give back nothing of that are left alone. If all that may leave
+/// is not enough nobody does, and the reason says how much there is. `freed` has left already.
 pub(super) fn victims(
     draft: &Draft<'_>,
     entry: &Entry,
-    worker: &WorkerId,
-    lacking: ByteSize,
-) -> Result<Vec<RevisionId>, Short> {
-    let Some(seats) = draft.world.workers.get(worker) else { return Err(Short::default()) };
-    let mut chosen: Vec<(&Rank, ByteSize)> = Vec::new();
-    let mut freed = ByteSize::ZERO;
-    let mut short = Short::default();
+    reach: Reach,
+    lack: &Lack<'_>,
+    mut freed: Freed,
+) -> Result<Vec<RevisionId>, Rejection> {
+    let worker = lack.worker;
+    let Some(seats) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
+    let mut chosen: Vec<Candidate<'_>> = Vec::new();
+    let (mut busy, mut again) = (Freed::default(), NEVER);
     let priority = entry.deployment.spec.priority;
-    let mine = &entry.deployment.name;
     for rank in draft.sitting(worker) {
-        if freed >= lacking || rank.priority > priority || (rank.priority == priority && rank.resident) {
+        if lack.is_met_by(&freed) || !yields(rank, priority) {
             break;
         }
-        if rank.revision.deployment() == mine {
+        if rank.revision.deployment() == &entry.deployment.name || !reaches(reach, rank) || is_pinned(draft, rank) {
             continue;
         }
-        let claim = claim_of(draft, seats, worker, &rank.revision);
+        let (memory, cores) = (claim_of(draft, seats, worker, &rank.revision), cores_of(draft, &rank.revision));
+        if !lack.is_helped_by(&freed, &rank.revision, memory, cores) {
+            continue;
+        }
         // Once one stays because it has only just come, nobody who was used since goes in its place.
         match stays(draft, seats, rank, priority) {
-            None if short.again == NEVER => {
-                freed += claim;
-                chosen.push((rank, claim));
+            None if again == NEVER => {
+                freed.add(&rank.revision, memory, cores);
+                chosen.push((rank, memory, cores));
             }
             stays => {
-                short.busy += claim;
-                short.again = short.again.min(stays.unwrap_or(NEVER));
+                busy.add(&rank.revision, memory, cores);
+                again = again.min(stays.unwrap_or(NEVER));
             }
         }
     }
-    if freed < lacking {
-        return Err(Short { evictable: freed, ..short });
+    if !lack.is_met_by(&freed) {
+        return Err(lack.rejection(draft, &freed, &busy, again));
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
-    for (rank, claim) in chosen.into_iter().rev() {
-        if freed - claim >= lacking {
-            freed -= claim;
-        } else {
+    for (rank, memory, cores) in chosen.into_iter().rev() {
+        freed.remove(&rank.revision, memory, cores);
+        if !lack.is_met_by(&freed) {
+            freed.add(&rank.revision, memory, cores);
             kept.push(rank.revision.clone());
         }
     }
@@ -62,25 +75,26 @@ pub(super) fn victims(
     Ok(kept)
 }
 
-/// What there is to evict where it is not enough.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Short {
-    /// What may leave now.
-    pub(super) evictable: ByteSize,
-    /// What may leave later.
-    pub(super) busy: ByteSize,
-    /// When the first of it may, as far as that is a matter of time rather than of requests.
-    pub(super) again: Time,
+/// It takes an event, not time.
+const NEVER: Time = Time(u64::MAX);
+
+/// Whether its importance lets it leave for something of `priority`.
+fn yields(rank: &Rank, priority: u8) -> bool {
+    rank.priority < priority || (rank.priority == priority && rank.hold != Hold::Resident)
 }
 
-impl Default for Short {
-    fn default() -> Self {
-        Self { evictable: ByteSize::ZERO, busy: ByteSize::ZERO, again: NEVER }
+/// Whether an extra copy may push it out.
+fn reaches(reach: Reach, rank: &Rank) -> bool {
+    match reach {
+        Reach::Anything => true,
+        Reach::UnusedSince(since) => rank.hold != Hold::Resident && rank.last_used < since,
+        Reach::Nothing => false,
     }
 }
 
-/// It takes an event, not time.
-const NEVER: Time = Time(u64::MAX);
+fn is_pinned(draft: &Draft<'_>, rank: &Rank) -> bool {
+    draft.world.entries.get(rank.revision.deployment()).is_some_and(|entry| entry.deployment.spec.pinned)
+}
 
 /// Until when a replica must stay; `None`: it may leave.
 fn stays(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> Option<Time> {
@@ -105,6 +119,11 @@ fn claim_of(draft: &Draft<'_>, seats: &Seats, worker: &WorkerId, revision: &Revi
     }
 }
 
+fn cores_of(draft: &Draft<'_>, revision: &RevisionId) -> Cores {
+    let entry = draft.world.entries.get(revision.deployment());
+    entry.map_or(Cores::ZERO, |entry| claim::cores(&entry.deployment.spec))
+}
+
 /// What it costs to have victims leave.
 pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId]) -> Evicts {
     let Some(seats) = draft.world.workers.get(worker) else { return Evicts::default() };
@@ -118,20 +137,26 @@ pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId])
     })
 }
 
-/// Takes a replica away. An on-demand deployment that nobody waits for leaves whole; any other one wants it back.
+/// Takes a replica away. One copy of several leaves alone, and there are to be fewer; an on-demand deployment that nobody
+/// waits for leaves whole; any other one wants it back.
 pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerId, whom: Option<&DeploymentName>) {
     let name = victim.deployment().clone();
     let _ = draft.with(&name, |draft, work| {
-        if work.entry.deployment.spec.replicas.min == 0 && work.entry.waiting() == 0 {
+        let this = |replica: &crate::Replica| replica.revision == *victim && replica.worker == *worker;
+        let copies = work.copies(victim);
+        if copies > work.least() && work.target > work.least() {
+            draft.drop_replicas(work, this);
+            draft.settle_for(work, copies - 1);
+        } else if work.entry.deployment.spec.replicas.min == 0 && work.entry.waiting() == 0 {
             draft.drop_replicas(work, |_| true);
-            work.target = 0;
+            (work.target, work.faded) = (0, true);
             work.unplaced = false;
         } else {
-            draft.drop_replicas(work, |replica| replica.revision == *victim && replica.worker == *worker);
+            draft.drop_replicas(work, this);
         }
         let why = match whom {
             Some(whom) => format!("to make room for {whom}"),
-            None => "because its worker is over its memory".to_owned(),
+            None => "because its worker has less room than it claims".to_owned(),
         };
         draft.tell(Severity::Normal, "Evicted", (&name, Some(worker)), format!("{victim} leaves {worker} {why}"));
     });

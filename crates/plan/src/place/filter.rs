@@ -1,114 +1,80 @@
-//! Hard constraints: why a worker cannot take a replica.
+//! Hard constraints, room aside: why a worker cannot take a replica whatever leaves it.
 
-use std::fmt;
+use berth_spec::{Cordon, Deployment, RevisionId, Spec, WorkerId, WorkerState, deployment::Selector};
 
-use berth_spec::{ByteSize, Deployment, RevisionId, Time, WorkerId};
-
+use super::{Rejection, homes, homes::Home};
 use crate::{
+    Policy, World,
     draft::{Draft, Work},
-    world::Seats,
+    world::{Liveness, Seats},
 };
 
-/// Why a worker cannot take a replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rejection {
-    /// It has no runtime for the format.
-    NoRuntime {
-        /// The format.
-        format: &'static str,
-    },
-    /// It lacks a label that the selector requires.
-    Label {
-        /// The label's key.
-        key: String,
-        /// The value it must have.
-        value: String,
-    },
-    /// There is too little memory, even after evicting what may be evicted.
-    Memory {
-        /// What one replica takes.
-        need: ByteSize,
-        /// What nobody claims.
-        free: ByteSize,
-        /// What may be evicted for it.
-        evictable: ByteSize,
-        /// What may be evicted for it later, once the requests that wait for it have been let in.
-        busy: ByteSize,
-        /// When the first of that may leave, as far as that is a matter of time.
-        again: Time,
-        /// All that models may take there.
-        total: ByteSize,
-    },
-    /// It cannot be reached.
-    Lost,
-    /// Nothing new is put there.
-    Cordoned,
-    /// It holds another replica of the same revision.
-    Holds,
-    /// Loading failed there, or failed elsewhere for a reason that is the same everywhere.
-    FailedHere {
-        /// When it may be tried again.
-        until: Time,
-        /// What went wrong.
-        message: String,
-    },
+/// The type of a deployment's model.
+fn type_of(spec: &Spec) -> &str {
+    spec.model_type.as_deref().unwrap_or(spec.model.format.as_str())
 }
 
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRuntime { format: format @ "onnx" } => write!(
-                f,
-                "has no runtime for {format}: get ONNX Runtime (`pip download --no-deps onnxruntime` has it) and start \
-                 the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
-            ),
-            Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
-            Self::Label { key, value } => write!(f, "lacks the label {key}={value}"),
-            Self::Memory { need, free, evictable, busy: ByteSize::ZERO, total, .. } => {
-                write!(f, "needs {need}, has {free} free and {evictable} that may be evicted, of {total}")
-            }
-            Self::Memory { need, free, evictable, busy, total, .. } => {
-                write!(
-                    f,
-                    "needs {need}, has {free} free and {evictable} that may be evicted ({busy} more soon), of {total}"
-                )
-            }
-            Self::Lost => f.write_str("cannot be reached"),
-            Self::Cordoned => f.write_str("is cordoned"),
-            Self::Holds => f.write_str("holds a replica already"),
-            Self::FailedHere { until, message } => write!(f, "failed to load it: {message}; tried again after {until}"),
-        }
-    }
+/// What is said of all models of a deployment's type.
+pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selector> {
+    if policy.types.is_empty() { None } else { policy.types.get(type_of(spec)) }
 }
 
 /// Why a worker may never hold a deployment, whatever the time and the load.
-pub(crate) fn forbidden(seats: &Seats, deployment: &Deployment) -> Option<Rejection> {
+pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -> Option<Rejection> {
     let info = seats.info.as_ref()?;
-    let format = deployment.spec.model.format;
+    let spec = &deployment.spec;
+    let format = spec.model.format;
     if !info.formats.contains(&format) {
         return Some(Rejection::NoRuntime { format: format.as_str() });
     }
-    let lacking = deployment.spec.selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value));
-    lacking.map(|(key, value)| Rejection::Label { key: key.clone(), value: value.clone() })
+    let lacking = |selector: &Selector, of_type: Option<&str>| {
+        let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
+        Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
+    };
+    lacking(&spec.selector, None)
+        .or_else(|| by_type(&world.policy, spec).and_then(|selector| lacking(selector, Some(type_of(spec)))))
 }
 
-/// Why a worker cannot take a replica of a revision now, memory aside.
+/// Why nothing new is put on a worker.
+fn closed(draft: &Draft<'_>, worker: &WorkerId, seats: &Seats) -> Option<Rejection> {
+    match seats.liveness {
+        Liveness::Alive => {}
+        Liveness::Unseen => return Some(Rejection::Unseen),
+        Liveness::Detached { .. } => return Some(Rejection::Detached),
+        Liveness::Lost { .. } => return Some(Rejection::Lost),
+    }
+    match (seats.cordon, seats.state) {
+        (Cordon::Open, WorkerState::Serving) => {}
+        (_, WorkerState::Leaving) => return Some(Rejection::Leaving),
+        (Cordon::Draining, _) => return Some(Rejection::Draining),
+        (Cordon::Cordoned, _) => return Some(Rejection::Cordoned),
+    }
+    let policy = &draft.world.policy;
+    let loads = seats.recovering(policy, draft.now).map(|_| draft.usage(worker).coming)?;
+    (loads >= policy.recovering_loads).then_some(Rejection::Recovering { loads })
+}
+
+/// Why a worker cannot take a replica of a revision now, room aside.
 pub(super) fn reject(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    revision: &RevisionId,
+    (revision, home): (&RevisionId, &Home),
     worker: &WorkerId,
 ) -> Option<Rejection> {
-    let Some(seats) = draft.world.workers.get(worker).filter(|seats| seats.alive()) else {
-        return Some(Rejection::Lost);
-    };
+    let Some(seats) = draft.world.workers.get(worker) else { return Some(Rejection::Lost) };
+    if !seats.alive() {
+        return closed(draft, worker, seats);
+    }
     if work.replicas.iter().any(|replica| replica.worker == *worker && replica.revision == *revision) {
         return Some(Rejection::Holds);
     }
-    if !seats.cordon.is_open() {
-        return Some(Rejection::Cordoned);
+    if let Some(rejection) = closed(draft, worker, seats) {
+        return Some(rejection);
     }
-    if let Some(rejection) = forbidden(seats, &work.entry.deployment) {
+    if let Some(rejection) = forbidden(draft.world, seats, &work.entry.deployment) {
+        return Some(rejection);
+    }
+    if let Some(rejection) = homes::elsewhere(draft, work, (revision, home), seats) {
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;

@@ -2,11 +2,15 @@
 
 use berth_spec::{ByteSize, Time, deployment::WhenFull};
 
-use super::{Refusal, Rejection, Settled, Want};
+use super::{
+    Refusal, Rejection, Settled, Want, evict,
+    lack::{Freed, Lack},
+};
 use crate::{
-    Rollout, World,
+    Rollout, World, claim,
     draft::{Draft, Work},
     rollout,
+    scale::{self, MakesDo, Reach},
     world::{Entry, Verdict},
 };
 
@@ -14,44 +18,69 @@ use crate::{
 const NAMED: usize = 3;
 
 /// Notes why a replica has no place, or makes one.
-pub(super) fn refuse(
-    draft: &mut Draft<'_>,
-    work: &mut Work<'_>,
+pub(super) fn refuse<'w>(
+    draft: &mut Draft<'w>,
+    work: &mut Work<'w>,
     want: &Want,
     need: ByteSize,
     refusals: &[Refusal],
 ) -> Settled {
-    work.unplaced = true;
+    match scale::make_do(draft, work, &want.revision, want.extra) {
+        MakesDo::Without => return Settled::default(),
+        MakesDo::LetsGo => return Settled { moved: true, again: vec![work.name().clone()] },
+        MakesDo::No => work.unplaced = true,
+    }
     let verdict = verdict(draft, work, need, refusals);
     let coming = match &work.rollout {
         Some(Rollout::Surging { to, .. } | Rollout::Recreating { to, .. }) => *to == want.revision,
         _ => false,
     };
-    if coming {
-        let has_any = work.replicas.iter().any(|replica| replica.revision == want.revision);
-        if let Verdict::Failed { text, .. } = &verdict
-            && !has_any
-            && rollout::give_up(draft, work, text)
-        {
-            work.unplaced = false;
-            return Settled { moved: true, again: vec![work.name().clone()] };
+    if coming && let Some(settled) = surge(draft, work, want, &verdict, refusals) {
+        return settled;
+    }
+    if work.ready(draft.world, &want.revision) >= work.target {
+        // As many answer as should, though some of them are to be elsewhere.
+        if let Some(until) = verdict.ends() {
+            work.wake_at(until);
         }
-        if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
-            && fits_without_old(work, refusals)
-            && rollout::recreate(draft, work)
-        {
-            return Settled { moved: true, again: vec![work.name().clone()] };
-        }
-        if matches!(work.rollout, Some(Rollout::Surging { .. })) {
-            let text = verdict.message();
-            work.verdict.get_or_insert(Verdict::SurgeWaits { text });
-            return Settled::default();
-        }
+        let text = verdict.message();
+        work.verdict.get_or_insert(Verdict::LeaveWaits { text });
+        return Settled::default();
     }
     if work.verdict.is_none() || matches!(work.verdict, Some(Verdict::SurgeWaits { .. })) {
         work.verdict = Some(verdict);
     }
     Settled::default()
+}
+
+/// What becomes of a rollout whose next revision has no place, if anything does.
+fn surge<'w>(
+    draft: &mut Draft<'w>,
+    work: &mut Work<'w>,
+    want: &Want,
+    verdict: &Verdict,
+    refusals: &[Refusal],
+) -> Option<Settled> {
+    let has_any = work.replicas.iter().any(|replica| replica.revision == want.revision);
+    if let Verdict::Failed { text, .. } = verdict
+        && !has_any
+        && rollout::give_up(draft, work, text)
+    {
+        work.unplaced = false;
+        return Some(Settled { moved: true, again: vec![work.name().clone()] });
+    }
+    if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
+        && fits_without_old(draft, work, want, refusals)
+        && rollout::recreate(draft, work)
+    {
+        return Some(Settled { moved: true, again: vec![work.name().clone()] });
+    }
+    if matches!(work.rollout, Some(Rollout::Surging { .. })) {
+        let text = verdict.message();
+        work.verdict.get_or_insert(Verdict::SurgeWaits { text });
+        return Some(Settled::default());
+    }
+    None
 }
 
 /// Why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.
@@ -72,12 +101,21 @@ fn too_large(world: &World, need: ByteSize) -> Option<String> {
 }
 
 /// Whether the new revision would fit somewhere if the old one were not there.
-fn fits_without_old(work: &Work<'_>, refusals: &[Refusal]) -> bool {
+fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &[Refusal]) -> bool {
     refusals.iter().any(|(worker, rejection)| {
-        let Rejection::Memory { need, free, evictable, .. } = rejection else { return false };
-        let own: ByteSize =
-            work.replicas.iter().filter(|replica| replica.worker == *worker).map(|replica| replica.claim).sum();
-        *free + *evictable + own >= *need
+        if rejection.short_of().is_none() {
+            return false; // it is not for lack of room
+        }
+        let mut own = Freed::default();
+        for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
+            own.add(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec));
+        }
+        let need = work.revisions.get(&want.revision).map_or(ByteSize::ZERO, |revision| {
+            let (need, _) = claim::need(draft.world, work.entry, revision);
+            claim::need_at(draft.world, revision, worker, need)
+        });
+        let lack = Lack::of(draft, work.entry, worker, need);
+        !own.revisions.is_empty() && evict::victims(draft, work.entry, Reach::Anything, &lack, own).is_ok()
     })
 }
 
@@ -87,35 +125,18 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
     {
         return never;
     }
-    let soon = refusals.iter().filter_map(|(worker, rejection)| match rejection {
-        Rejection::Memory { need, free, evictable, busy, again, .. } if *free + *evictable + *busy >= *need => {
-            Some((*again, worker))
-        }
-        _ => None,
-    });
-    if let Some((until, worker)) = soon.min() {
-        let text =
-            format!("needs {need} of memory; room is made on {worker} once the models there have had their turn");
+    let soon = refusals.iter().filter_map(|(worker, rejection)| Some((rejection.room_from()?, worker, rejection)));
+    if let Some((until, worker, rejection)) = soon.min_by_key(|(until, worker, _)| (*until, *worker)) {
+        let short = rejection.short_of().unwrap_or_default();
+        let text = format!("needs {short}; room is made on {worker} once the models there have had their turn");
         return Verdict::WaitsForRoom { text, until };
     }
-    let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
-        Rejection::Memory { free, evictable, total, .. } => {
-            Some((*free + *evictable, worker, *free, *evictable, *total))
-        }
-        _ => None,
-    });
     let until = if work.entry.deployment.spec.replicas.min > 0 {
         Time(u64::MAX) // tried again with every plan
     } else {
         draft.now + draft.world.policy.no_capacity_hold
     };
-    if let Some((_, worker, free, evictable, total)) = memory.max() {
-        let text = too_large(draft.world, need).unwrap_or_else(|| {
-            format!(
-                "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be \
-                 evicted, of {total}: raise its priority, declare less memory for it, or free or add memory"
-            )
-        });
+    if let Some(text) = no_room(draft, need, refusals) {
         return Verdict::NoCapacity { text, until };
     }
     let failures = refusals.iter().filter_map(|(worker, rejection)| match rejection {
@@ -129,8 +150,34 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
     Verdict::NoCapacity { text: nowhere(refusals), until }
 }
 
+/// That there is no room where it might be, if that is what it is for want of: the worker that comes nearest.
+fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<String> {
+    let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
+        Rejection::Memory { free, evictable, total, .. } => {
+            Some((*free + *evictable, worker, *free, *evictable, *total))
+        }
+        _ => None,
+    });
+    // One that has the memory and lacks something else is nearer than one that lacks the memory.
+    let other = refusals.iter().find(|(_, rejection)| {
+        matches!(rejection, Rejection::Cpu { .. } | Rejection::Gpu { .. } | Rejection::Models { .. })
+    });
+    if let Some((worker, rejection)) = other {
+        return Some(format!(
+            "the best worker, {worker}, {rejection}: raise its priority, declare less for it, or add a worker"
+        ));
+    }
+    let (_, worker, free, evictable, total) = memory.max()?;
+    Some(too_large(draft.world, need).unwrap_or_else(|| {
+        format!(
+            "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be \
+             evicted, of {total}: raise its priority, declare less memory for it, or free or add memory"
+        )
+    }))
+}
+
 fn nowhere(refusals: &[Refusal]) -> String {
-    if refusals.iter().all(|(_, rejection)| *rejection == Rejection::Lost) {
+    if refusals.iter().all(|(_, rejection)| matches!(rejection, Rejection::Lost | Rejection::Unseen)) {
         return "no worker can be reached: start one".to_owned();
     }
     let holding = refusals.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();

@@ -1,12 +1,22 @@
-//! Brings workers under their memory again: a claim grew when it was measured, or a worker came back smaller.
+//! Brings workers under what they have again: a claim grew when it was measured, an author asks for more, or a worker came
+//! back smaller.
 //!
 //! What grew makes room as if it were placed anew: by evicting what may leave for it. If that is not enough it leaves
-//! itself, and looks for another place with the others. Where nothing grew, the least important leave.
+//! itself, and looks for another place with the others. Where nothing grew, the least important leave; what is pinned
+//! last.
 
 use berth_spec::{ByteSize, RevisionId, WorkerId};
 
-use super::evict;
-use crate::draft::Draft;
+use super::{
+    evict,
+    lack::{Freed, Lack},
+};
+use crate::{
+    claim::{Cores, cores, gpus},
+    draft::Draft,
+    scale::Reach,
+    world::Entry,
+};
 
 /// Relieves every worker that this plan has looked at.
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -23,30 +33,55 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<ByteSize> {
+/// What more is claimed of a worker than it has.
+#[derive(Debug, Clone, Copy)]
+enum Excess {
+    Memory(ByteSize),
+    Cores,
+    Gpus,
+    Models,
+}
+
+fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
     let seats = draft.world.workers.get(worker).filter(|seats| seats.alive())?;
-    let excess = draft.used(worker).saturating_sub(seats.memory());
-    (excess > ByteSize::ZERO).then_some(excess)
+    let info = seats.info.as_ref()?;
+    let usage = draft.usage(worker);
+    let memory = usage.memory.saturating_sub(info.memory);
+    if memory > ByteSize::ZERO {
+        return Some(Excess::Memory(memory));
+    }
+    if usage.cores > Cores::in_all(info) {
+        return Some(Excess::Cores);
+    }
+    if info.max_models.is_some_and(|most| usage.models > most) {
+        return Some(Excess::Models);
+    }
+    let (devices, held) = draft.gpus(worker);
+    (!gpus::serves(devices, held.into_values())).then_some(Excess::Gpus)
 }
 
 type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
 
 /// Who leaves next, and for whom.
-fn next_to_leave(
-    draft: &Draft<'_>,
-    worker: &WorkerId,
-    grown: &mut Vec<RevisionId>,
-    excess: ByteSize,
-) -> Option<Leaver> {
+fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionId>, excess: Excess) -> Option<Leaver> {
     grown.retain(|revision| draft.sitting(worker).any(|rank| rank.revision == *revision));
-    if let Some(important) = grown.last() {
+    if let (Some(important), Excess::Memory(memory)) = (grown.last(), excess) {
         let entry = draft.world.entries.get(important.deployment())?;
-        if let Ok(victims) = evict::victims(draft, entry, worker, excess) {
+        let lack = Lack::of_memory(worker, memory);
+        if let Ok(victims) = evict::victims(draft, entry, Reach::Anything, &lack, Freed::default()) {
             return Some(victims.into_iter().map(|victim| (victim, Some(important.clone()))).collect());
         }
         let least = grown.remove(0);
         return Some(vec![(least, None)]);
     }
-    let least = draft.sitting(worker).next()?;
-    Some(vec![(least.revision.clone(), None)])
+    let holds = |entry: &&Entry| match excess {
+        Excess::Memory(_) | Excess::Models => true,
+        Excess::Cores => cores(&entry.deployment.spec) > Cores::ZERO,
+        Excess::Gpus => entry.deployment.spec.gpu.is_some(),
+    };
+    let of = |revision: &RevisionId| draft.world.entries.get(revision.deployment()).filter(holds);
+    let least = draft.sitting(worker).filter_map(|rank| Some((of(&rank.revision)?, rank)));
+    // The order of eviction, but what is pinned comes last.
+    let least = least.enumerate().min_by_key(|(at, (entry, _))| (entry.deployment.spec.pinned, *at));
+    least.map(|(_, (_, rank))| vec![(rank.revision.clone(), None)])
 }

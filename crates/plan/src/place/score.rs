@@ -1,8 +1,10 @@
-//! How good a worker is for a replica.
+//! How good a worker is for a replica. `README.md` says why in this order.
 
 use std::cmp::Reverse;
 
 use berth_spec::{ByteSize, Time, WorkerId};
+
+use super::{Pace, Queue};
 
 /// How good a worker is for a replica that it can take; the smallest is chosen. Fields in order of importance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,8 +13,20 @@ pub struct Score {
     pub evicts: Evicts,
     /// It does not hold the revision already (left from before): it would have to be loaded.
     pub cold: bool,
-    /// How many of the preferred labels it lacks.
+    /// It is of an older version, and nodes of a newer one have joined lately: what it gets is moved before long.
+    pub replaced: bool,
+    /// How many of the preferred labels it lacks, the type's included.
     pub unpreferred: usize,
+    /// How many other replicas are near: what fails together should not hold all of them.
+    pub together: Together,
+    /// Most of the requests come from another region.
+    pub far: bool,
+    /// Loads that wait there.
+    pub queue: Queue,
+    /// How ill its load suits the model's: busy models go to quiet workers, quiet ones to busy workers with room.
+    pub mismatch: Mismatch,
+    /// It has GPUs, which the model does not need and others may.
+    pub spares_no_gpu: bool,
     /// The most free memory first: replicas spread out.
     pub free: Reverse<ByteSize>,
     /// The name, so that the choice is always the same.
@@ -28,4 +42,105 @@ pub struct Evicts {
     pub last_used: Time,
     /// Their memory.
     pub bytes: ByteSize,
+}
+
+/// How many replicas of the same revision are near a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Together {
+    /// In its region.
+    pub region: u32,
+    /// In its zone.
+    pub zone: u32,
+}
+
+/// How ill the load of a worker suits that of a model; 0 is best.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mismatch(pub u8);
+
+impl Mismatch {
+    /// Of a worker for a model whose rate for each copy has this pace.
+    pub(crate) fn of(model: Pace, worker: Pace) -> Self {
+        let worker = match worker {
+            Pace::Quiet => 0,
+            Pace::Steady => 1,
+            Pace::Busy => 2,
+        };
+        Self(match model {
+            Pace::Busy => worker,
+            Pace::Steady => worker / 2,
+            Pace::Quiet => 2 - worker,
+        })
+    }
+}
+
+impl Score {
+    /// Why this worker is better than the `other`, for people: the first thing in which they differ.
+    #[must_use]
+    pub fn beats(&self, other: &Self) -> String {
+        if self.evicts != other.evicts {
+            return self.evicts.beats(&other.evicts);
+        }
+        if self.cold != other.cold {
+            return "it holds the model already, left from before".to_owned();
+        }
+        if self.replaced != other.replaced {
+            return "the other is of an older version, which is being replaced".to_owned();
+        }
+        if self.unpreferred != other.unpreferred {
+            return format!("it lacks {} of the preferred labels, the other {}", self.unpreferred, other.unpreferred);
+        }
+        if self.together.region != other.together.region {
+            let (here, there) = (self.together.region, other.together.region);
+            return format!("its region has {here} of the replicas, the other's {there}");
+        }
+        if self.together.zone != other.together.zone {
+            return format!("its zone has {} of the replicas, the other's {}", self.together.zone, other.together.zone);
+        }
+        if self.far != other.far {
+            return "most of the requests come from its region".to_owned();
+        }
+        if self.queue != other.queue {
+            return "fewer loads wait there".to_owned();
+        }
+        if self.mismatch != other.mismatch {
+            return "its load suits the model's rate better".to_owned();
+        }
+        if self.spares_no_gpu != other.spares_no_gpu {
+            return "the other has GPUs, which are left for models that need them".to_owned();
+        }
+        if self.free != other.free {
+            return format!("it has {} free, the other {}", self.free.0, other.free.0);
+        }
+        "they are equal, and its name comes first".to_owned()
+    }
+}
+
+impl Evicts {
+    fn beats(&self, other: &Self) -> String {
+        if self.priority == 0 {
+            return format!("nothing leaves for it, {} would leave the other", other.bytes);
+        }
+        if self.priority != other.priority {
+            let (ours, theirs) = (self.priority, other.priority);
+            return format!("what leaves for it has at most priority {ours}, on the other {theirs}");
+        }
+        if self.last_used != other.last_used {
+            return "what leaves for it was not used for longer".to_owned();
+        }
+        format!("{} leaves for it, on the other {}", self.bytes, other.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_models_go_to_quiet_workers_and_quiet_ones_to_busy_workers() {
+        let best = |model| {
+            [Pace::Quiet, Pace::Steady, Pace::Busy].into_iter().min_by_key(|worker| Mismatch::of(model, *worker))
+        };
+        assert_eq!((best(Pace::Busy), best(Pace::Quiet)), (Some(Pace::Quiet), Some(Pace::Busy)));
+        assert_eq!(Mismatch::of(Pace::Steady, Pace::Quiet), Mismatch::of(Pace::Steady, Pace::Steady));
+    }
 }

@@ -28,8 +28,15 @@ fn available(seen: &Seen<'_>) -> Condition {
         return is(Truth::True, "Ready", format!("{ready} of {desired} replicas answer"));
     }
     if ready > 0 {
-        let why = seen.verdict.map_or_else(|| "the others are on their way".to_owned(), Verdict::message);
+        let why = match (seen.verdict, &seen.held) {
+            (Some(verdict), _) => verdict.message(),
+            (None, Some(held)) => held.message(),
+            (None, None) => "the others are on their way".to_owned(),
+        };
         return is(Truth::True, "Degraded", format!("{ready} of {desired} replicas answer; {why}"));
+    }
+    if let Some(held) = &seen.held {
+        return is(Truth::False, "MassLoss", held.message());
     }
     match (seen.verdict, &seen.retrying) {
         (Some(Verdict::NoCapacity { text, .. }), _) if seen.placed == 0 => is(Truth::False, "NoCapacity", text.clone()),
@@ -81,6 +88,9 @@ fn progressing(seen: &Seen<'_>) -> Condition {
             is(Truth::False, "LoadFailed", &format!("given up until the spec changes, or until {until}"))
         }
         Some(Verdict::WaitsForRoom { .. }) => is(Truth::True, "WaitsForRoom", "it is placed as soon as there is room"),
+        Some(Verdict::LeaveWaits { text }) => {
+            is(Truth::False, "LeaveWaits", &format!("its worker leaves, and it stays there for now: {text}"))
+        }
         _ if seen.entry.deployment.deleting && seen.placed > 0 => {
             is(Truth::True, "Draining", "its replicas finish their requests and leave")
         }

@@ -1,14 +1,15 @@
 //! Why a deployment is where it is, or why it is nowhere: every worker, with numbers.
 
 use berth_spec::{
-    ByteSize, DeploymentName, Revision, RevisionId, Time, WorkerId,
+    ByteSize, DeploymentName, RevisionId, Time, WorkerId,
     status::{Status, Truth},
 };
 
 use crate::{
     Basis, Rejection, Score, World, claim,
     draft::{Draft, Work},
-    place,
+    place::{self, Asked},
+    scale::Reach,
     world::Seats,
 };
 
@@ -77,7 +78,9 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
         let id = work.rollout.as_ref().and_then(|rollout| rollout.live().last()).unwrap_or(&work.entry.wanted).clone();
         let revision = work.revision(&id)?;
         let (need, basis) = claim::need(world, work.entry, &revision);
-        let workers = world.workers.iter().map(|(id, seats)| view_of(draft, work, &revision, need, (id, seats)));
+        let asked =
+            Asked { revision: &revision, home: &place::next_home(draft, work), memory: need, reach: Reach::Anything };
+        let workers = world.workers.iter().map(|(id, seats)| view_of(draft, work, &asked, (id, seats)));
         let workers: Vec<WorkerView> = workers.collect();
         Some((id, need, basis, workers))
     })??;
@@ -85,17 +88,11 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
     Some(Explanation { deployment: name.clone(), revision, desired: status.desired, need, basis, summary, workers })
 }
 
-fn view_of(
-    draft: &Draft<'_>,
-    work: &Work<'_>,
-    revision: &Revision,
-    need: ByteSize,
-    (worker, seats): (&WorkerId, &Seats),
-) -> WorkerView {
+fn view_of(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, (worker, seats): (&WorkerId, &Seats)) -> WorkerView {
     let held = draft.world.record(work.name()).and_then(|record| {
         let mut here = record.replicas.iter().filter(|replica| replica.worker == *worker);
         // Of two revisions on one worker, the one that is spoken of.
-        here.clone().find(|replica| replica.revision == revision.id).or_else(|| here.next())
+        here.clone().find(|replica| replica.revision == asked.revision.id).or_else(|| here.next())
     });
     let verdict = match held {
         Some(replica) => WorkerVerdict::Holds {
@@ -103,7 +100,7 @@ fn view_of(
             claim: replica.claim,
             residency: seats.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
         },
-        None => match place::view(draft, work, revision, need, worker) {
+        None => match place::view(draft, work, asked, worker) {
             Ok(choice) => WorkerVerdict::Fits { score: choice.score, evicts: choice.victims },
             Err(rejection) => WorkerVerdict::Rejected(rejection),
         },

@@ -9,7 +9,7 @@ use super::conditions;
 use crate::{
     Record, Rollout, World, claim, place,
     retry::{self, Retrying},
-    world::{Entry, Verdict},
+    world::{Entry, MassLoss, Seats, Verdict},
 };
 
 /// The status of a deployment; `None`: no such.
@@ -21,7 +21,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
         phase,
         observed_generation: seen.entry.deployment.generation,
         conditions: conditions::conditions(&seen),
-        desired: seen.desired,
+        desired: seen.desired.max(seen.goal),
         ready: seen.ready,
         wanted: seen.entry.wanted.clone(),
         serving: seen.serving.cloned(),
@@ -38,7 +38,12 @@ pub(super) struct Seen<'a> {
     pub(super) verdict: Option<&'a Verdict>,
     /// The revision that serves, once one does.
     pub(super) serving: Option<&'a RevisionId>,
+    /// Replicas that there must be.
     pub(super) desired: u32,
+    /// Copies that load and regular use ask for beyond that; 0: none.
+    pub(super) goal: u32,
+    /// Workers with replicas of it that were lost with many others, until when nothing takes their place.
+    pub(super) held: Option<MassLoss>,
     /// Replicas of the serving revision that answer.
     pub(super) ready: u32,
     /// Replicas that are assigned, whatever their revision.
@@ -71,9 +76,15 @@ impl<'a> Seen<'a> {
         } else {
             u32::from(placed > 0 || entry.waiting() > 0)
         };
+        let goal = if desired > 0 { entry.goal() } else { 0 };
+        let held = world.mass_loss(now).filter(|_| {
+            let lost = |seats: &Seats| seats.held_until > now;
+            let mut on = record.into_iter().flat_map(|record| &record.replicas);
+            on.any(|replica| world.workers.get(&replica.worker).is_some_and(lost))
+        });
         let retrying = record.and_then(|record| retry::first(world, record));
         let verdict = verdict(world, entry, now);
-        Self { entry, record, rollout, verdict, serving, desired, ready, placed, retrying }
+        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, retrying }
     }
 
     /// Whether the revision that is wanted is not the one that serves, and is not coming.
@@ -118,7 +129,7 @@ fn has_room(world: &World, entry: &Entry) -> bool {
         .workers
         .values()
         .filter(|seats| seats.alive() && seats.cordon.is_open() && seats.memory().saturating_sub(seats.used) >= need);
-    free.any(|seats| place::forbidden(seats, &entry.deployment).is_none())
+    free.any(|seats| place::forbidden(world, seats, &entry.deployment).is_none())
 }
 
 /// Every replica that is assigned, then those that workers still hold.
@@ -131,7 +142,7 @@ fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
             residency: world
                 .workers
                 .get(&replica.worker)
-                .filter(|seats| seats.alive())
+                .filter(|seats| seats.answers())
                 .and_then(|seats| seats.inventory.get(&replica.revision))
                 .cloned(),
             claim: replica.claim,

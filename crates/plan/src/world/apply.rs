@@ -11,16 +11,17 @@ const MISSING_NAMED: usize = 5;
 impl World {
     /// Takes a plan over: its records are stored. Must be the plan that was made last from this world.
     pub fn commit(&mut self, planned: &Planned) {
-        self.started.get_or_insert(planned.at);
+        if self.started.is_none() {
+            self.started = Some(planned.at);
+            self.hold_if_many_are_unseen(planned.at);
+        }
+        self.tell_loss(planned);
         self.generation = self.generation.max(planned.generation);
         for (name, record) in &planned.records {
-            match self.entries.get_mut(name) {
-                Some(entry) => {
-                    entry.warm_mut().record.clone_from(record);
-                }
-                None => {
-                    self.orphans.remove(name);
-                }
+            if self.entries.contains_key(name) {
+                self.rerank(name, |entry| entry.warm_mut().record.clone_from(record));
+            } else {
+                self.orphans.remove(name);
             }
         }
         for (worker, change) in &planned.assignments {
@@ -34,11 +35,26 @@ impl World {
                 seats.sent = change.generation;
             }
         }
+        self.note_faded(planned);
         for (name, note) in &planned.notes {
+            if let Some(goal) = note.settles_for {
+                self.settle_for(name, goal, planned.at);
+            }
             self.note(name, note, planned.at);
         }
         for name in &planned.gone {
             self.forget(name);
+        }
+    }
+
+    /// What people were told of a mass loss is not told again.
+    fn tell_loss(&mut self, planned: &Planned) {
+        let Some(held) = &mut self.held else { return };
+        if planned.at >= held.loss.until {
+            self.held_before = held.loss.until;
+            self.held = None;
+        } else if planned.loss.is_some_and(|told| told.since == held.loss.since) {
+            held.told = true;
         }
     }
 
@@ -50,6 +66,9 @@ impl World {
             let warm = entry.warm_mut();
             warm.verdict.clone_from(&note.verdict);
             warm.paged_out &= warm.record.is_some();
+            if warm.record.is_none() {
+                warm.copies.goal = 0;
+            }
         }
         entry.cool(now);
         set_in(&mut self.unplaced, name, note.unplaced);
@@ -61,7 +80,8 @@ impl World {
     pub(super) fn seat_record(&mut self, name: &DeploymentName, record: Option<Record>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         let deployment = entry.deployment.clone();
-        let before = std::mem::replace(&mut entry.warm_mut().record, record.clone());
+        let before = entry.record().cloned();
+        self.rerank(name, |entry| entry.warm_mut().record.clone_from(&record));
         for replica in before.iter().flat_map(|record| &record.replicas) {
             self.unseat(&replica.worker, &replica.revision);
         }
@@ -82,6 +102,7 @@ impl World {
                 seats.sent = seats.sent.max(sent);
             }
         }
+        self.recall_goal(name);
     }
 
     fn seat(&mut self, worker: &WorkerId, placed: Placed) {
@@ -91,6 +112,7 @@ impl World {
         let rank = entry.rank(&revision);
         let seats = self.workers.entry(worker.clone()).or_default();
         seats.used += placed.claim;
+        seats.equip(&entry.deployment.spec, &revision);
         seats.order.insert(rank);
         seats.assigned.insert(revision.clone(), placed);
         self.refresh_stray(worker, &revision);
@@ -100,6 +122,7 @@ impl World {
         let Some(seats) = self.workers.get_mut(worker) else { return };
         let Some(placed) = seats.assigned.remove(revision) else { return };
         seats.used -= placed.claim;
+        seats.strip(revision);
         if let Some(entry) = self.entries.get(revision.deployment()) {
             let rank = entry.rank(revision);
             seats.order.remove(&rank);
@@ -107,9 +130,10 @@ impl World {
         self.refresh_stray(worker, revision);
     }
 
-    /// Keeps `strays` true for one replica.
+    /// Keeps `strays` and `coming` true for one replica.
     pub(super) fn refresh_stray(&mut self, worker: &WorkerId, revision: &RevisionId) {
-        let Some(seats) = self.workers.get(worker) else { return };
+        let Some(seats) = self.workers.get_mut(worker) else { return };
+        seats.refresh_coming(revision);
         let ready = seats.inventory.get(revision).is_some_and(Residency::is_ready);
         let key = (revision.clone(), worker.clone());
         if ready && !seats.assigned.contains_key(revision) {
@@ -122,17 +146,21 @@ impl World {
     /// Changes a deployment and moves its replicas in the order of eviction to where they belong afterwards.
     pub(super) fn rerank(&mut self, name: &DeploymentName, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        let before = entry.rank(&entry.wanted);
+        let before = ranks(entry);
         change(entry);
-        let after = entry.rank(&entry.wanted);
+        let after = ranks(entry);
         if before == after {
             return;
         }
-        for replica in entry.record().iter().flat_map(|record| &record.replicas) {
-            let Some(seats) = self.workers.get_mut(&replica.worker) else { continue };
-            let revision = &replica.revision;
-            if seats.order.remove(&Rank { revision: revision.clone(), ..before.clone() }) {
-                seats.order.insert(Rank { revision: revision.clone(), ..after.clone() });
+        for (worker, rank) in before {
+            if let Some(seats) = self.workers.get_mut(&worker) {
+                seats.order.remove(&rank);
+            }
+        }
+        for (worker, rank) in after {
+            // What is only about to sit down there gets its place then.
+            if let Some(seats) = self.workers.get_mut(&worker).filter(|s| s.assigned.contains_key(&rank.revision)) {
+                seats.order.insert(rank);
             }
         }
     }
@@ -195,11 +223,14 @@ impl World {
                 self.unseat(&replica.worker, &replica.revision);
             }
         }
+        self.unfade(name);
+        self.waiting.remove(name);
         self.entries.remove(name);
         self.residents.remove(name);
         self.missing.remove(name);
         self.unplaced.remove(name);
         self.refused.remove(name);
+        self.regional.remove(name);
     }
 
     /// The memory that may be given out on all workers that can be reached, and what of it is.
@@ -210,12 +241,18 @@ impl World {
     }
 }
 
+/// Where a deployment's replicas are in the order of eviction.
+fn ranks(entry: &Entry) -> Vec<(WorkerId, Rank)> {
+    let replicas = entry.record().into_iter().flat_map(|record| &record.replicas);
+    replicas.map(|replica| (replica.worker.clone(), entry.rank(&replica.revision))).collect()
+}
+
 /// The smallest revision that a deployment could have.
 fn first_of(name: &DeploymentName) -> RevisionId {
     format!("{name}@000000000000").parse().expect("twelve hex digits after a checked name")
 }
 
-fn set_in(set: &mut std::collections::BTreeSet<DeploymentName>, name: &DeploymentName, present: bool) {
+pub(super) fn set_in(set: &mut std::collections::BTreeSet<DeploymentName>, name: &DeploymentName, present: bool) {
     if present {
         set.insert(name.clone());
     } else {

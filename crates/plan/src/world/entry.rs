@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{ByteSize, Deployment, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
-use super::Rank;
+use super::{Hold, Rank, copies::Copies, demand::Use};
 use crate::{Record, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
@@ -37,15 +37,10 @@ pub(crate) struct Warm {
     pub(crate) learned: BTreeMap<RevisionId, Learned>,
     /// When to look again.
     pub(crate) wake: Option<Time>,
-}
-
-/// One gateway's use of a deployment, as it last said.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Use {
-    /// Requests that are parked.
-    pub(crate) waiting: u32,
-    /// Requests that are being answered.
-    pub(crate) in_flight: u32,
+    /// How many copies there should be, and what that is decided by.
+    pub(crate) copies: Copies,
+    /// Waves of placing anew that go before its own, since its worker was lost.
+    pub(crate) turn: u32,
 }
 
 impl Warm {
@@ -92,6 +87,11 @@ pub enum Verdict {
         /// When it is tried again.
         until: Time,
     },
+    /// Its worker leaves, and nobody else has room for it: it answers there for as long as it can.
+    LeaveWaits {
+        /// For people, with numbers.
+        text: String,
+    },
     /// The next revision waits for room; the serving one goes on.
     SurgeWaits {
         /// For people, with numbers.
@@ -105,7 +105,7 @@ impl Verdict {
     pub fn until(&self) -> Time {
         match self {
             Self::NoCapacity { until, .. } | Self::WaitsForRoom { until, .. } | Self::Failed { until, .. } => *until,
-            Self::SurgeWaits { .. } => Time(u64::MAX),
+            Self::SurgeWaits { .. } | Self::LeaveWaits { .. } => Time(u64::MAX),
         }
     }
 
@@ -119,7 +119,10 @@ impl Verdict {
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Self::NoCapacity { text, .. } | Self::WaitsForRoom { text, .. } | Self::SurgeWaits { text } => text.clone(),
+            Self::NoCapacity { text, .. }
+            | Self::WaitsForRoom { text, .. }
+            | Self::SurgeWaits { text }
+            | Self::LeaveWaits { text } => text.clone(),
             Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
         }
     }
@@ -150,14 +153,33 @@ impl Entry {
         Self { wanted: deployment.revision_id(), deployment, last_used: Time::ZERO, routed: 0, warm: None }
     }
 
-    /// The place of one of its replicas in the order of eviction.
+    /// The place of one of its replicas in the order of eviction, as the record has it.
     pub(crate) fn rank(&self, revision: &RevisionId) -> Rank {
-        Rank {
-            priority: self.deployment.spec.priority,
-            resident: self.deployment.spec.replicas.min > 0,
-            last_used: self.last_used,
-            revision: revision.clone(),
-        }
+        let copies = self.record().map_or(0, |record| record.of(revision).count());
+        self.rank_among(revision, u32::try_from(copies).unwrap_or(u32::MAX), self.goal())
+    }
+
+    /// The same where there are `copies` of it, of `goal` that are wanted.
+    pub(crate) fn rank_among(&self, revision: &RevisionId, copies: u32, goal: u32) -> Rank {
+        let replicas = self.deployment.spec.replicas;
+        let least = replicas.min.max(1);
+        let hold = if goal > least && copies > least {
+            Hold::Surplus
+        } else if replicas.min > 0 {
+            Hold::Resident
+        } else {
+            Hold::OnDemand
+        };
+        Rank { priority: self.deployment.spec.priority, hold, last_used: self.last_used, revision: revision.clone() }
+    }
+
+    /// Copies that load and use ask for; 0: as few as may be.
+    pub(crate) fn goal(&self) -> u32 {
+        self.warm.as_ref().map_or(0, |warm| warm.copies.goal)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.warm.as_ref().map_or(0, |warm| warm.in_flight())
     }
 
     pub(crate) fn record(&self) -> Option<&Record> {
@@ -213,6 +235,10 @@ impl Entry {
     pub(crate) fn cool(&mut self, now: Time) {
         let Some(warm) = &mut self.warm else { return };
         warm.failures.retain(|_, failure| failure.until > now);
+        if warm.record.is_none() {
+            // What it was used lately is no reason to remember a model that is not loaded.
+            warm.uses.retain(|_, each| each.waiting > 0 || each.in_flight > 0);
+        }
         let cold = warm.record.is_none()
             && warm.uses.is_empty()
             && !warm.paged_out

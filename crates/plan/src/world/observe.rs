@@ -14,6 +14,7 @@ impl World {
     /// Takes in what a worker reports. Words of an earlier start of the worker are ignored; a change to an inventory
     /// that was never whole asks for the whole.
     pub fn observe(&mut self, change: &InventoryChange, now: Time) -> Observed {
+        self.clock = self.clock.max(now);
         let mut observed = Observed::default();
         let Some(seats) = self.workers.get_mut(&change.worker) else {
             return Observed { resync: true, ..observed };
@@ -28,13 +29,20 @@ impl World {
         let mut gone: BTreeSet<RevisionId> = BTreeSet::new();
         if change.whole {
             gone.extend(seats.inventory.keys().cloned());
+            if !seats.reported {
+                seats.joined = now;
+            }
             seats.reported = true;
         }
         // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
         seats.sent = seats.sent.max(change.seen);
-        seats.state = change.state;
+        let turned = std::mem::replace(&mut seats.state, change.state) != change.state;
         seats.load = change.load.unwrap_or(seats.load);
         self.generation = self.generation.max(change.seen);
+        if turned {
+            self.landscape_changed(&change.worker);
+            self.touch_worker(&change.worker);
+        }
         for (revision, residency) in &change.replicas {
             gone.remove(revision);
             self.observe_replica(&change.worker, revision, residency.as_ref(), now, &mut observed);

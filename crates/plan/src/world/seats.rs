@@ -4,6 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState};
 
+use crate::{
+    Policy,
+    claim::{Cores, Hardware},
+};
+
 /// One worker and the replicas that sit on it.
 #[derive(Debug, Clone, Default)]
 pub struct Seats {
@@ -29,6 +34,32 @@ pub struct Seats {
     pub sent: Generation,
     /// `assigned`, the first to be evicted first.
     pub(crate) order: BTreeSet<Rank>,
+    /// The sum of the cores in `hardware`.
+    pub(crate) cores: Cores,
+    /// What replicas in `assigned` claim beside memory, where they do.
+    pub(crate) hardware: BTreeMap<RevisionId, Hardware>,
+    /// When its inventory was first whole since it started.
+    pub joined: Time,
+    /// Those of `assigned` that are on their way: neither ready nor failed.
+    pub(crate) coming: BTreeSet<RevisionId>,
+    /// When it came back after it had been lost.
+    pub(crate) back: Option<Time>,
+    /// It was lost with many others: until then only what requests wait for is placed anew.
+    pub(crate) held_until: Time,
+}
+
+/// Whether what sits on a worker may stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It may.
+    Stays,
+    /// It answers, and should be elsewhere: its worker leaves, or cannot be told anything.
+    Leaves,
+    /// It cannot be reached.
+    Gone {
+        /// Since when.
+        since: Time,
+    },
 }
 
 /// Whether a worker can be reached.
@@ -51,15 +82,26 @@ pub enum Liveness {
     },
 }
 
-/// The order of eviction: what matters least, then what may come back by itself, then what was not used for longest.
-/// The revision makes it unique: two deployments that were last used in the same nanosecond are still two.
+/// The order of eviction: what matters least, then copies that others stand in for, then what may come back by itself,
+/// then what was not used for longest. The revision makes it unique: two deployments that were last used in the same
+/// nanosecond are still two.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: u8,
-    /// It should always be resident, rather than on demand.
-    pub(crate) resident: bool,
+    pub(crate) hold: Hold,
     pub(crate) last_used: Time,
     pub(crate) revision: RevisionId,
+}
+
+/// What a replica is to its deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hold {
+    /// There are more than there must be.
+    Surplus,
+    /// It may be loaded again by a request.
+    OnDemand,
+    /// It should always be there.
+    Resident,
 }
 
 impl Seats {
@@ -87,6 +129,38 @@ impl Seats {
         self.answers() && self.inventory.get(revision).is_some_and(Residency::is_ready)
     }
 
+    /// Whether what sits there may stay. `started`: when the first plan was made.
+    pub(crate) fn standing(&self, policy: &Policy, started: Time, now: Time) -> Standing {
+        match self.liveness {
+            Liveness::Unseen => Standing::Gone { since: started },
+            Liveness::Lost { since } => Standing::Gone { since },
+            Liveness::Detached { since } if now >= since + policy.detached_grace => Standing::Leaves,
+            Liveness::Alive | Liveness::Detached { .. } if self.leaves() => Standing::Leaves,
+            Liveness::Alive | Liveness::Detached { .. } => Standing::Stays,
+        }
+    }
+
+    /// Whether what it holds should move elsewhere, because somebody said so.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        self.cordon == Cordon::Draining || self.state == WorkerState::Leaving
+    }
+
+    /// Since when it is back, while it gets little at a time.
+    pub(crate) fn recovering(&self, policy: &Policy, now: Time) -> Option<Time> {
+        self.back.filter(|back| now < *back + policy.recovering)
+    }
+
+    /// Keeps `coming` true for one replica.
+    pub(crate) fn refresh_coming(&mut self, revision: &RevisionId) {
+        let settled = matches!(self.inventory.get(revision), Some(Residency::Ready(_) | Residency::Failed(_)));
+        if self.assigned.contains_key(revision) && !settled {
+            self.coming.insert(revision.clone());
+        } else {
+            self.coming.remove(revision);
+        }
+    }
+
     /// Since when a replica is ready there, if it is.
     pub(crate) fn ready_since(&self, revision: &RevisionId) -> Option<Time> {
         match self.inventory.get(revision).filter(|_| self.answers())? {
@@ -95,14 +169,11 @@ impl Seats {
         }
     }
 
-    /// The assignment, what should be loaded first first: what somebody waits for, then by claim on the machine.
+    /// The assignment, what should be loaded first first: what somebody waits for, then what would be evicted last.
     pub(crate) fn in_loading_order(&self) -> Vec<Placed> {
-        let mut placed: Vec<(bool, u8, &Placed)> = self
-            .order
-            .iter()
-            .filter_map(|rank| self.assigned.get(&rank.revision).map(|placed| (placed.urgent, rank.priority, placed)))
-            .collect();
-        placed.sort_by_key(|(urgent, priority, _)| std::cmp::Reverse((*urgent, *priority)));
-        placed.into_iter().map(|(_, _, placed)| placed.clone()).collect()
+        let ranked = self.order.iter().rev().filter_map(|rank| self.assigned.get(&rank.revision));
+        let (mut placed, rest): (Vec<Placed>, Vec<Placed>) = ranked.cloned().partition(|placed| placed.urgent);
+        placed.extend(rest);
+        placed
     }
 }

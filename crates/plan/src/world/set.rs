@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{
-    ByteSize, Cordon, Demand, Deployment, DeploymentName, Digest, GatewayId, Generation, Time, WorkerId, WorkerInfo,
-};
+use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, WorkerId, WorkerInfo};
 
-use super::{Entry, Liveness, World, entry::Use};
+use super::{Entry, Liveness, World, apply::set_in};
 use crate::{Record, claim::Basis};
 
 impl World {
@@ -17,6 +15,7 @@ impl World {
         }
         let name = deployment.name.clone();
         self.touch(&name);
+        set_in(&mut self.regional, &name, !deployment.spec.regions.is_empty());
         let Some(entry) = self.entries.get_mut(&name) else {
             self.entries.insert(name.clone(), Entry::new(deployment));
             if let Some(record) = self.orphans.remove(&name) {
@@ -37,6 +36,7 @@ impl World {
             entry.wanted = deployment.revision_id();
             entry.deployment = deployment;
         });
+        self.re_equip(&name);
         self.refresh_resident(&name);
     }
 
@@ -82,7 +82,7 @@ impl World {
         let seats = self.workers.entry(id.clone()).or_default();
         if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
             let held = std::mem::take(&mut seats.inventory);
-            seats.reported = false;
+            (seats.reported, seats.state) = (false, WorkerState::Serving);
             for revision in held.into_keys() {
                 self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));
@@ -91,13 +91,21 @@ impl World {
         let seats = self.workers.entry(id.clone()).or_default();
         let may_more = seats.info.as_ref().is_none_or(|known| {
             (known.memory, &known.labels, &known.formats) != (info.memory, &info.labels, &info.formats)
+                || (known.cpus, &known.gpus, known.max_models) != (info.cpus, &info.gpus, info.max_models)
         });
         seats.info = Some(info);
-        seats.liveness = Liveness::Alive;
+        let before = std::mem::replace(&mut seats.liveness, Liveness::Alive);
+        self.recount_coming(&id);
+        if matches!(before, Liveness::Lost { .. }) {
+            self.welcome_back(&id, self.clock);
+        }
         self.touch_worker(&id);
         if may_more {
             self.measure_workers();
             self.give_hope();
+            self.touch_regional();
+        } else {
+            self.landscape_changed(&id);
         }
     }
 
@@ -119,6 +127,15 @@ impl World {
         self.touch_each(&names);
     }
 
+    /// What sits on a worker is on its way again if the worker started anew.
+    fn recount_coming(&mut self, worker: &WorkerId) {
+        if let Some(seats) = self.workers.get_mut(worker) {
+            for revision in seats.assigned.keys().cloned().collect::<Vec<_>>() {
+                seats.refresh_coming(&revision);
+            }
+        }
+    }
+
     /// There may be room now for those that there was none for.
     fn give_hope(&mut self) {
         let refused = self.refused.clone();
@@ -137,96 +154,13 @@ impl World {
         if let Some(seats) = self.workers.get_mut(worker) {
             seats.cordon = cordon;
             self.touch_worker(worker);
+            self.landscape_changed(worker);
             self.give_hope();
-        }
-    }
-
-    /// The controller lost its connection to a worker that the members see: it goes on answering.
-    pub fn detach_worker(&mut self, worker: &WorkerId, now: Time) {
-        if let Some(seats) = self.workers.get_mut(worker)
-            && seats.liveness == Liveness::Alive
-        {
-            seats.liveness = Liveness::Detached { since: now };
-            self.touch_worker(worker);
-        }
-    }
-
-    /// A worker cannot be reached any more, by anybody.
-    pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
-        if let Some(seats) = self.workers.get_mut(worker)
-            && matches!(seats.liveness, Liveness::Alive | Liveness::Detached { .. })
-        {
-            seats.liveness = Liveness::Lost { since: now };
-            self.touch_worker(worker);
         }
     }
 
     /// What loading an artifact took, as remembered from earlier.
     pub fn set_measured(&mut self, digest: Digest, memory: ByteSize) {
         self.measured.insert(digest, memory);
-    }
-
-    /// What a gateway saw of a deployment's use.
-    pub fn demand(&mut self, gateway: GatewayId, demand: &Demand, _now: Time) {
-        let name = &demand.deployment;
-        let Some(entry) = self.entries.get(name) else { return };
-        let moved = entry.last_used < demand.last_used;
-        if moved {
-            self.rerank(name, |entry| entry.last_used = demand.last_used);
-        }
-        let Some(entry) = self.entries.get_mut(name) else { return };
-        if demand.waiting == 0 && demand.in_flight == 0 && entry.warm.is_none() {
-            return;
-        }
-        let warm = entry.warm_mut();
-        let (waiting, in_flight) = (warm.waiting(), warm.in_flight());
-        let used = Use { waiting: demand.waiting, in_flight: demand.in_flight };
-        if used == Use::default() {
-            warm.uses.remove(&gateway);
-        } else {
-            warm.uses.insert(gateway, used);
-        }
-        let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
-        if demand.waiting > 0 || moved {
-            warm.paged_out = false;
-        }
-        if demand.waiting > 0 {
-            self.touch(name);
-        } else if released {
-            // Nobody hurries for that, but idleness counts from now, and others may want its memory.
-            self.set_wake(name, Some(demand.last_used));
-        }
-    }
-
-    /// A gateway is connected; `region` is its own.
-    pub fn set_gateway(&mut self, gateway: GatewayId, region: Option<String>) {
-        self.gateways.insert(gateway, region);
-    }
-
-    /// A gateway is gone, and with it whoever waited there.
-    pub fn forget_gateway(&mut self, gateway: GatewayId) {
-        self.gateways.remove(&gateway);
-        let users = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.warm.as_ref().is_some_and(|warm| warm.uses.contains_key(&gateway)));
-        let users: BTreeSet<DeploymentName> = users.map(|(name, _)| name.clone()).collect();
-        for name in &users {
-            if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut()) {
-                warm.uses.remove(&gateway);
-            }
-        }
-        self.touch_each(&users);
-    }
-
-    /// Somebody asked that an on-demand deployment be paged out now.
-    pub fn page_out(&mut self, name: &DeploymentName) {
-        if let Some(entry) = self.entries.get_mut(name)
-            && entry.deployment.spec.replicas.on_demand()
-            && entry.record().is_some()
-        {
-            entry.warm_mut().paged_out = true;
-            self.touch(name);
-        }
     }
 }

@@ -11,6 +11,8 @@ impl World {
     /// What something happened to since this was last asked, and what has to be looked at by `now`. Each is handed out
     /// once; a plan that is not committed must be made again for [`Scope::All`].
     pub fn due(&mut self, now: Time) -> Scope {
+        self.clock = self.clock.max(now);
+        self.preload(now);
         let mut names = std::mem::take(&mut self.dirty);
         while self.wakes.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, name)) = self.wakes.pop_first() else { break };
@@ -19,13 +21,16 @@ impl World {
             }
             names.insert(name);
         }
+        for name in &names {
+            self.judge(name, now);
+        }
         if std::mem::take(&mut self.all_dirty) { Scope::All } else { Scope::Only(names) }
     }
 
     /// When [`World::due`] will have something though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.wakes.first().map(|(at, _)| *at)
+        self.wakes.first().map(|(at, _)| *at).into_iter().chain(self.preload_at).min()
     }
 
     /// Every deployment that has to be looked at again, the first first.

@@ -3,7 +3,9 @@
 mod eviction;
 mod failures;
 mod laws;
+mod leaving;
 mod lifecycle;
+mod loss;
 mod placement;
 mod previews;
 mod rollouts;

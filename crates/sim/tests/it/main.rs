@@ -1,4 +1,5 @@
-//! Stories and chaos.
+//! Stories, chaos, and fleets.
 
 mod chaos;
+mod fleet;
 mod stories;

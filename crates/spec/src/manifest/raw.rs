@@ -1,12 +1,19 @@
 //! The hub version of a manifest, field by field: the single definition. The JSON schema, the checker and
 //! `docs/manifest.md` are made from these structs; their doc comments are its text.
 
+mod copies;
+mod place;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Label, Location, Name, Sha256, Size, Span, Word};
+pub(crate) use self::{
+    copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, ReplicaRange},
+    place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
+};
+use super::scalar::{Label, Location, Name, Sha256, Span, Word};
 use crate::TensorSpec;
 
 /// Declares one model and how it is to be served.
@@ -90,6 +97,18 @@ pub(crate) struct RawSpec {
     /// Which workers may hold it.
     #[serde(default)]
     pub(crate) selector: RawSelector,
+    /// How its replicas lie to each other.
+    #[serde(default)]
+    pub(crate) placement: RawPlacement,
+    /// Once loaded, its replicas never leave to make room for other models.
+    #[serde(default)]
+    pub(crate) pinned: bool,
+    /// When there are more replicas than `replicas.min`.
+    #[serde(default)]
+    pub(crate) scaling: RawScaling,
+    /// A request may be run twice: it is sent to another replica when the first one broke under it.
+    #[serde(default = "default_idempotent")]
+    pub(crate) idempotent: bool,
     /// How a new revision replaces the old one.
     #[serde(default)]
     pub(crate) rollout: RawRollout,
@@ -126,6 +145,9 @@ pub(crate) struct RawModel {
     /// The version name that clients see. Not given: a hash of the content.
     #[serde(default)]
     pub(crate) version: Option<Word>,
+    /// Its type, for what operators say of all models of a type. Not given: its format.
+    #[serde(default, rename = "type")]
+    pub(crate) kind: Option<Word>,
     /// The inputs, where the format does not say or to make sure; they must agree with the artifact's own.
     #[serde(default)]
     pub(crate) inputs: Vec<TensorSpec>,
@@ -140,63 +162,6 @@ pub(crate) struct RawModel {
 pub(crate) enum Format {
     /// An ONNX graph, run by the built-in engine.
     Onnx,
-}
-
-/// A number of replicas, or a range.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum RawReplicas {
-    /// Exactly as many.
-    Exactly(#[schemars(range(max = 1000))] u32),
-    /// As many as are useful, within bounds.
-    Between(ReplicaRange),
-}
-
-/// Bounds of the number of replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct ReplicaRange {
-    /// As many are kept whatever happens. `0`: on demand.
-    #[schemars(range(max = 1000))]
-    pub(crate) min: u32,
-    /// Never more. Not given: `min`, but at least 1.
-    #[serde(default)]
-    #[schemars(range(max = 1000))]
-    pub(crate) max: Option<u32>,
-}
-
-impl Default for RawReplicas {
-    fn default() -> Self {
-        Self::Exactly(1)
-    }
-}
-
-/// What a replica needs.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawResources {
-    /// Memory of one replica, for example `512MiB`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) memory: Option<Size>,
-    /// CPU cores of one replica, for example `0.5`. Counted when replicas are placed, not enforced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1024.0))]
-    pub(crate) cpu: Option<f32>,
-}
-
-/// Which workers may hold a deployment.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawSelector {
-    /// Labels that a worker must have.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) required: BTreeMap<String, Label>,
-    /// Another name for `required`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) match_labels: BTreeMap<String, Label>,
-    /// Labels that make a worker better than others.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) preferred: BTreeMap<String, Label>,
 }
 
 /// How a new revision replaces the old one.
@@ -352,6 +317,11 @@ impl Default for RawRuntime {
 /// The middle of the scale.
 fn default_priority() -> u8 {
     50
+}
+
+/// Inference changes nothing, unless the author says otherwise.
+fn default_idempotent() -> bool {
+    true
 }
 
 /// Halved, cold starts of large models time out for clients without a deadline; doubled, stuck requests linger.

@@ -8,7 +8,7 @@ use super::schema::{Kinds, branches, json_schema};
 
 const INTRODUCTION: &str = "# Manifest reference
 
-<!-- Generated from crates/spec/src/manifest/raw.rs: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
+<!-- Generated from crates/spec/src/manifest/raw: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
 
 A manifest declares models. It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
 
@@ -41,6 +41,9 @@ fn fields(schema: &Json, path: &str, out: &mut String) {
     for branch in branches(schema) {
         if let Some(items) = branch.get("items") {
             fields(items, &format!("{path}[]"), out);
+        }
+        if let Some(each) = branch.get("additionalProperties").filter(|each| each.is_object()) {
+            fields(each, &format!("{path}.*"), out);
         }
         let Some(properties) = branch.get("properties").and_then(Json::as_object) else { continue };
         let required = |name: &str| {

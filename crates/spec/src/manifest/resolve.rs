@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::{
+    copies,
     raw::{
-        Document, Format, RawModel, RawReplicas, RawSelector, RawSpec, RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
+        Document, Format, RawGpu, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread, RawStrategy,
+        RawWarmup, RawWhenFull, WarmupWord,
     },
     scalar::{Label, Problem},
     uri,
@@ -13,8 +15,8 @@ use super::{
 use crate::{
     Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
-        Strategy, Warmup, WhenFull,
+        Batching, Concurrency, GpuNeed, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy,
+        Selector, Settings, Spread, Strategy, Warmup, WhenFull,
     },
 };
 
@@ -32,7 +34,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
     check_keys("metadata.labels", document.metadata.labels.keys(), &mut problems);
     check_keys("metadata.annotations", document.metadata.annotations.keys(), &mut problems);
     let raw = &document.spec;
-    let replicas = replicas(raw.replicas, &mut problems);
+    let (replicas, regions) = copies::replicas(&raw.replicas, &mut problems);
     check_times(raw, replicas, &mut problems);
     let model = model(&raw.model, base, &mut problems);
     let settings = Settings {
@@ -61,13 +63,16 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
             execution_provider: raw.runtime.execution_provider.0.clone(),
             threads: raw.runtime.threads,
         },
-        gpu: None,
-        model_type: None,
-        regions: BTreeMap::new(),
-        spread: Spread::default(),
-        pinned: false,
-        scaling: Scaling::default(),
-        idempotent: true,
+        gpu: raw.resources.gpu.as_ref().map(gpu),
+        model_type: raw.model.kind.as_ref().map(|kind| kind.0.as_str().into()),
+        regions,
+        spread: match raw.placement.spread {
+            RawSpread::Zone => Spread::Zone,
+            RawSpread::Worker => Spread::Worker,
+        },
+        pinned: raw.pinned,
+        scaling: scaling(&raw.scaling),
+        idempotent: raw.idempotent,
     };
     if problems.is_empty() { Ok(Spec::new(model, settings)) } else { Err(problems) }
 }
@@ -88,21 +93,6 @@ fn check_keys<'a>(path: &'static str, keys: impl ExactSizeIterator<Item = &'a St
         if key.is_empty() || key.len() > MAX_KEY || !key.chars().all(plain) {
             let remedy = format!("use 1 to {MAX_KEY} letters, digits, '.', '_', '-' and '/'");
             problems.push((path, Problem::new(format!("{key:?} is not a key"), remedy)));
-        }
-    }
-}
-
-fn replicas(raw: RawReplicas, problems: &mut Problems) -> Replicas {
-    match raw {
-        RawReplicas::Exactly(n) => Replicas { min: n, max: n },
-        RawReplicas::Between(range) => {
-            let max = range.max.unwrap_or(range.min.max(1));
-            if max < range.min {
-                let remedy = format!("set max to at least {}, or min to at most {max}", range.min);
-                let message = format!("max ({max}) is less than min ({})", range.min);
-                problems.push(("spec.replicas.max", Problem::new(message, remedy)));
-            }
-            Replicas { min: range.min, max }
         }
     }
 }
@@ -150,6 +140,25 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         sha256: raw.sha256.as_ref().map(|digest| digest.0),
         version: raw.version.as_ref().map(|word| word.0.clone()),
         signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
+    }
+}
+
+fn gpu(raw: &RawGpu) -> GpuNeed {
+    GpuNeed {
+        count: raw.count,
+        kind: raw.kind.as_ref().map(|kind| kind.0.to_ascii_lowercase()),
+        memory: raw.memory.as_ref().map(|size| size.0),
+    }
+}
+
+fn scaling(raw: &RawScaling) -> Scaling {
+    Scaling {
+        target_rate: raw.target_rate,
+        target_concurrency: raw.target_concurrency,
+        second_copy: match raw.second_copy {
+            RawSecondCopy::RegularUse => SecondCopy::InRegularUse,
+            RawSecondCopy::Never => SecondCopy::Never,
+        },
     }
 }
 

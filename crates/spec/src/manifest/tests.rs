@@ -1,7 +1,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{ByteSize, Replicas, deployment::Warmup};
+use crate::{
+    ByteSize, Replicas,
+    deployment::{GpuNeed, Scaling, SecondCopy, Spread, Warmup},
+};
 
 fn context() -> ParseContext {
     ParseContext { file: "iris.yaml".to_owned(), base: Some("file:///models/".to_owned()) }
@@ -25,7 +28,7 @@ spec:
   replicas: {min: 0, max: 2}
   idleAfter: 10m
   priority: 70
-  resources: {memory: 512MiB, cpu: 0.5}
+  resources: {memory: 512MiB, cpu: 0.5, gpu: {count: 2, kind: nvidia-h200, memory: 80GiB}}
   selector:
     required: {zone: a}
     matchLabels: {disk: ssd}
@@ -36,6 +39,10 @@ spec:
   concurrency: {max: 8, queue: 16}
   batching: {maxRows: 32, maxDelay: 2ms}
   runtime: {executionProvider: cpu, threads: 2}
+  placement: {spread: worker}
+  pinned: true
+  scaling: {targetRate: 600, targetConcurrency: 2.5, secondCopy: never}
+  idempotent: false
 "#;
 
 const MINIMAL: &str = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: a}\n\
@@ -69,6 +76,86 @@ fn every_field_arrives() {
     assert_eq!(spec.timeout, Duration::from_millis(1500));
     let Warmup::Given(request) = &spec.warmup else { panic!("a given warm-up") };
     assert_eq!(&**request, r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[[0,1,2,3.5]]}]}"#);
+    let gpu = GpuNeed { count: 2, kind: Some("nvidia-h200".to_owned()), memory: Some(ByteSize::gib(80)) };
+    assert_eq!(spec.gpu, Some(gpu));
+    assert_eq!((spec.spread, spec.pinned, spec.idempotent), (Spread::Worker, true, false));
+    let scaling = Scaling { target_rate: Some(600.0), target_concurrency: Some(2.5), second_copy: SecondCopy::Never };
+    assert_eq!(spec.scaling, scaling);
+}
+
+/// The spec of the minimal manifest with more in it.
+fn spec_with(more: &str) -> Result<crate::Spec, Vec<String>> {
+    let text = MINIMAL.replace("spec: {", &format!("spec: {{{more}, "));
+    let read = parse(&text, &context()).map(|mut all| all.remove(0).spec);
+    read.map_err(|errors| {
+        errors.iter().map(|error| format!("{}: {}; {}", error.path, error.message, error.remedy)).collect()
+    })
+}
+
+#[test]
+fn regions_add_up() {
+    let spec = spec_with("replicas: {regions: {eu: {min: 1, max: 3}, us: 2, asia: {min: 0}}}").expect("right");
+    assert_eq!(spec.replicas, Replicas { min: 3, max: 6 });
+    assert_eq!(spec.regions["eu"], Replicas { min: 1, max: 3 });
+    assert_eq!(spec.regions["us"], Replicas { min: 2, max: 2 });
+    assert_eq!(spec.regions["asia"], Replicas { min: 0, max: 1 });
+    let said = spec_with("replicas: {min: 3, max: 6, regions: {eu: {min: 1, max: 3}, us: 2, asia: {min: 0}}}");
+    assert_eq!(said, Ok(spec));
+    for (wrong, error) in [
+        (
+            "{min: 2, regions: {eu: 1, us: 2}}",
+            "spec.replicas.min: min is 2, and the regions have 3 together; leave min out, or change the regions so that they add up to 2",
+        ),
+        (
+            "{max: 9, regions: {eu: {min: 1, max: 2}}}",
+            "spec.replicas.max: max is 9, and the regions have 2 together; leave max out, or change the regions so that they add up to 9",
+        ),
+        (
+            "{regions: {eu: {min: 3, max: 2}}}",
+            "spec.replicas.regions: in eu max (2) is less than min (3); set max to at least 3, or min to at most 2",
+        ),
+        ("{regions: {eu: 600, us: 600}}", "spec.replicas.regions: 1200 replicas in all regions; keep at most 1000"),
+        (
+            "{regions: {'a,b': 1}}",
+            "spec.replicas.regions: ',' is not allowed in a label; selectors could not name it: remove it",
+        ),
+        ("{max: 2}", "spec.replicas.min: the field \"min\" is missing; add `min: 0` for on demand, or `regions`"),
+    ] {
+        assert_eq!(spec_with(&format!("replicas: {wrong}")), Err(vec![error.to_owned()]), "{wrong}");
+    }
+}
+
+/// None of what says where and how many is part of what is loaded.
+#[test]
+fn where_and_how_many_make_no_new_revision() {
+    let id = |spec: crate::Spec| {
+        let name = crate::DeploymentName::new("a").expect("a name");
+        let deployment = crate::Deployment {
+            name,
+            generation: crate::Generation(1),
+            labels: BTreeMap::new(),
+            origin: crate::Origin::Api,
+            created: crate::Time::ZERO,
+            deleting: false,
+            spec,
+            digest: None,
+            artifact: None,
+        };
+        deployment.revision_id()
+    };
+    let plain = id(spec_with("priority: 50").expect("right"));
+    for more in [
+        "resources: {cpu: 2, gpu: {count: 1}}",
+        "replicas: {regions: {eu: 1}}",
+        "placement: {spread: worker}, pinned: true, idempotent: false",
+        "scaling: {targetRate: 5}",
+    ] {
+        assert_eq!(id(spec_with(more).expect("right")), plain, "{more}");
+    }
+    let typed = MINIMAL.replace("format: onnx", "format: onnx, type: ranker");
+    let typed = parse(&typed, &context()).expect("right").remove(0).spec;
+    assert_eq!(typed.model_type.as_deref(), Some("ranker"));
+    assert_eq!(id(typed), plain);
 }
 
 #[test]
@@ -143,6 +230,17 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         "memory: 512MiB",
         "memory: lots",
         &["iris.yaml:19:23: spec.resources.memory: \"lots\" is not a size; write for example 512MiB, 1.5GiB or 200MB"],
+    ),
+    ("count: 2", "count: 0", &["iris.yaml:19:54: spec.resources.gpu.count: 0 is too low; give 1 to 64"]),
+    (
+        "spread: worker",
+        "spread: wokrer",
+        &["iris.yaml:30:23: spec.placement.spread: \"wokrer\" is not known here; did you mean worker?"],
+    ),
+    (
+        "secondCopy: never",
+        "secondCopy: always",
+        &["iris.yaml:32:66: spec.scaling.secondCopy: \"always\" is not known here; use one of regular-use, never"],
     ),
     (
         "blue-green",
@@ -266,9 +364,26 @@ mod properties {
             proptest::option::of(proptest::sample::select(values)).prop_map(move |value| (name, value))
         };
         let fields = (
-            field("replicas", vec![json!(0), json!(3), json!({"min": 0}), json!({"min": 1, "max": 4})]),
+            field(
+                "replicas",
+                vec![
+                    json!(0),
+                    json!(3),
+                    json!({"min": 0}),
+                    json!({"min": 1, "max": 4}),
+                    json!({"regions": {"eu": 1, "us": {"min": 0, "max": 3}}}),
+                ],
+            ),
             field("priority", vec![json!(1), json!(100)]),
-            field("resources", vec![json!({}), json!({"memory": "1.5GiB"}), json!({"memory": 4096, "cpu": 0.25})]),
+            field(
+                "resources",
+                vec![
+                    json!({}),
+                    json!({"memory": "1.5GiB"}),
+                    json!({"memory": 4096, "cpu": 0.25}),
+                    json!({"gpu": {"kind": "a"}}),
+                ],
+            ),
             field("selector", vec![json!({"matchLabels": {"a": "yes", "b": "1"}, "preferred": {"c": "~"}})]),
             field("rollout", vec![json!({"strategy": "blue-green", "deadline": "1h30m"}), json!({"whenFull": "wait"})]),
             field("warmup", vec![json!("off"), json!("generated")]),
@@ -276,10 +391,12 @@ mod properties {
             field("concurrency", vec![json!({"max": 1}), json!({"queue": 0})]),
             field("batching", vec![json!({"maxRows": 1, "maxDelay": "0"})]),
             field("runtime", vec![json!({"threads": 4})]),
+            field("scaling", vec![json!({"targetRate": 100.5}), json!({"secondCopy": "regular-use"})]),
+            field("placement", vec![json!({"spread": "zone"})]),
         );
         ("[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", "[ -~]{0,30}", fields).prop_map(|(name, note, f)| {
             let mut spec = json!({"model": {"format": "onnx", "uri": "file:a b.onnx"}});
-            for (field, value) in [f.0, f.1, f.2, f.3, f.4, f.5, f.6, f.7, f.8, f.9] {
+            for (field, value) in [f.0, f.1, f.2, f.3, f.4, f.5, f.6, f.7, f.8, f.9, f.10, f.11] {
                 if let Some(value) = value {
                     spec[field] = value;
                 }

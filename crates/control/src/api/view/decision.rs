@@ -109,16 +109,8 @@ fn verdict(seen: &Seen) -> WorkerVerdict {
 }
 
 fn rejection(rejection: &Rejection) -> api::Rejection {
-    let reason = match rejection {
-        Rejection::NoRuntime { .. } => "NoRuntime",
-        Rejection::Label { .. } => "Label",
-        Rejection::Memory { .. } => "Memory",
-        Rejection::Lost => "Lost",
-        Rejection::Cordoned => "Cordoned",
-        Rejection::Holds => "Holds",
-        Rejection::FailedHere { .. } => "FailedHere",
-    };
-    let mut view = api::Rejection { reason: reason.to_owned(), ..api::Rejection::default() };
+    let reason = rejection.reason().to_owned();
+    let mut view = api::Rejection { reason, ..api::Rejection::default() };
     if let Rejection::Memory { need, free, evictable, .. } = rejection {
         (view.need, view.free, view.evictable) = (Some(need.0), Some(free.0), Some(evictable.0));
     }

@@ -1,1 +1,176 @@
+//! Candidates on a real etcd: who takes over when, and what a leader that is not one any more can still write.
 
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_control::{
+    leadership::{Election, Fence, Me, Policy, Seat},
+    store::{
+        Compare, Outcome, Rev, Store, StoreError, Txn, etcd::EtcdConfig, fenced::Fenced, layout::LEADER,
+        memory::MemoryStore,
+    },
+};
+use berth_spec::{Epoch, WorkerId};
+use tokio::sync::watch;
+
+use crate::{
+    etcd::{Etcd, Proxy},
+    fixture::{delete, put, put_all},
+};
+
+fn me(name: &str) -> Me {
+    Me { name: WorkerId::new(name).expect("a name"), peer: "127.0.0.1:7947".to_owned() }
+}
+
+async fn stand(etcd: &Etcd, name: &str) -> (watch::Receiver<Seat>, Election) {
+    Election::start(&etcd.store().await, me(name), Policy::default())
+}
+
+/// Waits until it leads.
+async fn leads(seats: &mut watch::Receiver<Seat>) -> (Epoch, Fence) {
+    let led =
+        tokio::time::timeout(Duration::from_secs(60), seats.wait_for(|seat| matches!(seat, Seat::Leading { .. })));
+    match &*led.await.expect("in time").expect("it runs") {
+        Seat::Leading { epoch, fence } => (*epoch, fence.clone()),
+        Seat::Following { .. } => unreachable!("it was waited for"),
+    }
+}
+
+/// Waits until it follows the named one.
+async fn follows(seats: &mut watch::Receiver<Seat>, name: &str) -> Epoch {
+    let named = |seat: &Seat| matches!(seat, Seat::Following { leader: Some((leader, _)) } if leader.as_str() == name);
+    let seat = tokio::time::timeout(Duration::from_secs(60), seats.wait_for(named)).await;
+    match &*seat.expect("in time").expect("it runs") {
+        Seat::Following { leader: Some((_, epoch)) } => *epoch,
+        other => unreachable!("it was waited for: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_standby_takes_over_from_a_leader_that_is_gone() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (mut a, first) = stand(&etcd, "a").await;
+    let (epoch, fence) = leads(&mut a).await;
+    let (mut b, _second) = stand(&etcd, "b").await;
+    assert_eq!(follows(&mut b, "a").await, epoch);
+    // Like a crash: nothing is given back, and nothing is renewed.
+    drop(first);
+    let began = Instant::now();
+    let (later, _) = leads(&mut b).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(later > epoch && !fence.holds());
+    println!("taken over after {took:?}");
+}
+
+#[tokio::test]
+async fn who_resigns_hands_over_at_once() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (mut a, first) = stand(&etcd, "a").await;
+    leads(&mut a).await;
+    let (mut b, second) = stand(&etcd, "b").await;
+    follows(&mut b, "a").await;
+    let began = Instant::now();
+    let (_, (later, _)) = futures::join!(first.resign(), leads(&mut b));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    println!("handed over within {took:?}");
+    // A standby that resigns changes nothing.
+    let (mut c, third) = stand(&etcd, "c").await;
+    assert_eq!(follows(&mut c, "b").await, later);
+    third.resign().await;
+    assert!(matches!(&*b.borrow(), Seat::Leading { epoch, .. } if *epoch == later));
+    second.resign().await;
+    assert_eq!(etcd.store().await.get(LEADER).await.expect("a read"), None);
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_steps_down_before_another_leads() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::before(&etcd.endpoints()[0]).await;
+    let store = etcd.open(EtcdConfig { endpoints: vec![proxy.address()], ..etcd.config() }).await;
+    let (mut a, _first) = Election::start(&store, me("a"), Policy::default());
+    let (epoch, fence) = leads(&mut a).await;
+    let (mut b, _second) = stand(&etcd, "b").await;
+    follows(&mut b, "a").await;
+    proxy.mute();
+    let stepped_down = async {
+        let follows = |seat: &Seat| matches!(seat, Seat::Following { .. });
+        a.wait_for(follows).await.expect("it runs");
+        assert!(!fence.holds());
+        Instant::now()
+    };
+    let took_over = async {
+        let (later, _) = leads(&mut b).await;
+        assert!(later > epoch);
+        Instant::now()
+    };
+    let (down, over) = futures::join!(stepped_down, took_over);
+    assert!(down < over, "{:?} too late", down - over);
+    proxy.cut();
+    follows(&mut a, "b").await;
+}
+
+#[tokio::test]
+async fn a_leader_stays_through_a_member_that_dies() {
+    let Some(mut etcd) = Etcd::with(3, &[]) else { return };
+    let (mut a, _first) = stand(&etcd, "a").await;
+    let (epoch, _) = leads(&mut a).await;
+
+    let leader = etcd.leader().await;
+    etcd.kill((leader + 1) % 3);
+    let (mut b, _second) = stand(&etcd, "b").await;
+    assert_eq!(follows(&mut b, "a").await, epoch);
+    // Two renewals later it still leads.
+    let gone =
+        tokio::time::timeout(Policy::default().ttl, a.wait_for(|seat| matches!(seat, Seat::Following { .. }))).await;
+    assert!(gone.is_err(), "it lost its term");
+}
+
+#[tokio::test]
+async fn one_leads_again_after_etcd_was_gone() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let (mut a, _first) = stand(&etcd, "a").await;
+    let (epoch, fence) = leads(&mut a).await;
+    etcd.kill(0);
+    a.wait_for(|seat| matches!(seat, Seat::Following { .. })).await.expect("it runs");
+    assert!(!fence.holds());
+    etcd.revive(0);
+    let (later, fence) = leads(&mut a).await;
+    assert!(later > epoch && fence.holds());
+}
+
+#[tokio::test]
+async fn what_a_deposed_leader_writes_does_not_land() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.store().await;
+    let (mut a, first) = stand(&etcd, "a").await;
+    let (_, fence) = leads(&mut a).await;
+    let term = Fenced::new(Arc::new(store.clone()), fence.clone());
+    put_all(&term, &["/a"]).await;
+    first.resign().await;
+    let late = Txn { compare: vec![], ops: vec![put("/late")] };
+    assert!(matches!(term.commit(late.clone()).await, Err(StoreError::Deposed)), "it knows");
+    // One that does not know: its clock stood still.
+    let unaware = Fenced::new(Arc::new(store.clone()), Fence::unlimited(fence.epoch()));
+    assert!(matches!(unaware.commit(late.clone()).await, Err(StoreError::Deposed)), "nobody leads");
+    let (mut b, _second) = stand(&etcd, "b").await;
+    leads(&mut b).await;
+    assert!(matches!(unaware.commit(late).await, Err(StoreError::Deposed)), "another leads");
+    assert_eq!(store.get("/late").await.expect("a read"), None);
+}
+
+#[tokio::test]
+async fn a_conflict_within_the_term_is_only_that() {
+    let store = Arc::new(MemoryStore::default());
+    put_all(&*store, &[LEADER, "/a"]).await;
+    let fenced = Fenced::new(Arc::clone(&store) as Arc<dyn Store>, Fence::unlimited(Epoch(1)));
+    let conflicting = Compare::Modified { key: "/a".to_owned(), rev: Rev::NONE };
+    let txn = Txn { compare: vec![conflicting], ops: vec![put("/b")] };
+    assert_eq!(fenced.commit(txn.clone()).await.expect("an answer"), Outcome::Conflict);
+    put_all(&fenced, &["/c"]).await;
+    delete(&*store, LEADER).await;
+    assert!(matches!(fenced.commit(txn).await, Err(StoreError::Deposed)));
+}

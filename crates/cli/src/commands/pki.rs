@@ -1,0 +1,207 @@
+//! `berth pki`: the certificates by which the nodes of a cluster know each other. Making them is [`berth_peer::pki`]'s;
+//! here is what a person is told.
+
+mod certificate;
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use berth_peer::{
+    Identity, PkiError,
+    pki::{Authority, CA, CA_KEY, GOSSIP_KEY, NODE, NODE_KEY},
+};
+use berth_spec::{Class, WorkerId};
+use clap::{Args, Subcommand};
+use fs_err as fs;
+use serde_json::json;
+
+use self::certificate::Certificate;
+use super::output::{Form, print_value};
+use crate::{failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki init ./pki                       once: a certificate authority and the key that seals gossip
+  berth pki issue ./pki a                    for each node; then copy ./pki/a to it
+  berth pki show ./pki                       whose they are and until when they hold
+
+Your own authority does as well: `berth pki show` says what a node's folder must hold.")]
+pub(crate) struct PkiArgs {
+    #[command(subcommand)]
+    command: PkiCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PkiCommand {
+    /// Make a certificate authority for a cluster
+    Init(InitArgs),
+    /// Issue the certificate of a node, or renew it
+    Issue(IssueArgs),
+    /// Say whose certificates are and until when they hold
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki init ./pki && berth pki issue ./pki a")]
+struct InitArgs {
+    /// The folder, which is made
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki issue ./pki a b c                one folder for each: ./pki/a, ./pki/b, ./pki/c
+  berth pki issue ./pki a --host a.example.org --host 10.0.0.2
+  berth pki issue ./pki a --out /etc/berth/pki
+
+Issuing again renews: running nodes take up new files by themselves.")]
+struct IssueArgs {
+    /// The folder that `berth pki init` made
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// The node's name, which it then has in the cluster
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Put the node's files here [default: DIR/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// A DNS name or address that the certificate is also good for; nodes need none. May be given several times
+    #[arg(long, visible_alias = "hosts", value_name = "HOST,…", value_delimiter = ',')]
+    host: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki show ./pki/a                     one node's: also whether all its files belong together
+  berth pki show ./pki -o json | jq '.[].daysLeft'")]
+struct ShowArgs {
+    /// A certificate, a node's folder, or the authority's
+    #[arg(value_name = "FILE|DIR")]
+    path: PathBuf,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+}
+
+pub(crate) fn run(args: &PkiArgs) -> Result<(), Failure> {
+    match &args.command {
+        PkiCommand::Init(args) => init(&args.folder),
+        PkiCommand::Issue(args) => issue(args),
+        PkiCommand::Show(args) => show(args),
+    }
+}
+
+impl From<PkiError> for Failure {
+    fn from(error: PkiError) -> Self {
+        match error.class() {
+            Class::Invalid => Self::Invalid(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+fn init(folder: &Path) -> Result<(), Failure> {
+    Authority::create(folder)?;
+    let until = Certificate::read(&folder.join(CA))?.until();
+    let shown = folder.display();
+    Ok(terminal::print(&format!(
+        "made a certificate authority in {shown}; it holds until {until}\n  \
+         {CA:<11} what every node trusts\n  \
+         {CA_KEY:<11} issues certificates: keep it safe, and off the nodes\n  \
+         {GOSSIP_KEY:<11} seals what nodes tell each other of their health\n\n\
+         next, for each node: berth pki issue {shown} NAME\n"
+    ))?)
+}
+
+fn issue(args: &IssueArgs) -> Result<(), Failure> {
+    if args.out.is_some() && args.names.len() > 1 {
+        return Err(Failure::Usage("--out takes the files of one node: leave it out, or name one".to_owned()));
+    }
+    let authority = Authority::open(&args.folder)?;
+    for name in &args.names {
+        let node = WorkerId::new(name)
+            .map_err(|error| Failure::Invalid(format!("{name:?} cannot be the name of a node: {error}")))?;
+        let issued = authority.issue(&node, &args.host)?;
+        let folder = match &args.out {
+            Some(out) => moved(&issued, out)?,
+            None => issued,
+        };
+        let until = Certificate::read(&folder.join(NODE))?.until();
+        let shown = folder.display();
+        terminal::print(&format!(
+            "issued a certificate for the node {node} in {shown}; it holds until {until}\n  \
+             {NODE}, {NODE_KEY}, {CA}, {GOSSIP_KEY}\n\n\
+             next: copy {shown} to the node, then there: berth node --pki {shown}\n"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Moves a node's files elsewhere, also to another file system.
+fn moved(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(to)?;
+    if fs::canonicalize(from)? == fs::canonicalize(to)? {
+        return Ok(to.to_owned());
+    }
+    for file in [CA, GOSSIP_KEY, NODE, NODE_KEY] {
+        // A node that runs may read meanwhile: each file is replaced in one step.
+        let beside = to.join(file).with_extension("new");
+        fs::copy(from.join(file), &beside)?;
+        fs::rename(&beside, to.join(file))?;
+        fs::remove_file(from.join(file))?;
+    }
+    // What else somebody put there is left to them.
+    let _ = fs::remove_dir(from);
+    Ok(to.to_owned())
+}
+
+fn show(args: &ShowArgs) -> Result<(), Failure> {
+    let files = certificates(&args.path)?;
+    let found = files.iter().map(|file| Certificate::read(file)).collect::<Result<Vec<_>, _>>()?;
+    let whole = args.path.join(NODE).exists().then(|| Identity::load(&args.path));
+    match args.output {
+        Form::Json | Form::Yaml => {
+            let all: Vec<_> = found.iter().map(Certificate::machine).collect();
+            print_value(&json!(all), args.output)?;
+        }
+        _ => {
+            let mut text: String = found.iter().map(Certificate::shown).collect::<Vec<_>>().join("\n");
+            if let Some(Ok(identity)) = &whole {
+                // Formatting into a string cannot fail.
+                let _ = write!(text, "\n{} can start the node {}\n", args.path.display(), identity.name());
+            }
+            terminal::print(&text)?;
+        }
+    }
+    match whole {
+        Some(Err(error)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The certificates in a place: itself, a node's, or an authority's and those that it issued.
+fn certificates(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let own: Vec<PathBuf> = [NODE, CA].iter().map(|file| path.join(file)).filter(|file| file.exists()).collect();
+    let mut issued = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path().join(NODE);
+        if file.exists() {
+            issued.push(file);
+        }
+    }
+    issued.sort();
+    if own.is_empty() && issued.is_empty() {
+        return Err(Failure::NotFound(format!(
+            "{} holds neither {NODE} nor {CA}: `berth pki init` and `berth pki issue` make them",
+            path.display()
+        )));
+    }
+    Ok(own.into_iter().chain(issued).collect())
+}

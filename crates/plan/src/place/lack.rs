@@ -1,0 +1,192 @@
+//! What a worker is short of for a replica, and what those who leave give back.
+
+use std::collections::BTreeMap;
+
+use berth_spec::{ByteSize, Gpu, RevisionId, Time, WorkerId, deployment::GpuNeed};
+
+use super::Rejection;
+use crate::{
+    claim::{self, Cores, gpus},
+    draft::Draft,
+    world::{Entry, Seats},
+};
+
+/// What a worker is short of for one replica; nothing, if it has room.
+#[derive(Debug)]
+pub(super) struct Lack<'a> {
+    pub(super) worker: &'a WorkerId,
+    need: Need<'a>,
+    memory: ByteSize,
+    cores: Cores,
+    models: u32,
+    /// The devices, and who claims of them; `None`: enough of them are left, or none is needed.
+    gpus: Option<Gpus<'a>>,
+}
+
+/// What one replica takes.
+#[derive(Debug, Clone, Copy)]
+struct Need<'a> {
+    memory: ByteSize,
+    cores: Cores,
+    gpu: Option<&'a GpuNeed>,
+}
+
+#[derive(Debug)]
+struct Gpus<'a> {
+    need: &'a GpuNeed,
+    devices: &'a [Gpu],
+    held: BTreeMap<&'a RevisionId, &'a GpuNeed>,
+}
+
+impl Gpus<'_> {
+    /// Devices that will do once some have left.
+    fn spare(&self, left: &[RevisionId]) -> u32 {
+        let held = self.held.iter().filter(|(revision, _)| !left.contains(revision)).map(|(_, need)| *need);
+        gpus::spare(self.devices, held, self.need)
+    }
+}
+
+/// What replicas give back when they leave.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Freed {
+    pub(super) memory: ByteSize,
+    cores: Cores,
+    pub(super) revisions: Vec<RevisionId>,
+}
+
+impl Freed {
+    pub(super) fn add(&mut self, revision: &RevisionId, memory: ByteSize, cores: Cores) {
+        self.memory += memory;
+        self.cores = self.cores + cores;
+        self.revisions.push(revision.clone());
+    }
+
+    pub(super) fn remove(&mut self, revision: &RevisionId, memory: ByteSize, cores: Cores) {
+        self.memory = self.memory.saturating_sub(memory);
+        self.cores = self.cores - cores;
+        self.revisions.retain(|other| other != revision);
+    }
+
+    fn models(&self) -> u32 {
+        u32::try_from(self.revisions.len()).unwrap_or(u32::MAX)
+    }
+
+    fn with(&self, other: &Self) -> Self {
+        Self {
+            memory: self.memory + other.memory,
+            cores: self.cores + other.cores,
+            revisions: self.revisions.iter().chain(&other.revisions).cloned().collect(),
+        }
+    }
+}
+
+/// The resources that a worker may be short of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resource {
+    Memory,
+    Cores,
+    Gpus,
+    Models,
+}
+
+impl<'a> Lack<'a> {
+    /// What a worker is short of for one more replica of a deployment that takes so much memory.
+    pub(super) fn of(draft: &'a Draft<'_>, entry: &'a Entry, worker: &'a WorkerId, memory: ByteSize) -> Self {
+        let spec = &entry.deployment.spec;
+        let need = Need { memory, cores: claim::cores(spec), gpu: spec.gpu.as_ref() };
+        let gpus = need.gpu.and_then(|need| {
+            let (devices, held) = draft.gpus(worker);
+            let gpus = Gpus { need, devices, held };
+            (gpus.spare(&[]) < need.count).then_some(gpus)
+        });
+        Self {
+            worker,
+            need,
+            memory: memory.saturating_sub(draft.free(worker)),
+            cores: need.cores - draft.free_cores(worker),
+            models: u32::from(draft.free_models(worker) == Some(0)),
+            gpus,
+        }
+    }
+
+    /// Memory alone that has to be given back on a worker.
+    pub(super) fn of_memory(worker: &'a WorkerId, memory: ByteSize) -> Self {
+        let need = Need { memory, cores: Cores::ZERO, gpu: None };
+        Self { worker, need, memory, cores: Cores::ZERO, models: 0, gpus: None }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.memory == ByteSize::ZERO && self.cores == Cores::ZERO && self.models == 0 && self.gpus.is_none()
+    }
+
+    /// What is still lacking once some have left: the first in this order.
+    fn first(&self, freed: &Freed) -> Option<Resource> {
+        [Resource::Memory, Resource::Cores, Resource::Gpus, Resource::Models]
+            .into_iter()
+            .find(|resource| self.lacks(*resource, freed))
+    }
+
+    fn lacks(&self, resource: Resource, freed: &Freed) -> bool {
+        match resource {
+            Resource::Memory => self.memory > freed.memory,
+            Resource::Cores => self.cores > freed.cores,
+            Resource::Gpus => self.gpus.as_ref().is_some_and(|gpus| gpus.spare(&freed.revisions) < gpus.need.count),
+            Resource::Models => self.models > freed.models(),
+        }
+    }
+
+    /// Whether what has left is enough.
+    pub(super) fn is_met_by(&self, freed: &Freed) -> bool {
+        self.first(freed).is_none()
+    }
+
+    /// Whether one more that leaves would give back anything that is still lacking.
+    pub(super) fn is_helped_by(&self, freed: &Freed, revision: &RevisionId, memory: ByteSize, cores: Cores) -> bool {
+        (self.lacks(Resource::Memory, freed) && memory > ByteSize::ZERO)
+            || (self.lacks(Resource::Cores, freed) && cores > Cores::ZERO)
+            || self.lacks(Resource::Models, freed)
+            || (self.gpus.as_ref().is_some_and(|gpus| gpus.held.contains_key(revision))
+                && self.lacks(Resource::Gpus, freed))
+    }
+
+    /// Why there is no room, where `now` may leave, and `later` from `again` on: what is short even then, or else now.
+    pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, later: &Freed, again: Time) -> Rejection {
+        let seats = draft.world.workers.get(self.worker);
+        let both = now.with(later);
+        match self.first(&both).or_else(|| self.first(now)) {
+            Some(Resource::Cores) => Rejection::Cpu {
+                need: self.need.cores,
+                free: draft.free_cores(self.worker),
+                evictable: now.cores,
+                busy: later.cores,
+                again,
+                total: seats.and_then(|seats| seats.info.as_ref()).map(Cores::in_all).unwrap_or_default(),
+            },
+            Some(Resource::Models) => Rejection::Models {
+                max: seats.and_then(|seats| seats.info.as_ref()?.max_models).unwrap_or_default(),
+                busy: later.models(),
+                again,
+            },
+            Some(Resource::Gpus) if let Some(gpus) = &self.gpus => {
+                let free = gpus.spare(&[]);
+                let evictable = gpus.spare(&now.revisions) - free;
+                Rejection::Gpu {
+                    need: gpus.need.clone(),
+                    free,
+                    evictable,
+                    busy: gpus.spare(&both.revisions) - free - evictable,
+                    again,
+                    total: gpus::suiting(gpus.devices, gpus.need),
+                }
+            }
+            _ => Rejection::Memory {
+                need: self.need.memory,
+                free: draft.free(self.worker),
+                evictable: now.memory,
+                busy: later.memory,
+                again,
+                total: seats.map_or(ByteSize::ZERO, Seats::memory),
+            },
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Why a worker cannot take a replica, with numbers.
+
+use std::fmt;
+
+use berth_spec::{ByteSize, Time, deployment::GpuNeed};
+
+use crate::claim::Cores;
+
+/// Why a worker cannot take a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// It has no runtime for the format.
+    NoRuntime {
+        /// The format.
+        format: &'static str,
+    },
+    /// It lacks a label that the selector requires.
+    Label {
+        /// The label's key.
+        key: String,
+        /// The value it must have.
+        value: String,
+        /// The model type that requires it; `None`: the deployment itself does.
+        of_type: Option<String>,
+    },
+    /// There is too little memory, even after evicting what may be evicted.
+    Memory {
+        /// What one replica takes.
+        need: ByteSize,
+        /// What nobody claims.
+        free: ByteSize,
+        /// What may be evicted for it.
+        evictable: ByteSize,
+        /// What may be evicted for it later, once the requests that wait for it have been let in.
+        busy: ByteSize,
+        /// When the first of that may leave, as far as that is a matter of time.
+        again: Time,
+        /// All that models may take there.
+        total: ByteSize,
+    },
+    /// There are too few processor cores, even after evicting what may be evicted.
+    Cpu {
+        /// What one replica takes.
+        need: Cores,
+        /// What nobody claims.
+        free: Cores,
+        /// What may be evicted for it.
+        evictable: Cores,
+        /// What may be evicted for it later.
+        busy: Cores,
+        /// When the first of that may leave, as far as that is a matter of time.
+        again: Time,
+        /// All that it has.
+        total: Cores,
+    },
+    /// There are too few GPUs that will do, even after evicting what may be evicted.
+    Gpu {
+        /// What one replica needs.
+        need: GpuNeed,
+        /// Devices that will do and that nobody claims.
+        free: u32,
+        /// Those that may be evicted for it, in addition.
+        evictable: u32,
+        /// Those that may be evicted for it later.
+        busy: u32,
+        /// When the first of those may leave, as far as that is a matter of time.
+        again: Time,
+        /// Devices that will do, whoever has them.
+        total: u32,
+    },
+    /// It holds as many models as it may.
+    Models {
+        /// How many it may hold.
+        max: u32,
+        /// How many may be evicted for it later; now: none.
+        busy: u32,
+        /// When the first of those may leave, as far as that is a matter of time.
+        again: Time,
+    },
+    /// It is in another region than the one that the replica belongs in.
+    Region {
+        /// Where it belongs.
+        wanted: String,
+        /// Where the worker is, if it says so.
+        has: Option<String>,
+    },
+    /// Its region has as many replicas as it should have at most.
+    RegionFull {
+        /// The region.
+        region: String,
+        /// How many.
+        max: u32,
+    },
+    /// It cannot be reached.
+    Lost,
+    /// It was not seen since the controller started.
+    Unseen,
+    /// The controller cannot reach it, though the other nodes can.
+    Detached,
+    /// Nothing new is put there.
+    Cordoned,
+    /// What it holds moves elsewhere, because people said so.
+    Draining,
+    /// It was told to stop.
+    Leaving,
+    /// It has come back only just, and has as many loads under way as it gets at once.
+    Recovering {
+        /// How many.
+        loads: u32,
+    },
+    /// It holds another replica of the same revision.
+    Holds,
+    /// Loading failed there, or failed elsewhere for a reason that is the same everywhere.
+    FailedHere {
+        /// When it may be tried again.
+        until: Time,
+        /// What went wrong.
+        message: String,
+    },
+}
+
+impl Rejection {
+    /// The word for programs.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NoRuntime { .. } => "NoRuntime",
+            Self::Label { .. } => "Label",
+            Self::Memory { .. } => "Memory",
+            Self::Cpu { .. } => "Cpu",
+            Self::Gpu { .. } => "Gpu",
+            Self::Models { .. } => "Models",
+            Self::Region { .. } => "Region",
+            Self::RegionFull { .. } => "RegionFull",
+            Self::Lost => "Lost",
+            Self::Unseen => "Unseen",
+            Self::Detached => "Detached",
+            Self::Cordoned => "Cordoned",
+            Self::Draining => "Draining",
+            Self::Leaving => "Leaving",
+            Self::Recovering { .. } => "Recovering",
+            Self::Holds => "Holds",
+            Self::FailedHere { .. } => "FailedHere",
+        }
+    }
+
+    /// When there may be room once what is busy there is no longer, as far as that is a matter of time; `None`: even
+    /// then there is none.
+    pub(crate) fn room_from(&self) -> Option<Time> {
+        match self {
+            Self::Memory { need, free, evictable, busy, again, .. } => {
+                (*free + *evictable + *busy >= *need).then_some(*again)
+            }
+            Self::Cpu { need, free, evictable, busy, again, .. } => {
+                (*free + *evictable + *busy >= *need).then_some(*again)
+            }
+            Self::Gpu { need, free, evictable, busy, again, .. } => {
+                (free + evictable + busy >= need.count).then_some(*again)
+            }
+            Self::Models { busy, again, .. } => (*busy > 0).then_some(*again),
+            _ => None,
+        }
+    }
+
+    /// What is short there, and what one replica needs of it, for people: `1.5GiB of memory`.
+    pub(crate) fn short_of(&self) -> Option<String> {
+        match self {
+            Self::Memory { need, .. } => Some(format!("{need} of memory")),
+            Self::Cpu { need, .. } => Some(format!("{need} cores")),
+            Self::Gpu { need, .. } => Some(gpus(need)),
+            Self::Models { .. } => Some("a place among the models of a worker".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// For people: `2 GPUs of kind nvidia-h200 with 80GiB`.
+fn gpus(need: &GpuNeed) -> String {
+    let mut text = if need.count == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", need.count) };
+    if let Some(kind) = &need.kind {
+        text.push_str(&format!(" of kind {kind}"));
+    }
+    if let Some(memory) = need.memory {
+        text.push_str(&format!(" with {memory}"));
+    }
+    text
+}
+
+/// ` (1GiB more soon)`, if there is any.
+fn soon<T: fmt::Display + PartialEq>(busy: &T, none: &T) -> String {
+    if busy == none { String::new() } else { format!(" ({busy} more soon)") }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRuntime { format: format @ "onnx" } => write!(
+                f,
+                "has no runtime for {format}: get ONNX Runtime (`pip download --no-deps onnxruntime` has it) and start \
+                 the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
+            ),
+            Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
+            Self::Label { key, value, of_type: None } => write!(f, "lacks the label {key}={value}"),
+            Self::Label { key, value, of_type: Some(of_type) } => {
+                write!(f, "lacks the label {key}={value}, which models of type {of_type} require")
+            }
+            Self::Memory { need, free, evictable, busy, total, .. } => {
+                let soon = soon(busy, &ByteSize::ZERO);
+                write!(f, "needs {need}, has {free} free and {evictable} that may be evicted{soon}, of {total}")
+            }
+            Self::Cpu { need, free, evictable, busy, total, .. } => {
+                let soon = soon(busy, &Cores::ZERO);
+                write!(f, "needs {need} cores, has {free} free and {evictable} that may be evicted{soon}, of {total}")
+            }
+            Self::Gpu { need, total: 0, .. } => write!(f, "needs {}, has none", gpus(need)),
+            Self::Gpu { need, free, evictable, busy, total, .. } => {
+                let (need, soon) = (gpus(need), soon(busy, &0));
+                write!(f, "needs {need}, has {free} free and {evictable} that may be evicted{soon}, of {total}")
+            }
+            Self::Models { max, busy, .. } => {
+                let soon = if *busy == 0 { "may be evicted for it" } else { "may be evicted for it yet" };
+                write!(f, "holds {max} models, which is all that it may hold, and none {soon}")
+            }
+            Self::Region { wanted, has: Some(has) } => write!(f, "is in {has}, and this replica belongs in {wanted}"),
+            Self::Region { wanted, has: None } => {
+                write!(f, "has no label region, and this replica belongs in {wanted}")
+            }
+            Self::RegionFull { region, max } => write!(f, "is in {region}, which has its {max} replicas already"),
+            Self::Lost => f.write_str("cannot be reached"),
+            Self::Unseen => f.write_str("was not seen since the controller started"),
+            Self::Detached => f.write_str("cannot be reached by the controller, only by the other nodes"),
+            Self::Cordoned => f.write_str("is cordoned"),
+            Self::Draining => f.write_str("is being drained"),
+            Self::Leaving => f.write_str("is about to stop"),
+            Self::Recovering { loads } => {
+                write!(f, "is just back, and has {loads} loads under way, as many as it gets at once")
+            }
+            Self::Holds => f.write_str("holds a replica already"),
+            Self::FailedHere { until, message } => write!(f, "failed to load it: {message}; tried again after {until}"),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How far a worker has got with leaving: what `berth drain` shows.
+
+use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
+
+use crate::{
+    World,
+    world::{Seats, Verdict},
+};
+
+/// What a worker still holds that should be elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leaving {
+    /// Replicas that are still assigned to it.
+    pub left: u32,
+    /// Replicas that stay until their successor is ready, with the worker that loads it.
+    pub waiting_for: Vec<(RevisionId, WorkerId)>,
+    /// Deployments that nobody else has room for, with the reason and what to do.
+    pub blocked: Vec<(DeploymentName, String)>,
+    /// Replicas that it holds still though they are no longer assigned: they finish their requests.
+    pub draining: u32,
+}
+
+impl Leaving {
+    /// Whether nothing holds the worker any more.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.left == 0 && self.draining == 0
+    }
+}
+
+impl World {
+    /// How far a worker has got with leaving; `None`: it is not leaving, or not known.
+    #[must_use]
+    pub fn leaving(&self, worker: &WorkerId, now: Time) -> Option<Leaving> {
+        let seats = self.workers.get(worker).filter(|seats| seats.leaves())?;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let unassigned = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision));
+        let mut leaving = Leaving {
+            left: count(seats.assigned.len()),
+            draining: if seats.answers() { count(unassigned.count()) } else { 0 },
+            ..Leaving::default()
+        };
+        for revision in seats.assigned.keys() {
+            if let Some(successor) = self.successor(worker, revision) {
+                leaving.waiting_for.push((revision.clone(), successor));
+                continue;
+            }
+            let entry = self.entries.get(revision.deployment());
+            if let Some(verdict @ (Verdict::LeaveWaits { .. } | Verdict::NoCapacity { .. })) =
+                entry.and_then(|entry| entry.verdict_at(now))
+            {
+                leaving.blocked.push((revision.deployment().clone(), verdict.message()));
+            }
+        }
+        Some(leaving)
+    }
+
+    /// Where a replica is loaded that is to take the place of one on a worker.
+    fn successor(&self, worker: &WorkerId, revision: &RevisionId) -> Option<WorkerId> {
+        let record = self.record(revision.deployment())?;
+        let elsewhere = record.of(revision).map(|replica| &replica.worker).filter(|other| *other != worker);
+        let coming = |seats: &Seats| seats.alive() && !seats.leaves() && !seats.ready(revision);
+        elsewhere.filter(|other| self.workers.get(*other).is_some_and(coming)).min().cloned()
+    }
+}

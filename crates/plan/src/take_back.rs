@@ -1,0 +1,56 @@
+//! Replicas that a worker still holds, ready, though they were given to another one while it was gone: while nothing else
+//! answers they are better than what is being loaded in their place.
+
+use berth_spec::{DeploymentName, RevisionId, WorkerId};
+
+use crate::{
+    Replica, claim,
+    draft::{Draft, Work},
+    drain, lost,
+    place::{self, Asked, Home},
+    scale::Reach,
+};
+
+/// Takes back what answers where nothing else does. Says whether there was anything.
+pub(crate) fn step(draft: &mut Draft<'_>) -> bool {
+    if draft.world.strays.is_empty() {
+        return false;
+    }
+    let silent = |work: &Work<'_>| work.target > 0 && !work.replicas.is_empty() && !lost::answers(draft, work);
+    let names: Vec<DeploymentName> =
+        draft.works().iter().filter(|(_, work)| silent(work)).map(|(name, _)| name.clone()).collect();
+    let mut any = false;
+    for name in names {
+        any |= draft.with(&name, take_back).unwrap_or_default();
+    }
+    any
+}
+
+fn take_back<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>) -> bool {
+    let Some(rollout) = work.rollout.clone() else { return false };
+    for id in rollout.live() {
+        let held: Vec<WorkerId> = draft.world.strays_of(id).cloned().collect();
+        for worker in held {
+            if seat(draft, work, id, &worker) {
+                return true;
+            }
+            // It may fit as soon as something else moves.
+            work.unplaced = true;
+        }
+    }
+    false
+}
+
+fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, id: &RevisionId, worker: &WorkerId) -> bool {
+    let Some(revision) = work.revision(id) else { return false };
+    let (memory, _) = claim::need(draft.world, work.entry, &revision);
+    let asked = Asked { revision: &revision, home: &Home::Anywhere, memory, reach: Reach::Nothing };
+    let Ok(choice) = place::view(draft, work, &asked, worker) else { return false };
+    let replica = Replica { revision: id.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
+    draft.seat(work, replica);
+    drain::shed(draft, work, id);
+    let name = work.name().clone();
+    let message = format!("{name} is taken back on {worker}, which held it all the time");
+    draft.tell(berth_spec::event::Severity::Normal, "TakenBack", (&name, Some(worker)), message);
+    true
+}

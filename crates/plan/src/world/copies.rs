@@ -1,0 +1,296 @@
+//! How many copies a deployment should have, by its load and use. Judged when something is heard of it and when it said
+//! to be looked at again, and remembered as a goal; plans make it so, or let it go where there is no room.
+//!
+//! ```text
+//!             used now and also some while ago, and there is room
+//!   1 copy ─────────────────────────────────────────────────────────▶ 2
+//!   n ──load for m > n, and the last ones asked for have come───────▶ m (at once)
+//!   n ──load for less than n − 1, less a third, for `settle`────────▶ n − 1 (2 → 1: and unused for a share of the
+//!   n ──no room, or its room was needed─────────────────────────────▶ what it has       age at which models leave)
+//! ```
+
+use std::time::Duration;
+
+use berth_spec::{DeploymentName, RevisionId, Time, deployment::SecondCopy};
+
+use super::{
+    Entry, Hold, World,
+    rate::{Level, Marks, Rate},
+};
+use crate::{Rollout, policy};
+
+/// How recent use is use now: gateways tell of it each second. Halved or doubled: use is regular for as much less or more.
+const NOW: Duration = Duration::from_secs(60);
+
+/// The longest that a second copy stays unused.
+const LONGEST: Duration = Duration::from_secs(10 * 3600);
+
+/// Load must be below this share of what one copy less would carry. Closer to 1, noise loads and unloads.
+const HYSTERESIS: f32 = 2.0 / 3.0;
+
+/// The copies that a deployment should have. Kept small: most are never scaled.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Copies {
+    /// How many; 0: as few as may be.
+    pub(crate) goal: u32,
+    /// Why, for one that may have several and is used.
+    pub(crate) scaling: Option<Box<Scaling>>,
+}
+
+/// What the goal is decided by.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scaling {
+    /// Requests in flight.
+    pub(crate) busy: Level,
+    /// When it was used.
+    pub(crate) marks: Marks,
+    /// Why the goal is above the least.
+    pub(crate) reason: Reason,
+    /// When the goal last moved.
+    pub(crate) scaled_at: Time,
+    /// There was no room: not to be tried before.
+    pub(crate) not_before: Time,
+    /// Since when the load has been low.
+    quiet_since: Option<Time>,
+    /// When to look again.
+    pub(crate) look: Option<Time>,
+}
+
+/// Why there are more copies than must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It is in regular use, and there is room.
+    #[default]
+    RegularUse,
+    /// Load.
+    Load,
+}
+
+/// What a goal is decided from.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    now: Time,
+    least: u32,
+    most: u32,
+    goal: u32,
+    /// Replicas of the revision that serves that are ready.
+    ready: u32,
+    /// Replicas of it that are neither ready nor failed.
+    coming: u32,
+    quick: f32,
+    slow: f32,
+    busy: f32,
+    target_rate: f32,
+    target_busy: f32,
+}
+
+impl Seen {
+    /// Copies that the load now asks for.
+    fn asked(&self) -> u32 {
+        copies_for(self.quick, self.target_rate).max(copies_for(self.busy, self.target_busy))
+    }
+
+    /// The load below which one copy less is enough.
+    fn low(&self) -> (f32, f32) {
+        let less = self.goal.saturating_sub(1) as f32 * HYSTERESIS;
+        (less * self.target_rate, less * self.target_busy)
+    }
+
+    fn is_low(&self) -> bool {
+        let (rate, busy) = self.low();
+        self.slow.max(self.quick) <= rate && self.busy <= busy
+    }
+}
+
+/// As many as carry `load`, each at most `each`.
+fn copies_for(load: f32, each: f32) -> u32 {
+    // A thousandth of slack: averages are not exact.
+    (load / each.max(f32::MIN_POSITIVE) - 0.001).ceil().clamp(0.0, 10_000.0) as u32
+}
+
+impl World {
+    /// Brings a deployment's goal up to date, and has it planned for if that moves.
+    pub(super) fn judge(&mut self, name: &DeploymentName, now: Time) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let (Some(seen), Some(scaling)) = (self.seen(entry, now), entry.scaling()) else { return };
+        let goal = self.goal(entry, scaling, &seen);
+        let quiet_since = seen.is_low().then(|| scaling.quiet_since.unwrap_or(now));
+        let moved = goal.0 != seen.goal;
+        let scaled_at = if moved { now } else { scaling.scaled_at };
+        let look =
+            self.look(entry, &Scaling { quiet_since, scaled_at, ..scaling.clone() }, &Seen { goal: goal.0, ..seen });
+        let least = seen.least;
+        self.rerank(name, |entry| {
+            let copies = &mut entry.warm_mut().copies;
+            copies.goal = if goal.0 > least { goal.0 } else { 0 };
+            if let Some(scaling) = &mut copies.scaling {
+                (scaling.quiet_since, scaling.scaled_at, scaling.look) = (quiet_since, scaled_at, look);
+                scaling.reason = goal.1;
+            }
+        });
+        let known = self.entries.get(name).and_then(|entry| entry.warm.as_ref()).and_then(|warm| warm.wake);
+        let at = if moved { Some(now) } else { look };
+        if let Some(at) = at.filter(|at| known.is_none_or(|known| *at < known)) {
+            self.set_wake(name, Some(at));
+        }
+    }
+
+    fn seen(&self, entry: &Entry, now: Time) -> Option<Seen> {
+        let replicas = entry.deployment.spec.replicas;
+        let least = replicas.min.max(1);
+        let record = entry.record()?;
+        // In the midst of a rollout copies come and go for other reasons.
+        let (Rollout::Stable { revision } | Rollout::Stuck { serving: revision, .. }) = &record.rollout else {
+            return None;
+        };
+        if replicas.max <= least || entry.deployment.deleting {
+            return None;
+        }
+        let there = record.of(revision).filter_map(|replica| self.workers.get(&replica.worker));
+        let (mut ready, mut coming) = (0, 0);
+        for seats in there.filter(|seats| seats.answers()) {
+            ready += u32::from(seats.ready(revision));
+            coming += u32::from(seats.coming.contains(revision));
+        }
+        let warm = entry.warm.as_ref()?;
+        let policy = &self.policy.copies;
+        let scaling = entry.deployment.spec.scaling;
+        let most_in_one = entry.deployment.spec.concurrency.max.map(|max| (max as f32 * 0.75).max(1.0));
+        let target_busy = policy.target_concurrency.min(most_in_one.unwrap_or(f32::MAX));
+        Some(Seen {
+            now,
+            least,
+            most: replicas.max,
+            goal: entry.goal().clamp(least, replicas.max),
+            ready,
+            coming,
+            quick: warm.uses.values().map(|each| each.rate.quick(now)).sum(),
+            slow: warm.uses.values().map(|each| each.rate.slow(now)).sum(),
+            busy: warm.copies.scaling.as_ref()?.busy.get(now),
+            target_rate: scaling.target_rate.unwrap_or(policy.target_rate),
+            target_busy: scaling.target_concurrency.unwrap_or(target_busy),
+        })
+    }
+
+    /// How many there should be, and why.
+    fn goal(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> (u32, Reason) {
+        let may_grow = seen.coming == 0 && seen.now >= scaling.not_before && seen.goal < seen.most;
+        let asked = seen.asked().min(seen.most);
+        if may_grow && asked > seen.goal {
+            return (asked, Reason::Load);
+        }
+        if may_grow && seen.goal == 1 && seen.ready == 1 && self.regular(entry, scaling, seen.now) {
+            return (2, Reason::RegularUse);
+        }
+        if seen.goal > seen.least && self.shrinks_at(entry, scaling, seen).is_some_and(|at| at <= seen.now) {
+            return (seen.goal - 1, scaling.reason);
+        }
+        (seen.goal, scaling.reason)
+    }
+
+    /// Whether it is used now and was used some while ago, and there is room for a copy that nobody waits for.
+    fn regular(&self, entry: &Entry, scaling: &Scaling, now: Time) -> bool {
+        let policy = &self.policy.copies;
+        entry.deployment.spec.scaling.second_copy == SecondCopy::InRegularUse
+            && (now.since(entry.last_used) < NOW || entry.in_flight() > 0)
+            && scaling.marks.any(now, policy.regular_after, policy.regular_within)
+            && (self.free_percent() >= policy.reserve_percent
+                || self.lru_age(now).is_some_and(|age| age >= policy.reserve_age))
+    }
+
+    /// When one copy may leave, as far as load that stays as it is goes; `None`: not while it does.
+    fn shrinks_at(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+        let policy = &self.policy.copies;
+        let quiet = scaling.quiet_since.filter(|_| seen.is_low())?;
+        let at = quiet.max(scaling.scaled_at) + policy.settle;
+        if seen.goal != 2 {
+            return Some(at);
+        }
+        Some(at.max(entry.last_used + self.second_stays(policy, seen.now)))
+    }
+
+    /// How long a second copy stays unused: a share of how long models stay at all.
+    fn second_stays(&self, policy: &policy::Copies, now: Time) -> Duration {
+        let age = self.lru_age(now).unwrap_or(LONGEST);
+        (age * policy.age_percent / 100).clamp(policy.settle, LONGEST)
+    }
+
+    /// When the goal may move though nothing is heard.
+    fn look(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+        let soon = |at: Time| at.max(seen.now + Duration::from_secs(1));
+        let grow =
+            (seen.asked() > seen.goal && seen.goal < seen.most && seen.coming == 0).then(|| soon(scaling.not_before));
+        let shrink = (seen.goal > seen.least).then(|| {
+            if let Some(at) = self.shrinks_at(entry, scaling, seen) {
+                return Some(soon(at));
+            }
+            let (rate, busy) = seen.low();
+            let falls = scaling.busy.falls_in(busy, seen.now)?;
+            Some(soon(seen.now + falls.max(Rate::fades_in(seen.slow.max(seen.quick), rate))))
+        });
+        grow.into_iter().chain(shrink.flatten()).min()
+    }
+
+    /// A plan could not do all that was asked for: it asks again later.
+    pub(super) fn settle_for(&mut self, name: &DeploymentName, goal: u32, now: Time) {
+        let retry = now + self.policy.copies.retry;
+        self.rerank(name, |entry| {
+            let least = entry.deployment.spec.replicas.min.max(1);
+            let copies = &mut entry.warm_mut().copies;
+            copies.goal = if goal > least { goal } else { 0 };
+            if let Some(scaling) = &mut copies.scaling {
+                scaling.not_before = retry;
+            }
+        });
+    }
+
+    /// How long the on-demand model was not used that would have to leave first: how long models stay at all. `None`:
+    /// nothing that may leave was ever used.
+    #[must_use]
+    pub fn lru_age(&self, now: Time) -> Option<Duration> {
+        let alive = self.workers.values().filter(|seats| seats.alive());
+        let first = alive.filter_map(|seats| {
+            seats.order.iter().find(|rank| rank.hold == Hold::OnDemand && rank.last_used > Time::ZERO)
+        });
+        first.map(|rank| rank.last_used).min().map(|at| now.since(at))
+    }
+
+    /// The share of all memory that nobody claims.
+    fn free_percent(&self) -> u64 {
+        let (all, used) = self.memory();
+        (all - used).0.saturating_mul(100) / all.0.max(1)
+    }
+
+    /// The copies that a stored record has are what is wanted until load says otherwise: a new leader moves nothing.
+    pub(super) fn recall_goal(&mut self, name: &DeploymentName) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(record) = entry.record() else { return };
+        let of = |revision: &RevisionId| record.of(revision).count();
+        let copies = record.rollout.live().map(of).max().unwrap_or(0);
+        let replicas = entry.deployment.spec.replicas;
+        let copies = u32::try_from(copies).unwrap_or(u32::MAX).min(replicas.max);
+        if copies > replicas.min.max(1) {
+            self.rerank(name, |entry| {
+                let known = &mut entry.warm_mut().copies;
+                known.goal = copies;
+                known.scaling.get_or_insert_default();
+            });
+        }
+    }
+}
+
+impl Entry {
+    /// When its goal may move though nothing is heard of it; `None`: it has no goal.
+    pub(crate) fn look(&self) -> Option<Option<Time>> {
+        self.scaling().map(|scaling| scaling.look)
+    }
+
+    /// Whether load asks for its copies, rather than regular use.
+    pub(crate) fn copies_for_load(&self) -> bool {
+        self.scaling().is_some_and(|scaling| scaling.reason == Reason::Load)
+    }
+
+    fn scaling(&self) -> Option<&Scaling> {
+        self.warm.as_ref()?.copies.scaling.as_deref()
+    }
+}

@@ -1,0 +1,157 @@
+//! What gateways say: who waits, what is in flight, how many requests came. Kept per gateway, so that one that is gone
+//! is forgotten at once, and with it whoever waited there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_spec::{Demand, DeploymentName, GatewayId, Time};
+
+use super::{World, apply::set_in, rate::Rate};
+
+/// One gateway's use of a deployment, as it last said.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Use {
+    /// Requests that are parked.
+    pub(crate) waiting: u32,
+    /// Requests that are being answered.
+    pub(crate) in_flight: u32,
+    /// Requests per minute.
+    pub(crate) rate: Rate,
+}
+
+/// The use of one deployment, by all gateways or by those of a region.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Used {
+    /// Requests that are parked.
+    pub waiting: u32,
+    /// Requests that are being answered.
+    pub in_flight: u32,
+    /// Requests per minute, over the last seconds.
+    pub per_minute: f32,
+}
+
+impl Use {
+    /// Whether there is anything to remember.
+    pub(super) fn is_nothing(&self, now: Time) -> bool {
+        self.waiting == 0 && self.in_flight == 0 && self.rate.is_nothing(now)
+    }
+}
+
+impl World {
+    /// What a gateway saw of a deployment's use.
+    pub fn demand(&mut self, gateway: GatewayId, demand: &Demand, now: Time) {
+        self.clock = self.clock.max(now);
+        let name = &demand.deployment;
+        let Some(entry) = self.entries.get(name) else { return };
+        let moved = entry.last_used < demand.last_used;
+        if moved {
+            self.unfade(name);
+            self.rerank(name, |entry| entry.last_used = demand.last_used);
+        }
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if demand.waiting == 0 && demand.in_flight == 0 && entry.warm.is_none() {
+            return;
+        }
+        let scalable = entry.deployment.spec.replicas.max > 1;
+        let warm = entry.warm_mut();
+        let (waiting, in_flight) = (warm.waiting(), warm.in_flight());
+        let used = warm.uses.entry(gateway).or_default();
+        (used.waiting, used.in_flight) = (demand.waiting, demand.in_flight);
+        used.rate.count(demand.requests, now);
+        if used.is_nothing(now) {
+            warm.uses.remove(&gateway);
+        }
+        if scalable {
+            let busy = warm.in_flight();
+            let scaling = warm.copies.scaling.get_or_insert_default();
+            scaling.busy.set(busy, now);
+            scaling.marks.mark(demand.last_used);
+        }
+        let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
+        let kept = warm.uses.contains_key(&gateway);
+        if demand.waiting > 0 || moved {
+            warm.paged_out = false;
+        }
+        set_in(&mut self.waiting, name, warm.waiting() > 0);
+        self.index_use(gateway, name, kept);
+        if demand.waiting > 0 {
+            self.touch(name);
+        } else if released {
+            // Nobody hurries for that, but idleness counts from now, and others may want its memory.
+            self.set_wake(name, Some(demand.last_used));
+        }
+        if scalable {
+            self.judge(name, now);
+        }
+    }
+
+    fn index_use(&mut self, gateway: GatewayId, name: &DeploymentName, kept: bool) {
+        if kept {
+            self.used_by.entry(gateway).or_default().insert(name.clone());
+        } else if let Some(names) = self.used_by.get_mut(&gateway) {
+            names.remove(name);
+        }
+    }
+
+    /// A gateway is connected; `region` is its own.
+    pub fn set_gateway(&mut self, gateway: GatewayId, region: Option<String>) {
+        self.gateways.insert(gateway, region);
+    }
+
+    /// A gateway is gone, and with it whoever waited there.
+    pub fn forget_gateway(&mut self, gateway: GatewayId) {
+        self.gateways.remove(&gateway);
+        let users: BTreeSet<DeploymentName> = self.used_by.remove(&gateway).unwrap_or_default();
+        let now = self.clock;
+        for name in &users {
+            let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut()) else { continue };
+            warm.uses.remove(&gateway);
+            let busy = warm.in_flight();
+            if let Some(scaling) = &mut warm.copies.scaling {
+                scaling.busy.set(busy, now);
+            }
+            set_in(&mut self.waiting, name, warm.waiting() > 0);
+        }
+        self.touch_each(&users);
+    }
+
+    /// How much a deployment is used now, by all gateways.
+    #[must_use]
+    pub fn used(&self, name: &DeploymentName, now: Time) -> Used {
+        self.used_where(name, now).into_values().fold(Used::default(), Used::add)
+    }
+
+    /// The same by the region of the gateway; those without one are under "".
+    #[must_use]
+    pub fn used_where(&self, name: &DeploymentName, now: Time) -> BTreeMap<&str, Used> {
+        let uses = self.entries.get(name).and_then(|entry| entry.warm.as_ref()).map(|warm| &warm.uses);
+        let mut regions: BTreeMap<&str, Used> = BTreeMap::new();
+        for (gateway, each) in uses.into_iter().flatten() {
+            let region = self.gateways.get(gateway).and_then(Option::as_deref).unwrap_or_default();
+            let of = Used { waiting: each.waiting, in_flight: each.in_flight, per_minute: each.rate.quick(now) };
+            let sum = regions.entry(region).or_default();
+            *sum = sum.add(of);
+        }
+        regions
+    }
+
+    /// Somebody asked that an on-demand deployment be paged out now.
+    pub fn page_out(&mut self, name: &DeploymentName) {
+        if let Some(entry) = self.entries.get_mut(name)
+            && entry.deployment.spec.replicas.on_demand()
+            && entry.record().is_some()
+        {
+            entry.warm_mut().paged_out = true;
+            self.touch(name);
+        }
+    }
+}
+
+impl Used {
+    fn add(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting.saturating_add(other.waiting),
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+            per_minute: self.per_minute + other.per_minute,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What the workers of a region can hold together, as far as deployments that count by region depend on it: where a
+//! region has no worker for them any more, their replicas belong elsewhere, and back when it has one again.
+
+use berth_spec::{WorkerId, WorkerInfo, WorkerState};
+
+use super::{Seats, World};
+
+impl Seats {
+    /// Whether new replicas may be put there, as far as people and the worker itself say.
+    #[must_use]
+    pub fn takes_more(&self) -> bool {
+        self.cordon.is_open() && self.state == WorkerState::Serving
+    }
+}
+
+impl World {
+    /// A worker came, went, or was closed. While another one like it is open in its place, nothing follows.
+    pub(super) fn landscape_changed(&mut self, worker: &WorkerId) {
+        let Some(info) = self.workers.get(worker).and_then(|seats| seats.info.as_ref()) else { return };
+        let stands_in = |other: &WorkerInfo| {
+            (&other.labels, &other.formats, &other.gpus, other.memory)
+                == (&info.labels, &info.formats, &info.gpus, info.memory)
+        };
+        let mut others = self.workers.iter().filter(|(id, seats)| *id != worker && seats.alive() && seats.takes_more());
+        if !others.any(|(_, seats)| seats.info.as_ref().is_some_and(stands_in)) {
+            self.touch_regional();
+        }
+    }
+
+    /// All deployments that count by region are looked at again.
+    pub(super) fn touch_regional(&mut self) {
+        let names = self.regional.clone();
+        self.touch_each(&names);
+    }
+}

@@ -1,0 +1,190 @@
+//! Which workers can be reached, and what is held back when too many cannot.
+//!
+//! ```text
+//!                      detach_worker                detached_grace
+//! Unseen ─set_worker→ Alive ────────→ Detached ─────────────────────→ (planned for as leaving, routed to)
+//!                      ▲ │               │
+//!            set_worker│ └──lose_worker──┴──→ Lost ──lost_grace──→ (its replicas get places elsewhere)
+//!                      └─────────────────────┘  back: little at a time for a while
+//!
+//! mass loss:  Calm ──more than half of those known alive are lost──→ Held ──back, or the hold is over──→ Calm
+//! ```
+//! While a loss is held, only what requests wait for is placed anew. After that, and after any other loss, replicas are
+//! placed anew in waves, what matters most first: those of later waves may find their worker back.
+
+use berth_spec::{DeploymentName, Time, WorkerId};
+
+use super::{Liveness, Seats, World};
+use crate::Policy;
+
+/// A loss of many workers at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MassLoss {
+    /// When it was seen.
+    pub since: Time,
+    /// Until when only what requests wait for is placed anew.
+    pub until: Time,
+    /// Workers that were lost.
+    pub lost: usize,
+    /// Workers that were there before.
+    pub known: usize,
+}
+
+/// A mass loss and what people have been told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) loss: MassLoss,
+    /// People have been told that it began.
+    pub(crate) told: bool,
+}
+
+impl MassLoss {
+    /// For people: what happened, and what is done about it.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let Self { lost, known, until, .. } = self;
+        format!(
+            "{lost} of {known} workers were lost at once, which looks like a fault of the network: until {until} only \
+             what requests wait for is placed elsewhere"
+        )
+    }
+}
+
+impl World {
+    /// The controller lost its connection to a worker that the members see: it goes on answering.
+    pub fn detach_worker(&mut self, worker: &WorkerId, now: Time) {
+        if let Some(seats) = self.workers.get_mut(worker)
+            && seats.liveness == Liveness::Alive
+        {
+            seats.liveness = Liveness::Detached { since: now };
+            self.clock = self.clock.max(now);
+            self.touch_worker(worker);
+            self.landscape_changed(worker);
+        }
+    }
+
+    /// A worker cannot be reached any more, by anybody.
+    pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
+        if let Some(seats) = self.workers.get_mut(worker)
+            && seats.answers()
+        {
+            seats.liveness = Liveness::Lost { since: now };
+            seats.held_until = Time::ZERO;
+            self.give_turns(worker, now);
+            self.clock = self.clock.max(now);
+            self.hold_if_many(now);
+            self.touch_worker(worker);
+            self.landscape_changed(worker);
+        }
+    }
+
+    /// The loss of many workers that is being held, if there is one.
+    #[must_use]
+    pub fn mass_loss(&self, now: Time) -> Option<MassLoss> {
+        self.held.map(|held| held.loss).filter(|loss| now < loss.until)
+    }
+
+    /// A worker is back: whatever was held because of it is looked at again, and it gets little at first.
+    pub(super) fn welcome_back(&mut self, worker: &WorkerId, now: Time) {
+        if let Some(seats) = self.workers.get_mut(worker) {
+            seats.back = Some(now);
+            seats.held_until = Time::ZERO;
+        }
+        let Some(held) = self.held else { return };
+        let lost = self.lost_since(held.loss.since, now);
+        if lost.len() * 100 <= held.loss.known * self.policy.mass_loss_percent as usize {
+            self.held = Some(Held { loss: MassLoss { until: now, ..held.loss }, ..held });
+            self.hold_each(&lost, now);
+        }
+    }
+
+    /// Those known from records that nobody has seen since the start: as if they had been lost with it.
+    pub(super) fn hold_if_many_are_unseen(&mut self, now: Time) {
+        let unseen: Vec<WorkerId> = self.with(|seats| seats.liveness == Liveness::Unseen && !seats.assigned.is_empty());
+        for worker in &unseen {
+            self.give_turns(worker, now);
+        }
+        self.hold(&unseen, self.workers.len(), now);
+    }
+
+    /// Holds what is lost if it is too much to be anything but a fault of the network.
+    fn hold_if_many(&mut self, now: Time) {
+        // What was held once is not held again: that it is gone is known by now.
+        let over = self.held.map(|held| held.loss.until).filter(|until| *until <= now);
+        let lost = self.lost_since(over.unwrap_or(self.held_before), now);
+        let here = self.workers.values().filter(|seats| seats.answers()).count();
+        self.hold(&lost, here + lost.len(), now);
+    }
+
+    fn hold(&mut self, lost: &[WorkerId], known: usize, now: Time) {
+        if lost.len() < 2 || lost.len() * 100 <= known * self.policy.mass_loss_percent as usize {
+            return;
+        }
+        let until = now + self.policy.mass_loss_hold;
+        let loss = MassLoss { since: now, until, lost: lost.len(), known };
+        self.held = Some(match self.held.filter(|held| now < held.loss.until) {
+            Some(held) => Held { loss: MassLoss { since: held.loss.since, until: held.loss.until, ..loss }, ..held },
+            None => Held { loss, told: false },
+        });
+        let until = self.held.map_or(until, |held| held.loss.until);
+        self.hold_each(lost, until);
+    }
+
+    fn hold_each(&mut self, lost: &[WorkerId], until: Time) {
+        for worker in lost {
+            if let Some(seats) = self.workers.get_mut(worker) {
+                seats.held_until = until;
+            }
+            self.touch_worker(worker);
+        }
+    }
+
+    /// The workers that were lost lately and since `since`, those aside that had said that they leave.
+    fn lost_since(&self, since: Time, now: Time) -> Vec<WorkerId> {
+        let window = self.policy.mass_loss_window;
+        self.with(|seats| match seats.liveness {
+            Liveness::Lost { since: at } => !seats.leaves() && at >= since && now.since(at) < window,
+            _ => false,
+        })
+    }
+
+    fn with(&self, is: impl Fn(&Seats) -> bool) -> Vec<WorkerId> {
+        self.workers.iter().filter(|(_, seats)| is(seats)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Puts what sat on a lost worker into waves, what matters most first.
+    fn give_turns(&mut self, worker: &WorkerId, now: Time) {
+        let here = self.workers.values().filter(|seats| seats.alive()).count();
+        let Some(seats) = self.workers.get(worker) else { return };
+        let names: Vec<DeploymentName> =
+            seats.order.iter().rev().map(|rank| rank.revision.deployment().clone()).collect();
+        for name in names {
+            let turn = self.turns.next(&self.policy, here, now);
+            if let Some(warm) = self.entries.get_mut(&name).and_then(|entry| entry.warm.as_mut()) {
+                warm.turn = turn;
+            }
+        }
+    }
+}
+
+/// Gives out places in waves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turns {
+    /// When the first of them was given out.
+    from: Time,
+    given: u64,
+}
+
+impl Turns {
+    /// The wave of the next replica: `policy.wave` for each worker that is left go together.
+    fn next(&mut self, policy: &Policy, workers: usize, now: Time) -> u32 {
+        let together = u64::from(policy.wave.max(1)) * workers.max(1) as u64;
+        let waves = u32::try_from(self.given / together).unwrap_or(u32::MAX);
+        if now >= self.from + policy.wave_interval.saturating_mul(waves.saturating_add(1)) {
+            *self = Self { from: now, given: 0 };
+        }
+        let turn = u32::try_from(self.given / together).unwrap_or(u32::MAX);
+        self.given += 1;
+        turn
+    }
+}

@@ -1,0 +1,278 @@
+//! Workers that cannot be reached: one, for a while, many at once, and those that come back.
+
+use std::time::Duration;
+
+use berth_plan::{
+    Policy,
+    fixture::{Fixture, gib, name, world, world_with},
+};
+use berth_spec::{Replicas, routes::OnMiss};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Workers `w0`…, each of 8 GiB.
+fn workers(count: usize) -> Fixture {
+    (0..count).fold(world(), |w, i| w.worker(&format!("w{i}"), gib(8)))
+}
+
+fn with_two(w: Fixture, called: &str) -> Fixture {
+    w.deploy(called, |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    })
+}
+
+#[test]
+fn a_detached_worker_is_routed_to_and_gets_nothing_new() {
+    let mut w = workers(1).resident("iris", gib(1));
+    w.settle();
+    w.detach("w0");
+    let mut w = w.resident("wine", gib(1));
+    let planned = w.plan();
+    assert!(planned.routes.iter().all(|route| route.deployment.as_str() == "wine"), "{:#?}", planned.routes);
+    assert_eq!(w.answers("iris"), ["w0"]);
+    assert!(w.placed("wine").is_empty());
+    w.attach("w0");
+    w.settle();
+    assert_eq!((w.answers("iris"), w.answers("wine")), (vec!["w0".to_owned()], vec!["w0".to_owned()]));
+}
+
+#[test]
+fn what_is_detached_for_too_long_gets_successors_and_answers_until_they_do() {
+    let mut w = workers(2).resident("iris", gib(1));
+    w.settle();
+    let first = w.placed("iris");
+    w.detach(&first[0]);
+    w.run(Policy::default().detached_grace - SECOND);
+    assert_eq!(w.placed("iris"), first);
+    w.after(SECOND);
+    w.advance();
+    assert_eq!(w.placed("iris").len(), 2, "a successor is on its way");
+    assert_eq!(w.answers("iris"), first, "and until then it answers");
+    w.settle();
+    assert_ne!(w.placed("iris"), first);
+    assert_eq!(w.answers("iris"), w.placed("iris"));
+}
+
+#[test]
+fn what_nothing_answers_for_is_placed_anew_at_once_the_rest_after_a_grace() {
+    let mut w = with_two(workers(3).resident("one", gib(1)), "two");
+    w.settle();
+    let (one, two) = (w.placed("one"), w.placed("two"));
+    let mut lone = w.clone();
+    lone.lose(&one[0]);
+    lone.advance();
+    assert_ne!(lone.placed("one"), one, "an outage does not wait");
+    w.lose(&two[0]);
+    w.advance();
+    assert_eq!(w.placed("two"), two);
+    w.run(Policy::default().lost_grace - SECOND);
+    assert_eq!(w.placed("two"), two);
+    w.run(SECOND);
+    assert!(!w.placed("two").contains(&two[0]));
+    assert_eq!(w.answers("two").len(), 2);
+}
+
+#[test]
+fn a_worker_that_returns_within_the_grace_keeps_what_was_not_moved() {
+    let mut w = with_two(workers(3), "two");
+    w.settle();
+    let two = w.placed("two");
+    w.lose(&two[0]);
+    w.run(Duration::from_secs(5));
+    w.restart(&two[0]);
+    w.settle();
+    assert_eq!(w.placed("two"), two, "it was waited for");
+    assert_eq!(w.answers("two").len(), 2);
+}
+
+#[test]
+fn what_was_moved_is_not_moved_back_but_taken_back_while_nothing_else_answers() {
+    let mut w = workers(2).resident("iris", gib(1));
+    w.settle();
+    let first = w.placed("iris");
+    w.lose(&first[0]);
+    w.advance();
+    assert_ne!(w.placed("iris"), first);
+    let mut late = w.clone();
+    w.attach(&first[0]);
+    w.advance();
+    assert_eq!(w.placed("iris"), first, "what loads elsewhere is not waited for");
+    assert_eq!(w.answers("iris"), first);
+    late.settle();
+    let second = late.placed("iris");
+    late.attach(&first[0]);
+    late.settle();
+    assert_eq!(late.placed("iris"), second);
+}
+
+#[test]
+fn the_record_of_a_lost_replica_stays_until_it_has_a_place_elsewhere() {
+    let mut w = workers(2).resident("big", gib(8)).resident("other", gib(6));
+    w.settle();
+    let big = w.placed("big");
+    w.lose(&big[0]);
+    w.run(Duration::from_secs(600));
+    assert_eq!(w.placed("big"), big, "nobody else has room");
+    assert_eq!(w.status("big").conditions[0].reason, "NoCapacity");
+    w.attach(&big[0]);
+    w.settle();
+    assert_eq!(w.answers("big"), big, "and it need not load again");
+}
+
+/// Ten workers with a resident each, six of which are lost.
+fn mass_loss() -> Fixture {
+    let mut w = workers(10);
+    for i in 0..10 {
+        w = w.resident(&format!("m{i}"), gib(1)).on_demand(&format!("d{i}"), gib(1));
+        w.demand(&format!("d{i}"), 1);
+        w.settle();
+        w.demand(&format!("d{i}"), 0);
+    }
+    w.settle();
+    for i in 0..6 {
+        w.lose(&format!("w{i}"));
+    }
+    w
+}
+
+#[test]
+fn a_mass_loss_holds_all_but_what_requests_wait_for() {
+    let mut w = mass_loss();
+    let before: Vec<_> = (0..10).map(|i| w.placed(&format!("m{i}"))).collect();
+    let planned = w.plan();
+    // The first five losses were at most half of all: single losses, each answered at once.
+    assert!(w.was_told("MassLoss"), "{:?}", w.told);
+    assert!(planned.assignments.is_empty(), "{:#?}", planned.assignments);
+    assert_eq!((planned.readiness.expected, planned.readiness.ready), (10, 4));
+    let loss = w.world.mass_loss(w.now).expect("it is held");
+    assert_eq!((loss.lost, loss.known), (6, 10));
+    let m = (0..10).find(|i| w.answers(&format!("m{i}")).is_empty()).expect("a lost one");
+    let said = w.status(&format!("m{m}")).conditions.remove(0);
+    assert!(said.reason == "MassLoss" && said.message.contains("6 of 10 workers"), "{said:?}");
+    // Somebody asks.
+    let asked = (0..10).find(|i| w.answers(&format!("d{i}")).is_empty()).expect("a lost one");
+    w.demand(&format!("d{asked}"), 1);
+    assert_eq!(w.plan().assignments.len(), 1);
+    w.settle();
+    assert_eq!(w.answers(&format!("d{asked}")).len(), 1);
+    w.demand(&format!("d{asked}"), 0);
+    w.run(Policy::default().mass_loss_hold - SECOND);
+    assert_eq!((0..10).map(|i| w.placed(&format!("m{i}"))).collect::<Vec<_>>(), before);
+    w.run(SECOND);
+    assert!(w.was_told("MassLossOver"));
+    assert!((0..10).all(|i| w.answers(&format!("m{i}")).len() == 1));
+}
+
+#[test]
+fn workers_that_return_in_time_end_a_mass_loss_and_nothing_has_moved() {
+    let mut w = mass_loss();
+    let before: Vec<_> = (0..10).map(|i| w.placed(&format!("m{i}"))).collect();
+    w.advance();
+    w.run(Duration::from_secs(10));
+    for i in 0..5 {
+        w.attach(&format!("w{i}"));
+    }
+    w.settle();
+    assert_eq!(w.world.mass_loss(w.now), None);
+    let after: Vec<_> = (0..10).map(|i| w.placed(&format!("m{i}"))).collect();
+    let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+    assert_eq!(moved, 1, "only that of the one that is still lost: {before:?} {after:?}");
+}
+
+#[test]
+fn losses_one_after_the_other_are_no_mass_loss() {
+    let mut w = workers(4).resident("iris", gib(1));
+    w.settle();
+    for i in 0..3 {
+        w.lose(&format!("w{i}"));
+        w.run(Duration::from_secs(90));
+    }
+    assert!(!w.was_told("MassLoss"));
+    assert_eq!(w.answers("iris"), ["w3"]);
+}
+
+#[test]
+fn two_of_two_is_a_mass_loss_one_of_one_is_not() {
+    let mut w = workers(2);
+    w.advance();
+    w.lose("w0");
+    assert_eq!(w.world.mass_loss(w.now), None);
+    w.lose("w1");
+    assert!(w.world.mass_loss(w.now).is_some());
+}
+
+#[test]
+fn many_replicas_are_placed_anew_in_waves_what_matters_most_first() {
+    let policy = Policy { wave: 2, min_residence: Duration::ZERO, ..Policy::default() };
+    let mut w = world_with(policy.clone()).worker("old", gib(20));
+    for i in 0..6 {
+        w = w.resident(&format!("m{i}"), gib(1));
+        w.change(&format!("m{i}"), |spec| spec.priority = 50 + i);
+    }
+    w.settle();
+    w = w.worker("new", gib(20));
+    w.settle();
+    w.lose("old");
+    let moved = |w: &Fixture| (0..6).filter(|i| w.placed(&format!("m{i}")) == ["new"]).collect::<Vec<_>>();
+    w.advance();
+    assert_eq!(moved(&w), [4, 5]);
+    w.run(policy.wave_interval);
+    assert_eq!(moved(&w), [2, 3, 4, 5]);
+    w.attach("old");
+    w.run(policy.wave_interval * 3);
+    assert_eq!(moved(&w), [2, 3, 4, 5], "those of the last wave found their worker back");
+    assert!((0..6).all(|i| w.answers(&format!("m{i}")).len() == 1));
+}
+
+#[test]
+fn a_worker_that_is_back_gets_little_at_a_time() {
+    let mut w = workers(1);
+    w.settle();
+    w.lose("w0");
+    for i in 0..20 {
+        w = w.deploy(&format!("m{i}"), |spec| spec.memory = Some(berth_spec::ByteSize::mib(64)));
+    }
+    w.advance();
+    w.restart("w0");
+    w.advance();
+    let placed = |w: &Fixture| (0..20).filter(|i| !w.placed(&format!("m{i}")).is_empty()).count();
+    let at_once = Policy::default().recovering_loads as usize;
+    assert_eq!(placed(&w), at_once);
+    w.load_all();
+    w.advance();
+    assert_eq!(placed(&w), 2 * at_once);
+    let mut idle = w.clone();
+    idle.after(Policy::default().recovering);
+    idle.advance();
+    assert_eq!(placed(&idle), 20, "it has recovered");
+    w.settle();
+    assert_eq!(placed(&w), 20);
+}
+
+#[test]
+fn an_on_demand_model_that_nobody_used_for_an_hour_goes_with_its_worker() {
+    for (minutes, moved) in [(59, 1), (61, 0)] {
+        let mut w = workers(2).on_demand("iris", gib(1));
+        w.demand("iris", 1);
+        w.settle();
+        w.demand("iris", 0);
+        w.settle();
+        w.after(Duration::from_secs(60 * minutes));
+        let on = w.placed("iris");
+        w.lose(&on[0]);
+        w.run(Duration::from_secs(30));
+        assert_eq!(w.answers("iris").len(), moved, "{minutes} minutes");
+        assert_eq!(w.placed("iris").len(), moved, "{minutes} minutes");
+    }
+}
+
+#[test]
+fn requests_wait_for_what_is_lost_rather_than_being_refused() {
+    let mut w = workers(1).resident("iris", gib(1));
+    w.settle();
+    w.lose("w0");
+    let planned = w.plan();
+    let route = planned.routes.iter().find(|route| route.deployment == name("iris")).expect("a route");
+    assert_eq!(route.on_miss, OnMiss::Park);
+}

@@ -1,0 +1,150 @@
+//! A second opinion about what was decided, kept up to date with each step: it follows the plans that the store takes,
+//! adds up claims itself, and looks again only at what a step touched. The full linter, which looks at everything, has
+//! its say every so many steps (see [`cluster`](crate::cluster)).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_control::controller::Commit;
+use berth_plan::{Record, Rollout, World};
+use berth_spec::{ByteSize, DeploymentName, RevisionId, RouteChange, WorkerId};
+
+/// Routes of one change beyond which they are left to the full linter.
+const MANY: usize = 500;
+
+/// What the store's records come to.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    /// Claims by worker and revision.
+    claims: BTreeMap<WorkerId, BTreeMap<RevisionId, ByteSize>>,
+    /// Where the replicas of each deployment are.
+    seats: BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>>,
+    /// How many replicas were put somewhere or taken away.
+    pub(crate) moves: u64,
+}
+
+impl Audit {
+    /// A plan was stored that was made from `world`.
+    pub(crate) fn stored(&mut self, commit: &Commit, world: &World, broken: &mut Vec<String>) {
+        let mut touched: BTreeSet<WorkerId> = BTreeSet::new();
+        for (name, record) in &commit.records {
+            self.replace(name, record.as_ref(), &mut touched, broken);
+            if let Some(record) = record {
+                shape(name, record, world, broken);
+            }
+        }
+        for worker in &touched {
+            self.capacity(worker, world, broken);
+        }
+    }
+
+    /// A plan was stored by a leader that is gone meanwhile.
+    pub(crate) fn stored_unseen(&mut self, commit: &Commit) {
+        for (name, record) in &commit.records {
+            self.replace(name, record.as_ref(), &mut BTreeSet::new(), &mut Vec::new());
+        }
+    }
+
+    fn replace(
+        &mut self,
+        name: &DeploymentName,
+        record: Option<&Record>,
+        touched: &mut BTreeSet<WorkerId>,
+        broken: &mut Vec<String>,
+    ) {
+        let before: BTreeSet<(WorkerId, RevisionId)> = self.seats.remove(name).into_iter().flatten().collect();
+        for (worker, revision) in &before {
+            if let Some(claims) = self.claims.get_mut(worker) {
+                claims.remove(revision);
+            }
+        }
+        let mut after = BTreeSet::new();
+        for replica in record.iter().flat_map(|record| &record.replicas) {
+            let seat = (replica.worker.clone(), replica.revision.clone());
+            self.claims.entry(seat.0.clone()).or_default().insert(seat.1.clone(), replica.claim);
+            touched.insert(replica.worker.clone());
+            if !after.insert(seat) {
+                broken.push(format!("{} is recorded twice on {}", replica.revision, replica.worker));
+            }
+        }
+        let moved = before.symmetric_difference(&after).count();
+        self.moves += u64::try_from(moved).unwrap_or(u64::MAX);
+        if !after.is_empty() {
+            self.seats.insert(name.clone(), after.into_iter().collect());
+        }
+    }
+
+    fn capacity(&self, worker: &WorkerId, world: &World, broken: &mut Vec<String>) {
+        let Some(seats) = world.worker(worker).filter(|seats| seats.alive()) else { return };
+        let Some(info) = &seats.info else { return };
+        let claims = self.claims.get(worker);
+        let claimed: ByteSize = claims.into_iter().flat_map(BTreeMap::values).copied().sum();
+        if claimed > info.memory {
+            broken.push(format!("{worker} is claimed {claimed} of {}", info.memory));
+        }
+        let held = claims.map_or(0, BTreeMap::len);
+        if info.max_models.is_some_and(|max| held > usize::try_from(max).unwrap_or(usize::MAX)) {
+            broken.push(format!("{worker} is assigned {held} models and may hold {:?}", info.max_models));
+        }
+    }
+
+    /// A worker was told what it should hold: that is what the records say.
+    pub(crate) fn told(&self, worker: &WorkerId, world: &World, broken: &mut Vec<String>) {
+        let Some(seats) = world.worker(worker) else { return };
+        let none = BTreeMap::new();
+        let claims = self.claims.get(worker).unwrap_or(&none);
+        let assigned = seats.assigned.iter().map(|(revision, placed)| (revision, &placed.claim));
+        if !claims.iter().eq(assigned) {
+            let assigned: Vec<_> = seats.assigned.keys().collect();
+            let recorded: Vec<_> = claims.keys().collect();
+            broken.push(format!("{worker} is told to hold {assigned:?}, and the records say {recorded:?}"));
+        }
+    }
+
+    /// Gateways were told routes: each leads to what is recorded. (Whether it is ready there may have changed while the
+    /// plan was being stored; the full linter looks at that.)
+    pub(crate) fn routed(&self, change: &RouteChange, broken: &mut Vec<String>) {
+        if change.set.len() > MANY {
+            return;
+        }
+        for route in &change.set {
+            for version in &route.versions {
+                let recorded = |worker: &&WorkerId| {
+                    self.claims.get(*worker).is_some_and(|claims| claims.contains_key(&version.revision))
+                };
+                let vain = version.ready.iter().filter(|worker| !recorded(worker));
+                broken
+                    .extend(vain.map(|worker| format!("the route of {} leads to {worker} in vain", route.deployment)));
+            }
+        }
+    }
+
+    /// Where everything is, by deployment.
+    pub(crate) fn seats(&self) -> &BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
+        &self.seats
+    }
+}
+
+/// A record holds what its rollout names, and no more of it than was declared.
+fn shape(name: &DeploymentName, record: &Record, world: &World, broken: &mut Vec<String>) {
+    let Some(deployment) = world.deployment(name) else {
+        broken.push(format!("{name} has a record and no deployment"));
+        return;
+    };
+    let live: BTreeSet<&RevisionId> = match &record.rollout {
+        Rollout::Starting { revision } | Rollout::Stable { revision } => [revision].into(),
+        Rollout::Surging { from, to, .. } => [from, to].into(),
+        Rollout::Recreating { to, .. } => [to].into(),
+        Rollout::Stuck { serving, .. } => [serving].into(),
+    };
+    let mut counts: BTreeMap<&RevisionId, usize> = BTreeMap::new();
+    for replica in &record.replicas {
+        *counts.entry(&replica.revision).or_default() += 1;
+        if !live.contains(&replica.revision) {
+            broken.push(format!("{name} keeps {}, which its rollout does not name", replica.revision));
+        }
+    }
+    let max = usize::try_from(deployment.spec.replicas.max).unwrap_or(usize::MAX);
+    if deployment.spec.regions.is_empty() && counts.values().any(|count| *count > max) {
+        broken.push(format!("{name} has {counts:?}, more than {max} replicas"));
+    }
+}

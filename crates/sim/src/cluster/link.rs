@@ -1,0 +1,267 @@
+//! Streams between nodes and the leader: found, made, used, given up.
+
+use std::time::Duration;
+
+use berth_control::controller::Event;
+use berth_spec::{GatewayId, WorkerId};
+
+use super::Cluster;
+use crate::{
+    line::{End, Line, LineId, Word},
+    net::{HOP, KEEPALIVE},
+    post::Post,
+    process::{Role, Uplink},
+};
+
+/// How long a node waits for a controller's answer. Halved: a slow one is given up. Doubled: a dead one costs as much
+/// more.
+const DIAL: Duration = Duration::from_secs(1);
+
+impl Cluster {
+    /// A node tries a controller: the one that it was told leads, or any.
+    pub(super) fn seek(&mut self, node: &WorkerId) {
+        let controllers: Vec<WorkerId> = self.seats.keys().cloned().collect();
+        let Some(process) = self.processes.get_mut(node) else { return };
+        if matches!(process.uplink, Uplink::Up(_)) || controllers.is_empty() {
+            return;
+        }
+        let to = process.hint.take().unwrap_or_else(|| self.chance.of(&controllers).clone());
+        self.last_line += 1;
+        let attempt = LineId(self.last_line);
+        process.uplink = Uplink::Dialling(attempt);
+        let start = process.start;
+        if self.net.joined(node, &to) {
+            let after = self.net.delay(HOP, &mut self.chance);
+            self.post(after, Post::Dial { node: node.clone(), start, attempt, to });
+        }
+        self.post(DIAL, Post::Declined { node: node.clone(), start, attempt, leader: None });
+    }
+
+    /// A node's attempt arrives at a controller.
+    pub(super) fn dialled(&mut self, node: &WorkerId, attempt: LineId, to: &WorkerId) {
+        let Some(process) = self.processes.get(node) else { return };
+        if process.uplink != Uplink::Dialling(attempt) || !self.net.joined(node, to) {
+            return;
+        }
+        let (start, best) = (process.start, process.best);
+        let seat = self.seats.get(to).filter(|_| self.awake(to));
+        let epoch = seat.and_then(|seat| seat.leads()).map(|(epoch, _)| epoch);
+        match epoch.filter(|epoch| *epoch >= best) {
+            Some(epoch) => self.connect(node, to, attempt, epoch),
+            None => {
+                let leader = seat.and_then(|seat| seat.election.as_ref()?.leader().cloned());
+                self.post(HOP, Post::Declined { node: node.clone(), start, attempt, leader });
+            }
+        }
+    }
+
+    /// A node's attempt failed: it goes where it was sent, or tries again after a while.
+    pub(super) fn declined(&mut self, node: &WorkerId, attempt: LineId, leader: Option<WorkerId>) {
+        let Some(process) = self.processes.get_mut(node) else { return };
+        if process.uplink != Uplink::Dialling(attempt) {
+            return;
+        }
+        process.uplink = Uplink::Seeking;
+        let after = process.back_off();
+        process.tries += 1;
+        let start = process.start;
+        let after = match leader {
+            // Straight there, unless it goes round in circles.
+            Some(leader) if process.tries <= 2 => {
+                process.hint = Some(leader);
+                Duration::ZERO
+            }
+            hint => {
+                process.hint = hint;
+                self.chance.between(after / 2, after)
+            }
+        };
+        self.post(after, Post::Seek { node: node.clone(), start });
+    }
+
+    fn connect(&mut self, node: &WorkerId, to: &WorkerId, id: LineId, epoch: u64) {
+        let Some(process) = self.processes.get_mut(node) else { return };
+        process.uplink = Uplink::Up(id);
+        process.best = epoch;
+        process.tries = 0;
+        let (role, region) = (process.role, process.region.clone());
+        self.lines.insert(id, Line::new(node.clone(), to.clone(), epoch));
+        let Some(term) = self.seats.get_mut(to).and_then(|seat| seat.term.as_mut()) else { return };
+        match role {
+            Role::Worker => {
+                let before = term.workers.insert(node.clone(), id);
+                before.into_iter().for_each(|line| self.drop_end(line, End::Controller));
+                let Some(info) = self.machines.get(node).map(|machine| machine.info.clone()) else { return };
+                self.brain_hears(to, Event::WorkerAttached(info));
+                self.hear(node, berth_worker::Event::Attached);
+            }
+            Role::Gateway => {
+                term.gateways.insert(id, node.clone());
+                self.brain_hears(to, Event::GatewayAttached { id: GatewayId(id.0), node: node.clone(), region });
+                self.tell_all_demand(node);
+            }
+            Role::Controller => {}
+        }
+    }
+
+    /// Says something over a stream, if this end of it is open.
+    pub(super) fn say(&mut self, id: LineId, word: Word) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        let to = word.to();
+        let from = if to == End::Node { End::Controller } else { End::Node };
+        if !line.is_open(from) {
+            return;
+        }
+        let at = self.now + self.net.delay(HOP, &mut self.chance);
+        let Some(side) = line.open.get_mut(&to) else { return };
+        side.last = side.last.max(at);
+        self.queue.send(side.last, Post::Word { line: id, word });
+    }
+
+    /// Says something over a node's stream to the leader, if it has one.
+    pub(super) fn say_up(&mut self, node: &WorkerId, word: Word) {
+        if let Some(Uplink::Up(id)) = self.processes.get(node).map(|process| process.uplink) {
+            self.say(id, word);
+        }
+    }
+
+    pub(super) fn word_arrives(&mut self, id: LineId, word: Word) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        let end = word.to();
+        if !line.is_open(end) {
+            return;
+        }
+        let (here, there) = line.ends(end);
+        if !self.net.passes(there, here) || line.stuck.iter().any(|stuck| stuck.to() == end) {
+            line.stuck.push(word);
+            return;
+        }
+        let (node, controller, epoch) = (line.node.clone(), line.controller.clone(), line.epoch);
+        match word {
+            Word::Assigned(change) => self.hear(&node, berth_worker::Event::Assigned(change)),
+            Word::Routes(change) => self.routes_arrive(&node, change),
+            Word::Report(change) if self.in_term(&controller, epoch) => {
+                self.brain_hears(&controller, Event::Reported(change));
+            }
+            Word::Gateway(event) if self.in_term(&controller, epoch) => {
+                self.brain_hears(&controller, Event::Gateway(GatewayId(id.0), event));
+            }
+            Word::Report(_) | Word::Gateway(_) => {}
+        }
+    }
+
+    fn in_term(&self, controller: &WorkerId, epoch: u64) -> bool {
+        self.seats.get(controller).and_then(|seat| seat.term.as_ref()).is_some_and(|term| term.epoch == epoch)
+    }
+
+    /// Whatever a cut held up and lets through now goes on.
+    pub(super) fn unstick(&mut self) {
+        for (id, line) in &mut self.lines {
+            if line.stuck.is_empty() {
+                continue;
+            }
+            let (mut stuck, mut free) = (Vec::new(), Vec::new());
+            for word in std::mem::take(&mut line.stuck) {
+                let (here, there) = line.ends(word.to());
+                if self.net.passes(there, here) { free.push(word) } else { stuck.push(word) }
+            }
+            line.stuck = stuck;
+            for word in free {
+                self.queue.send(self.now, Post::Word { line: *id, word });
+            }
+        }
+    }
+
+    /// Both ends of every stream that is cut, or whose other end is silent, look after a while whether it still is.
+    pub(super) fn doubt_lines(&mut self) {
+        let mut doubts = Vec::new();
+        for (id, line) in &self.lines {
+            let dead = |end| self.is_silent(line, end);
+            doubts.extend([End::Node, End::Controller].into_iter().filter(|end| dead(*end)).map(|end| (*id, end)));
+        }
+        for (line, end) in doubts {
+            let after = self.chance.between(KEEPALIVE, KEEPALIVE * 3 / 2);
+            self.post(after, Post::Keepalive { line, end });
+        }
+    }
+
+    /// Whether an open end hears nothing from the other.
+    fn is_silent(&self, line: &Line, end: End) -> bool {
+        let (here, there) = line.ends(end);
+        let other = if end == End::Node { End::Controller } else { End::Node };
+        line.is_open(end) && (!line.is_open(other) || !self.net.joined(here, there) || !self.awake(there))
+    }
+
+    pub(super) fn keepalive(&mut self, id: LineId, end: End) {
+        if self.lines.get(&id).is_some_and(|line| self.is_silent(line, end)) {
+            self.close(id, end);
+        }
+    }
+
+    /// One end closes: its node hears of it, and the other end as soon as it can.
+    pub(super) fn close(&mut self, id: LineId, end: End) {
+        let Some(line) = self.lines.get(&id).filter(|line| line.is_open(end)) else { return };
+        let (node, controller, epoch) = (line.node.clone(), line.controller.clone(), line.epoch);
+        self.drop_end(id, end);
+        match end {
+            End::Node => {
+                let Some(process) = self.processes.get_mut(&node) else { return };
+                if process.uplink == Uplink::Up(id) {
+                    process.uplink = Uplink::Seeking;
+                    self.seek(&node);
+                }
+            }
+            End::Controller if self.in_term(&controller, epoch) => self.line_is_gone(&controller, &node, id),
+            End::Controller => {}
+        }
+    }
+
+    /// The leader lost a stream.
+    fn line_is_gone(&mut self, controller: &WorkerId, node: &WorkerId, id: LineId) {
+        let Some(term) = self.seats.get_mut(controller).and_then(|seat| seat.term.as_mut()) else { return };
+        if term.workers.get(node) == Some(&id) {
+            term.workers.remove(node);
+            self.brain_hears(controller, Event::WorkerDetached(node.clone()));
+        } else if term.gateways.remove(&id).is_some() {
+            self.brain_hears(controller, Event::GatewayDetached(GatewayId(id.0)));
+        }
+    }
+
+    /// One end is gone, without a word to its node; the other hears of it if the network lets it.
+    pub(super) fn drop_end(&mut self, id: LineId, end: End) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        line.open.remove(&end);
+        let other = if end == End::Node { End::Controller } else { End::Node };
+        if line.open.is_empty() {
+            self.lines.remove(&id);
+            return;
+        }
+        let (there, here) = line.ends(other);
+        let heard = self.net.passes(here, there);
+        let after = if heard { HOP } else { KEEPALIVE };
+        let post = if heard { Post::Closed { line: id, end: other } } else { Post::Keepalive { line: id, end: other } };
+        self.post(after, post);
+    }
+
+    /// The process of a node is gone: with a word from its machine, or (power lost) without any.
+    pub(super) fn drop_lines(&mut self, node: &WorkerId, word: super::fate::LastWord) {
+        let ends = self.lines.iter().filter_map(|(id, line)| {
+            let end = if line.node == *node { End::Node } else { End::Controller };
+            (*line.ends(end).0 == *node && line.is_open(end)).then_some((*id, end))
+        });
+        for (id, end) in ends.collect::<Vec<_>>() {
+            match word {
+                super::fate::LastWord::Said => self.drop_end(id, end),
+                super::fate::LastWord::Unsaid => {
+                    if let Some(line) = self.lines.get_mut(&id) {
+                        line.open.remove(&end);
+                        if line.open.is_empty() {
+                            self.lines.remove(&id);
+                        }
+                    }
+                }
+            }
+        }
+        self.doubt_lines();
+    }
+}

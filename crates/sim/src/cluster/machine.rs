@@ -1,0 +1,50 @@
+//! Workers: what their agents hear and want, checked against what the machine really has.
+
+use berth_spec::{ByteSize, WorkerId};
+
+use super::{Cluster, Memory};
+use crate::{
+    line::Word,
+    node::{Machine, Next},
+    post::Post,
+};
+
+impl Cluster {
+    /// A worker's process begins.
+    pub(super) fn boot_worker(&mut self, id: &WorkerId) {
+        let Some(info) = self.infos.get(id).cloned() else { return };
+        let mut machine = Machine::new(info);
+        (machine.pace, machine.disk) = self.faults.ails(id);
+        self.machines.insert(id.clone(), machine);
+        self.look_around();
+        self.seek(id);
+        self.rewake(id);
+    }
+
+    /// A worker's agent hears something.
+    pub(super) fn hear(&mut self, id: &WorkerId, event: berth_worker::Event) {
+        let Some(process) = self.processes.get(id) else { return };
+        let (start, clock) = (process.start, process.clock(self.now));
+        let Some(machine) = self.machines.get_mut(id) else { return };
+        let next = machine.hear(event, clock, self.now, &self.models);
+        self.broken.extend(overfull(machine, self.watch.memory));
+        let stopped = machine.agent.stopped();
+        for next in next {
+            match next {
+                Next::Hear(after, event) => self.post(after, Post::Done { worker: id.clone(), start, event }),
+                Next::Report(change) => self.say_up(id, Word::Report(change)),
+            }
+        }
+        if stopped {
+            self.exit(id);
+        }
+        self.rewake(id);
+    }
+}
+
+/// What a machine holds beyond what it has.
+fn overfull(machine: &Machine, memory: Memory) -> Option<String> {
+    let (held, info) = (machine.really_held(), &machine.info);
+    (memory == Memory::Declared && held > info.memory)
+        .then(|| format!("{} really holds {held} of {}: {}", info.id, info.memory, ByteSize(held.0 - info.memory.0)))
+}

@@ -1,0 +1,329 @@
+//! Requests: from a client to a gateway, from there to a worker and back; elsewhere if that is safe.
+
+use std::time::Duration;
+
+use berth_spec::{Demand, DeploymentName, GatewayEvent, RevisionId, RouteChange, WorkerId};
+
+use super::Cluster;
+use crate::{
+    gate::Way,
+    line::Word,
+    net::{HOP, KEEPALIVE},
+    post::Post,
+    request::{Answer, Attempt, Place, Request, RequestId},
+};
+
+/// How long a model runs.
+const RUN: Duration = Duration::from_millis(10);
+
+/// How many places a request is sent to whose connection broke under it. Halved: one node's death shows. Doubled: a
+/// request that kills its worker kills more of them.
+const PLACES: u32 = 3;
+
+impl Cluster {
+    /// Clients send requests for a deployment to a gateway.
+    pub fn infer_at(&mut self, gate: &WorkerId, name: &DeploymentName, count: u32) {
+        if !self.awake(gate) {
+            return; // A client that finds its gateway dead asks another.
+        }
+        let id = self.requests.arrive(gate, name, count, self.now);
+        if let Some(patience) = self.watch.patience {
+            self.post(patience, Post::Patience { request: id });
+        }
+        let clock = self.processes[gate].clock(self.now);
+        if let Some(gateway) = self.gates.get_mut(gate) {
+            gateway.note(name, count.into(), clock);
+        }
+        self.route(id);
+        self.rewake(gate);
+    }
+
+    /// The same at the first gateway.
+    pub fn infer(&mut self, name: &DeploymentName, count: u32) {
+        if let Some(gate) = self.gates.keys().next().cloned() {
+            self.infer_at(&gate, name, count);
+        }
+    }
+
+    /// The clients of a deployment give up waiting.
+    pub fn give_up(&mut self, name: &DeploymentName) {
+        let parked = self.gates.values().filter_map(|gate| gate.parked().get(name)).flatten();
+        for request in parked.copied().collect::<Vec<_>>() {
+            self.ends(request, End::GaveUp);
+        }
+    }
+
+    /// Somebody asks that a deployment be paged out.
+    pub fn page_out(&mut self, name: &DeploymentName) {
+        if let Some(gate) = self.gates.keys().next().cloned() {
+            self.say_up(&gate, Word::Gateway(GatewayEvent::PageOut(name.clone())));
+        }
+    }
+
+    /// Sends a request where its gateway's routes lead.
+    fn route(&mut self, id: RequestId) {
+        let Some(Request { name, gate, tried, .. }) = self.requests.open.get(&id).cloned() else { return };
+        let Some(gateway) = self.gates.get(&gate) else { return };
+        let (region, processes) = (&gateway.region, &self.processes);
+        let near = |worker: &WorkerId| {
+            region.is_some() && processes.get(worker).is_some_and(|process| process.region == *region)
+        };
+        match gateway.way(&name, &tried, near, &mut self.chance) {
+            Way::To { worker, revision, version } => self.forward(id, &worker, revision, version),
+            Way::Park => self.park(id, &gate, &name),
+            Way::Refuse(reason, message) => self.ends(id, End::Refused(reason, message)),
+        }
+    }
+
+    fn forward(&mut self, id: RequestId, worker: &WorkerId, revision: RevisionId, version: String) {
+        let Some(request) = self.requests.open.get_mut(&id) else { return };
+        let (gate, name, count) = (request.gate.clone(), request.name.clone(), u64::from(request.count));
+        request.attempt.0 += 1;
+        let attempt = request.attempt;
+        if attempt.0 > 1 {
+            self.requests.tally.retried += count;
+        }
+        request.place = Place::At { worker: worker.clone(), version };
+        if let Some(gateway) = self.gates.get_mut(&gate) {
+            gateway.depart(&name, id, worker);
+        }
+        self.unpark(id);
+        self.broken.extend(self.oracle.may_go(&gate, &name, &revision));
+        if self.net.passes(&gate, worker) {
+            let after = self.net.delay(HOP, &mut self.chance);
+            self.post(after, Post::Hop { request: id, attempt, worker: worker.clone(), revision });
+        } else {
+            self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+        }
+    }
+
+    fn park(&mut self, id: RequestId, gate: &WorkerId, name: &DeploymentName) {
+        if let Some(request) = self.requests.open.get_mut(&id) {
+            request.place = Place::Parked;
+            request.tried.clear();
+        }
+        let Some(gateway) = self.gates.get_mut(gate) else { return };
+        if gateway.park(name, id) {
+            self.log(name.as_str(), "parked");
+            self.flush(gate);
+        }
+    }
+
+    /// A request waits no longer; when nobody else does either, the leader hears of it.
+    fn unpark(&mut self, id: RequestId) {
+        let Some(Request { gate, name, .. }) = self.requests.open.get(&id) else { return };
+        let (gate, name) = (gate.clone(), name.clone());
+        let clock = self.processes[&gate].clock(self.now);
+        if let Some(gateway) = self.gates.get_mut(&gate)
+            && gateway.unpark(&name, id)
+        {
+            gateway.note(&name, 0, clock);
+            self.flush(&gate);
+        }
+    }
+
+    /// Routes arrive: whoever can go on goes on.
+    pub(super) fn routes_arrive(&mut self, gate: &WorkerId, change: RouteChange) {
+        let Some(gateway) = self.gates.get_mut(gate) else { return };
+        self.oracle.applied(gate, &change);
+        let hopeful = gateway.apply(change);
+        for name in hopeful {
+            let parked = self.gates[gate].parked().get(&name).cloned().unwrap_or_default();
+            parked.into_iter().for_each(|id| self.route(id));
+        }
+    }
+
+    /// Whoever waits at a gateway looks again: a timer behind the events.
+    pub(super) fn retry_parked(&mut self, gate: &WorkerId) {
+        let Some(gateway) = self.gates.get(gate) else { return };
+        let parked: Vec<RequestId> = gateway.parked().values().flatten().copied().collect();
+        parked.into_iter().for_each(|id| self.route(id));
+    }
+
+    /// A gateway tells the leader about use. Without a stream it keeps that for later.
+    pub(super) fn flush(&mut self, gate: &WorkerId) {
+        let Some(process) = self.processes.get(gate) else { return };
+        let (clock, connected) = (process.clock(self.now), matches!(process.uplink, crate::process::Uplink::Up(_)));
+        let Some(gateway) = self.gates.get_mut(gate) else { return };
+        if !connected {
+            gateway.flush_at = gateway.flush_at.map(|_| clock + crate::gate::FLUSH);
+            return self.rewake(gate);
+        }
+        let demands: Vec<Demand> = gateway.flush(clock);
+        if !demands.is_empty() {
+            self.say_up(gate, Word::Gateway(GatewayEvent::Demand(demands)));
+        }
+        self.rewake(gate);
+    }
+
+    /// A gateway has found a leader, which knows nothing of who waits.
+    pub(super) fn tell_all_demand(&mut self, gate: &WorkerId) {
+        let clock = self.processes[gate].clock(self.now);
+        if let Some(gateway) = self.gates.get_mut(gate) {
+            for name in gateway.in_demand() {
+                gateway.note(&name, 0, clock);
+            }
+        }
+        self.flush(gate);
+    }
+
+    /// A forwarded request arrives at a worker.
+    pub(super) fn hop(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
+        let Some(request) = self.requests.open.get_mut(&id).filter(|request| request.attempt == attempt) else {
+            return;
+        };
+        let gate = request.gate.clone();
+        if !self.net.passes(&gate, worker) || !self.processes.contains_key(worker) {
+            return self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+        }
+        let start = self.processes[worker].start;
+        let Some(machine) = self.machines.get_mut(worker) else {
+            // Its machine says that nobody listens, unless that is gone, too.
+            return match self.faults.is_dark(worker) {
+                true => self.post(KEEPALIVE, Post::Silent { request: id, attempt }),
+                false => self.answer(id, attempt, worker, Answer::NotRun),
+            };
+        };
+        if machine.run(&revision) {
+            request.runs += 1;
+            let after = machine.takes(RUN);
+            self.post(after, Post::Ran { request: id, attempt, worker: worker.clone(), start, revision });
+        } else {
+            self.answer(id, attempt, worker, Answer::NotRun);
+        }
+    }
+
+    /// A worker has run a request.
+    pub(super) fn ran(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
+        let drained = self.machines.get_mut(worker).and_then(|machine| machine.ran(&revision));
+        drained.into_iter().for_each(|event| self.hear(worker, event));
+        self.answer(id, attempt, worker, Answer::By(revision));
+    }
+
+    fn answer(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, answer: Answer) {
+        let after = self.net.delay(HOP, &mut self.chance);
+        self.post(after, Post::Back { request: id, attempt, worker: worker.clone(), answer });
+    }
+
+    /// The answer arrives at the gateway.
+    pub(super) fn back(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, answer: Answer) {
+        let Some(request) = self.requests.open.get(&id).filter(|request| request.attempt == attempt) else { return };
+        if !self.net.passes(worker, &request.gate) {
+            return self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+        }
+        match answer {
+            Answer::By(revision) => self.ends(id, End::Answered(revision)),
+            Answer::NotRun => self.elsewhere(id),
+            Answer::Broken => self.broke(id),
+        }
+    }
+
+    /// Nothing has come of an attempt.
+    pub(super) fn silent(&mut self, id: RequestId, attempt: Attempt) {
+        if self.requests.open.get(&id).is_some_and(|request| request.attempt == attempt) {
+            self.broke(id);
+        }
+    }
+
+    /// The connection broke under a request: it may have been run.
+    pub(super) fn broke(&mut self, id: RequestId) {
+        let Some(request) = self.requests.open.get_mut(&id) else { return };
+        request.broken += 1;
+        let often = request.broken >= PLACES;
+        let Some(gateway) = self.gates.get(&request.gate) else { return };
+        let twice = gateway.route(&request.name).is_none_or(|route| route.idempotent);
+        if often || !twice {
+            self.ends(id, End::Refused("unavailable", "its worker is gone".to_owned()));
+        } else {
+            self.elsewhere(id);
+        }
+    }
+
+    /// Another place for a request, or it waits for one.
+    fn elsewhere(&mut self, id: RequestId) {
+        self.lands(id);
+        if let Some(request) = self.requests.open.get_mut(&id) {
+            if let Place::At { worker, .. } = std::mem::replace(&mut request.place, Place::Parked) {
+                request.tried.push(worker);
+            }
+            self.route(id);
+        }
+    }
+
+    fn lands(&mut self, id: RequestId) {
+        let Some(request) = self.requests.open.get(&id) else { return };
+        if let Place::At { worker, .. } = &request.place
+            && let Some(gateway) = self.gates.get_mut(&request.gate)
+        {
+            gateway.land(&request.name, id, worker);
+        }
+    }
+
+    /// A client's patience ends.
+    pub(super) fn impatient(&mut self, id: RequestId) {
+        if self.requests.open.contains_key(&id) {
+            self.ends(id, End::GaveUp);
+        }
+    }
+
+    fn ends(&mut self, id: RequestId, end: End) {
+        self.lands(id);
+        self.unpark(id);
+        let Some(request) = self.requests.open.remove(&id) else { return };
+        let count = u64::from(request.count);
+        match &end {
+            End::Answered(revision) => {
+                self.requests.tally.answered += count;
+                self.broken.extend(self.oracle.may_answer(&request, revision));
+                if let Place::At { worker, version } = &request.place {
+                    self.log(request.name.as_str(), &format!("{count} answered by {version} on {worker}"));
+                }
+            }
+            End::Refused(reason, message) => {
+                *self.requests.tally.refused.entry(reason).or_default() += count;
+                let why = if message.is_empty() { (*reason).to_owned() } else { format!("{reason}: {message}") };
+                self.log(request.name.as_str(), &format!("{count} refused: {why}"));
+            }
+            End::GaveUp => {
+                self.requests.tally.gave_up += count;
+                self.log(request.name.as_str(), &format!("{count} gave up"));
+            }
+        }
+        if !matches!(end, End::Answered(_)) {
+            let needless = self.needless(&request);
+            self.broken.extend(needless);
+        }
+    }
+
+    /// Whether a request failed though it could have been answered: two copies have long been ready where its gateway
+    /// reaches them, and no more than one thing is wrong.
+    fn needless(&mut self, request: &Request) -> Option<String> {
+        const LONG: Duration = Duration::from_secs(10);
+        let declared = self.store.deployment(&request.name).filter(|deployment| !deployment.deleting)?;
+        let wanted = declared.revision_id();
+        if self.faults.troubles(self.now) > 1 || self.watch.patience.is_none() || !self.awake(&request.gate) {
+            return None;
+        }
+        let copies: Vec<&WorkerId> = self
+            .machines
+            .iter()
+            .filter(|(id, machine)| {
+                let since = machine.callable.get(&wanted);
+                since.is_some_and(|since| *since + LONG <= self.now)
+                    && machine.pace == 1
+                    && self.awake(id)
+                    && self.net.joined(&request.gate, id)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        (copies.len() >= 2)
+            .then(|| format!("a request for {} failed though {copies:?} were ready: {request:?}", request.name))
+    }
+}
+
+/// How a request ends.
+enum End {
+    Answered(RevisionId),
+    Refused(&'static str, String),
+    GaveUp,
+}

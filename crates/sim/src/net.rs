@@ -1,0 +1,109 @@
+//! Who reaches whom, and how long a message takes.
+//!
+//! A cut keeps what one group of nodes sends from another group; a partition is a cut in both directions. The store is
+//! a node like others here. What is sent over a cut is not lost at once: see [`line`](crate::line).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use berth_spec::WorkerId;
+
+use crate::chance::Chance;
+
+/// How long a message takes between two nodes when nothing is wrong.
+pub const HOP: Duration = Duration::from_millis(1);
+
+/// How long a request takes to the store, and as long its answer.
+pub const TO_STORE: Duration = Duration::from_micros(500);
+
+/// How long it takes until one end of a silent connection gives it up. Halved: a hiccup breaks streams. Doubled: those
+/// who wait behind a cut wait twice as long for another way.
+pub const KEEPALIVE: Duration = Duration::from_secs(2);
+
+/// Which way a cut keeps messages from going.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ways {
+    /// Neither group hears the other.
+    Both,
+    /// The second group does not hear the first; the first hears the second.
+    OneWay,
+}
+
+/// One cut.
+#[derive(Debug, Clone)]
+pub struct Cut {
+    /// These …
+    pub from: BTreeSet<WorkerId>,
+    /// … are not heard by these.
+    pub to: BTreeSet<WorkerId>,
+    /// Or by neither side.
+    pub ways: Ways,
+}
+
+/// The network.
+#[derive(Debug, Default)]
+pub struct Net {
+    /// A message takes up to this much longer.
+    pub jitter: Duration,
+    cuts: BTreeMap<String, Cut>,
+}
+
+impl Net {
+    /// Cuts; the name heals it.
+    pub fn cut(&mut self, name: &str, cut: Cut) {
+        self.cuts.insert(name.to_owned(), cut);
+    }
+
+    /// Mends a cut. Says whether there was one.
+    pub fn heal(&mut self, name: &str) -> bool {
+        self.cuts.remove(name).is_some()
+    }
+
+    /// Whether nothing is cut.
+    #[must_use]
+    pub fn whole(&self) -> bool {
+        self.cuts.is_empty()
+    }
+
+    /// Whether `to` hears `from`.
+    #[must_use]
+    pub fn passes(&self, from: &WorkerId, to: &WorkerId) -> bool {
+        let stops = |cut: &Cut| {
+            (cut.from.contains(from) && cut.to.contains(to))
+                || (cut.ways == Ways::Both && cut.from.contains(to) && cut.to.contains(from))
+        };
+        !self.cuts.values().any(stops)
+    }
+
+    /// Whether both hear each other.
+    #[must_use]
+    pub fn joined(&self, one: &WorkerId, other: &WorkerId) -> bool {
+        self.passes(one, other) && self.passes(other, one)
+    }
+
+    /// How long this message takes.
+    pub(crate) fn delay(&self, least: Duration, chance: &mut Chance) -> Duration {
+        least + chance.up_to(self.jitter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_plan::fixture::worker_id;
+
+    use super::*;
+
+    #[test]
+    fn cuts_have_directions() {
+        let group = |names: &[&str]| names.iter().map(|name| worker_id(name)).collect::<BTreeSet<_>>();
+        let (a, b, c) = (worker_id("a"), worker_id("b"), worker_id("c"));
+        let mut net = Net::default();
+        net.cut("x", Cut { from: group(&["a"]), to: group(&["b"]), ways: Ways::OneWay });
+        assert!(!net.passes(&a, &b) && net.passes(&b, &a) && !net.joined(&a, &b) && net.joined(&a, &c));
+        net.cut("y", Cut { from: group(&["a"]), to: group(&["c"]), ways: Ways::Both });
+        assert!(!net.passes(&a, &c) && !net.passes(&c, &a));
+        assert!(net.heal("x") && net.heal("y") && !net.heal("y") && net.whole() && net.joined(&a, &b));
+    }
+}

@@ -1,0 +1,108 @@
+//! What is on its way: one queue, by time; what is due at the same time goes in the order of posting.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_control::controller::Commit;
+use berth_spec::{ByteSize, Digest, Health, RevisionId, Time, WorkerId};
+
+use crate::{
+    fault::FaultId,
+    line::{End, LineId, Word},
+    request::{Answer, Attempt, RequestId},
+    store::Stored,
+};
+
+/// Something on its way.
+#[derive(Debug, Clone)]
+pub(crate) enum Post {
+    /// Over a stream.
+    Word { line: LineId, word: Word },
+    /// One end of a stream looks whether the other is still there.
+    Keepalive { line: LineId, end: End },
+    /// One end of a stream hears that the other closed it.
+    Closed { line: LineId, end: End },
+    /// A node tries to find the leader.
+    Seek { node: WorkerId, start: u64 },
+    /// A node's attempt at a stream arrives at a controller.
+    Dial { node: WorkerId, start: u64, attempt: LineId, to: WorkerId },
+    /// The attempt failed; `leader` leads, as far as that controller knew.
+    Declined { node: WorkerId, start: u64, attempt: LineId, leader: Option<WorkerId> },
+    /// A worker's machine got something done.
+    Done { worker: WorkerId, start: u64, event: berth_worker::Event },
+    /// A controller's word arrives at the store.
+    Asked { from: WorkerId, start: u64, epoch: u64, ask: Arc<Ask> },
+    /// The store's answer arrives.
+    Told { to: WorkerId, start: u64, epoch: u64, answer: Stored },
+    /// The store tells a controller what changed up to `rev`.
+    Watched { to: WorkerId, start: u64, rev: u64 },
+    /// The members come to think this of a node.
+    Health { observer: WorkerId, of: WorkerId, health: Health, news: u64 },
+    /// A forwarded request arrives at a worker.
+    Hop { request: RequestId, attempt: Attempt, worker: WorkerId, revision: RevisionId },
+    /// A worker has run a request.
+    Ran { request: RequestId, attempt: Attempt, worker: WorkerId, start: u64, revision: RevisionId },
+    /// The answer arrives at the gateway.
+    Back { request: RequestId, attempt: Attempt, worker: WorkerId, answer: Answer },
+    /// A gateway gives up on an attempt that nothing came of.
+    Silent { request: RequestId, attempt: Attempt },
+    /// A client's patience ends.
+    Patience { request: RequestId },
+    /// A fault ends.
+    FaultEnds(FaultId),
+    /// A node that was stopped or leaves is started again.
+    Restart { node: WorkerId, start: u64 },
+}
+
+/// What a controller asks of the store.
+#[derive(Debug, Clone)]
+pub(crate) enum Ask {
+    /// To lead.
+    Campaign,
+    /// To go on leading; asked then.
+    Renew(Time),
+    /// To lead no longer.
+    Resign,
+    /// All that is stored.
+    Read,
+    /// To store a plan.
+    Commit(Commit),
+    /// To remember what an artifact takes.
+    Measure(Digest, ByteSize),
+}
+
+impl Post {
+    /// The node that has to be awake for it.
+    pub(crate) fn wakes(&self) -> Option<&WorkerId> {
+        match self {
+            Self::Seek { node, .. } | Self::Declined { node, .. } | Self::Done { worker: node, .. } => Some(node),
+            Self::Dial { to, .. } | Self::Told { to, .. } | Self::Watched { to, .. } => Some(to),
+            Self::Hop { worker, .. } | Self::Ran { worker, .. } => Some(worker),
+            Self::Health { observer, .. } => Some(observer),
+            _ => None,
+        }
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    posts: BTreeMap<(Time, u64), Post>,
+    posted: u64,
+}
+
+impl Queue {
+    pub(crate) fn send(&mut self, at: Time, post: Post) {
+        self.posted += 1;
+        self.posts.insert((at, self.posted), post);
+    }
+
+    /// When the next one arrives.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.posts.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next one that is due.
+    pub(crate) fn take(&mut self, now: Time) -> Option<Post> {
+        self.posts.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
+    }
+}

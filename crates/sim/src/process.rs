@@ -1,0 +1,132 @@
+//! A node's process: whether it runs, what its clock shows, and how it finds the leader.
+//!
+//! ```text
+//! Seeking ──dial──▶ Dialling ──connected──▶ Up ──its end closes──▶ Seeking
+//!    ▲                 │ declined, silent: another controller, after a back-off
+//!    └─────────────────┘
+//! ```
+//! A node never goes back to a leader of an earlier term than the last that it was connected to.
+
+use std::time::Duration;
+
+use berth_spec::{Time, WorkerId};
+
+use crate::line::LineId;
+
+/// The shortest and the longest time between two attempts to find the leader.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// What a node does. In a simulation each does one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It stands for election.
+    Controller,
+    /// It holds models.
+    Worker,
+    /// Clients come to it.
+    Gateway,
+}
+
+/// Whether a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It does.
+    Running,
+    /// It is stopped (SIGSTOP) and does not know it.
+    Paused {
+        /// When it goes on.
+        until: Time,
+    },
+    /// It does not.
+    Down,
+    /// It said that it goes, and went.
+    Left,
+}
+
+/// Where a node is with its stream to the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Uplink {
+    Seeking,
+    Dialling(LineId),
+    Up(LineId),
+}
+
+/// One node's process.
+#[derive(Debug)]
+pub struct Process {
+    /// What it does.
+    pub role: Role,
+    /// Whether it runs.
+    pub life: Life,
+    /// How often it was started: what was meant for an earlier one is lost.
+    pub start: u64,
+    /// Where it is.
+    pub region: Option<String>,
+    /// Nanoseconds that its clock is ahead; changes take effect with the next start.
+    pub skew: i64,
+    /// The same for the next start.
+    pub next_skew: i64,
+    pub(crate) uplink: Uplink,
+    /// The latest term that it has seen.
+    pub(crate) best: u64,
+    /// Who leads, as far as it was told.
+    pub(crate) hint: Option<WorkerId>,
+    /// Attempts since it was connected last.
+    pub(crate) tries: u32,
+}
+
+impl Process {
+    pub(crate) fn new(role: Role, region: Option<String>) -> Self {
+        Self {
+            role,
+            life: Life::Running,
+            start: 1,
+            region,
+            skew: 0,
+            next_skew: 0,
+            uplink: Uplink::Seeking,
+            best: 0,
+            hint: None,
+            tries: 0,
+        }
+    }
+
+    /// It starts anew.
+    pub(crate) fn starts(&mut self) {
+        self.start += 1;
+        self.life = Life::Running;
+        self.skew = self.next_skew;
+        self.uplink = Uplink::Seeking;
+        self.hint = None;
+        self.tries = 0;
+    }
+
+    /// Whether it runs, and is not paused.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.life == Life::Running
+    }
+
+    /// Whether it is gone, rather than paused.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self.life, Life::Down | Life::Left)
+    }
+
+    /// What its clock shows.
+    #[must_use]
+    pub fn clock(&self, now: Time) -> Time {
+        Time(now.0.saturating_add_signed(self.skew))
+    }
+
+    /// When its clock shows this.
+    #[must_use]
+    pub fn when(&self, clock: Time) -> Time {
+        Time(clock.0.saturating_add_signed(self.skew.saturating_neg()))
+    }
+
+    /// How long to wait before the next attempt.
+    pub(crate) fn back_off(&self) -> Duration {
+        (BACK_OFF.0 * (1 << self.tries.min(5))).min(BACK_OFF.1)
+    }
+}

@@ -1,0 +1,114 @@
+//! A client's requests: each ends exactly once.
+//!
+//! ```text
+//! infer ──▶ Parked ◀──────────── nowhere to go ─────────┐
+//!              │ a route leads somewhere                │
+//!              ▼                                        │
+//!          Forwarded ── not run, broken ──▶ elsewhere? ─┘
+//!              │
+//!              ▼ answered | refused, with a reason | the client's patience ends
+//! ```
+
+use std::collections::BTreeMap;
+
+use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
+
+/// Names a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Which attempt at a request: answers to earlier ones come too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attempt(pub u32);
+
+/// What a worker answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It was run by this revision.
+    By(RevisionId),
+    /// It was not run: sending it elsewhere is safe.
+    NotRun,
+    /// The connection broke: it may have been run.
+    Broken,
+}
+
+/// A request (or a few that came together) on its way.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What it asks for.
+    pub name: DeploymentName,
+    /// How many came together.
+    pub count: u32,
+    /// The gateway that it came to.
+    pub gate: WorkerId,
+    /// When.
+    pub since: Time,
+    /// Where it is.
+    pub place: Place,
+    /// Workers that did not answer it.
+    pub tried: Vec<WorkerId>,
+    /// How often its connection broke under it.
+    pub broken: u32,
+    /// The attempt that counts.
+    pub attempt: Attempt,
+    /// How often it was run.
+    pub runs: u32,
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// It waits at its gateway.
+    Parked,
+    /// It was forwarded.
+    At {
+        /// To this worker.
+        worker: WorkerId,
+        /// For this revision, by the name of this version.
+        version: String,
+    },
+}
+
+/// What became of requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Answered.
+    pub answered: u64,
+    /// Sent to a second place and further.
+    pub retried: u64,
+    /// Refused, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Their clients gave up.
+    pub gave_up: u64,
+}
+
+/// All requests that are on their way, and what became of the others.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// On their way.
+    pub open: BTreeMap<RequestId, Request>,
+    /// What became of the others.
+    pub tally: Tally,
+    last: u64,
+}
+
+impl Requests {
+    /// A request arrives at a gateway.
+    pub(crate) fn arrive(&mut self, gate: &WorkerId, name: &DeploymentName, count: u32, now: Time) -> RequestId {
+        self.last += 1;
+        let id = RequestId(self.last);
+        let request = Request {
+            name: name.clone(),
+            count,
+            gate: gate.clone(),
+            since: now,
+            place: Place::Parked,
+            tried: Vec::new(),
+            broken: 0,
+            attempt: Attempt(0),
+            runs: 0,
+        };
+        self.open.insert(id, request);
+        id
+    }
+}
