@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Drain(commands::drain::DrainArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
+    /// Make the certificates of a cluster, and look at them
+    Pki(commands::pki::PkiArgs),
     /// Show the settings of a server, and where each came from
     Config(Box<commands::config::ConfigArgs>),
     /// Print the JSON schema of manifests

@@ -13,6 +13,7 @@ pub(crate) mod infer;
 pub(crate) mod local;
 mod nodes;
 pub(crate) mod output;
+pub(crate) mod pki;
 pub(crate) mod plan;
 pub(crate) mod resource;
 pub(crate) mod top;
@@ -30,6 +31,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
             Some(effective) => config::run(&args, effective),
             None => Err(Failure::Usage("which settings? Write `berth config show`".to_owned())),
         },
+        Command::Pki(args) => pki::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Schema(args) => local::schema(&args),
         Command::Completions(args) => local::completions(&args),
