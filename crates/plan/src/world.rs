@@ -33,8 +33,8 @@ pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{Held, Turns};
-pub use seats::{Liveness, Seats};
 pub(crate) use seats::{Hold, Rank, Standing};
+pub use seats::{Liveness, Seats};
 
 use crate::{Policy, Record};
 
