@@ -12,8 +12,12 @@
 //! Not here: what is decided (`berth_plan`), what a worker does with it (`berth_worker`), requests for inference
 //! (`berth_mesh`).
 //!
-//! Reading order: [`store`] and its layout; [`leadership`], who of several decides; [`controller`], the brain; [`driver`], which runs it; [`handle`], the way
-//! in; [`source`], where deployments come from besides the API; [`api`], the control API.
+//! In a cluster the workers and gateways are on other nodes: [`uplink`] is there, [`fleet`] is where the leader is, and
+//! [`seat`] says where that is.
+//!
+//! Reading order: [`store`] and its layout; [`leadership`], who of several decides; [`controller`], the brain;
+//! [`driver`], which runs it; [`handle`], the way in; [`seat`], one controller per term; [`fleet`] and [`uplink`], the
+//! streams; [`source`], where deployments come from besides the API; [`api`], the control API.
 
 pub mod leadership;
 pub mod store;
@@ -27,6 +31,11 @@ mod metrics;
 
 pub mod handle;
 mod resolve;
+
+pub mod seat;
+
+pub mod fleet;
+pub mod uplink;
 
 pub mod api;
 pub mod source;

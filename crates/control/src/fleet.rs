@@ -1,0 +1,176 @@
+//! The streams between the leader and the nodes, as the leader serves them on the port for other nodes.
+//!
+//! ```text
+//! uplink of a node ══ berth.fleet.v1.Fleet over mutual TLS ══▶ FleetService ──▶ hello ──▶ Handle::attach_…
+//!      words in parts ──▶ pump ──▶ reports, demand ──▶ controller
+//!      orders in parts ◀── pump ◀── mailbox (the latest, never a backlog) ◀── controller
+//! ```
+//! A stream is served by the task of its connection; nothing is spawned, and nothing piles up: who reads slowly gets fewer
+//! and larger changes. A stream ends when its node goes, when this node does not lead any more, or when a part is missing.
+//! The other end is [`uplink`](crate::uplink).
+
+mod hello;
+mod pump;
+
+use std::{pin::Pin, sync::Arc};
+
+use berth_peer::{PeerBody, Peers};
+use berth_spec::{FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId};
+use berth_wire::fleet::{
+    Assembly, InParts, MESSAGE, Reporter, demands_of,
+    v1::{
+        self,
+        fleet_server::{Fleet, FleetServer},
+        gateway_word, route_order, worker_order, worker_word,
+    },
+};
+use futures::{Stream, StreamExt, future::BoxFuture, stream};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, Streaming};
+use tower::Service;
+
+use crate::seat::SeatView;
+use hello::{Caller, Door};
+use pump::{Pump, Term};
+
+/// The paths that it answers begin so.
+pub const PATH: &str = "/berth.fleet.v1.Fleet/";
+
+/// Serves the streams. Cheap to clone.
+#[derive(Clone)]
+pub struct FleetService(FleetServer<Leader>);
+
+/// Wraps what the generated code calls.
+#[derive(Clone)]
+struct Leader {
+    door: Arc<Door>,
+}
+
+impl FleetService {
+    /// `seat` says whether this node leads; `peers` knows the addresses of others, for those who are sent there.
+    #[must_use]
+    pub fn new(seat: watch::Receiver<SeatView>, peers: Option<Peers>) -> Self {
+        let door = Arc::new(Door { seat, peers });
+        Self(FleetServer::new(Leader { door }).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE))
+    }
+
+    /// Answers one request of `caller`, whom its certificate names; its path begins with [`PATH`].
+    pub fn serve(
+        &self,
+        caller: &WorkerId,
+        mut request: http::Request<Incoming>,
+    ) -> BoxFuture<'static, http::Response<PeerBody>> {
+        request.extensions_mut().insert(Caller(caller.clone()));
+        let mut server = self.0.clone();
+        Box::pin(async move {
+            match server.call(request).await {
+                Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
+                Err(never) => match never {},
+            }
+        })
+    }
+}
+
+type Orders<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Fleet for Leader {
+    type WorkStream = Orders<v1::WorkerOrder>;
+    type RouteStream = Orders<v1::RouteOrder>;
+
+    async fn work(
+        &self,
+        request: Request<Streaming<v1::WorkerWord>>,
+    ) -> Result<Response<Orders<v1::WorkerOrder>>, Status> {
+        let caller = Caller::of(&request)?;
+        let mut words = request.into_inner();
+        let first = hello::first(&mut words).await?;
+        let Some(worker_word::Word::Hello(hello)) = first.word else { return Err(hello::missing()) };
+        let admitted = self.door.admit(&caller, &hello)?;
+        let info = hello.worker_info().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let info = info.ok_or_else(|| Status::invalid_argument("the first word does not say what the worker is"))?;
+        let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
+        let (reports, orders) =
+            admitted.handle.attach_worker(info).await.map_err(|error| self.door.not_attached(&error))?;
+        tracing::info!(event = "worker_stream_began", worker_id = %caller, epoch = %admitted.epoch);
+        let mut assembly = Assembly::<InventoryChange>::new(reporter);
+        let pump = Pump {
+            words,
+            heard: move |word| heard_of_worker(word, &mut assembly),
+            events: reports,
+            pending: None,
+            orders,
+            change: |order| match order {
+                FromController::Assigned(change) => Some(change.in_parts()),
+                // That it is, the welcome says.
+                FromController::Attached => None,
+            },
+            parts: None,
+            term: Term::new(Arc::clone(&self.door), admitted.epoch, caller),
+        };
+        let welcome = v1::WorkerOrder { order: Some(worker_order::Order::Welcome(admitted.welcome)) };
+        let order = |part| v1::WorkerOrder { order: Some(worker_order::Order::Assignment(part)) };
+        let orders = pump.run().map(move |part| part.map(order));
+        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
+    }
+
+    async fn route(
+        &self,
+        request: Request<Streaming<v1::GatewayWord>>,
+    ) -> Result<Response<Orders<v1::RouteOrder>>, Status> {
+        let caller = Caller::of(&request)?;
+        let mut words = request.into_inner();
+        let first = hello::first(&mut words).await?;
+        let Some(gateway_word::Word::Hello(hello)) = first.word else { return Err(hello::missing()) };
+        let admitted = self.door.admit(&caller, &hello)?;
+        let (events, orders) = admitted
+            .handle
+            .attach_gateway(caller.clone(), hello.region.clone())
+            .await
+            .map_err(|error| self.door.not_attached(&error))?;
+        tracing::info!(event = "gateway_stream_began", node = %caller, epoch = %admitted.epoch);
+        let pump = Pump {
+            words,
+            heard: heard_of_gateway,
+            events,
+            pending: None,
+            orders,
+            change: |change: RouteChange| Some(change.in_parts()),
+            parts: None,
+            term: Term::new(Arc::clone(&self.door), admitted.epoch, caller),
+        };
+        let welcome = v1::RouteOrder { order: Some(route_order::Order::Welcome(admitted.welcome)) };
+        let order = |part| v1::RouteOrder { order: Some(route_order::Order::Routes(part)) };
+        let orders = pump.run().map(move |part| part.map(order));
+        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
+    }
+}
+
+/// What a worker's word means to the controller; `None`: nothing yet, or nothing that this version knows.
+fn heard_of_worker(
+    word: v1::WorkerWord,
+    assembly: &mut Assembly<InventoryChange>,
+) -> Result<Option<InventoryChange>, Status> {
+    let Some(worker_word::Word::Inventory(part)) = word.word else { return Ok(None) };
+    let change = assembly.push(part).map_err(|error| Status::data_loss(error.to_string()))?;
+    let left_out = assembly.left_out();
+    if left_out > 0 {
+        tracing::warn!(left_out, "a worker reports replicas that this version cannot understand");
+    }
+    Ok(change)
+}
+
+/// What a gateway's word means to the controller.
+fn heard_of_gateway(word: v1::GatewayWord) -> Result<Option<GatewayEvent>, Status> {
+    Ok(match word.word {
+        Some(gateway_word::Word::Demands(demands)) => Some(GatewayEvent::Demand(demands_of(demands))),
+        Some(gateway_word::Word::PageOut(name)) => {
+            berth_spec::DeploymentName::new(&name).ok().map(GatewayEvent::PageOut)
+        }
+        Some(gateway_word::Word::Applied(seq)) => Some(GatewayEvent::Applied(seq)),
+        Some(gateway_word::Word::AskWhole(_)) => Some(GatewayEvent::AskWhole),
+        Some(gateway_word::Word::Hello(_)) | None => None,
+    })
+}

@@ -1,0 +1,129 @@
+//! The first word of a stream: who it is, whether it may, and whether this is the right node to say it to.
+
+use std::time::Duration;
+
+use berth_peer::{PROTOCOL, Peers, common_protocol};
+use berth_spec::{Epoch, WorkerId};
+use berth_wire::fleet::{
+    EPOCH, LEADER, LEADER_PEER,
+    v1::{Hello, Welcome},
+};
+use tokio::sync::watch;
+use tonic::{
+    Request, Status, Streaming,
+    metadata::{Ascii, MetadataMap, MetadataValue},
+};
+
+use crate::{
+    Handle,
+    handle::Error,
+    seat::{self, SeatView},
+};
+
+/// How long a node may take to say who it is. Halved, a node at the other end of the world with a lost packet must begin
+/// again; doubled, streams that say nothing are kept twice as long.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who sent a request, by its certificate.
+#[derive(Debug, Clone)]
+pub(super) struct Caller(pub(super) WorkerId);
+
+impl Caller {
+    pub(super) fn of<T>(request: &Request<T>) -> Result<WorkerId, Status> {
+        let caller = request.extensions().get::<Self>().map(|caller| caller.0.clone());
+        caller.ok_or_else(|| Status::unauthenticated("only nodes of the cluster may say this, over their own port"))
+    }
+}
+
+/// Reads the first word.
+pub(super) async fn first<W>(words: &mut Streaming<W>) -> Result<W, Status> {
+    let first = tokio::time::timeout(HELLO_WITHIN, words.message()).await;
+    first.map_err(|_| Status::deadline_exceeded("the first word did not come in time"))??.ok_or_else(missing)
+}
+
+pub(super) fn missing() -> Status {
+    Status::invalid_argument("the first word of a stream says who speaks")
+}
+
+/// Lets streams in while this node leads.
+pub(super) struct Door {
+    pub(super) seat: watch::Receiver<SeatView>,
+    pub(super) peers: Option<Peers>,
+}
+
+/// Whom a stream leads to.
+pub(super) struct Admitted {
+    pub(super) handle: Handle,
+    pub(super) epoch: Epoch,
+    pub(super) welcome: Welcome,
+}
+
+impl Door {
+    /// Checks who speaks and whether this node leads.
+    pub(super) fn admit(&self, caller: &WorkerId, hello: &Hello) -> Result<Admitted, Status> {
+        if hello.node != caller.as_str() {
+            return Err(Status::permission_denied(format!(
+                "{caller} speaks as {:?}: a node speaks for itself, by the name in its certificate",
+                hello.node
+            )));
+        }
+        let version = |version: u32| u16::try_from(version).unwrap_or(u16::MAX);
+        let theirs = (version(hello.oldest), version(hello.newest));
+        let protocol = common_protocol(PROTOCOL, theirs).ok_or_else(|| {
+            Status::unimplemented(format!(
+                "{caller} speaks the protocols {} to {}, this node {} to {}: upgrade one version at a time",
+                theirs.0, theirs.1, PROTOCOL.0, PROTOCOL.1
+            ))
+        })?;
+        match &*self.seat.borrow() {
+            SeatView::Leading { handle, epoch } => Ok(Admitted {
+                handle: handle.clone(),
+                epoch: *epoch,
+                welcome: Welcome { epoch: epoch.0, protocol: protocol.into() },
+            }),
+            SeatView::Following { leader } => Err(self.elsewhere(leader.as_ref())),
+        }
+    }
+
+    /// The controller did not take a node that was let in.
+    pub(super) fn not_attached(&self, error: &Error) -> Status {
+        match error {
+            Error::Stopped => self.not_leading(),
+            error => Status::unavailable(error.to_string()),
+        }
+    }
+
+    /// What a node is told when the controller has ended its stream.
+    pub(super) fn not_leading(&self) -> Status {
+        match &*self.seat.borrow() {
+            SeatView::Following { leader } => self.elsewhere(leader.as_ref()),
+            SeatView::Leading { .. } => Status::aborted("the controller ended this stream: connect again"),
+        }
+    }
+
+    fn elsewhere(&self, leader: Option<&(WorkerId, Epoch)>) -> Status {
+        let mut metadata = MetadataMap::new();
+        let Some((name, epoch)) = leader else {
+            return Status::failed_precondition("this node does not lead, and knows of none that does");
+        };
+        let peer = self.peers.as_ref().and_then(|peers| peers.get(name)).map(|peer| peer.member().peer.to_string());
+        let entries = [(LEADER, Some(name.to_string())), (EPOCH, Some(epoch.to_string())), (LEADER_PEER, peer)];
+        for (key, value) in entries {
+            if let Some(value) = value.and_then(|value| value.parse::<MetadataValue<Ascii>>().ok()) {
+                metadata.insert(key, value);
+            }
+        }
+        Status::with_metadata(
+            tonic::Code::FailedPrecondition,
+            format!("this node does not lead, {name} does"),
+            metadata,
+        )
+    }
+}
+
+/// Waits until this node does not lead in this term.
+pub(super) async fn until_over(seat: &mut watch::Receiver<SeatView>, epoch: Epoch) {
+    while seat.borrow_and_update().leads() == Some(epoch) {
+        seat::changed(seat).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! Both directions of one stream, in one loop.
+//!
+//! ```text
+//! words ──▶ heard ──▶ pending (one) ──room──▶ events ──▶ controller
+//! orders ──▶ change ──▶ parts (made one by one) ──▶ the other node
+//! ```
+//! While a change is being sent its parts come one after the other, and what the node says waits in the connection.
+
+use std::sync::Arc;
+
+use berth_spec::{Epoch, WorkerId};
+use futures::{Stream, stream};
+use tokio::sync::{mpsc, watch};
+use tonic::{Status, Streaming};
+
+use super::hello::{Door, until_over};
+use crate::seat::SeatView;
+
+/// One stream.
+pub(super) struct Pump<W, E, O, H, C, P> {
+    pub(super) words: Streaming<W>,
+    /// What a word means; nothing, before its last part.
+    pub(super) heard: H,
+    pub(super) events: mpsc::Sender<E>,
+    /// What the controller has no room for yet: until then nothing more is read.
+    pub(super) pending: Option<E>,
+    pub(super) orders: mpsc::Receiver<O>,
+    /// The parts of an order; none of some.
+    pub(super) change: C,
+    pub(super) parts: Option<P>,
+    pub(super) term: Term,
+}
+
+/// As long as it lasts.
+pub(super) struct Term {
+    door: Arc<Door>,
+    seat: watch::Receiver<SeatView>,
+    epoch: Epoch,
+    node: WorkerId,
+    over: bool,
+}
+
+impl Term {
+    pub(super) fn new(door: Arc<Door>, epoch: Epoch, node: WorkerId) -> Self {
+        let seat = door.seat.clone();
+        Self { door, seat, epoch, node, over: false }
+    }
+
+    fn end(&mut self, why: &'static str) {
+        self.over = true;
+        tracing::info!(event = "stream_ended", node = %self.node, epoch = %self.epoch, why);
+    }
+}
+
+impl<W, E, O, H, C, P> Pump<W, E, O, H, C, P>
+where
+    W: Send + 'static,
+    E: Send + 'static,
+    O: Send + 'static,
+    H: FnMut(W) -> Result<Option<E>, Status> + Send + 'static,
+    C: Fn(O) -> Option<P> + Send + 'static,
+    P: Iterator + Send + 'static,
+    P::Item: Send,
+{
+    /// What the node is told, part by part, until the stream ends.
+    pub(super) fn run(self) -> impl Stream<Item = Result<P::Item, Status>> + Send + 'static {
+        stream::unfold(self, |mut pump| async move { pump.next().await.map(|part| (part, pump)) })
+    }
+
+    async fn next(&mut self) -> Option<Result<P::Item, Status>> {
+        loop {
+            if self.term.over {
+                return None;
+            }
+            if let Some(part) = self.parts.as_mut().and_then(Iterator::next) {
+                return Some(Ok(part));
+            }
+            self.parts = None;
+            let idle = self.pending.is_none();
+            let over = tokio::select! {
+                () = until_over(&mut self.term.seat, self.term.epoch) => true,
+                order = self.orders.recv() => match order {
+                    Some(order) => {
+                        self.parts = (self.change)(order);
+                        false
+                    }
+                    None => true,
+                },
+                room = self.events.reserve(), if !idle => match (room, self.pending.take()) {
+                    (Ok(room), Some(event)) => {
+                        room.send(event);
+                        false
+                    }
+                    _ => true,
+                },
+                word = self.words.message(), if idle => {
+                    match word.and_then(|word| word.map(&mut self.heard).transpose()) {
+                        Ok(Some(event)) => self.pending = event,
+                        Ok(None) => self.term.end("the node has nothing more to say"),
+                        Err(status) => {
+                            tracing::debug!(%status, node = %self.term.node, "a stream broke");
+                            self.term.end("it broke");
+                            return Some(Err(status));
+                        }
+                    }
+                    false
+                }
+            };
+            if over {
+                return self.not_leading();
+            }
+        }
+    }
+
+    fn not_leading(&mut self) -> Option<Result<P::Item, Status>> {
+        self.term.end("this node does not lead any more");
+        Some(Err(self.term.door.not_leading()))
+    }
+}

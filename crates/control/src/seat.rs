@@ -1,0 +1,86 @@
+//! Who answers here: whether this node decides, and who does if it is another.
+//!
+//! ```text
+//! leadership::Seat ──▶ Terms ──▶ SeatView::Leading { handle, epoch }   ──▶ api, fleet: answered here
+//! (who leads)           │  └───▶ SeatView::Following { leader }        ──▶ api: relayed, fleet: sent there
+//!                       └ one controller per term, with a fenced store
+//! ```
+//! A process that is alone leads always: [`SeatView::alone`]. A node without the role of a controller follows always:
+//! [`SeatView::never`].
+
+mod terms;
+
+use std::fmt;
+
+use berth_spec::{Epoch, WorkerId};
+use tokio::sync::watch;
+
+use crate::Handle;
+
+pub use terms::Terms;
+
+/// Who answers here.
+#[derive(Clone)]
+pub enum SeatView {
+    /// This node decides.
+    Leading {
+        /// The way to the controller of this term.
+        handle: Handle,
+        /// The term.
+        epoch: Epoch,
+    },
+    /// Another does, or nobody.
+    Following {
+        /// Who, as far as is known, and its term.
+        leader: Option<(WorkerId, Epoch)>,
+    },
+}
+
+impl SeatView {
+    /// For a process that is alone: it decides as long as it lives. The term is 0: there is no other.
+    #[must_use]
+    pub fn alone(handle: Handle) -> watch::Receiver<Self> {
+        watch::channel(Self::Leading { handle, epoch: Epoch(0) }).1
+    }
+
+    /// For a node that never decides, and is not told who does: it asks the controllers.
+    #[must_use]
+    pub fn never() -> watch::Receiver<Self> {
+        watch::channel(Self::Following { leader: None }).1
+    }
+
+    /// Who decides, as far as is known here, where `me` is this node.
+    #[must_use]
+    pub fn leader(&self, me: &WorkerId) -> Option<(WorkerId, Epoch)> {
+        match self {
+            Self::Leading { epoch, .. } => Some((me.clone(), *epoch)),
+            Self::Following { leader } => leader.clone(),
+        }
+    }
+
+    /// The term in which this node decides.
+    #[must_use]
+    pub fn leads(&self) -> Option<Epoch> {
+        match self {
+            Self::Leading { epoch, .. } => Some(*epoch),
+            Self::Following { .. } => None,
+        }
+    }
+}
+
+impl fmt::Debug for SeatView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leading { epoch, .. } => write!(f, "Leading({epoch})"),
+            Self::Following { leader: Some((name, epoch)) } => write!(f, "Following({name}, {epoch})"),
+            Self::Following { leader: None } => f.write_str("Following(nobody)"),
+        }
+    }
+}
+
+/// Waits until `seat` is no longer what it was when it was last looked at. For ever once nobody can change it.
+pub(crate) async fn changed(seat: &mut watch::Receiver<SeatView>) {
+    if seat.changed().await.is_err() {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,150 @@
+//! One controller per term of leadership, built when the term begins and gone when it ends.
+//!
+//! ```text
+//! Standby ──Seat::Leading──▶ Deciding (restores, settles, plans)
+//!    ▲  ▲                       │ the seat is lost, or the store says Deposed: nothing is sent any more
+//!    │  └───────────────────────┘
+//!    │                          │ the store cannot be read at the start
+//!    └──────── a pause ─────────┘ and again, as long as the term lasts
+//! ```
+//! A standby holds nothing of what is declared: reading 100,000 deployments takes less time than noticing that the leader
+//! is dead, and memory for them on each controller would be paid for all the time.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_spec::Epoch;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::SeatView;
+use crate::{
+    Config, Ended, Metrics, build_with,
+    leadership::{Fence, Seat},
+    store::{Store, StoreError, fenced::Fenced},
+};
+
+/// How long after a start that failed, for want of the store, the next is made. Halved, a store in trouble is asked twice
+/// as often; doubled, a term is wasted for that much longer.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Runs a controller whenever this node leads.
+pub struct Terms {
+    config: Config,
+    store: Arc<dyn Store>,
+    metrics: Metrics,
+    seat: watch::Receiver<Seat>,
+    view: watch::Sender<SeatView>,
+}
+
+impl Terms {
+    /// `seat` says when this node leads; `store` is the one of all terms. It begins to work when [`Terms::run`] is awaited.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        store: Arc<dyn Store>,
+        metrics: Metrics,
+        seat: watch::Receiver<Seat>,
+    ) -> (Self, watch::Receiver<SeatView>) {
+        let (view, views) = watch::channel(following(&seat.borrow()));
+        (Self { config, store, metrics, seat, view }, views)
+    }
+
+    /// Decides while this node leads, until `shutdown`. A plan on its way to the store is stored before it returns.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let seat = self.seat.borrow_and_update().clone();
+            match seat {
+                Seat::Following { .. } => {
+                    self.view.send_replace(following(&seat));
+                    tokio::select! {
+                        changed = self.seat.changed() => if changed.is_err() {
+                            // Who elects has ended: nothing will change until the end.
+                            shutdown.cancelled().await;
+                        },
+                        () = shutdown.cancelled() => {}
+                    }
+                }
+                Seat::Leading { epoch, fence } => self.term(epoch, fence, &shutdown).await,
+            }
+            if shutdown.is_cancelled() {
+                self.view.send_replace(SeatView::Following { leader: None });
+                return;
+            }
+        }
+    }
+
+    /// One term, from its beginning to its end.
+    async fn term(&mut self, epoch: Epoch, fence: Fence, shutdown: &CancellationToken) {
+        loop {
+            tracing::info!(event = "term_began", %epoch);
+            match self.decide(epoch, fence.clone(), shutdown).await {
+                Ok(Ended::Stopped) => break,
+                // The election will notice as well; until then nobody is told that this node leads.
+                Ok(Ended::Deposed) => {
+                    self.until_over(epoch, None, shutdown).await;
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(%error, %epoch, "the controller cannot start: trying again");
+                    if self.until_over(epoch, Some(AGAIN), shutdown).await {
+                        break;
+                    }
+                }
+            }
+        }
+        tracing::info!(event = "term_ended", %epoch);
+    }
+
+    async fn decide(&mut self, epoch: Epoch, fence: Fence, shutdown: &CancellationToken) -> Result<Ended, StoreError> {
+        let store: Arc<dyn Store> = Arc::new(Fenced::new(Arc::clone(&self.store), fence));
+        let (control, handle) = build_with(self.config.clone(), store, self.metrics.clone());
+        self.view.send_replace(SeatView::Leading { handle, epoch });
+        let over = shutdown.child_token();
+        let deciding = control.run(over.clone());
+        tokio::pin!(deciding);
+        let ended = tokio::select! {
+            ended = &mut deciding => Some(ended),
+            () = until_not(&mut self.seat, epoch) => None,
+        };
+        // Before anything else: whoever asks is not to be sent to a controller that is at its end.
+        self.view.send_replace(SeatView::Following { leader: None });
+        match ended {
+            Some(ended) => ended,
+            None => {
+                over.cancel();
+                deciding.await
+            }
+        }
+    }
+
+    /// Waits until the term is over, or for `most`; says whether it is.
+    async fn until_over(&mut self, epoch: Epoch, most: Option<Duration>, shutdown: &CancellationToken) -> bool {
+        self.view.send_replace(SeatView::Following { leader: None });
+        let pause = async {
+            match most {
+                Some(most) => tokio::time::sleep(most).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = until_not(&mut self.seat, epoch) => true,
+            () = shutdown.cancelled() => true,
+            () = pause => false,
+        }
+    }
+}
+
+/// Waits until this node does not lead in this term. For ever once nobody elects any more: the fence ends the term.
+async fn until_not(seat: &mut watch::Receiver<Seat>, epoch: Epoch) {
+    let leads = |seat: &Seat| matches!(seat, Seat::Leading { epoch: now, .. } if *now == epoch);
+    if seat.wait_for(|seat| !leads(seat)).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn following(seat: &Seat) -> SeatView {
+    match seat {
+        Seat::Following { leader } => SeatView::Following { leader: leader.clone() },
+        Seat::Leading { .. } => SeatView::Following { leader: None },
+    }
+}

@@ -1,0 +1,82 @@
+//! A node's way to the controller that decides, wherever that is: for its worker and for its gateway.
+//!
+//! ```text
+//! worker  ◀── Attached, assignments ──┐          ┌──▶ Handle, where this node leads
+//!         ──▶ reports ───────────────▶│  uplink ─┤
+//! gateway ◀── routes ─────────────────┤          └══▶ fleet of the node that leads
+//!         ──▶ demand ────────────────▶┘
+//! ```
+//! The channels towards worker and gateway live as long as the process. Where there is no controller to be had, both go on
+//! with what they know; what they would say waits with them, as one latest word.
+//!
+//! [`search`] is the brain, `line` one connection, `drive` the loop; `worker` and `gateway` say what is particular to them.
+
+mod drive;
+mod gateway;
+mod line;
+pub mod search;
+mod worker;
+
+use berth_peer::Peers;
+use berth_spec::{WorkerId, WorkerInfo};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    handle::{GatewayEnds, WorkerEnds},
+    seat::SeatView,
+};
+use drive::Drive;
+use gateway::GatewayEnd;
+use worker::WorkerEnd;
+
+/// What leads to controllers.
+#[derive(Clone)]
+pub struct Road {
+    /// This node.
+    pub me: WorkerId,
+    /// Which start of its process.
+    pub incarnation: u64,
+    /// The other nodes.
+    pub peers: Peers,
+    /// Whether this node leads, and who does as far as it knows; [`SeatView::never`] where it is no controller.
+    pub seat: watch::Receiver<SeatView>,
+}
+
+/// The worker's way to the controller.
+pub struct WorkerUplink(Drive<WorkerEnd>);
+
+impl WorkerUplink {
+    /// The way, which works while [`WorkerUplink::run`] is awaited, and the worker's ends of it.
+    #[must_use]
+    pub fn new(road: Road, info: WorkerInfo) -> (Self, WorkerEnds) {
+        let end = WorkerEnd::new(road.clone(), info);
+        let (drive, ends) = Drive::new(road, end);
+        (Self(drive), ends)
+    }
+
+    /// Keeps one connection to the leader until `shutdown`, or until the worker has dropped its ends and its last word has
+    /// been sent.
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.0.run(shutdown).await;
+    }
+}
+
+/// The gateway's way to the controller.
+pub struct GatewayUplink(Drive<GatewayEnd>);
+
+impl GatewayUplink {
+    /// The way, which works while [`GatewayUplink::run`] is awaited, and the gateway's ends of it. `region` is where the
+    /// gateway is.
+    #[must_use]
+    pub fn new(road: Road, region: Option<String>) -> (Self, GatewayEnds) {
+        let end = GatewayEnd::new(road.clone(), region);
+        let (drive, ends) = Drive::new(road, end);
+        (Self(drive), ends)
+    }
+
+    /// Keeps one connection to the leader until `shutdown`, or until the gateway has dropped its ends.
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.0.run(shutdown).await;
+    }
+}

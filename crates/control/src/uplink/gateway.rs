@@ -1,0 +1,134 @@
+//! What is particular to a gateway's way to the controller.
+//!
+//! The gateway numbers route changes through, whichever controller they come from: each connection counts from 1, and what
+//! it counts is added to what came before. So words on changes of an earlier connection can be told apart, and a gateway
+//! that missed something notices. A new controller is told at once who waits: the gateway has said it to the last one.
+
+use std::collections::BTreeMap;
+
+use berth_spec::{Demand, DeploymentName, GatewayEvent, RouteChange, WorkerId};
+use berth_wire::fleet::{
+    Assembly, demands_to,
+    v1::{self, gateway_word, route_order},
+};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{
+    Road,
+    drive::End,
+    line::{Broken, Line, client, heard, speech, welcome},
+    search::Whom,
+};
+
+/// The gateway's side.
+pub(super) struct GatewayEnd {
+    road: Road,
+    region: Option<String>,
+    /// The number of the last change that the gateway was given.
+    seq: u64,
+    /// What it was when this connection began.
+    before: u64,
+    /// What the gateway said last of deployments that are in use.
+    in_use: BTreeMap<DeploymentName, Demand>,
+}
+
+impl GatewayEnd {
+    pub(super) fn new(road: Road, region: Option<String>) -> Self {
+        Self { road, region, seq: 0, before: 0, in_use: BTreeMap::new() }
+    }
+
+    fn remember(&mut self, demands: &[Demand]) {
+        for demand in demands {
+            if demand.waiting == 0 && demand.in_flight == 0 {
+                self.in_use.remove(&demand.deployment);
+            } else {
+                // How many requests there were, the last controller was told.
+                self.in_use.insert(demand.deployment.clone(), Demand { requests: 0, ..demand.clone() });
+            }
+        }
+    }
+}
+
+type GatewayLine = Line<GatewayEvent, RouteChange>;
+
+impl End for GatewayEnd {
+    type Word = GatewayEvent;
+    type Heard = RouteChange;
+
+    fn dial(&self, whom: &Whom) -> BoxFuture<'static, Result<GatewayLine, Broken>> {
+        let (road, region) = (self.road.clone(), self.region.clone());
+        match whom {
+            Whom::Here => here(road, region).boxed(),
+            Whom::Node(name) => there(road, name.clone(), region).boxed(),
+        }
+    }
+
+    fn attached(&mut self) -> Option<GatewayEvent> {
+        self.before = self.seq;
+        let demands: Vec<Demand> = self.in_use.values().cloned().collect();
+        (!demands.is_empty()).then_some(GatewayEvent::Demand(demands))
+    }
+
+    fn up(&mut self, event: GatewayEvent) -> Option<GatewayEvent> {
+        match event {
+            GatewayEvent::Demand(demands) => {
+                self.remember(&demands);
+                Some(GatewayEvent::Demand(demands))
+            }
+            // Of an earlier connection, where it is 0 or less.
+            GatewayEvent::Applied(seq) => {
+                seq.checked_sub(self.before).filter(|seq| *seq > 0).map(GatewayEvent::Applied)
+            }
+            GatewayEvent::PageOut(_) | GatewayEvent::AskWhole => Some(event),
+        }
+    }
+
+    fn down(&mut self, change: RouteChange) -> RouteChange {
+        self.seq = self.before + change.seq;
+        RouteChange { seq: self.seq, base: change.base.map(|base| self.before + base), ..change }
+    }
+}
+
+async fn here(road: Road, region: Option<String>) -> Result<GatewayLine, Broken> {
+    let (handle, epoch) = road.here()?;
+    let attached = handle.attach_gateway(road.me.clone(), region).await;
+    let (speak, changes) = attached.map_err(|error| Broken::Failed(error.to_string()))?;
+    Ok(Line { epoch, far: false, speak, hear: ReceiverStream::new(changes).map(Ok).boxed() })
+}
+
+async fn there(road: Road, name: WorkerId, region: Option<String>) -> Result<GatewayLine, Broken> {
+    let peer = road.peer(&name)?;
+    let hello = v1::Hello { region, ..road.hello() };
+    let hello = v1::GatewayWord { word: Some(gateway_word::Word::Hello(hello)) };
+    let (speak, said) = speech(hello, words_of);
+    let mut words = client(&peer).route(road.request(said)).await?.into_inner();
+    let epoch = welcome(&mut words, |word: v1::RouteOrder| match word.order {
+        Some(route_order::Order::Welcome(welcome)) => Some(welcome),
+        _ => None,
+    })
+    .await?;
+    let mut assembly = Assembly::<RouteChange>::new(());
+    let hear = heard(peer, words, move |word: v1::RouteOrder| {
+        let Some(route_order::Order::Routes(part)) = word.order else { return Ok(None) };
+        let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
+        let left_out = assembly.left_out();
+        if left_out > 0 {
+            tracing::warn!(left_out, "there are routes that this version cannot understand");
+        }
+        Ok(change)
+    });
+    Ok(Line { epoch, far: true, speak, hear })
+}
+
+/// An event in the messages that it takes.
+fn words_of(event: GatewayEvent) -> std::vec::IntoIter<v1::GatewayWord> {
+    use gateway_word::Word;
+    let words: Vec<Word> = match event {
+        GatewayEvent::Demand(demands) => demands_to(&demands).map(Word::Demands).collect(),
+        GatewayEvent::PageOut(name) => vec![Word::PageOut(name.to_string())],
+        GatewayEvent::Applied(seq) => vec![Word::Applied(seq)],
+        GatewayEvent::AskWhole => vec![Word::AskWhole(true)],
+    };
+    words.into_iter().map(|word| v1::GatewayWord { word: Some(word) }).collect::<Vec<_>>().into_iter()
+}

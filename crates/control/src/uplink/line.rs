@@ -1,0 +1,185 @@
+//! One connection to a controller, here or on another node.
+
+use std::sync::Arc;
+
+use berth_peer::{PROTOCOL, Peer, PeerChannel};
+use berth_spec::{Epoch, WorkerId};
+use berth_wire::fleet::{EPOCH, LEADER, MESSAGE, PROTOCOL as HEADER, v1};
+use futures::{Stream, StreamExt, stream, stream::BoxStream};
+use tokio::sync::mpsc;
+use tonic::{
+    Status, Streaming,
+    metadata::{MetadataMap, MetadataValue},
+};
+
+use super::Road;
+use crate::{Handle, seat::SeatView};
+
+/// Words on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
+const SPEAKING: usize = 4;
+
+/// A connection.
+pub(super) struct Line<W, H> {
+    /// The term of the controller at the other end.
+    pub(super) epoch: Epoch,
+    /// It is on another node: what was said last is still on its way when it has been said.
+    pub(super) far: bool,
+    /// To it.
+    pub(super) speak: mpsc::Sender<W>,
+    /// From it; the last item says why it ended.
+    pub(super) hear: BoxStream<'static, Result<H, Broken>>,
+}
+
+/// Why there is no connection, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The node does not lead.
+    #[error("the node does not lead")]
+    Elsewhere(Option<(WorkerId, Epoch)>),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<Status> for Broken {
+    fn from(status: Status) -> Self {
+        if status.code() == tonic::Code::FailedPrecondition {
+            return Self::Elsewhere(leader_in(status.metadata()));
+        }
+        Self::Failed(format!("{}: {}", status.code(), status.message()))
+    }
+}
+
+fn leader_in(metadata: &MetadataMap) -> Option<(WorkerId, Epoch)> {
+    let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok());
+    Some((WorkerId::new(text(LEADER)?).ok()?, Epoch(text(EPOCH)?.parse().ok()?)))
+}
+
+impl Road {
+    /// The controller of this process.
+    pub(super) fn here(&self) -> Result<(Handle, Epoch), Broken> {
+        match &*self.seat.borrow() {
+            SeatView::Leading { handle, epoch } => Ok((handle.clone(), *epoch)),
+            SeatView::Following { leader } => Err(Broken::Elsewhere(leader.clone())),
+        }
+    }
+
+    pub(super) fn peer(&self, name: &WorkerId) -> Result<Arc<Peer>, Broken> {
+        self.peers.get(name).ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))
+    }
+
+    /// Nodes that may lead, those first that answer.
+    pub(super) fn controllers(&self) -> Vec<WorkerId> {
+        let mut peers = self.peers.all();
+        peers.retain(|peer| peer.member().roles.controller && peer.health().is_there());
+        peers.sort_by_key(|peer| (peer.health(), peer.failing()));
+        peers.iter().map(|peer| peer.name().clone()).collect()
+    }
+
+    /// A stream's request, which says in its head which protocol it is in.
+    pub(super) fn request<S>(&self, said: S) -> tonic::Request<S> {
+        let mut request = tonic::Request::new(said);
+        request.metadata_mut().insert(HEADER, MetadataValue::from(u64::from(PROTOCOL.1)));
+        request
+    }
+
+    /// The first word on a stream.
+    pub(super) fn hello(&self) -> v1::Hello {
+        v1::Hello {
+            node: self.me.to_string(),
+            incarnation: self.incarnation,
+            oldest: PROTOCOL.0.into(),
+            newest: PROTOCOL.1.into(),
+            worker: None,
+            region: None,
+        }
+    }
+}
+
+/// A client for one stream.
+pub(super) fn client(peer: &Arc<Peer>) -> v1::fleet_client::FleetClient<PeerChannel> {
+    v1::fleet_client::FleetClient::new(PeerChannel(Arc::clone(peer)))
+        .max_decoding_message_size(MESSAGE)
+        .max_encoding_message_size(MESSAGE)
+}
+
+/// What is said into a stream: the greeting, then each word in the messages that it takes.
+pub(super) fn speech<W, M, I>(
+    hello: M,
+    cut: impl Fn(W) -> I + Send + 'static,
+) -> (mpsc::Sender<W>, impl Stream<Item = M> + Send + 'static)
+where
+    W: Send + 'static,
+    M: Send + 'static,
+    I: Iterator<Item = M> + Send + 'static,
+{
+    let (speak, words) = mpsc::channel::<W>(SPEAKING);
+    let said = stream::unfold((words, cut, None::<I>), |(mut words, cut, mut parts)| async move {
+        loop {
+            if let Some(part) = parts.as_mut().and_then(Iterator::next) {
+                return Some((part, (words, cut, parts)));
+            }
+            let word = words.recv().await?;
+            parts = Some(cut(word));
+        }
+    });
+    (speak, stream::iter([hello]).chain(said))
+}
+
+/// The answer to the greeting.
+pub(super) async fn welcome<M>(
+    hear: &mut Streaming<M>,
+    is: impl Fn(M) -> Option<v1::Welcome>,
+) -> Result<Epoch, Broken> {
+    let first = hear.message().await?;
+    let welcome = first.and_then(is).ok_or_else(|| Broken::Failed("the stream began without a welcome".to_owned()))?;
+    Ok(Epoch(welcome.epoch))
+}
+
+/// What is heard on a stream, until it or its peer is lost.
+pub(super) fn heard<M, H>(
+    peer: Arc<Peer>,
+    words: Streaming<M>,
+    understand: impl FnMut(M) -> Result<Option<H>, Broken> + Send + 'static,
+) -> BoxStream<'static, Result<H, Broken>>
+where
+    M: Send + 'static,
+    H: Send + 'static,
+{
+    let hearing = Hearing { words: Some(words), peer, understand };
+    let next = |mut hearing: Hearing<M, _>| async move { hearing.next().await.map(|heard| (heard, hearing)) };
+    stream::unfold(hearing, next).boxed()
+}
+
+struct Hearing<M, F> {
+    /// `None` once it has ended.
+    words: Option<Streaming<M>>,
+    peer: Arc<Peer>,
+    understand: F,
+}
+
+impl<M, F> Hearing<M, F> {
+    async fn next<H>(&mut self) -> Option<Result<H, Broken>>
+    where
+        F: FnMut(M) -> Result<Option<H>, Broken>,
+    {
+        let words = self.words.as_mut()?;
+        let broken = loop {
+            let word = tokio::select! {
+                word = words.message() => match word {
+                    Ok(Some(word)) => (self.understand)(word),
+                    Ok(None) => Err(Broken::Failed(format!("{} ended the stream", self.peer.name()))),
+                    Err(status) => Err(status.into()),
+                },
+                () = self.peer.lost() => Err(Broken::Failed(format!("the members have lost {}", self.peer.name()))),
+            };
+            match word {
+                Ok(Some(heard)) => return Some(Ok(heard)),
+                Ok(None) => {}
+                Err(broken) => break broken,
+            }
+        };
+        self.words = None;
+        Some(Err(broken))
+    }
+}

@@ -1,0 +1,252 @@
+//! Whom to connect to: the brain of an uplink. It reads no clock, draws no random number and does no I/O.
+//!
+//! ```text
+//!                 ┌──────────── a pause: 50 ms, doubling to 1 s, jittered ◀──────────┐
+//!                 ▼                                                                  │ all were asked
+//! Searching ──the next one──▶ Dialling ──Welcomed, not of an earlier term──▶ Attached│
+//!     ▲                          │ │ └── Elsewhere: that one next, if the term is no earlier one
+//!     │                          │ └──── Failed, or too slow: the next one ──────────┘
+//!     └──── Lost, or a later leader is known ◀────────────────────────────── Attached
+//! ```
+//! The order: who is known to lead (this node's own seat, a redirect), whom it was connected to last, then each controller
+//! in turn. A leader of a term that is earlier than one that was met is none any more, whatever it believes.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use berth_spec::{Epoch, Time, WorkerId};
+
+/// The first pause after all were asked in vain; it doubles with each round. Halved, an election is asked about twice as
+/// often; doubled, it takes that much longer to be found out.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause. Halved, a thousand nodes without a controller ask twice as often; doubled, the first leader after a
+/// long outage waits for them twice as long.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long somebody may take to say that he leads. Halved, a leader that is just restoring 100,000 deployments is left
+/// again; doubled, one that hangs is waited for twice as long.
+pub const DIAL_WITHIN: Duration = Duration::from_secs(5);
+
+/// A connection that lasted this long was good: pauses begin anew. Halved or doubled, a leader that takes everybody in and
+/// drops them at once is asked that much more or less.
+const GOOD: Duration = Duration::from_secs(5);
+
+/// Where to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whom {
+    /// To this process.
+    Here,
+    /// To another node.
+    Node(WorkerId),
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// This node's seat says who leads, if it knows: perhaps this node itself.
+    Seat(Option<(WorkerId, Epoch)>),
+    /// Who was dialled leads.
+    Welcomed(Epoch),
+    /// Who was dialled does not lead, but perhaps knows who does.
+    Elsewhere(Option<(WorkerId, Epoch)>),
+    /// Who was dialled did not answer, or refused.
+    Failed,
+    /// The connection has ended, and perhaps its end said who leads now.
+    Lost(Option<(WorkerId, Epoch)>),
+    /// The time of [`Search::wake_at`] has come.
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Connect. A connection that is there, or being made, is dropped.
+    Dial(Whom),
+    /// The connection that was made is good: use it.
+    Attach,
+    /// Drop what is there or being made.
+    HangUp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Searching { at: Time },
+    Dialling { whom: Whom, until: Time },
+    Attached { whom: Whom, epoch: Epoch, since: Time },
+}
+
+/// The brain.
+#[derive(Debug)]
+pub struct Search {
+    me: WorkerId,
+    state: State,
+    /// The latest term that was met.
+    latest: Epoch,
+    /// Who is said to lead, in a term no earlier than `latest`.
+    said: Option<(WorkerId, Epoch)>,
+    /// Whom it was connected to last.
+    last: Option<Whom>,
+    /// Who was asked in this round.
+    asked: BTreeSet<WorkerId>,
+    /// Rounds in vain.
+    rounds: u32,
+    /// Where a round begins among the controllers, so that not all nodes ask the same one first.
+    turn: usize,
+    chance: u64,
+}
+
+impl Search {
+    /// Not connected. `chance` is a random number.
+    #[must_use]
+    pub fn new(me: WorkerId, chance: u64, now: Time) -> Self {
+        Self {
+            me,
+            state: State::Searching { at: now },
+            latest: Epoch(0),
+            said: None,
+            last: None,
+            asked: BTreeSet::new(),
+            rounds: 0,
+            turn: usize::try_from(chance % 1_024).unwrap_or(0),
+            chance,
+        }
+    }
+
+    /// When to say [`Event::Tick`].
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        match &self.state {
+            State::Searching { at } => Some(*at),
+            State::Dialling { until, .. } => Some(*until),
+            State::Attached { .. } => None,
+        }
+    }
+
+    /// The term that it is attached to.
+    #[must_use]
+    pub fn attached(&self) -> Option<Epoch> {
+        match self.state {
+            State::Attached { epoch, .. } => Some(epoch),
+            State::Searching { .. } | State::Dialling { .. } => None,
+        }
+    }
+
+    /// Takes in what happened. `controllers` are the nodes that may lead, those first that answer, without this one.
+    pub fn on(&mut self, event: Event, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
+        match (event, self.state.clone()) {
+            (Event::Seat(leader), state) => self.seat(leader, &state, controllers, now),
+            (Event::Welcomed(epoch), State::Dialling { whom, .. }) if epoch >= self.latest => {
+                self.latest = epoch;
+                self.last = Some(whom.clone());
+                self.asked.clear();
+                self.state = State::Attached { whom, epoch, since: now };
+                vec![Effect::Attach]
+            }
+            // It leads no more and does not know it.
+            (Event::Welcomed(_), State::Dialling { .. }) => self.hang_up_and_search(controllers, now),
+            (Event::Elsewhere(leader), State::Dialling { .. }) => {
+                self.hear(leader);
+                self.next(controllers, now)
+            }
+            (Event::Failed, State::Dialling { .. }) => self.next(controllers, now),
+            (Event::Lost(leader), State::Attached { since, .. }) => {
+                self.hear(leader);
+                if now.since(since) >= GOOD {
+                    self.rounds = 0;
+                }
+                // Others have lost it as well: not all of them at the same moment.
+                let at = now + self.jittered(self.pause());
+                self.state = State::Searching { at };
+                vec![Effect::HangUp]
+            }
+            (Event::Tick, State::Searching { at }) if at <= now => self.next(controllers, now),
+            (Event::Tick, State::Dialling { until, .. }) if until <= now => self.hang_up_and_search(controllers, now),
+            // Of a connection that was given up.
+            _ => Vec::new(),
+        }
+    }
+
+    fn seat(
+        &mut self,
+        leader: Option<(WorkerId, Epoch)>,
+        state: &State,
+        controllers: &[WorkerId],
+        now: Time,
+    ) -> Vec<Effect> {
+        let leads = leader.as_ref().is_some_and(|(name, _)| *name == self.me);
+        let news = self.hear(leader);
+        match state {
+            State::Attached { whom: Whom::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
+            State::Dialling { whom: Whom::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
+            State::Attached { epoch, .. } => {
+                let later = self.said.as_ref().is_some_and(|(_, said)| said > epoch);
+                if later { self.hang_up_and_search(controllers, now) } else { Vec::new() }
+            }
+            State::Searching { .. } if news => self.next(controllers, now),
+            State::Searching { .. } | State::Dialling { .. } => Vec::new(),
+        }
+    }
+
+    /// Somebody says who leads. Gives whether that is news.
+    fn hear(&mut self, leader: Option<(WorkerId, Epoch)>) -> bool {
+        let Some((name, epoch)) = leader.filter(|(_, epoch)| *epoch >= self.latest) else { return false };
+        let news = self.said.as_ref().is_none_or(|(_, said)| epoch > *said);
+        if news {
+            self.asked.remove(&name);
+            self.rounds = 0;
+            self.said = Some((name, epoch));
+        }
+        news
+    }
+
+    fn hang_up_and_search(&mut self, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
+        let mut effects = vec![Effect::HangUp];
+        effects.extend(self.next(controllers, now));
+        effects
+    }
+
+    /// Asks the next one, or pauses when all were asked.
+    fn next(&mut self, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
+        if let Some(name) = self.candidate(controllers) {
+            self.asked.insert(name.clone());
+            let whom = if name == self.me { Whom::Here } else { Whom::Node(name) };
+            self.state = State::Dialling { whom: whom.clone(), until: now + DIAL_WITHIN };
+            return vec![Effect::Dial(whom)];
+        }
+        let pause = self.jittered(self.pause());
+        self.asked.clear();
+        self.rounds = self.rounds.saturating_add(1);
+        self.turn = self.turn.wrapping_add(1);
+        // What was said may have been wrong; who says it again is believed again.
+        self.said = self.said.take().filter(|(name, _)| *name == self.me);
+        self.state = State::Searching { at: now + pause };
+        Vec::new()
+    }
+
+    fn candidate(&self, controllers: &[WorkerId]) -> Option<WorkerId> {
+        let said = self.said.iter().map(|(name, _)| name);
+        let last = self.last.iter().filter_map(|last| match last {
+            Whom::Node(name) => Some(name),
+            // Whether this node leads, its seat says.
+            Whom::Here => None,
+        });
+        let start = self.turn % controllers.len().max(1);
+        let turns = controllers[start..].iter().chain(&controllers[..start]);
+        said.chain(last).chain(turns).find(|name| !self.asked.contains(*name)).cloned()
+    }
+
+    fn pause(&self) -> Duration {
+        (FIRST_PAUSE * 2_u32.saturating_pow(self.rounds.min(10))).min(LONGEST_PAUSE)
+    }
+
+    /// Something between nothing and the pause, by a sequence that looks random.
+    fn jittered(&mut self, pause: Duration) -> Duration {
+        // splitmix64, Steele, Lea, Flood 2014.
+        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.chance;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        pause.mul_f64(0.5 + 0.5 * (mixed >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}
