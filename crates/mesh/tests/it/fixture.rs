@@ -9,7 +9,7 @@ use std::{
 };
 
 use berth_mesh::{
-    Config, Drained, Gateway, GatewayLink, Handle, Limits, build,
+    Config, Drained, Fleet, Gateway, GatewayLink, Handle, Limits, build,
     local::{Batching, LocalReplicas, Model, Replica, Statistics},
 };
 use berth_spec::{
@@ -140,6 +140,13 @@ pub(crate) fn warm(deployment: &str, version: &str) -> Route {
     Route { split: vec![(revision, 100)], versions: vec![version], ..cold(deployment) }
 }
 
+/// A deployment whose `version` is ready on these workers.
+pub(crate) fn on(deployment: &str, version: &str, workers: &[&str]) -> Route {
+    let mut route = warm(deployment, version);
+    route.versions[0].ready = workers.iter().map(|worker| WorkerId::new(worker).expect("a name")).collect();
+    route
+}
+
 /// A change to build on; [`House::change`] numbers it.
 pub(crate) fn delta() -> RouteChange {
     RouteChange { base: Some(0), ..RouteChange::default() }
@@ -166,11 +173,16 @@ impl House {
     pub(crate) fn with(limits: impl FnOnce(&mut Limits)) -> Self {
         let mut config = Config::new(([127, 0, 0, 1], 0).into());
         limits(&mut config.limits);
+        Self::of(WORKER, config, None)
+    }
+
+    /// The gateway of a node, with others beside it where there is a fleet.
+    pub(crate) fn of(me: &str, config: Config, fleet: Option<Fleet>) -> Self {
         let replicas = Arc::new(LocalReplicas::default());
         let mut registry = Registry::default();
-        let me = WorkerId::new(WORKER).expect("a name");
+        let me = WorkerId::new(me).expect("a name");
         let (gateway, handle): (Gateway, Handle) =
-            build(config, me, Arc::clone(&replicas), None, &mut registry).expect("a free port");
+            build(config, me, Arc::clone(&replicas), fleet, &mut registry).expect("a free port");
         let (routes, from_controller) = mpsc::channel(16);
         let (to_controller, events) = mpsc::channel(16);
         let shutdown = CancellationToken::new();

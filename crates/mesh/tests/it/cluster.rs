@@ -1,0 +1,7 @@
+//! Several gateways over loopback, each with a peer port, and requests that go from one to the other.
+
+mod answers;
+mod faults;
+mod routes;
+mod streamed;
+mod town;

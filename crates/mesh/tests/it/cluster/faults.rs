@@ -1,0 +1,191 @@
+//! Lines that break, nodes that stop, replicas that are gone: a request is answered once, wherever a copy lives.
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use berth_spec::{Health, Route};
+use futures::future::join_all;
+
+use super::town::{Town, metric, worker};
+use crate::fixture::{Echo, on, revision};
+
+fn runs(echo: &Echo) -> u64 {
+    echo.runs.load(SeqCst)
+}
+
+/// Sends a request from `a`, and makes sure that the model on `b` has it: `c` is not routed to before.
+async fn hanging_on_b(town: &mut Town, held: &Arc<Echo>, other: &Arc<Echo>) -> tokio::task::JoinHandle<crate::fixture::Answer> {
+    town.serve("iris", &[("b", held)]).await;
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    held.started.acquire().await.expect("it starts").forget();
+    town.put("c", "iris", other);
+    town.route("iris", &["b", "c"]).await;
+    asked
+}
+
+#[tokio::test]
+async fn a_line_that_breaks_sends_the_request_to_the_other_copy_once() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (held, other) = (Echo::shut(), Echo::open());
+    let asked = hanging_on_b(&mut town, &held, &other).await;
+    town.node("b").kill();
+    let answer = asked.await.expect("it ran");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!((runs(&held), runs(&other)), (0, 1));
+    assert_eq!(metric(town.house("a"), "berth_gateway_retries_total", &["broken"]), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_membership_takes_for_dead_is_not_waited_for() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (held, other) = (Echo::shut(), Echo::open());
+    let asked = hanging_on_b(&mut town, &held, &other).await;
+    let before = Instant::now();
+    town.node("a").roster.set_health(&worker("b"), Health::Failed);
+    assert_eq!(asked.await.expect("it ran").status, 200);
+    assert!(before.elapsed() < Duration::from_secs(5), "not when the request's time was over");
+    assert_eq!(runs(&other), 1);
+    // While it is dead nothing is sent there.
+    for _ in 0..5 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(runs(&other), 6);
+}
+
+#[tokio::test]
+async fn what_may_have_run_is_not_sent_again_if_it_must_not() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (held, other) = (Echo::shut(), Echo::open());
+    let asked = hanging_on_b(&mut town, &held, &other).await;
+    let route = Route { idempotent: false, ..on("iris", "1", &["b", "c"]) };
+    town.house("a").set(vec![route]).await;
+    town.node("b").kill();
+    let answer = asked.await.expect("it ran");
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (502, "unavailable"), "{answer:?}");
+    assert_eq!(runs(&other), 0);
+    assert_eq!(metric(town.house("a"), "berth_gateway_requests_total", &["502"]), 1);
+}
+
+#[tokio::test]
+async fn what_was_not_sent_goes_elsewhere_whatever_it_is() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let other = Echo::open();
+    town.put("c", "iris", &other);
+    town.node("b").kill();
+    let route = Route { idempotent: false, ..on("iris", "1", &["b", "c"]) };
+    town.house("a").set(vec![route]).await;
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(runs(&other), 20);
+    assert!(metric(town.house("a"), "berth_gateway_forwards_total", &["not_sent"]) <= 6, "it is avoided soon");
+}
+
+#[tokio::test]
+async fn a_replica_that_drains_or_is_absent_was_not_run() {
+    let mut town = Town::new(&["a", "b", "c", "d"]).await;
+    let (drains, other) = (Echo::open(), Echo::open());
+    town.put("b", "iris", &drains).begin_drain();
+    town.put("d", "iris", &other);
+    let route = Route { idempotent: false, ..on("iris", "1", &["b", "c", "d"]) };
+    town.house("a").set(vec![route]).await;
+    for _ in 0..50 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!((runs(&drains), runs(&other)), (0, 50));
+    let house = town.house("a");
+    assert!(metric(house, "berth_gateway_retries_total", &["draining"]) >= 1);
+    assert!(metric(house, "berth_gateway_retries_total", &["absent"]) >= 1);
+    assert!(metric(house, "berth_gateway_forwards_total", &["not_run"]) < 20, "it is not asked every time");
+    assert!(metric(town.house("c"), "berth_gateway_hops_total", &["absent"]) >= 1);
+}
+
+#[tokio::test]
+async fn a_models_own_failure_is_its_answer() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (one, two) = (Echo::open(), Echo::open());
+    town.serve("iris", &[("b", &one), ("c", &two)]).await;
+    let fails = r#"{"inputs":[{"name":"fail","datatype":"FP32","shape":[1],"data":[1]}]}"#;
+    let answer = town.house("a").post("/v2/models/iris/infer", fails).await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (500, "model"));
+    let starts = one.started.available_permits() + two.started.available_permits();
+    assert_eq!(starts, 1, "it was run once");
+}
+
+#[tokio::test]
+async fn a_request_that_lost_its_last_place_waits_for_the_next_one() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (held, next) = (Echo::shut(), Echo::open());
+    town.serve("iris", &[("b", &held)]).await;
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    held.started.acquire().await.expect("it starts").forget();
+    town.node("b").kill();
+    // The controller is told, as of any miss.
+    assert_eq!(town.house("a").miss("iris").await.waiting, 1);
+    town.put("c", "iris", &next);
+    town.route("iris", &["c"]).await;
+    assert_eq!(asked.await.expect("it ran").status, 200);
+    assert_eq!(runs(&next), 1);
+}
+
+#[tokio::test]
+async fn time_is_over_there_as_well_as_here() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let held = Echo::shut();
+    town.serve("iris", &[("b", &held)]).await;
+    let answer = town.house("a").infer("iris", &[("berth-timeout-ms", "100")]).await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (504, "deadline"), "{answer:?}");
+    let replica = town.house("b").replicas.get(&revision("iris", "1")).expect("there");
+    replica.begin_drain();
+    tokio::time::timeout(Duration::from_secs(5), replica.drained()).await.expect("it was taken out of the model");
+}
+
+/// Hundreds at once, and one of two copies dies: nobody notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_under_load_costs_nothing() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (one, two) = (Echo::open(), Echo::open());
+    town.serve("iris", &[("b", &one), ("c", &two)]).await;
+    let client = |n: usize| {
+        let asked: Vec<_> = (0..40).map(|_| town.nodes[0].house.infer("iris", &[])).collect();
+        tokio::spawn(async move {
+            let mut failed = Vec::new();
+            for asked in asked {
+                let answer = asked.await;
+                if answer.status != 200 {
+                    failed.push((n, answer));
+                }
+            }
+            failed
+        })
+    };
+    let clients: Vec<_> = (0..32).map(client).collect();
+    while runs(&one) < 100 {
+        tokio::task::yield_now().await;
+    }
+    town.node("b").kill();
+    let failed: Vec<_> = join_all(clients).await.into_iter().flat_map(|failed| failed.expect("it ran")).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(runs(&one) + runs(&two) >= 32 * 40);
+}
+
+/// A node that stops says so of every request, and is left alone.
+#[tokio::test]
+async fn a_node_that_stops_is_left_alone() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (one, two) = (Echo::open(), Echo::open());
+    town.serve("iris", &[("b", &one), ("c", &two)]).await;
+    town.house("b").shutdown.cancel();
+    while town.house("b").handle.ready() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(Duration::from_secs(5), &mut town.house("b").running).await.expect("in time").expect("it ends");
+    let before = runs(&one);
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!((runs(&one), runs(&two)), (before, 20));
+    assert!(metric(town.house("b"), "berth_gateway_hops_total", &["stopping"]) <= 2);
+}

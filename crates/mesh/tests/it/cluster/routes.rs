@@ -1,0 +1,191 @@
+//! Where requests go: by routes, hints, regions, and what was kept of them.
+
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
+
+use berth_mesh::Config;
+use berth_peer::Hint;
+use berth_spec::{GatewayEvent, Health, Route, RouteChange, WorkerId, routes::Version};
+
+use super::town::{Town, metric, nothing, worker};
+use crate::fixture::{Echo, House, cold, on, revision};
+
+#[tokio::test]
+async fn the_own_replica_answers_while_it_is_no_worse() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let (mine, other) = (Echo::open(), Echo::open());
+    town.serve("iris", &[("a", &mine), ("b", &other)]).await;
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!((mine.runs.load(SeqCst), other.runs.load(SeqCst)), (20, 0));
+    // It drains: the other one takes over without an error.
+    town.house("a").replicas.get(&revision("iris", "1")).expect("there").begin_drain();
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(other.runs.load(SeqCst), 20);
+}
+
+#[tokio::test]
+async fn a_busy_replica_sends_others_elsewhere() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let (mine, other) = (Echo::shut(), Echo::open());
+    town.serve("iris", &[("a", &mine), ("b", &other)]).await;
+    let asked: Vec<_> = (0..12).map(|_| tokio::spawn(town.house("a").infer("iris", &[]))).collect();
+    while other.runs.load(SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    mine.gate.close();
+    for asked in asked {
+        assert_eq!(asked.await.expect("it ran").status, 200);
+    }
+}
+
+/// Use is told by the gateway that the client spoke to, and by nobody else.
+#[tokio::test]
+async fn use_is_told_once() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let held = Echo::shut();
+    town.serve("iris", &[("b", &held)]).await;
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    held.started.acquire().await.expect("it starts").forget();
+    let told = loop {
+        if let GatewayEvent::Demand(demands) = town.house("a").events.recv().await.expect("it speaks")
+            && let Some(demand) = demands.into_iter().find(|demand| demand.in_flight > 0)
+        {
+            break demand;
+        }
+    };
+    assert_eq!((told.in_flight, told.waiting), (1, 0));
+    held.gate.close();
+    assert_eq!(asked.await.expect("it ran").status, 200);
+    while let Ok(event) = town.house("b").events.try_recv() {
+        assert!(!matches!(event, GatewayEvent::Demand(_)), "{event:?}");
+    }
+    assert_eq!(metric(town.house("b"), "berth_gateway_requests_total", &["iris"]), 0);
+    assert_eq!(metric(town.house("b"), "berth_gateway_hops_total", &["run"]), 1);
+    assert_eq!(metric(town.house("a"), "berth_gateway_requests_total", &["iris", "200"]), 1);
+}
+
+/// What a worker says is gone by before the controller's route says so.
+#[tokio::test]
+async fn hints_come_before_routes() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (one, two) = (Echo::open(), Echo::open());
+    let version = Version { name: "1".to_owned(), revision: revision("iris", "1"), ready: Vec::new() };
+    town.house("a").set(vec![Route { versions: vec![version], ..cold("iris") }]).await;
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    assert_eq!(town.house("a").miss("iris").await.waiting, 1);
+    town.put("b", "iris", &one);
+    let hint = |worker: &str, ready| Hint {
+        worker: WorkerId::new(worker).expect("a name"),
+        revision: revision("iris", "1"),
+        ready,
+    };
+    town.node("a").roster.hint(hint("b", true));
+    assert_eq!(asked.await.expect("it ran").status, 200);
+    assert_eq!(one.runs.load(SeqCst), 1);
+    // A route that knows less does not undo a fresh hint.
+    let version = Version { name: "1".to_owned(), revision: revision("iris", "1"), ready: Vec::new() };
+    town.house("a").set(vec![Route { versions: vec![version], ..cold("iris") }]).await;
+    assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    // One that drains is not asked.
+    town.put("c", "iris", &two);
+    town.house("a").set(vec![on("iris", "1", &["b", "c"])]).await;
+    town.node("a").roster.hint(hint("b", false));
+    let before = one.runs.load(SeqCst);
+    while two.runs.load(SeqCst) < 20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert!(one.runs.load(SeqCst) - before <= 20, "before it was heard");
+    let heard = one.runs.load(SeqCst);
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(one.runs.load(SeqCst), heard);
+    assert_eq!(metric(town.house("a"), "berth_gateway_retries_total", &[]), 0);
+}
+
+#[tokio::test]
+async fn the_own_region_first_and_another_when_it_is_gone() {
+    let regions = [("a", Some("eu")), ("b", Some("us")), ("c", Some("eu"))];
+    let mut town = Town::in_regions(&regions, |_, _| {}).await;
+    let (far, near) = (Echo::open(), Echo::open());
+    town.serve("iris", &[("b", &far), ("c", &near)]).await;
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!((far.runs.load(SeqCst), near.runs.load(SeqCst)), (0, 20));
+    town.node("c").kill();
+    town.node("a").roster.set_health(&worker("c"), Health::Failed);
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(far.runs.load(SeqCst), 20);
+    assert_eq!(metric(town.house("a"), "berth_gateway_forwards_total", &["answered", "other"]), 20);
+}
+
+/// A gateway that starts while no controller answers serves by what it knew last.
+#[tokio::test]
+async fn the_last_routes_outlive_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("routes");
+    let keep = |name: &str, config: &mut Config| {
+        if name == "a" {
+            config.routes_file = Some(file.clone());
+        }
+    };
+    let mut town = Town::with(&["a", "b"], keep).await;
+    let echo = Echo::open();
+    town.serve("iris", &[("b", &echo)]).await;
+    town.house("a").set(vec![cold("rose")]).await;
+    town.house("a").shutdown.cancel();
+    (&mut town.house("a").running).await.expect("it ends");
+    assert!(file.exists(), "what changed is written at the end");
+    let mut again = Town::with(&["a", "b"], keep).await;
+    again.put("b", "iris", &echo);
+    // Nobody has said anything yet.
+    while again.house("a").get("/v2/models").await.json()["models"].as_array().is_none_or(Vec::is_empty) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(again.house("a").infer("iris", &[]).await.status, 200);
+    assert!(again.house("a").handle.ready());
+    // The controller's first word must be the whole, and then counts alone.
+    again.house("a").send(RouteChange { seq: 8, base: Some(7), ..RouteChange::default() }).await;
+    while !matches!(again.house("a").events.recv().await.expect("it speaks"), GatewayEvent::AskWhole) {}
+    again.house("a").send(RouteChange { seq: 9, ..nothing() }).await;
+    while again.house("a").infer("iris", &[]).await.status != 404 {}
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("routes");
+    fs_err::write(&file, b"berthrt\x01garbage").expect("written");
+    let mut config = Config::new(([127, 0, 0, 1], 0).into());
+    config.routes_file = Some(file);
+    let mut house = House::of("a", config, None);
+    house.set(vec![cold("iris")]).await;
+    assert_eq!(house.get("/v2/models/iris/ready").await.status, 503);
+}
+
+/// While it says that it is not ready it still takes what comes.
+#[tokio::test]
+async fn a_lame_duck_serves() {
+    let lame = Duration::from_millis(300);
+    let mut town = Town::with(&["a", "b"], |_, config| config.limits.lame_duck = lame).await;
+    let echo = Echo::open();
+    town.serve("iris", &[("b", &echo)]).await;
+    let before = Instant::now();
+    town.house("a").shutdown.cancel();
+    while town.house("a").handle.ready() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(town.house("a").get("/v2/health/ready").await.status, 503);
+    assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    (&mut town.house("a").running).await.expect("it ends");
+    assert!(before.elapsed() >= lame);
+}

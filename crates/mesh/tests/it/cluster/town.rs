@@ -1,0 +1,164 @@
+//! Nodes made by hand: a gateway and a peer port each, with a membership that says what the test says.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use berth_mesh::{Config, Fleet, Forwarded};
+use berth_peer::{
+    Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority,
+};
+use berth_spec::{Health, Member, Roles, RouteChange, WorkerId, routes::Readiness};
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{Echo, House, on, revision};
+
+pub(crate) fn worker(name: &str) -> WorkerId {
+    WorkerId::new(name).expect("a name")
+}
+
+/// One node.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) house: House,
+    pub(crate) roster: Roster,
+    /// It ends with everything that is connected, as a process does.
+    port: Option<Runtime>,
+}
+
+/// Some nodes that know each other.
+pub(crate) struct Town {
+    pub(crate) nodes: Vec<Node>,
+    _pki: tempfile::TempDir,
+}
+
+struct Port(Forwarded);
+
+impl PeerHandler for Port {
+    fn serve(self: Arc<Self>, _: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+        self.0.serve(request)
+    }
+}
+
+pub(crate) fn member(name: &str, peer: SocketAddr, region: Option<&str>) -> Member {
+    Member {
+        name: worker(name),
+        incarnation: 1,
+        gossip: peer,
+        peer,
+        roles: Roles::ALL,
+        labels: region.map(|region| ("region".to_owned(), region.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
+        version: "0.0.0".to_owned(),
+        protocol: berth_peer::PROTOCOL,
+    }
+}
+
+impl Town {
+    pub(crate) async fn new(names: &[&'static str]) -> Self {
+        Self::with(names, |_, _| {}).await
+    }
+
+    pub(crate) async fn with(names: &[&'static str], config: impl Fn(&str, &mut Config)) -> Self {
+        let places: Vec<_> = names.iter().map(|name| (*name, None)).collect();
+        Self::in_regions(&places, config).await
+    }
+
+    pub(crate) async fn in_regions(
+        places: &[(&'static str, Option<&str>)],
+        configure: impl Fn(&str, &mut Config),
+    ) -> Self {
+        let pki = tempfile::tempdir().expect("a folder");
+        let authority = Authority::create(pki.path()).expect("a CA");
+        let identity = |name: &str| {
+            Identity::load(authority.issue(&worker(name), &[]).expect("issued")).expect("an identity")
+        };
+        let bound: Vec<_> = places
+            .iter()
+            .map(|(name, region)| {
+                let listener = PeerListener::bind(([127, 0, 0, 1], 0).into(), identity(name)).expect("a port");
+                let at = listener.local_addr().expect("bound");
+                (*name, *region, listener, at)
+            })
+            .collect();
+        let everyone: Vec<_> = bound.iter().map(|(name, region, _, at)| member(name, *at, *region)).collect();
+        let mut nodes = Vec::new();
+        for ((name, region, listener, _), me) in bound.into_iter().zip(everyone.clone()) {
+            let (members, roster) = Members::by_hand(me);
+            everyone.iter().for_each(|other| roster.set(other.clone(), Health::Alive));
+            let peers = Peers::start(identity(name), members.clone(), LinePolicy::default());
+            let fleet = Fleet::new(peers.clone(), members, region.map(str::to_owned));
+            let mut config = Config::new(([127, 0, 0, 1], 0).into());
+            configure(name, &mut config);
+            let house = House::of(name, config, Some(fleet));
+            let port = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let port = port.expect("a runtime");
+            let handler = Arc::new(Port(house.handle.forwarded()));
+            port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
+            while peers.all().len() + 1 < places.len() {
+                tokio::task::yield_now().await;
+            }
+            nodes.push(Node { name, house, roster, port: Some(port) });
+        }
+        Self { nodes, _pki: pki }
+    }
+
+    pub(crate) fn house(&mut self, name: &str) -> &mut House {
+        &mut self.node(name).house
+    }
+
+    pub(crate) fn node(&mut self, name: &str) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.name == name).expect("a node")
+    }
+
+    /// Puts a model on a node, without a word to any gateway.
+    pub(crate) fn put(&mut self, name: &str, deployment: &str, model: &Arc<Echo>) -> Arc<berth_mesh::local::Replica> {
+        let (model, revision) = (Arc::clone(model), revision(deployment, "1"));
+        self.house(name).replicas.insert(revision, model)
+    }
+
+    /// Every gateway hears that `deployment` is ready on these nodes.
+    pub(crate) async fn route(&mut self, deployment: &str, workers: &[&str]) {
+        for node in &mut self.nodes {
+            node.house.set(vec![on(deployment, "1", workers)]).await;
+        }
+    }
+
+    /// A model on these nodes, routed to by all.
+    pub(crate) async fn serve(&mut self, deployment: &str, models: &[(&str, &Arc<Echo>)]) {
+        for (name, model) in models {
+            self.put(name, deployment, model);
+        }
+        let workers: Vec<_> = models.iter().map(|(name, _)| *name).collect();
+        self.route(deployment, &workers).await;
+    }
+}
+
+impl Node {
+    /// As kill -9 does: lines break, and nobody listens any more.
+    pub(crate) fn kill(&mut self) {
+        if let Some(port) = self.port.take() {
+            port.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A change that is whole, of nothing.
+pub(crate) fn nothing() -> RouteChange {
+    RouteChange { base: None, readiness: Readiness { planned: true, ..Readiness::default() }, ..RouteChange::default() }
+}
+
+/// The value of a metric, of all its lines that hold `labels`.
+pub(crate) fn metric(house: &House, name: &str, labels: &[&str]) -> u64 {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &house.registry).expect("text");
+    let lines = text.lines().filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
