@@ -1,4 +1,6 @@
-//! `docs/cli.md`, made from the definitions of the command line.
+//! `docs/cli.md` and `docs/configuration.md`, made from the definitions of the command line.
+
+mod configuration;
 
 use std::fmt::Write as _;
 
@@ -10,8 +12,9 @@ const INTRODUCTION: &str = "# Command line
 
 <!-- Generated from crates/cli/src: `UPDATE=1 cargo test -p berth-cli reference` rewrites it. -->
 
-`berth` is one binary: `berth up` is the server, everything else asks one. Results go to standard output, logs and
-errors to standard error. `NO_COLOR` turns colours off. Every command has `--help` with examples.
+`berth` is one binary: `berth up` is a server, `berth node` one of several that work together, everything else asks one. Results go
+to standard output, logs and errors to standard error. `NO_COLOR` turns colours off. Every command has `--help` with
+examples. Settings of servers can stand in a file, too: [configuration](configuration.md).
 
 ";
 
@@ -25,37 +28,58 @@ fn page() -> String {
         let name = command.get_name();
         let _ = writeln!(out, "| [`berth {name}`](#berth-{name}) | {} |", about(command));
     }
-    root.get_subcommands()
-        .filter(|command| command.get_name() != "help")
-        .for_each(|command| section(command, &mut out));
+    sections(&root, "##", "berth", &mut out);
     out
+}
+
+/// A section for each command below `parent`, and those below it.
+fn sections(parent: &Command, level: &str, words: &str, out: &mut String) {
+    for command in parent.get_subcommands().filter(|command| command.get_name() != "help") {
+        let words = format!("{words} {}", command.get_name());
+        section(command, (level, &words), out);
+        // What `config show up` takes is what `up` takes.
+        if words != "berth config show" {
+            sections(command, "###", &words, out);
+        }
+    }
 }
 
 fn about(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
-fn section(command: &Command, out: &mut String) {
+fn section(command: &Command, (level, words): (&str, &str), out: &mut String) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
-    let _ = writeln!(out, "\n## berth {}\n\n{}.\n\n```text\n{usage}\n```\n", command.get_name(), about(command));
+    let _ = writeln!(out, "\n{level} {words}\n\n{}.\n\n```text\n{usage}\n```\n", about(command));
     let shown = |arg: &&Arg| !matches!(arg.get_id().as_str(), "help" | "version");
     if command.get_arguments().any(|arg| shown(&arg)) {
         out.push_str("| argument | default | environment | meaning |\n|---|---|---|---|\n");
     }
     for arg in command.get_arguments().filter(shown) {
-        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        let default = match default.join(" ") {
-            text if text.is_empty() || !arg.get_action().takes_values() => "–".to_owned(),
-            text => format!("`{text}`"),
-        };
-        let env = arg.get_env().map_or_else(|| "–".to_owned(), |name| format!("`{}`", name.to_string_lossy()));
-        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let (default, env, help) = (default(arg), env(arg), help(arg));
         let _ = writeln!(out, "| `{}` | {default} | {env} | {help}{} |", spelled(arg), choices(arg));
     }
     if let Some(examples) = command.get_after_help() {
         let _ = writeln!(out, "\n```text\n{examples}\n```");
     }
+}
+
+fn default(arg: &Arg) -> String {
+    let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    match default.join(" ") {
+        text if text.is_empty() || !arg.get_action().takes_values() => "–".to_owned(),
+        text => format!("`{text}`"),
+    }
+}
+
+fn env(arg: &Arg) -> String {
+    arg.get_env().map_or_else(|| "–".to_owned(), |name| format!("`{}`", name.to_string_lossy()))
+}
+
+/// The help; a bar would end the cell.
+fn help(arg: &Arg) -> String {
+    arg.get_help().map(ToString::to_string).unwrap_or_default().replace('|', "\\|")
 }
 
 fn spelled(arg: &Arg) -> String {
@@ -66,24 +90,30 @@ fn spelled(arg: &Arg) -> String {
         (Some(short), None) => format!("-{short}"),
         (None, None) => return value,
     };
-    if arg.get_action().takes_values() { format!("{flag} {value}") } else { flag }
+    match arg.get_action().takes_values() {
+        true if arg.is_require_equals_set() => format!("{flag}[={value}]"),
+        true => format!("{flag} {value}"),
+        false => flag,
+    }
 }
 
 fn choices(arg: &Arg) -> String {
-    let values = if arg.get_action().takes_values() { arg.get_possible_values() } else { Vec::new() };
+    let told = arg.get_action().takes_values() && !arg.is_hide_possible_values_set();
+    let values = if told { arg.get_possible_values() } else { Vec::new() };
     let words: Vec<String> = values.iter().map(|value| format!("`{}`", value.get_name())).collect();
     if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
 }
 
 #[test]
 fn the_reference_is_up_to_date() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
-    let made = page();
-    if std::env::var_os("UPDATE").is_some() {
-        fs_err::write(&path, &made).expect("docs/cli.md is written");
+    for (file, made) in [("cli.md", page()), ("configuration.md", configuration::page())] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        if std::env::var_os("UPDATE").is_some() {
+            fs_err::write(&path, &made).expect("the page is written");
+        }
+        let kept = fs_err::read_to_string(&path).unwrap_or_default();
+        assert!(kept == made, "docs/{file} is out of date: UPDATE=1 cargo test -p berth-cli reference");
     }
-    let kept = fs_err::read_to_string(&path).unwrap_or_default();
-    assert!(kept == made, "docs/cli.md is out of date: UPDATE=1 cargo test -p berth-cli reference");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 fn berth(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
     command.current_dir(folder).args(arguments).stdin(Stdio::null()).env("NO_COLOR", "1");
-    for name in ["BERTH_API", "BERTH_HTTP", "BERTH_DATA", "BERTH_LOG"] {
+    for name in ["BERTH_API", "BERTH_HTTP", "BERTH_DATA", "BERTH_LOG", "BERTH_CONFIG"] {
         command.env_remove(name);
     }
     command.output().expect("berth runs")
@@ -115,9 +115,23 @@ const CASES: &[Case] = &[
     (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),
     (&[], &["man", "nothing"], 2, &[], &["is not a command"]),
     (&[], &["schema", "deployment"], 0, &["\"idleAfter\""], &[]),
-    (&[], &["completions", "bash"], 0, &["complete -F _berth"], &[]),
+    (&[], &["completions", "bash"], 0, &["-F _clap_complete_berth berth"], &[]),
     (&[], &["completions", "zsh"], 0, &["#compdef berth"], &[]),
-    (&[], &["completions", "fish"], 0, &["complete -c berth"], &[]),
+    (&[], &["completions", "fish"], 0, &["complete --keep-order --exclusive --command berth"], &[]),
+    (&[], &["completions", "powershell"], 0, &["Register-ArgumentCompleter"], &[]),
+    (&[], &["node"], 2, &[], &["berth pki init"]),
+    (&[], &["node", "--pki", "none", "--store", "etcd://a"], 1, &[], &["none/"]),
+    (&[], &["node", "--store", "redis://a"], 2, &[], &["no store that Berth knows"]),
+    (&[], &["config", "show"], 0, &["# threads:", "one per core", "http: 127.0.0.1:8080"], &[]),
+    (&[], &["config", "show", "node", "-o", "table"], 0, &["SETTING", "lame-duck", "default"], &[]),
+    (&[], &["config", "show", "--config", "none.yaml"], 3, &[], &["none.yaml"]),
+    (&[], &["drain", "node/a", "--api", "AWAY,AWAY"], 1, &[], &["nothing answers at http://", ", http://"]),
+    (&[], &["drain", "deployment/a", "--api", "AWAY"], 2, &[], &["write node/NAME"]),
+    (&[], &["cordon"], 2, &[], &["NODE"]),
+    (&[], &["get", "nods", "--api", "AWAY"], 2, &[], &["did you mean nodes?"]),
+    (&[], &["pki", "issue", "none", "a"], 1, &[], &["berth pki init"]),
+    (&[], &["pki", "show", "none"], 3, &[], &["none"]),
+    (&[], &["pki", "show", "."], 3, &[], &["holds neither"]),
 ];
 
 #[test]
@@ -126,9 +140,9 @@ fn exit_codes_and_words() {
     for (files, arguments, code, out, err) in CASES {
         let files: Vec<_> =
             files.iter().map(|(name, text)| (*name, if *text == "WRONG" { &wrong } else { *text })).collect();
-        let arguments: Vec<_> = arguments.iter().map(|word| if *word == "AWAY" { &away } else { *word }).collect();
+        let arguments: Vec<_> = arguments.iter().map(|word| word.replace("AWAY", &away)).collect();
         let folder = folder(&files);
-        let done = berth(folder.path(), &arguments);
+        let done = berth(folder.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
         let shown = format!("berth {}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", arguments.join(" "));
         assert_eq!(done.status.code(), Some(*code), "{shown}");
@@ -136,6 +150,35 @@ fn exit_codes_and_words() {
         err.iter().for_each(|word| assert!(stderr.contains(word), "{word:?} is not on stderr: {shown}"));
         assert!(*code != 0 || stderr.is_empty(), "{shown}");
     }
+}
+
+/// An authority, nodes' certificates, and what is told of them.
+#[test]
+fn certificates_are_made_renewed_and_shown() {
+    let folder = folder(&[]);
+    let run = |arguments: &[&str], code: i32| {
+        let done = berth(folder.path(), arguments);
+        let shown = format!("{}\n{}", text(&done.stdout), text(&done.stderr));
+        assert_eq!(done.status.code(), Some(code), "berth {}\n{shown}", arguments.join(" "));
+        shown
+    };
+    assert!(run(&["pki", "init", "pki"], 0).contains("next, for each node: berth pki issue pki NAME"));
+    assert!(run(&["pki", "init", "pki"], 1).contains("is there already"));
+    assert!(run(&["pki", "issue", "pki", "a", "b"], 0).contains("berth node --pki pki/b"));
+    run(&["pki", "issue", "pki", "a", "--host", "a.example.org,10.0.0.2"], 0);
+    run(&["pki", "issue", "pki", "c", "--out", "etc/c"], 0);
+    assert!(!folder.path().join("pki/c").exists(), "its key is where it was asked for, and nowhere else");
+    let shown = run(&["pki", "show", "pki/a"], 0);
+    assert!(shown.contains("a.node.berth, a.example.org, 10.0.0.2"), "{shown}");
+    assert!(shown.contains("can start the node a"), "{shown}");
+    assert!(run(&["pki", "show", "etc/c", "-o", "json"], 0).contains("\"daysLeft\": 36"));
+    assert_eq!(run(&["pki", "show", "pki"], 0).matches("the node ").count(), 2);
+    run(&["pki", "issue", "pki", "Not_A_Name"], 4);
+    run(&["pki", "issue", "pki", "a", "b", "--out", "x"], 2);
+    let other = ["pki", "init", "other"];
+    run(&other, 0);
+    fs_err::copy(folder.path().join("other/ca.pem"), folder.path().join("pki/a/ca.pem")).expect("copied");
+    assert!(run(&["pki", "show", "pki/a"], 1).contains("was not issued by a CA in ca.pem"));
 }
 
 #[test]

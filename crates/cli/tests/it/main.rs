@@ -1,4 +1,5 @@
 //! The binary as scripts use it, and the house rules.
 
 mod commands;
+mod config;
 mod tidy;
