@@ -35,7 +35,7 @@ enum Task {
     Test(test::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
     Bench(bench::Options),
-    /// Install the engine and make the example models, nothing else.
+    /// Install the engine and etcd, and make the example models, nothing else.
     Setup,
 }
 
@@ -46,7 +46,9 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Test(options) => test::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
-        Task::Setup => setup::engine_and_models(&workspace).map(|_| ()),
+        Task::Setup => {
+            setup::engine_and_models(&workspace).and_then(|_| debian::ensure(&[debian::ETCD, debian::ETCDCTL]))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
