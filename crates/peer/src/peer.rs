@@ -2,6 +2,7 @@
 
 mod channel;
 mod dial;
+mod held;
 mod line;
 mod slots;
 pub(crate) mod window;

@@ -23,7 +23,7 @@ use berth_spec::WorkerId;
 use futures::future::BoxFuture;
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::{io::BufReader, net::TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
@@ -92,7 +92,8 @@ impl Connection {
     }
 }
 
-async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<TcpStream>, WorkerId), String> {
+async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<BufReader<TcpStream>>, WorkerId), String> {
+    let stream = BufReader::with_capacity(window::READ, stream);
     let stream =
         TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| explain(&error))?;
     let caller = tls::caller(stream.get_ref().1.peer_certificates());
@@ -145,7 +146,7 @@ impl Future for Answering {
 }
 
 async fn run(
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<BufReader<TcpStream>>,
     caller: &WorkerId,
     handler: Arc<dyn PeerHandler>,
     ends: Ends,

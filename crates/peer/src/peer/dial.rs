@@ -12,14 +12,14 @@ use berth_spec::Member;
 use bytes::{Buf as _, BytesMut};
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader, ReadBuf},
     net::TcpStream,
     time::{Instant, timeout},
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::line::Line;
+use super::{line::Line, window};
 use crate::{Identity, LinePolicy, tls};
 
 /// Why there is no line. One failure is told to all who waited for it.
@@ -62,6 +62,7 @@ impl Dialer {
         let connected_in = begun.elapsed();
         self.tune(&stream).map_err(shown)?;
         let connector = TlsConnector::from(tls::client_config(&self.identity));
+        let stream = BufReader::with_capacity(window::READ, stream);
         let mut stream = connector.connect(name, stream).await.map_err(shown)?;
         // In TLS 1.3 the dialler is done before the other end has looked at its certificate. The server's settings
         // come when it has: before that nothing is sent, so that a refusal here is certain to be one.

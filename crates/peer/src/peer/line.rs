@@ -9,7 +9,7 @@
 //! The task runs the connection and everything that hyper begins on it. A request crosses from the caller's task to
 //! this one and back, and no other.
 
-use std::{future::poll_fn, io, pin::pin, time::Duration};
+use std::{future::poll_fn, io, pin::pin, task::Context, time::Duration};
 
 use http::{Request, Response};
 use hyper::{
@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{Dialer, window};
+use super::{Dialer, held::Held, window};
 use crate::{
     BoxError, PeerBody,
     streams::{Begun, Streams},
@@ -52,7 +52,7 @@ impl Line {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let begun = Begun::default();
+        let (begun, held) = (Begun::default(), Held::new(stream));
         let (sender, connection) = http2::Builder::new(begun.clone())
             .timer(TokioTimer::new())
             .initial_stream_window_size(window::STREAM)
@@ -63,18 +63,28 @@ impl Line {
             .keep_alive_interval(dialer.policy.ping_every)
             .keep_alive_timeout(dialer.policy.ping_timeout)
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(held.clone()))
             .await
             .map_err(io::Error::other)?;
         let task = async move {
             let mut connection = pin!(connection);
             let mut streams = Streams::new(begun);
-            let ended = cut.run_until_cancelled(poll_fn(|cx| streams.poll(connection.as_mut(), cx))).await;
+            let turn = |cx: &mut Context<'_>| {
+                let ended = streams.poll(connection.as_mut(), cx);
+                held.send(cx);
+                ended
+            };
+            let ended = cut.run_until_cancelled(poll_fn(turn)).await;
             match ended {
                 Some(Err(error)) => tracing::debug!(%error, "a line ended"),
                 // What was begun is answered before the line closes.
                 Some(Ok(())) => {
-                    cut.run_until_cancelled(poll_fn(|cx| streams.poll_rest(cx))).await;
+                    let rest = |cx: &mut Context<'_>| {
+                        let ended = streams.poll_rest(cx);
+                        held.send(cx);
+                        ended
+                    };
+                    cut.run_until_cancelled(poll_fn(rest)).await;
                 }
                 None => {}
             }

@@ -12,3 +12,7 @@ pub(crate) const FRAME: u32 = 256 << 10;
 
 /// Bytes of a body that wait inside a line. Halved: a fast sender is woken more often. Doubled: memory per stream.
 pub(crate) const SEND_BUFFER: usize = 1 << 20;
+
+/// What is read from a connection at once. TLS alone reads 4 KiB at a time. Halved: more system calls for tensors.
+/// Doubled: more memory per line.
+pub(crate) const READ: usize = 32 << 10;

@@ -194,3 +194,35 @@ async fn who_waits_for_a_peer_that_membership_gives_up_is_told() {
     peer.lost().await;
     assert_eq!(peers.get(&name("b")).expect("known").member().incarnation, 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_tensors_cross_whole_beside_small_requests() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let peers = ca.lines("a", "b", node.at);
+    let peer = peers.get(&name("b")).expect("known");
+    let asked = (0..12_usize).map(|index| {
+        let peer = std::sync::Arc::clone(&peer);
+        async move {
+            let size = if index % 2 == 0 { (1 << 20) + index } else { 15 << 10 };
+            let body: Vec<u8> = (0..size).map(|at| (at * 7 + index) as u8).collect();
+            let request = http::Request::post("/echo").body(berth_peer::full(body.clone())).expect("a request");
+            let answer = peer.send(request).await.expect("an answer").into_body().collect().await.expect("whole");
+            assert!(answer.to_bytes() == body, "{index} came back otherwise");
+        }
+    });
+    join_all(asked).await;
+}
+
+#[tokio::test]
+async fn a_grpc_client_rides_on_a_peer() {
+    use berth_peer::PeerChannel;
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let peers = ca.lines("a", "b", node.at);
+    let mut grpc = tonic::client::Grpc::new(PeerChannel(peers.get(&name("b")).expect("known")));
+    grpc.ready().await.expect("always ready");
+    // What generated clients need of a channel.
+    fn is_channel<T: tonic::client::GrpcService<tonic::body::Body>>(_: &tonic::client::Grpc<T>) {}
+    is_channel(&grpc);
+}

@@ -1,0 +1,172 @@
+//! Holds back what is written until the line's task has nothing more to do, so that it leaves in one piece.
+//!
+//! h2 writes the head of a request before its body can be queued: two TLS records, two system calls, and a peer that is
+//! woken twice. The task of the line (`line`) lets everything that is ready write into here, and then sends.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is held back at most: one TLS record. More than that is written at once, and not copied.
+/// Halved: heads and bodies of middling size part again. Doubled: they are copied for nothing.
+const HOLD: usize = 16 << 10;
+
+/// A stream that is written to from inside hyper and sent from outside. Both are in one task: the lock is never waited for.
+pub(super) struct Held<S>(Arc<Mutex<Inner<S>>>);
+
+struct Inner<S> {
+    stream: S,
+    held: Vec<u8>,
+    /// How much of `held` is sent.
+    sent: usize,
+    broken: Option<io::Error>,
+}
+
+impl<S> Clone for Held<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Held<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self(Arc::new(Mutex::new(Inner { stream, held: Vec::with_capacity(HOLD), sent: 0, broken: None })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what is held. What does not go now goes when the task is woken.
+    pub(super) fn send(&self, cx: &mut Context<'_>) {
+        let mut inner = self.lock();
+        if let Poll::Ready(Err(error)) = inner.flush(cx) {
+            // Whoever reads or writes next is told.
+            inner.broken = Some(error);
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Inner<S> {
+    fn write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.held.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                some => self.sent += some,
+            }
+        }
+        self.held.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_held(cx))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn broken(&mut self) -> io::Result<()> {
+        self.broken.take().map_or(Ok(()), Err)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        inner.broken()?;
+        Pin::new(&mut inner.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut inner = self.lock();
+        inner.broken()?;
+        let size: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if inner.held.len() + size <= HOLD {
+            bufs.iter().for_each(|buf| inner.held.extend_from_slice(buf));
+            return Poll::Ready(Ok(size));
+        }
+        ready!(inner.write_held(cx))?;
+        Pin::new(&mut inner.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Not yet: `send` does, when all that is ready has been written.
+        Poll::Ready(self.lock().broken())
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        ready!(inner.flush(cx))?;
+        Pin::new(&mut inner.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    use super::*;
+
+    fn write(held: &mut Held<impl AsyncWrite + Unpin>, bytes: &[u8]) -> Poll<usize> {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(held).poll_write(&mut cx, bytes).map(|written| written.expect("not broken"))
+    }
+
+    #[tokio::test]
+    async fn small_writes_leave_together_and_large_ones_after_them() {
+        let (near, mut far) = duplex(HOLD * 4);
+        let mut held = Held::new(near);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut seen = vec![0; HOLD * 4];
+        assert_eq!((write(&mut held, b"head"), write(&mut held, b"body")), (Poll::Ready(4), Poll::Ready(4)));
+        assert!(Pin::new(&mut held).poll_flush(&mut cx).is_ready());
+        assert!(futures::poll!(std::pin::pin!(far.read(&mut seen))).is_pending(), "it is held back");
+        held.send(&mut cx);
+        assert_eq!(far.read(&mut seen).await.expect("read"), 8);
+        assert_eq!(&seen[..8], b"headbody");
+
+        assert_eq!(write(&mut held, b"first"), Poll::Ready(5));
+        assert_eq!(write(&mut held, &vec![1; HOLD]), Poll::Ready(HOLD));
+        far.read_exact(&mut seen[..5 + HOLD]).await.expect("read");
+        assert_eq!(&seen[..6], b"first\x01");
+    }
+
+    #[tokio::test]
+    async fn a_full_stream_takes_the_rest_later_and_holds_no_more_meanwhile() {
+        let (near, mut far) = duplex(HOLD / 4);
+        let mut held = Held::new(near);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(write(&mut held, &[7; HOLD]), Poll::Ready(HOLD));
+        held.send(&mut cx);
+        assert_eq!(write(&mut held, &[8]), Poll::Pending);
+        let mut seen = vec![0; HOLD];
+        for chunk in seen.chunks_mut(HOLD / 4) {
+            far.read_exact(chunk).await.expect("read");
+            held.send(&mut cx);
+        }
+        assert!(seen.iter().all(|byte| *byte == 7));
+        assert_eq!(write(&mut held, &[8]), Poll::Ready(1));
+    }
+}
