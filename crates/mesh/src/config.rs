@@ -90,6 +90,10 @@ pub struct Limits {
     pub replay: usize,
     /// The same of all requests together; beyond it, bodies count as too long to be kept.
     pub replay_total: usize,
+    /// Requests that may be sent a second time at one moment because a line broke, beyond the fifth of all requests and the
+    /// ten a second that may be in the long run. Halved: the death of a node with more than this in flight from one gateway
+    /// costs requests. Doubled: where everything fails, retries add to it for twice as long.
+    pub retry_burst: u32,
     /// How long a gateway that is told to stop takes new requests still, saying that it is not ready: the time in which
     /// load balancers notice. Zero: it refuses at once.
     pub lame_duck: Duration,
@@ -114,6 +118,7 @@ impl Default for Limits {
             load: Duration::from_secs(600),
             replay: 1 << 20,
             replay_total: 256 << 20,
+            retry_burst: 8_192,
             lame_duck: Duration::ZERO,
             drain: Duration::from_secs(30),
         }

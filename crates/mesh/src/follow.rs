@@ -1,13 +1,13 @@
 //! What changes the routes of a gateway, one after the other: the controller's word, the hints of workers, replicas that
 //! come back, and members that come and go.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use berth_peer::{Hint, MemberTable, Members};
 use berth_spec::{GatewayEvent, RouteChange};
 use tokio::{
     sync::{broadcast, mpsc, watch},
-    time::{Instant, Sleep, sleep_until},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +17,6 @@ use crate::{
     routes::{Applier, Missing},
     stack::Stack,
 };
-
-/// How long after a change of members those who wait look again: by then there are lines to whoever is new. Halved or
-/// doubled: waiters of a node that comes back look a little earlier or later; they look by themselves, too.
-const MEMBERS_SETTLE: Duration = Duration::from_millis(5);
 
 /// Puts what is heard in force.
 pub(crate) struct Follow {
@@ -80,7 +76,6 @@ impl Follow {
         let mut word = None;
         // Changes are missing, and the whole has been asked for.
         let mut asked = false;
-        let mut settle: Option<Pin<Box<Sleep>>> = None;
         loop {
             tokio::select! {
                 change = routes.recv(), if open => match change {
@@ -114,25 +109,16 @@ impl Follow {
                         self.applier.hint(&hint.worker, &hint.revision, ready);
                     }
                     Word::Missed(missed) => tracing::debug!(missed, "hints were missed"),
+                    // Who waits may have somewhere to go now. Where lines follow later, they look again by themselves.
                     Word::Members => {
-                        settle.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + MEMBERS_SETTLE)));
+                        let waiting = self.stack.ledger.listed();
+                        waiting.iter().filter_map(|entry| entry.used()).for_each(|hot| hot.lot.wake());
                     }
                 },
-                () = due(&mut settle) => {
-                    settle = None;
-                    self.stack.ledger.listed().iter().filter_map(|entry| entry.used()).for_each(|hot| hot.lot.wake());
-                }
                 () = self.keeper.due() => self.keeper.write(&self.stack.routes),
                 () = self.told.cancelled() => break,
             }
         }
         self.keeper.close(&self.stack.routes).await;
-    }
-}
-
-async fn due(settle: &mut Option<Pin<Box<Sleep>>>) {
-    match settle {
-        Some(sleep) => sleep.as_mut().await,
-        None => std::future::pending().await,
     }
 }

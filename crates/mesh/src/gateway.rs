@@ -97,7 +97,8 @@ pub fn build(
     let (door, totals) = (Door::new(limits.requests), Arc::new(Totals::default()));
     let (hops, served) = (Door::new(limits.requests), Arc::new(Served::default()));
     let (room, members) = (Room::new(limits.replay_total), fleet.as_ref().and_then(|fleet| fleet.members.clone()));
-    let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, Arc::clone(&room), config.propagate.clone())));
+    let forwarding =
+        fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, Arc::clone(&room), config.propagate.clone())));
     if let Some(members) = members.clone() {
         replicas.listen(hints::sayer(members));
     }

@@ -115,6 +115,7 @@ pub struct LocalReplicas {
     /// Keeps them alive. Touched by loads and unloads only.
     owned: Mutex<BTreeMap<RevisionId, Arc<Replica>>>,
     inserted: Notify,
+    emptied: Notify,
     listener: OnceLock<Listener>,
 }
 
@@ -165,9 +166,37 @@ impl LocalReplicas {
         let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
         self.by_revision.pin().remove(revision);
         let removed = owned.remove(revision);
+        let empty = owned.is_empty();
         // Freeing a model takes a while: not under the lock.
         drop(owned);
         drop(removed);
+        if empty {
+            self.emptied.notify_waiters();
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until there is none.
+    pub async fn emptied(&self) {
+        loop {
+            // Counts what happens from here on, so nothing is missed between these two.
+            let emptied = self.emptied.notified();
+            if self.is_empty() {
+                return;
+            }
+            emptied.await;
+        }
     }
 }
 
@@ -264,5 +293,48 @@ impl Drop for Lease {
         if before == DRAINING | 1 {
             self.replica.idle.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+
+    use super::*;
+
+    struct Nothing(Arc<Signature>);
+
+    impl Model for Nothing {
+        fn signature(&self) -> &Arc<Signature> {
+            &self.0
+        }
+        fn platform(&self) -> &'static str {
+            "nothing"
+        }
+        fn infer(&self, _: InferRequest, _: Instant) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>> {
+            Box::pin(std::future::ready(Ok(Vec::new())))
+        }
+        fn statistics(&self) -> Statistics {
+            Statistics::default()
+        }
+        fn batching(&self) -> Batching {
+            Batching::OFF
+        }
+    }
+
+    #[test]
+    fn every_change_is_told_once() {
+        let (replicas, told) = (LocalReplicas::default(), Arc::new(Mutex::new(Vec::new())));
+        let into = Arc::clone(&told);
+        replicas.listen(Arc::new(move |revision, change| {
+            into.lock().expect("no panic").push((revision.clone(), change));
+        }));
+        let revision = RevisionId::of(berth_spec::DeploymentName::new("iris").expect("a name"), b"1");
+        let replica = replicas.insert(revision.clone(), Arc::new(Nothing(Arc::default())));
+        replica.begin_drain();
+        replica.begin_drain();
+        replicas.remove(&revision);
+        let expected = [(revision.clone(), Change::Ready), (revision, Change::Gone)];
+        assert_eq!(*told.lock().expect("no panic"), expected);
     }
 }

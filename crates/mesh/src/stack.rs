@@ -168,7 +168,6 @@ impl Stack {
                         return Ok(Described::There(held));
                     }
                 }
-                Next::Refused(held) => return Ok(Described::There(held)),
             }
         }
     }
@@ -234,7 +233,7 @@ pub(crate) enum Ran {
 /// The answer of another node, and what is held until its last byte has gone.
 pub(crate) struct Passed {
     pub(crate) held: Held,
-    guard: (Option<UnderWay>, Running, Option<Pass>),
+    guard: (UnderWay, Running, Option<Pass>),
 }
 
 impl Passed {
@@ -312,13 +311,7 @@ impl Admitted<'_> {
         }
     }
 
-    /// The word of a place that would not run the request, where there is no other place.
-    pub(crate) fn refused(&mut self, held: Held) -> Passed {
-        let running = Running::enter(&self.errand.entry);
-        self.passed(held, (None, running))
-    }
-
-    fn passed(&mut self, held: Held, (under_way, running): (Option<UnderWay>, Running)) -> Passed {
+    fn passed(&mut self, held: Held, (under_way, running): (UnderWay, Running)) -> Passed {
         self.outcome = held.outcome(self.protocol);
         self.sent(held.len());
         Passed { held, guard: (under_way, running, self.pass.take()) }

@@ -18,30 +18,26 @@ const TOKEN: u64 = 1_000;
 const PER_REQUEST: u64 = TOKEN / 5;
 /// What time pays in: 10 tokens a second, so that a quiet gateway can retry, too.
 const PER_SECOND: u64 = 10 * TOKEN;
-/// The most that is saved up, and what a gateway begins with. Halved: the death of a node with more than this in flight
-/// from one gateway costs requests. Doubled: a storm of retries lasts twice as long before the budget ends it.
-const MOST: u64 = 8_192 * TOKEN;
-
 /// One gateway's budget. Takes no lock.
 pub(crate) struct Budget {
     tokens: AtomicU64,
     /// Until when time has paid.
     paid: AtomicU64,
+    /// The most that is saved up.
+    most: u64,
 }
 
 impl Budget {
-    pub(crate) fn new() -> Self {
-        Self::with(MOST)
-    }
-
-    fn with(tokens: u64) -> Self {
-        Self { tokens: AtomicU64::new(tokens), paid: AtomicU64::new(0) }
+    /// One that saves up as many retries as `most`, and has them at first.
+    pub(crate) fn new(most: u32) -> Self {
+        let most = u64::from(most) * TOKEN;
+        Self { tokens: AtomicU64::new(most), paid: AtomicU64::new(0), most }
     }
 
     /// A request is forwarded for the first time.
     pub(crate) fn request(&self) {
         // Full is the common case, and then nothing is written.
-        if self.tokens.load(Relaxed) < MOST {
+        if self.tokens.load(Relaxed) < self.most {
             self.tokens.fetch_add(PER_REQUEST, Relaxed);
         }
     }
@@ -57,7 +53,8 @@ impl Budget {
         let paid = self.paid.load(Relaxed);
         let due = now.since(paid).min(micros(Duration::from_secs(3_600))) * PER_SECOND / 1_000_000;
         if due >= TOKEN && self.paid.compare_exchange(paid, now.0, Relaxed, Relaxed).is_ok() {
-            let _ = self.tokens.fetch_update(Relaxed, Relaxed, |tokens| Some(tokens.saturating_add(due).min(MOST)));
+            let _ =
+                self.tokens.fetch_update(Relaxed, Relaxed, |tokens| Some(tokens.saturating_add(due).min(self.most)));
         }
     }
 }
@@ -70,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_node_may_die_with_thousands_in_flight_and_a_storm_ends() {
-        let budget = Budget::new();
+        let budget = Budget::new(8_192);
         let now = Tick(1);
         let spent = (0..100_000).filter(|_| budget.take(now)).count();
         assert_eq!(spent, 8_192);
@@ -83,7 +80,8 @@ mod tests {
         /// In the long run a fifth of the requests and ten a second, whatever the order.
         #[test]
         fn retries_are_bounded(steps in proptest::collection::vec((0_u64..20_000, any::<bool>()), 1..2_000)) {
-            let budget = Budget::with(0);
+            let budget = Budget::new(1_000);
+            budget.tokens.store(0, Relaxed);
             budget.paid.store(1, Relaxed);
             let (mut now, mut requests, mut retries) = (1, 0_u64, 0_u64);
             for (pause, retry) in steps {

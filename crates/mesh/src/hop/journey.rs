@@ -13,9 +13,9 @@
 //! A place is tried once a round; a round ends by waiting. At most [`SENDS`] times a request goes out after which nobody
 //! knows whether it was run; one that was certainly not run may go out as often as there is time.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use berth_spec::{InferError, RevisionId};
+use berth_spec::{InferError, RevisionId, inference::Shed};
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -31,6 +31,7 @@ use super::{
     upload::{Room, Upload, unrepeatable},
 };
 use crate::{
+    config::Limits,
     entry::Entry,
     metrics::hop::{Again, Hops, Result as HopResult},
     parking::Look,
@@ -40,6 +41,9 @@ use crate::{
 /// How often a request is sent where it may have been run. Halved (and rounded up): the death of two nodes at once costs
 /// requests. Doubled: a request that kills nodes kills twice as many.
 const SENDS: u32 = 3;
+
+/// When to try again after every replica's queue was full: inferences are short.
+const RETRY_FULL: Duration = Duration::from_millis(500);
 
 /// What forwarding needs, one per gateway.
 pub(crate) struct Forwarding {
@@ -65,8 +69,6 @@ pub(crate) enum Next {
     Here(Option<Here>),
     /// Another node.
     There(There),
-    /// Nowhere: the last place that was asked is full, and this is what it answered.
-    Refused(Held),
 }
 
 /// The own replica of a revision.
@@ -90,7 +92,8 @@ pub(crate) struct Journey {
     /// How often it may have been run.
     sends: u32,
     begun: bool,
-    full: Option<Held>,
+    /// The last place that was asked has all the requests that it takes.
+    full: bool,
 }
 
 impl Journey {
@@ -102,12 +105,16 @@ impl Journey {
                 tried.clear();
             }
             let found = errand.entry.find(errand.version, &parking.replicas, tried);
-            match (found, full.take()) {
-                (Err(_), Some(held)) => Ok(Next::Refused(held)),
-                (found, _) => found,
+            match found {
+                Err(_) if std::mem::take(full) => Ok(None),
+                found => found.map(Some),
             }
         };
-        parking.find(&errand.entry, errand.version, errand.deadline, look).await
+        let found = parking.find(&errand.entry, errand.version, errand.deadline, look).await?;
+        found.ok_or_else(|| {
+            let message = format!("the replicas of model {:?} have full queues; try again", errand.entry.name.as_str());
+            InferError::shed(Shed::QueueFull, message, RETRY_FULL)
+        })
     }
 
     /// Sends the request there. `None`: it was not answered, and may go elsewhere.
@@ -117,7 +124,7 @@ impl Journey {
         there: There,
         head: &Head,
         upload: &mut Upload,
-    ) -> Result<Option<(Held, Option<UnderWay>)>, Failure> {
+    ) -> Result<Option<(Held, UnderWay)>, Failure> {
         let Some(forwarding) = errand.stack.forwarding.as_deref() else { return Ok(None) };
         let Some(body) = upload.body() else { return Err(unrepeatable().into()) };
         if !std::mem::replace(&mut self.begun, true) {
@@ -131,15 +138,15 @@ impl Journey {
         match sent.inspect_err(|_| hops.sent(HopResult::Client, near, took))? {
             Sent::Answered(held, under_way) => {
                 hops.sent(HopResult::Answered, near, took);
-                Ok(Some((held, Some(under_way))))
+                Ok(Some((held, under_way)))
             }
-            Sent::NotRun(why, held) => {
+            Sent::NotRun(why) => {
                 hops.sent(HopResult::NotRun, near, took);
                 if !upload.is_repeatable() {
-                    return Ok(Some((held, None)));
+                    return Err(unrepeatable().into());
                 }
                 hops.again(Again::of(why));
-                self.full = Some(held).filter(|_| why == NotRun::Full);
+                self.full = why == NotRun::Full;
                 self.tried.add(there.place);
                 Ok(None)
             }
@@ -196,10 +203,10 @@ impl Errand<'_> {
 }
 
 impl Forwarding {
-    pub(crate) fn new(fleet: Fleet, room: Arc<Room>, propagate: Option<Propagate>) -> Self {
+    pub(crate) fn new(fleet: Fleet, limits: &Limits, room: Arc<Room>, propagate: Option<Propagate>) -> Self {
         Self {
             remotes: Arc::new(Remotes::new(fleet, Clock::start())),
-            budget: Budget::new(),
+            budget: Budget::new(limits.retry_burst),
             room,
             propagate,
             hops: Hops::default(),

@@ -22,7 +22,7 @@ pub(crate) enum Sent {
     /// An answer, and what is under way until its last byte.
     Answered(Held, UnderWay),
     /// The place says that it ran nothing.
-    NotRun(NotRun, Held),
+    NotRun(NotRun),
     /// Certainly nothing arrived.
     NotSent,
     /// It may have arrived, and the answer will not come.
@@ -76,7 +76,7 @@ pub(crate) async fn send(
                         NotRun::Stopping => remote.stops(now),
                         NotRun::Full => {}
                     }
-                    Sent::NotRun(why, held)
+                    Sent::NotRun(why)
                 }
                 None => {
                     place.late.good();

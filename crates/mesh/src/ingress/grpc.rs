@@ -161,9 +161,6 @@ pub(super) async fn infer(
                     return passed.held.message().await.map_err(NoAnswer::Told);
                 }
             }
-            Next::Refused(held) => {
-                return admitted.refused(held).held.message().await.map_err(NoAnswer::Told);
-            }
         }
     }
 }

@@ -164,3 +164,52 @@ impl From<KeptMiss> for OnMiss {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{local::LocalReplicas, resolved::Resolver, routes::Applier};
+
+    fn name(text: &str) -> DeploymentName {
+        DeploymentName::new(text).expect("a name")
+    }
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        let me = WorkerId::new("a").expect("a name");
+        let revision = |version: &str| RevisionId::of(name("iris"), version.as_bytes());
+        let version = |version: &str, ready| Version { name: version.to_owned(), revision: revision(version), ready };
+        let iris = Route {
+            deployment: name("iris"),
+            split: vec![(revision("2"), 90), (revision("1"), 10)],
+            versions: vec![version("1", vec![me.clone()]), version("2", Vec::new())],
+            on_miss: OnMiss::Failed { message: "no".to_owned(), retry_at: Some(Time(7)) },
+            on_demand: true,
+            timeout: Duration::from_millis(1_500),
+            concurrency: Concurrency { max: Some(3), queue: 9 },
+            idempotent: false,
+        };
+        let set = vec![iris];
+        let readiness = Readiness { planned: true, expected: 2, ready: 1, missing: vec![name("rose")] };
+        let change = RouteChange { seq: 0, base: None, set, unset: Vec::new(), readiness };
+        let routes = Arc::new(Routes::new());
+        let resolver = Resolver { me: me.clone(), replicas: Arc::new(LocalReplicas::default()), remotes: None };
+        Applier::new(Arc::clone(&routes), resolver).apply(change.clone()).expect("it is whole");
+        assert_eq!(decode(&encode(&routes, &me)).expect("readable"), change);
+        assert!(matches!(decode(b"berthrt\x02"), Err(Unreadable::Foreign)));
+        assert!(matches!(decode(b""), Err(Unreadable::Foreign)));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_and_nothing_worse(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut file = MAGIC.to_vec();
+            file.extend(bytes);
+            let _ = decode(&file);
+        }
+    }
+}

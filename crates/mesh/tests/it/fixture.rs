@@ -16,6 +16,7 @@ use berth_spec::{
     Datatype, Demand, DeploymentName, GatewayEvent, InferError, InferRequest, RevisionId, Route, RouteChange,
     Signature, Tensor, TensorSpec, WorkerId,
     deployment::Concurrency,
+    inference::Shed,
     routes::{OnMiss, Readiness, Version},
 };
 use bytes::Bytes;
@@ -42,6 +43,8 @@ pub(crate) struct Echo {
     pub(crate) gate: Semaphore,
     /// No request may run on it any more.
     pub(crate) unloaded: AtomicBool,
+    /// Its queue takes nothing.
+    pub(crate) full: AtomicBool,
     pub(crate) runs: AtomicU64,
     pub(crate) started: Semaphore,
 }
@@ -62,6 +65,7 @@ impl Echo {
             signature: Arc::new(signature),
             gate: Semaphore::new(0),
             unloaded: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             started: Semaphore::new(0),
         })
@@ -85,6 +89,9 @@ impl Model for Echo {
             }
             if request.inputs.iter().any(|input| input.name == "fail") {
                 return Err(InferError::Model("the model failed".to_owned()));
+            }
+            if self.full.load(Ordering::SeqCst) {
+                return Err(InferError::shed(Shed::QueueFull, "full", Duration::from_secs(1)));
             }
             if request.inputs.is_empty() {
                 return Err(InferError::Invalid("no inputs".to_owned()));

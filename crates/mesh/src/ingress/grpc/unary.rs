@@ -71,7 +71,6 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
                     return Ok(passed.into_reply());
                 }
             }
-            Next::Refused(held) => return Ok(admitted.refused(held).into_reply()),
         }
     }
 }

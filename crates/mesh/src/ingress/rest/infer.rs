@@ -78,7 +78,6 @@ async fn travel(
                     return Ok(passed.into_reply());
                 }
             }
-            Next::Refused(held) => return Ok(admitted.refused(held).into_reply()),
         }
         next = admitted.next(journey).await?;
     }

@@ -180,7 +180,10 @@ async fn the_messages_of_a_stream_go_their_own_ways() {
         assert_eq!(response.id, n.to_string(), "in order");
         assert_eq!(answer.error_message.starts_with("not_found: "), n % 3 == 2, "{}", answer.error_message);
         if n % 3 < 2 {
-            assert_eq!((response.model_name.as_str(), response.raw_output_contents.len()), (["iris", "rose"][n % 3], 1));
+            assert_eq!(
+                (response.model_name.as_str(), response.raw_output_contents.len()),
+                (["iris", "rose"][n % 3], 1)
+            );
         }
     }
     assert!(answers.next().await.is_none());

@@ -16,7 +16,11 @@ fn runs(echo: &Echo) -> u64 {
 }
 
 /// Sends a request from `a`, and makes sure that the model on `b` has it: `c` is not routed to before.
-async fn hanging_on_b(town: &mut Town, held: &Arc<Echo>, other: &Arc<Echo>) -> tokio::task::JoinHandle<crate::fixture::Answer> {
+async fn hanging_on_b(
+    town: &mut Town,
+    held: &Arc<Echo>,
+    other: &Arc<Echo>,
+) -> tokio::task::JoinHandle<crate::fixture::Answer> {
     town.serve("iris", &[("b", held)]).await;
     let asked = tokio::spawn(town.house("a").infer("iris", &[]));
     held.started.acquire().await.expect("it starts").forget();
@@ -171,6 +175,51 @@ async fn a_death_under_load_costs_nothing() {
     assert!(runs(&one) + runs(&two) >= 32 * 40);
 }
 
+#[tokio::test]
+async fn no_more_is_sent_again_than_the_budget_has() {
+    let mut town = Town::with(&["a", "b", "c"], |_, config| config.limits.retry_burst = 0).await;
+    let (held, other) = (Echo::shut(), Echo::open());
+    let asked = hanging_on_b(&mut town, &held, &other).await;
+    town.node("b").kill();
+    let answer = asked.await.expect("it ran");
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (502, "unavailable"), "{answer:?}");
+    assert_eq!(runs(&other), 0);
+}
+
+/// Whose node is not there waits; it comes back, and nobody says more than that.
+#[tokio::test]
+async fn a_node_that_comes_back_answers_who_waited() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let echo = Echo::open();
+    town.serve("iris", &[("b", &echo)]).await;
+    town.node("a").roster.set_health(&worker("b"), Health::Failed);
+    while town.house("a").get("/v2/models/iris/ready").await.status == 200 {}
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    assert_eq!(town.house("a").miss("iris").await.waiting, 1);
+    town.node("a").roster.set_health(&worker("b"), Health::Alive);
+    assert_eq!(asked.await.expect("it ran").status, 200);
+}
+
+/// What a full model was not given goes to the other copy; where all are full the client is told, in its own protocol.
+#[tokio::test]
+async fn a_full_model_sends_requests_to_the_other_copy() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (full, other) = (Echo::open(), Echo::open());
+    full.full.store(true, SeqCst);
+    town.serve("iris", &[("b", &full), ("c", &other)]).await;
+    for _ in 0..20 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert_eq!(runs(&other), 20);
+    other.full.store(true, SeqCst);
+    let answer = town.house("a").infer("iris", &[]).await;
+    assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, "queue_full"), "{answer:?}");
+    assert!(!answer.header("retry-after").is_empty() && answer.header("berth-not-run").is_empty());
+    let mut client = crate::grpc::client(town.house("a")).await;
+    let status = client.model_infer(crate::grpc::infer("iris", "1")).await.expect_err("full");
+    assert_eq!(status.metadata().get("berth-reason").expect("a reason"), "queue_full");
+}
+
 /// A node that stops says so of every request, and is left alone.
 #[tokio::test]
 async fn a_node_that_stops_is_left_alone() {
@@ -181,7 +230,10 @@ async fn a_node_that_stops_is_left_alone() {
     while town.house("b").handle.ready() {
         tokio::task::yield_now().await;
     }
-    tokio::time::timeout(Duration::from_secs(5), &mut town.house("b").running).await.expect("in time").expect("it ends");
+    tokio::time::timeout(Duration::from_secs(5), &mut town.house("b").running)
+        .await
+        .expect("in time")
+        .expect("it ends");
     let before = runs(&one);
     for _ in 0..20 {
         assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);

@@ -104,7 +104,12 @@ async fn clients_that_misbehave_are_told_here() {
         config.limits.body = 128 << 10;
         config.limits.body_idle = Duration::from_millis(200);
     };
-    let mut town = Town::with(&["a", "b"], |name, config| if name == "a" { short(config) }).await;
+    let mut town = Town::with(&["a", "b"], |name, config| {
+        if name == "a" {
+            short(config)
+        }
+    })
+    .await;
     let echo = Echo::open();
     town.serve("iris", &[("b", &echo)]).await;
     let mut large = begin(town.house("a"), "Transfer-Encoding: chunked\r\n").await;

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_mesh::{Config, Fleet, Forwarded};
-use berth_peer::{
-    Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority,
-};
+use berth_peer::{Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority};
 use berth_spec::{Health, Member, Roles, RouteChange, WorkerId, routes::Readiness};
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -71,9 +69,8 @@ impl Town {
     ) -> Self {
         let pki = tempfile::tempdir().expect("a folder");
         let authority = Authority::create(pki.path()).expect("a CA");
-        let identity = |name: &str| {
-            Identity::load(authority.issue(&worker(name), &[]).expect("issued")).expect("an identity")
-        };
+        let identity =
+            |name: &str| Identity::load(authority.issue(&worker(name), &[]).expect("issued")).expect("an identity");
         let bound: Vec<_> = places
             .iter()
             .map(|(name, region)| {
