@@ -1,5 +1,7 @@
 //! The brain alone, with a clock in the test's hand.
 
+mod cluster;
+
 use std::{sync::Arc, time::Duration};
 
 use berth_control::{
@@ -128,9 +130,12 @@ fn it_waits_for_attached_workers_and_not_longer_than_it_must() {
     assert!(assignments(&effects)[0].base.is_none());
 
     let mut silent = Bench::new(Restored::default());
-    silent.on(Event::WorkerAttached(info));
-    assert!(assignments(&silent.wait(SETTLE / 2)).is_empty());
-    assert_eq!(assignments(&silent.wait(SETTLE / 2)).len(), 1);
+    silent.on(Event::WorkerAttached(info.clone()));
+    assert!(commits(&silent.wait(SETTLE / 2)) == 0 && silent.brain.wake_at().is_some_and(|at| at > silent.now));
+    silent.wait(SETTLE / 2);
+    assert_eq!(silent.brain.wake_at(), None, "planned without it");
+    let late = silent.on(Event::Reported(empty_inventory(&info)));
+    assert_eq!(assignments(&late).len(), 1, "it hears what it should hold when it has said what it holds");
 }
 
 #[test]

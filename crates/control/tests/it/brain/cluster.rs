@@ -1,0 +1,266 @@
+//! The brain of one of several controllers: what it takes over, whom it waits for, and what it makes of members.
+
+use std::collections::BTreeMap;
+
+use berth_control::controller::SETTLE_CLUSTER;
+use berth_plan::Record;
+use berth_spec::{Cordon, DeploymentName, Health, Placed, RevisionId, WorkerId, WorkerState};
+
+use super::*;
+
+const GATEWAY: GatewayId = GatewayId(9);
+
+/// What a leader left behind: what is in the store, and what the workers hold and go by.
+#[derive(Default)]
+struct Legacy {
+    deployments: Vec<(Arc<Deployment>, Rev)>,
+    records: BTreeMap<DeploymentName, Record>,
+    generation: Generation,
+    held: BTreeMap<WorkerId, (Generation, BTreeMap<RevisionId, Placed>)>,
+}
+
+impl Legacy {
+    fn take(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Commit(commit) => {
+                    self.generation = commit.generation;
+                    for (name, record) in &commit.records {
+                        match record {
+                            Some(record) => drop(self.records.insert(name.clone(), record.clone())),
+                            None => drop(self.records.remove(name)),
+                        }
+                    }
+                }
+                Effect::SendAssignment { worker, change, .. } => {
+                    let (seen, held) = self.held.entry(worker.clone()).or_default();
+                    if change.base.is_none() {
+                        held.clear();
+                    }
+                    *seen = change.generation;
+                    held.extend(change.set.iter().map(|placed| (placed.revision.id.clone(), placed.clone())));
+                    held.retain(|id, _| !change.unset.contains(id));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn restored(&self) -> Restored {
+        Restored {
+            rev: Rev(500),
+            deployments: self.deployments.clone(),
+            records: self.records.clone().into_iter().collect(),
+            generation: self.generation,
+            ..Restored::default()
+        }
+    }
+
+    /// What a worker says to whoever it is attached to: all that it holds is ready.
+    fn report(&self, info: &WorkerInfo) -> InventoryChange {
+        let (seen, held) = self.held.get(&info.id).cloned().unwrap_or_default();
+        let replicas = held.into_keys().map(|id| (id, Some(ready(Time(5))))).collect();
+        InventoryChange { seen, ..inventory(info, true, replicas) }
+    }
+}
+
+fn workers() -> [WorkerInfo; 3] {
+    [worker("w-1", 1), worker("w-2", 1), worker("w-3", 1)]
+}
+
+fn health(info: &WorkerInfo, health: Health) -> Event {
+    Event::Member { worker: info.id.clone(), health }
+}
+
+fn attach_gateway(bench: &mut Bench) -> Vec<Effect> {
+    let node = WorkerId::new("gateway").expect("a name");
+    bench.on(Event::GatewayAttached { id: GATEWAY, node, region: None })
+}
+
+/// Three workers, twelve deployments, everything ready: what the first leader has done.
+fn first_term() -> Legacy {
+    let mut bench = Bench::new(Restored::default());
+    let mut legacy = Legacy::default();
+    for info in &workers() {
+        bench.on(health(info, Health::Alive));
+        bench.on(Event::WorkerAttached(info.clone()));
+        bench.on(Event::Reported(empty_inventory(info)));
+    }
+    legacy.take(&bench.settle());
+    for i in 0..12 {
+        let replicas = if i % 3 == 0 { "  replicas: 2\n" } else { "  replicas: 1\n" };
+        let deployment = deployment(&format!("model-{i:02}"), replicas, 1);
+        bench.set(&deployment);
+        legacy.deployments.push((deployment, Rev(bench.rev)));
+    }
+    for _ in 0..10 {
+        let mut effects = bench.wait(DEBOUNCE);
+        while bench.brain.committing() {
+            effects.extend(bench.on(Event::Committed));
+            effects.extend(bench.tick());
+        }
+        legacy.take(&effects);
+        for info in &workers() {
+            let report = legacy.report(info);
+            bench.on(Event::Reported(report));
+        }
+    }
+    assert_eq!(legacy.held.values().map(|(_, held)| held.len()).sum::<usize>(), 16, "everything is placed");
+    legacy
+}
+
+#[test]
+fn nothing_moves_when_another_takes_over() {
+    let legacy = first_term();
+    let mut bench = Bench::new(legacy.restored());
+    for info in &workers() {
+        bench.on(health(info, Health::Alive));
+    }
+    let early = attach_gateway(&mut bench);
+    assert!(routes(&early).is_empty(), "the gateway keeps the routes of the last leader");
+    for info in &workers() {
+        bench.on(Event::WorkerAttached(info.clone()));
+        assert!(routes(&bench.tick()).is_empty(), "not before all have said what they hold");
+        bench.on(Event::Reported(legacy.report(info)));
+    }
+    let mut effects = bench.settle();
+    for _ in 0..20 {
+        effects.extend(bench.wait(Duration::from_secs(1)));
+    }
+    assert_eq!(commits(&effects), 0, "what is stored stays as it is");
+    let told: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::SendAssignment { worker, change, .. } => Some((worker.clone(), change)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 3, "each worker is greeted, and then nothing");
+    for (worker, change) in told {
+        let (seen, held) = &legacy.held[&worker];
+        assert!(change.base.is_none() && change.generation >= *seen, "it would ignore an earlier one");
+        let now: BTreeMap<RevisionId, Placed> =
+            change.set.iter().map(|placed| (placed.revision.id.clone(), placed.clone())).collect();
+        let same = |id: &RevisionId| {
+            now.get(id).map(|placed| (&placed.revision, &placed.serving))
+                == held.get(id).map(|placed| (&placed.revision, &placed.serving))
+        };
+        assert!(now.len() == held.len() && now.keys().all(same), "{worker} keeps what it holds");
+    }
+    let whole: Vec<_> = routes(&effects).into_iter().filter(|(to, _)| *to == To::One(GATEWAY)).collect();
+    assert_eq!((whole.len(), whole[0].1.base, whole[0].1.set.len()), (1, None, 12));
+    let ready: usize = whole[0].1.set.iter().map(|route| route.versions[0].ready.len()).sum();
+    assert_eq!(ready, 16, "everything that answers is routed to from the first moment");
+    assert!(whole[0].1.readiness.planned && whole[0].1.readiness.ready == 12);
+}
+
+#[test]
+fn it_waits_for_members_that_live_and_for_workers_that_records_name() {
+    let legacy = first_term();
+    let [first, second, third] = workers();
+    let begin = || {
+        let mut bench = Bench::new(legacy.restored());
+        bench.on(health(&first, Health::Alive));
+        bench.on(Event::WorkerAttached(first.clone()));
+        bench.on(Event::Reported(legacy.report(&first)));
+        bench
+    };
+    let waits = |bench: &Bench| bench.brain.wake_at().is_some_and(|at| at > bench.now);
+
+    let mut bench = begin();
+    assert!(waits(&bench), "records name two that this member does not know yet");
+    bench.on(health(&second, Health::Failed));
+    bench.on(health(&third, Health::Suspect));
+    assert!(waits(&bench), "the third may live");
+    bench.on(health(&third, Health::Left));
+    assert!(!waits(&bench), "nobody else can hold anything");
+
+    let mut bench = begin();
+    bench.on(health(&second, Health::Alive));
+    assert_eq!(bench.brain.wake_at(), Some(bench.now + SETTLE_CLUSTER), "and not for ever");
+    assert!(routes(&attach_gateway(&mut bench)).is_empty());
+    let mut effects = bench.wait(SETTLE_CLUSTER);
+    effects.extend(bench.settle());
+    assert!(routes(&effects).iter().any(|(to, change)| *to == To::One(GATEWAY) && change.base.is_none()));
+    let asked = bench.on(Event::Gateway(GATEWAY, GatewayEvent::AskWhole));
+    assert_eq!(routes(&asked).len(), 1, "from then on at once");
+}
+
+fn hung_up(effects: &[Effect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::HangUp(_))).count()
+}
+
+fn told(effects: &[Effect], reason: &str) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Emit(event) if event.reason == reason)).count()
+}
+
+#[test]
+fn who_is_failed_is_hung_up_on_and_counts_again_when_it_is_attached_again() {
+    let [first, second, _] = workers();
+    let mut bench = Bench::new(Restored::default());
+    for info in [&first, &second] {
+        bench.on(health(info, Health::Alive));
+        bench.on(Event::WorkerAttached(info.clone()));
+        bench.on(Event::Reported(empty_inventory(info)));
+    }
+    bench.settle();
+    assert_eq!(hung_up(&bench.on(health(&first, Health::Suspect))), 0, "it may refute that");
+    assert_eq!(hung_up(&bench.on(health(&first, Health::Failed))), 1, "though its stream seems open");
+    assert!(!bench.brain.world().worker(&first.id).expect("known").answers());
+    bench.settle();
+    assert!(bench.on(health(&first, Health::Alive)).is_empty());
+    assert!(!bench.brain.world().worker(&first.id).expect("known").answers(), "nobody knows what it holds");
+    bench.on(Event::WorkerAttached(first.clone()));
+    assert!(bench.brain.world().worker(&first.id).expect("known").answers());
+    let greeted = bench.on(Event::Reported(empty_inventory(&first)));
+    assert_eq!(assignments(&greeted).len(), 1);
+}
+
+#[test]
+fn who_is_detached_and_alive_is_routed_to() {
+    let [info, ..] = workers();
+    let mut bench = Bench::new(Restored::default());
+    bench.on(health(&info, Health::Alive));
+    bench.on(Event::WorkerAttached(info.clone()));
+    bench.on(Event::Reported(empty_inventory(&info)));
+    bench.settle();
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    let mut effects = bench.wait(DEBOUNCE);
+    effects.extend(bench.settle());
+    let revision = assignments(&effects)[0].set[0].revision.id.clone();
+    bench.on(Event::Reported(inventory(&info, false, vec![(revision, Some(ready(bench.now)))])));
+    bench.settle();
+    bench.on(Event::WorkerDetached(info.id.clone()));
+    let mut effects = bench.wait(Duration::from_secs(1));
+    effects.extend(bench.settle());
+    effects.extend(attach_gateway(&mut bench));
+    let (_, whole) = *routes(&effects).last().expect("every route");
+    assert_eq!(whole.set[0].versions[0].ready, [info.id.clone()], "only this controller has lost it");
+    bench.on(health(&info, Health::Failed));
+    let effects = bench.settle();
+    let (_, change) = *routes(&effects).first().expect("a change");
+    assert!(change.set[0].versions[0].ready.is_empty(), "now everybody has");
+}
+
+#[test]
+fn leaving_and_draining_are_told_with_their_end() {
+    let [first, second, _] = workers();
+    let mut bench = Bench::new(Restored::default());
+    for info in [&first, &second] {
+        bench.on(Event::WorkerAttached(info.clone()));
+        bench.on(Event::Reported(empty_inventory(info)));
+    }
+    bench.settle();
+    let leaving = InventoryChange { state: WorkerState::Leaving, ..inventory(&first, false, Vec::new()) };
+    let mut effects = bench.on(Event::Reported(leaving.clone()));
+    assert_eq!(told(&effects, "WorkerLeaving"), 1);
+    effects = bench.on(Event::Reported(leaving));
+    assert_eq!(told(&effects, "WorkerLeaving"), 0, "once");
+    assert_eq!(told(&bench.settle(), "WorkerDrained"), 1, "it held nothing");
+    let drain = Event::Cordon { worker: second.id.clone(), cordon: Cordon::Draining };
+    assert_eq!(told(&bench.on(drain.clone()), "WorkerDraining"), 1);
+    assert_eq!(told(&bench.on(drain), "WorkerDraining"), 0);
+    assert_eq!(told(&bench.wait(DEBOUNCE), "WorkerDrained"), 1);
+    let open = Event::Cordon { worker: second.id.clone(), cordon: Cordon::Open };
+    assert_eq!(told(&bench.on(open), "WorkerUncordoned"), 1);
+}
