@@ -13,6 +13,7 @@
 
 mod candidate;
 mod election;
+mod exchange;
 mod fence;
 mod record;
 
@@ -20,8 +21,9 @@ use std::time::Duration;
 
 use berth_spec::{Epoch, WorkerId};
 
-pub use candidate::{Candidate, Effect, Event, Kept, Standing};
+pub use candidate::Candidate;
 pub use election::Election;
+pub use exchange::{Effect, Event, Kept, Standing};
 pub use fence::Fence;
 pub use record::Leader;
 

@@ -218,7 +218,7 @@ fn installed() -> bool {
     let found = Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
         assert!(std::env::var_os("BERTH_REQUIRE_ETCD").is_none(), "etcd is not installed: run `cargo xtask setup`");
-        println!("skipped: etcd is not installed; `cargo xtask setup` installs it");
+        eprintln!("skipped: etcd is not installed; `cargo xtask setup` installs it");
     }
     found
 }

@@ -114,33 +114,20 @@ fn the_lease_is_kept_at_a_third_and_counts_from_when_that_was_sent() {
 
 #[test]
 fn what_ends_a_term() {
-    type End = fn(&mut Bench) -> Vec<Effect>;
-    let ends: [(&str, End, Option<(&str, u64)>); 5] = [
-        (
-            "two thirds of the lease without an answer",
-            |bench| {
-                bench.after(1_000);
-                bench.after(1_000)
-            },
-            None,
-        ),
-        (
-            "the lease is over",
-            |bench| {
-                let now = bench.now;
-                bench.kept(1, now, Some(Duration::ZERO))
-            },
-            None,
-        ),
-        ("the key is gone", |bench| bench.on(seen(6, None)), None),
-        ("the key is another's", |bench| bench.on(seen(7, Some(leader("other", 2, 7)))), Some(("other", 7))),
-        ("it resigns", |bench| bench.on(Event::Resign), None),
-    ];
-    for (why, end, then) in ends {
+    fn ends(why: &str, end: impl FnOnce(&mut Bench) -> Vec<Effect>, then: Option<(&str, u64)>) {
         let mut bench = Bench::leading();
         assert_eq!(end(&mut bench), [follows(then), Effect::Release(LeaseId(1))], "{why}");
         assert_eq!(bench.candidate.leads(bench.now), None, "{why}");
     }
+    let no_answer = |bench: &mut Bench| {
+        bench.after(1_000);
+        bench.after(1_000)
+    };
+    ends("two thirds of the lease without an answer", no_answer, None);
+    ends("the lease is over", |bench| bench.kept(1, bench.now, Some(Duration::ZERO)), None);
+    ends("the key is gone", |bench| bench.on(seen(6, None)), None);
+    ends("the key is another's", |bench| bench.on(seen(7, Some(leader("other", 2, 7)))), Some(("other", 7)));
+    ends("it resigns", |bench| bench.on(Event::Resign), None);
 }
 
 #[test]
