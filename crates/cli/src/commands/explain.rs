@@ -77,10 +77,12 @@ fn render(view: &ExplainView, listing: Listing) -> String {
         size(view.need),
         view.desired
     );
-    text.push_str(&match (view.workers.len(), listing) {
+    let mut workers: Vec<&WorkerVerdict> = view.workers.iter().collect();
+    workers.sort_by_key(|worker| (rank(worker.verdict), worker.rank));
+    text.push_str(&match (workers.len(), listing) {
         (0, _) => "There is no worker.\n".to_owned(),
-        (many, Listing::Grouped) if many > LISTED => grouped(&view.workers),
-        _ => listed(&view.workers),
+        (many, Listing::Grouped) if many > LISTED => grouped(&workers),
+        _ => listed(&workers),
     });
     for condition in view.conditions.iter().filter(|condition| condition.status != "True") {
         let _ =
@@ -90,19 +92,25 @@ fn render(view: &ExplainView, listing: Listing) -> String {
 }
 
 /// A line for each worker.
-fn listed(workers: &[WorkerVerdict]) -> String {
+fn listed(workers: &[&WorkerVerdict]) -> String {
     let mut rows = Rows::new(&["WORKER", "VERDICT", "FREE", "TOTAL", "WHY"]);
     for worker in workers {
         let memory = &worker.memory;
-        rows.add([worker.worker.clone(), word(worker).to_owned(), size(memory.free), size(memory.total), why(worker)]);
+        rows.add([
+            worker.worker.clone(),
+            word(worker).to_owned(),
+            size(memory.free),
+            size(memory.total),
+            worker.message.clone(),
+        ]);
     }
     rows.render()
 }
 
 /// Those that hold a replica each in a line, the others by what they are to the deployment and why.
-fn grouped(workers: &[WorkerVerdict]) -> String {
+fn grouped(workers: &[&WorkerVerdict]) -> String {
     let mut groups: Vec<(String, Vec<&WorkerVerdict>)> = Vec::new();
-    for worker in workers {
+    for &worker in workers {
         let kind = kind(worker);
         match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, members)) => members.push(worker),
@@ -120,8 +128,12 @@ fn grouped(workers: &[WorkerVerdict]) -> String {
         if members.len() > NAMED {
             which.push(&rest);
         }
-        let same = members.iter().all(|worker| why(worker) == why(members[0]));
-        let why = if same { why(members[0]) } else { format!("such as {}: {}", members[0].worker, why(members[0])) };
+        let same = members.iter().all(|worker| worker.message == members[0].message);
+        let why = if same {
+            members[0].message.clone()
+        } else {
+            format!("such as {}: {}", members[0].worker, members[0].message)
+        };
         rows.add([word(members[0]).to_owned(), members.len().to_string(), free, why, which.join(", ")]);
     }
     rows.render() + "\n`--all` tells of each worker.\n"
@@ -155,14 +167,6 @@ fn word(worker: &WorkerVerdict) -> &'static str {
     }
 }
 
-fn why(worker: &WorkerVerdict) -> String {
-    if worker.would_evict.is_empty() {
-        return worker.message.clone();
-    }
-    let victims: Vec<&str> = worker.would_evict.iter().map(|victim| victim.revision.as_str()).collect();
-    format!("{}; would evict {}", worker.message, victims.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use berth_wire::api::{Memory, Rejection};
@@ -180,6 +184,7 @@ mod tests {
             worker: format!("w{at}"),
             verdict,
             message,
+            rank: (verdict == WorkerVerdictKind::Fits).then_some(at as u32),
             memory: Memory { total: 8 << 30, used: 0, free: (at as u64) << 20 },
             state: None,
             rejection: reason.map(|reason| Rejection { reason: reason.to_owned(), ..Rejection::default() }),
@@ -190,6 +195,7 @@ mod tests {
     #[test]
     fn fifty_workers_fit_a_terminal() {
         let workers: Vec<WorkerVerdict> = (0..50).map(worker).collect();
+        let workers: Vec<&WorkerVerdict> = workers.iter().collect();
         let text = grouped(&workers);
         assert!(text.lines().count() <= 12, "{text}");
         for words in

@@ -1,12 +1,11 @@
 //! What is told of workers: how they are, how full they are, and how far they are with giving up what they hold.
 
-use std::collections::BTreeSet;
-
 use berth_plan::{
-    World, report,
+    World,
+    report::Leaving,
     world::{Liveness, Seats},
 };
-use berth_spec::{ByteSize, Cordon, Residency, RevisionId, Time, WorkerId, WorkerState as Means, status::Truth};
+use berth_spec::{ByteSize, DeploymentName, Gpu, Residency, Time, WorkerId, WorkerState as Means, deployment::GpuNeed};
 
 use super::Driver;
 use crate::handle::{WorkerState, WorkerView, view::Drain};
@@ -32,15 +31,14 @@ impl Driver {
             Liveness::Lost { .. } => WorkerState::Lost,
         };
         let leaving = seats.state == Means::Leaving;
-        let drains = leaving || seats.cordon == Cordon::Draining;
         Some(WorkerView {
             state,
             cordon: seats.cordon,
             claimed: seats.used,
             load: seats.load,
             leaving,
-            drain: drains.then(|| drain(world, id, seats, now)),
-            gpus_claimed: vec![ByteSize::ZERO; info.gpus.len()],
+            drain: world.leaving(id, now).map(|leaving| drain(seats, leaving, world)),
+            gpus_claimed: gpus_claimed(&info.gpus, seats),
             assigned: count(seats.assigned.len()),
             ready: count(seats.assigned.keys().filter(|revision| seats.ready(revision)).count()),
             reported,
@@ -53,57 +51,44 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
+/// What of each GPU is set aside. A device is claimed whole; which one a replica will have is the machine's to say, so
+/// this counts the first ones that will do.
+fn gpus_claimed(devices: &[Gpu], seats: &Seats) -> Vec<ByteSize> {
+    let mut claimed = vec![ByteSize::ZERO; devices.len()];
+    let mut needs: Vec<&GpuNeed> = seats.gpus_held().map(|(_, need)| need).collect();
+    // Those that few devices will do for choose first.
+    needs.sort_by_key(|need| std::cmp::Reverse((need.kind.is_some(), need.memory)));
+    for need in needs {
+        let suits = |device: &Gpu| {
+            need.kind.as_ref().is_none_or(|kind| *kind == device.kind)
+                && need.memory.is_none_or(|memory| device.memory >= memory)
+        };
+        let free =
+            devices.iter().zip(&mut claimed).filter(|(device, claim)| **claim == ByteSize::ZERO && suits(device));
+        for (device, claim) in free.take(need.count as usize) {
+            *claim = device.memory;
+        }
+    }
+    claimed
+}
+
 /// What is still on a worker whose replicas move elsewhere, and why.
-fn drain(world: &World, id: &WorkerId, seats: &Seats, now: Time) -> Drain {
-    let here: BTreeSet<&RevisionId> = seats.assigned.keys().chain(seats.inventory.keys()).collect();
-    let mut drain = Drain { left: count(here.len()), ..Drain::default() };
-    for revision in here {
-        if drain.waiting_for.len() >= NAMED && drain.blocked.len() >= NAMED {
-            break;
-        }
-        let (list, message) = match hindrance(world, id, seats, revision, now) {
-            Hindrance::UnderWay(message) => (&mut drain.waiting_for, message),
-            Hindrance::Blocked(message) => (&mut drain.blocked, message),
-        };
-        if list.len() < NAMED {
-            list.push((revision.clone(), message));
-        }
-    }
-    drain
-}
-
-/// Why a replica is still where it should not stay.
-enum Hindrance {
-    UnderWay(String),
-    Blocked(String),
-}
-
-fn hindrance(world: &World, id: &WorkerId, seats: &Seats, revision: &RevisionId, now: Time) -> Hindrance {
-    if let Some(Residency::Draining { in_flight, .. }) = seats.inventory.get(revision) {
-        return Hindrance::UnderWay(format!("{in_flight} requests in flight are finished"));
-    }
-    if !seats.assigned.contains_key(revision) {
-        return Hindrance::UnderWay("it is unloaded".to_owned());
-    }
-    let Some(status) = report::status(world, revision.deployment(), now) else {
-        return Hindrance::UnderWay("it is unloaded".to_owned());
-    };
-    let elsewhere = status.replicas.iter().find(|replica| replica.revision == *revision && replica.worker != *id);
-    if let Some(replica) = elsewhere {
-        let state = replica.residency.as_ref().map_or("Assigned", Residency::as_str);
-        let message = match replica.residency.as_ref().is_some_and(Residency::is_ready) {
-            true => format!("a copy is ready on {}: requests go there, then it is unloaded", replica.worker),
-            false => format!("a copy on {} is {state}", replica.worker),
-        };
-        return Hindrance::UnderWay(message);
-    }
-    let trouble = status.conditions.iter().find(|condition| {
-        condition.status == Truth::False
-            && matches!(condition.reason.as_str(), "NoCapacity" | "LoadFailed" | "WaitsForRoom")
-            || condition.reason == "Degraded"
+fn drain(seats: &Seats, leaving: Leaving, world: &World) -> Drain {
+    let coming = leaving.waiting_for.into_iter().map(|(revision, worker)| {
+        let there = world.worker(&worker).and_then(|seats| seats.inventory.get(&revision));
+        let state = there.map_or("Assigned", Residency::as_str);
+        (revision, format!("a copy on {worker} is {state}"))
     });
-    match trouble {
-        Some(condition) => Hindrance::Blocked(condition.message.clone()),
-        None => Hindrance::UnderWay("it is planned for".to_owned()),
+    let unloaded = seats.inventory.iter().filter(|(revision, _)| !seats.assigned.contains_key(*revision));
+    let finishing = unloaded.map(|(revision, residency)| match residency {
+        Residency::Draining { in_flight, .. } => (revision.clone(), format!("{in_flight} requests in flight finish")),
+        _ => (revision.clone(), "is unloaded".to_owned()),
+    });
+    let of = |name: &DeploymentName| seats.assigned.keys().find(|revision| revision.deployment() == name).cloned();
+    let blocked = leaving.blocked.into_iter().filter_map(|(name, why)| Some((of(&name)?, why)));
+    Drain {
+        left: leaving.left.saturating_add(leaving.draining),
+        waiting_for: coming.chain(finishing).take(NAMED).collect(),
+        blocked: blocked.take(NAMED).collect(),
     }
 }

@@ -48,6 +48,9 @@ pub struct WorkerVerdict {
     pub verdict: WorkerVerdictKind,
     /// A sentence for people, with the numbers.
     pub message: String,
+    /// Where it could hold one: 1 for the worker that would be chosen, 2 for the next best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// Its memory.
     pub memory: Memory,
     /// The state of the replica, where it holds one.
@@ -76,7 +79,8 @@ pub enum WorkerVerdictKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejection {
-    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Memory`, `Lost`, `Cordoned`, `FailedHere`, …
+    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Memory`, `Cpu`, `Gpu`, `Models`, `Region`, `Lost`,
+    /// `Detached`, `Cordoned`, `Draining`, `FailedHere`, …
     pub reason: String,
     /// Bytes that are needed, for `Memory`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -180,6 +180,7 @@ impl From<api::WorkerVerdict> for v1::WorkerVerdict {
             state: view.state,
             rejection: view.rejection.map(Into::into),
             would_evict: all(view.would_evict),
+            rank: view.rank,
         }
     }
 }

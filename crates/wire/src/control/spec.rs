@@ -33,20 +33,32 @@ pub fn manifest(deployment: &v1::Deployment) -> Value {
 fn spec_json(spec: &v1::Spec) -> Value {
     let mut out = Map::new();
     put_object(&mut out, "model", spec.model.as_ref(), model_json);
-    put_object(&mut out, "replicas", spec.replicas.as_ref(), |replicas, to| {
-        put(to, "min", Some(replicas.min));
-        put(to, "max", replicas.max);
-    });
+    put_object(&mut out, "replicas", spec.replicas.as_ref(), replicas_json);
     put(&mut out, "idleAfter", spec.idle_after.clone());
     put(&mut out, "priority", spec.priority);
     put_object(&mut out, "resources", spec.resources.as_ref(), |resources, to| {
         put(to, "memory", resources.memory.clone());
         put(to, "cpu", resources.cpu);
+        put_object(to, "gpu", resources.gpu.as_ref(), |gpu, to| {
+            put(to, "count", gpu.count);
+            put(to, "kind", gpu.kind.clone());
+            put(to, "memory", gpu.memory.clone());
+        });
     });
     put_object(&mut out, "selector", spec.selector.as_ref(), |selector, to| {
         put_map(to, "required", &selector.required);
         put_map(to, "preferred", &selector.preferred);
     });
+    put_object(&mut out, "placement", spec.placement.as_ref(), |placement, to| {
+        put(to, "spread", placement.spread.clone());
+    });
+    put(&mut out, "pinned", spec.pinned);
+    put_object(&mut out, "scaling", spec.scaling.as_ref(), |scaling, to| {
+        put(to, "targetRate", scaling.target_rate);
+        put(to, "targetConcurrency", scaling.target_concurrency);
+        put(to, "secondCopy", scaling.second_copy.clone());
+    });
+    put(&mut out, "idempotent", spec.idempotent);
     put_object(&mut out, "rollout", spec.rollout.as_ref(), |rollout, to| {
         put(to, "strategy", rollout.strategy.clone());
         put(to, "whenFull", rollout.when_full.clone());
@@ -77,6 +89,7 @@ fn model_json(model: &v1::ModelSource, to: &mut Map<String, Value>) {
     put(to, "uri", some_text(&model.uri));
     put(to, "sha256", model.sha256.clone());
     put(to, "version", model.version.clone());
+    put(to, "type", model.r#type.clone());
     for (field, tensors) in [("inputs", &model.inputs), ("outputs", &model.outputs)] {
         if !tensors.is_empty() {
             let tensors: Vec<Value> = tensors
@@ -85,6 +98,21 @@ fn model_json(model: &v1::ModelSource, to: &mut Map<String, Value>) {
                 .collect();
             to.insert(field.into(), tensors.into());
         }
+    }
+}
+
+fn replicas_json(replicas: &v1::Replicas, to: &mut Map<String, Value>) {
+    // With regions, 0 says nothing: their sum is meant.
+    put(to, "min", (replicas.min > 0 || replicas.regions.is_empty()).then_some(replicas.min));
+    put(to, "max", replicas.max);
+    if !replicas.regions.is_empty() {
+        let region = |(name, region): (&String, &v1::RegionReplicas)| {
+            let mut bounds = Map::new();
+            put(&mut bounds, "min", Some(region.min));
+            put(&mut bounds, "max", region.max);
+            (name.clone(), Value::Object(bounds))
+        };
+        to.insert("regions".into(), replicas.regions.iter().map(region).collect());
     }
 }
 
@@ -106,13 +134,27 @@ pub fn typed(spec: &Value) -> v1::Spec {
         replicas: spec.get("replicas").and_then(replicas_of),
         idle_after: text(spec.get("idleAfter")),
         priority: number(spec.get("priority")),
-        resources: spec
-            .get("resources")
-            .map(|v| v1::Resources { memory: text(v.get("memory")), cpu: v.get("cpu").and_then(Value::as_f64) }),
+        resources: spec.get("resources").map(|v| v1::Resources {
+            memory: text(v.get("memory")),
+            cpu: v.get("cpu").and_then(Value::as_f64),
+            gpu: v.get("gpu").map(|gpu| v1::GpuNeed {
+                count: number(gpu.get("count")),
+                kind: text(gpu.get("kind")),
+                memory: text(gpu.get("memory")),
+            }),
+        }),
         selector: spec.get("selector").map(|v| v1::Selector {
             required: labels(v.get("required")).into_iter().chain(labels(v.get("matchLabels"))).collect(),
             preferred: labels(v.get("preferred")),
         }),
+        placement: spec.get("placement").map(|v| v1::Placement { spread: text(v.get("spread")) }),
+        pinned: spec.get("pinned").and_then(Value::as_bool),
+        scaling: spec.get("scaling").map(|v| v1::Scaling {
+            target_rate: v.get("targetRate").and_then(Value::as_f64),
+            target_concurrency: v.get("targetConcurrency").and_then(Value::as_f64),
+            second_copy: text(v.get("secondCopy")),
+        }),
+        idempotent: spec.get("idempotent").and_then(Value::as_bool),
         rollout: spec.get("rollout").map(|v| v1::Rollout {
             strategy: text(v.get("strategy")),
             when_full: text(v.get("whenFull")),
@@ -144,6 +186,7 @@ fn model_of(model: &Value) -> v1::ModelSource {
         uri: text(model.get("uri")).unwrap_or_default(),
         sha256: text(model.get("sha256")),
         version: text(model.get("version")),
+        r#type: text(model.get("type")),
         inputs: tensors("inputs"),
         outputs: tensors("outputs"),
     }
@@ -160,11 +203,22 @@ fn tensor_of(tensor: &Value) -> v1::Tensor {
 
 fn replicas_of(replicas: &Value) -> Option<v1::Replicas> {
     if let Some(count) = number(Some(replicas)) {
-        return Some(v1::Replicas { min: count, max: Some(count) });
+        return Some(v1::Replicas { min: count, max: Some(count), regions: HashMap::new() });
     }
-    replicas
-        .is_object()
-        .then(|| v1::Replicas { min: number(replicas.get("min")).unwrap_or(0), max: number(replicas.get("max")) })
+    let regions = replicas.get("regions").and_then(Value::as_object);
+    let region = |(name, region): (&String, &Value)| Some((name.clone(), region_of(region)?));
+    replicas.is_object().then(|| v1::Replicas {
+        min: number(replicas.get("min")).unwrap_or(0),
+        max: number(replicas.get("max")),
+        regions: regions.into_iter().flatten().filter_map(region).collect(),
+    })
+}
+
+fn region_of(region: &Value) -> Option<v1::RegionReplicas> {
+    if let Some(count) = number(Some(region)) {
+        return Some(v1::RegionReplicas { min: count, max: Some(count) });
+    }
+    Some(v1::RegionReplicas { min: number(region.get("min"))?, max: number(region.get("max")) })
 }
 
 fn warmup_of(warmup: &Value) -> v1::Warmup {
@@ -230,14 +284,20 @@ mod tests {
     fn full() -> Value {
         json!({
             "model": {
-                "format": "onnx", "uri": "s3://models/iris.onnx", "sha256": "ab", "version": "3",
+                "format": "onnx", "uri": "s3://models/iris.onnx", "sha256": "ab", "version": "3", "type": "vision",
                 "inputs": [{ "name": "x", "datatype": "FP32", "shape": [-1, 4] }],
                 "outputs": [{ "name": "y", "datatype": "INT64", "shape": [-1] }],
             },
-            "replicas": { "min": 0, "max": 3 },
+            "replicas": { "min": 2, "max": 5, "regions": { "eu": { "min": 2, "max": 3 }, "us": { "min": 0, "max": 2 } } },
             "idleAfter": "10m",
             "priority": 70,
-            "resources": { "memory": "512MiB", "cpu": 0.5 },
+            "resources": {
+                "memory": "512MiB", "cpu": 0.5, "gpu": { "count": 2, "kind": "nvidia-l4", "memory": "24GiB" },
+            },
+            "placement": { "spread": "worker" },
+            "pinned": true,
+            "scaling": { "targetRate": 600.0, "targetConcurrency": 2.5, "secondCopy": "never" },
+            "idempotent": false,
             "selector": { "required": { "zone": "a" }, "preferred": { "disk": "fast" } },
             "rollout": { "strategy": "BlueGreen", "whenFull": "recreate", "drainTimeout": "5s", "deadline": "10m" },
             "warmup": { "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] },
@@ -273,6 +333,9 @@ mod tests {
         assert_eq!(back["resources"], json!({ "memory": "1024" }));
         assert_eq!(back["selector"], json!({ "required": { "zone": "a", "gpu": "true" } }));
         assert_eq!(spec_json(&v1::Spec::default()), json!({}));
+        let by_region = json!({ "model": {}, "replicas": { "regions": { "eu": 2 } } });
+        let back = spec_json(&typed(&by_region));
+        assert_eq!(back["replicas"], json!({ "regions": { "eu": { "min": 2, "max": 2 } } }));
     }
 
     /// Whatever the JSON is, reading it does not fail.

@@ -1,7 +1,7 @@
 //! What was decided, what would be, and why.
 
 use berth_plan::{
-    Rejection,
+    Rejection, Score,
     preview::{Action, Preview, Step},
     report::{Explanation, WorkerVerdict as Verdict, WorkerView as Seen},
 };
@@ -66,9 +66,37 @@ pub(crate) fn explanation(explanation: &Explanation, status: Option<&Status>) ->
         desired: explanation.desired,
         need: explanation.need.0,
         need_from: explanation.basis.as_str().to_owned(),
-        workers: explanation.workers.iter().map(verdict).collect(),
+        workers: verdicts(&explanation.workers),
         conditions: status.iter().flat_map(|status| &status.conditions).map(deployment::condition).collect(),
     }
+}
+
+/// What every worker means for it, and of those that could hold it which would be chosen, and why.
+fn verdicts(workers: &[Seen]) -> Vec<WorkerVerdict> {
+    let fits = |seen: &Seen| match &seen.verdict {
+        Verdict::Fits { score, .. } => Some(score.clone()),
+        _ => None,
+    };
+    let mut scores: Vec<Score> = workers.iter().filter_map(fits).collect();
+    scores.sort();
+    let shown = workers.iter().map(|seen| {
+        let mut view = verdict(seen);
+        let Some(score) = fits(seen) else { return view };
+        let rank = scores.partition_point(|other| *other < score);
+        view.rank = u32::try_from(rank + 1).ok();
+        match (rank, scores.first(), scores.get(1)) {
+            (0, _, Some(second)) => {
+                view.message.push_str(&format!("; best: better than {}, {}", second.worker, score.beats(second)));
+            }
+            (0, ..) => {}
+            (_, Some(best), _) => {
+                view.message.push_str(&format!("; {} is better: {}", best.worker, best.beats(&score)));
+            }
+            (_, None, _) => {}
+        }
+        view
+    });
+    shown.collect()
 }
 
 fn verdict(seen: &Seen) -> WorkerVerdict {
@@ -77,6 +105,7 @@ fn verdict(seen: &Seen) -> WorkerVerdict {
         worker: seen.worker.to_string(),
         verdict: WorkerVerdictKind::Rejected,
         message: String::new(),
+        rank: None,
         memory: fleet::memory(seen.memory, seen.used),
         state: None,
         rejection: None,

@@ -18,7 +18,7 @@ async fn client(world: &World) -> ControlClient<Channel> {
 fn typed(name: &str) -> Deployment {
     let model =
         ModelSource { format: "onnx".into(), uri: format!("https://example.com/{name}.onnx"), ..Default::default() };
-    let replicas = Replicas { min: 0, max: Some(1) };
+    let replicas = Replicas { min: 0, max: Some(1), ..Replicas::default() };
     Deployment {
         metadata: Some(Metadata { name: name.into(), ..Default::default() }),
         spec: Some(Spec { model: Some(model), replicas: Some(replicas), priority: Some(70), ..Default::default() }),

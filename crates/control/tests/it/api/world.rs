@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_control::{
     Config, Handle,
-    api::{self, Leader, Seams, top::ModelCounters},
+    api::{self, Front, Leader, Seams, top::ModelCounters},
     build,
     store::memory::MemoryStore,
 };
@@ -75,7 +75,7 @@ impl World {
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),
         };
-        let served = api::serve(listener, handle.clone(), seams, shutdown.clone());
+        let served = api::serve(listener, Front::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
         Self { base, handle, shutdown, tasks, client: reqwest::Client::new() }
     }
