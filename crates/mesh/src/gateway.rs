@@ -29,7 +29,7 @@ use crate::{
     demand::Ledger,
     follow::{Follow, Heard},
     hints,
-    hop::{fleet::Fleet, journey::Forwarding, upload::Room},
+    hop::{fleet::Fleet, journey::Forwarding},
     ingress::{Forwarded, Ingress},
     kept::Keeper,
     listener::{self, Listener},
@@ -96,9 +96,8 @@ pub fn build(
     let (routes, ledger) = (Arc::new(Routes::new()), Ledger::new());
     let (door, totals) = (Door::new(limits.requests), Arc::new(Totals::default()));
     let (hops, served) = (Door::new(limits.requests), Arc::new(Served::default()));
-    let (room, members) = (Room::new(limits.replay_total), fleet.as_ref().and_then(|fleet| fleet.members.clone()));
-    let forwarding =
-        fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, Arc::clone(&room), config.propagate.clone())));
+    let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
+    let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
     if let Some(members) = members.clone() {
         replicas.listen(hints::sayer(members));
     }
@@ -123,7 +122,6 @@ pub fn build(
         door,
         totals,
         limits: limits.clone(),
-        room,
         forwarding,
         leaving: AtomicBool::new(false),
     });

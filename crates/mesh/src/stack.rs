@@ -41,7 +41,7 @@ use crate::{
         held::{Failure, Held},
         journey::{Errand, Forwarding, Here, Journey, Next, There},
         place::UnderWay,
-        upload::{Bounds, Room, Upload},
+        upload::{Bounds, Upload},
     },
     ingress::ReplyBody,
     local::Replica,
@@ -61,8 +61,6 @@ pub(crate) struct Stack {
     pub(crate) door: Arc<Door>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
-    /// What is kept of bodies to send them again.
-    pub(crate) room: Arc<Room>,
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// It is going to stop: no more ready, while new requests are still taken.
@@ -165,7 +163,7 @@ impl Stack {
                     }
                     let Some((head, upload)) = &mut asked else { continue };
                     if let Some((held, _)) = journey.go(&errand, there, head, upload).await? {
-                        return Ok(Described::There(held));
+                        return Ok(Described::There(Box::new(held)));
                     }
                 }
             }
@@ -200,7 +198,7 @@ impl Stack {
 
     /// What bounds the bodies of requests.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds::new(&self.limits, &self.room)
+        Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room))
     }
 
     /// It stops, or is going to.
@@ -220,7 +218,7 @@ pub(crate) enum Described {
     /// A replica of this process.
     Here { entry: Arc<Entry>, replica: Arc<Replica> },
     /// The answer of another node.
-    There(Held),
+    There(Box<Held>),
 }
 
 /// What came of running a request here.

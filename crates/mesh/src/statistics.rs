@@ -16,7 +16,7 @@ use crate::{
     hop::{
         head::Head,
         place::{Place, Places},
-        send::{Sent, send},
+        send::send,
         upload::Upload,
     },
     ingress::grpc::{STATISTICS, message::framed},
@@ -69,11 +69,11 @@ async fn of_place(places: &Places, place: &Arc<Place>, head: &Head, mut upload: 
     let deadline = Instant::now() + WAIT;
     let request = head.request((&places.revision, &places.version), deadline, upload.body()?);
     match send(place, &known, request, deadline, || None).await {
-        Ok(Sent::Answered(held, _)) => {
+        Ok((held, _)) => {
             let told: ModelStatisticsResponse = held.message().await.ok()?;
             told.model_stats.first().map(Statistics::from)
         }
-        _ => None,
+        Err(_) => None,
     }
 }
 
@@ -114,7 +114,7 @@ impl From<&oip::ModelStatistics> for Statistics {
         let sum = |duration: &Option<oip::StatisticDuration>| {
             duration.as_ref().map_or(Sum::default(), |duration| Sum { count: duration.count, ns: duration.ns })
         };
-        let inference = told.inference_stats.clone().unwrap_or_default();
+        let inference = told.inference_stats.unwrap_or_default();
         let batch = |batch: &oip::InferBatchStatistics| {
             (batch.batch_size, sum(&batch.compute_input), sum(&batch.compute_infer), sum(&batch.compute_output))
         };

@@ -170,17 +170,119 @@ impl Dice {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
         self.0 = self.0.wrapping_add(0x9e37_79b9);
-        ((mixed >> 32) * n as u64 >> 32) as usize
+        (((mixed >> 32) * n as u64) >> 32) as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use berth_peer::{Identity, Peers, pki::Authority};
+    use berth_spec::{DeploymentName, RevisionId, WorkerId};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::hop::{
+        fleet::{Fleet, Remotes},
+        place::UnderWay,
+        tick::Clock,
+    };
+
+    /// Places on this many nodes that nobody dials.
+    fn places(count: u16) -> Arc<Places> {
+        let pki = tempfile::tempdir().expect("a folder");
+        let authority = Authority::create(pki.path()).expect("a CA");
+        let worker = |name: &str| WorkerId::new(name).expect("a name");
+        let identity = Identity::load(authority.issue(&worker("me"), &[]).expect("issued")).expect("an identity");
+        let names: Vec<_> = (0..count).map(|n| worker(&format!("w{n}"))).collect();
+        let peers = Peers::fixed(identity, names.iter().map(|name| (name.clone(), ([127, 0, 0, 1], 9).into())));
+        let remotes = Remotes::new(Fleet { peers, members: None, region: None }, Clock::start());
+        let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
+        Places::of((&revision, "1"), names.iter(), None, &remotes).expect("there are some")
+    }
+
+    fn chosen(places: &Places, local: Option<u32>, tried: &Tried, now: Tick) -> Option<usize> {
+        match places.choose(local, tried, now) {
+            Some(Choice::Remote(place, _)) => places.list.iter().position(|one| Arc::ptr_eq(one, &place)),
+            Some(Choice::Local) => Some(usize::MAX),
+            None => None,
+        }
+    }
+
+    fn eject(place: &Place, now: Tick) {
+        while !place.remote.outlier.bad(now) {}
+    }
+
+    #[tokio::test]
+    async fn what_was_tried_is_not_tried_again_and_the_last_is_never_ejected() {
+        let (places, now) = (places(3), Tick(1_000));
+        let mut tried = Tried::default();
+        places.list.iter().for_each(|place| eject(place, now));
+        for left in (0..3).rev() {
+            let at = chosen(&places, None, &tried, now).expect("one is left");
+            tried.add(Arc::clone(&places.list[at]));
+            assert_eq!(places.list.iter().filter(|place| !tried.has(place)).count(), left);
+        }
+        assert_eq!(chosen(&places, None, &tried, now), None);
+        assert_eq!(chosen(&places, Some(9), &tried, now), Some(usize::MAX), "the own replica is always there");
+    }
+
+    #[tokio::test]
+    async fn an_ejected_place_gets_nothing_and_then_one_probe() {
+        let (places, now) = (places(3), Tick(1_000));
+        eject(&places.list[1], now);
+        assert!((0..1_000).all(|_| chosen(&places, None, &Tried::default(), now) != Some(1)));
+        let later = now.after(Duration::from_secs(1));
+        let probes = (0..1_000).filter(|_| chosen(&places, None, &Tried::default(), later) == Some(1)).count();
+        assert_eq!(probes, 1);
+        places.list[1].remote.outlier.good();
+        assert!((0..1_000).any(|_| chosen(&places, None, &Tried::default(), later) == Some(1)));
+    }
+
+    #[tokio::test]
+    async fn the_own_replica_is_left_only_for_something_better() {
+        let (places, now) = (places(2), Tick(1_000));
+        let none = Tried::default();
+        assert_eq!(chosen(&places, Some(0), &none, now), Some(usize::MAX));
+        assert_ne!(chosen(&places, Some(9), &none, now), Some(usize::MAX), "it is busy, and nothing was measured");
+        places.local.record(Duration::from_micros(100), now);
+        places.list.iter().for_each(|place| place.score.record(Duration::from_micros(150), now));
+        assert_eq!(chosen(&places, Some(0), &none, now), Some(usize::MAX));
+        assert_ne!(chosen(&places, Some(1), &none, now), Some(usize::MAX));
+    }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// In a closed loop work goes to who does it: nobody idles while others queue, and slow ones get less.
+        #[test]
+        fn work_is_spread_by_speed(speeds in proptest::collection::vec(1_u64..20, 2..5)) {
+            let places = places(u16::try_from(speeds.len()).expect("few"));
+            let (mut done, mut running) = (vec![0_u64; speeds.len()], Vec::new());
+            let mut now = 1_000_u64;
+            for _ in 0..64 * speeds.len() {
+                while running.len() < 4 * speeds.len() {
+                    let at = chosen(&places, None, &Tried::default(), Tick(now)).expect("all are well");
+                    let load = running.iter().filter(|(_, on, _, _)| *on == at).count() as u64;
+                    // A place does one thing after the other.
+                    running.push((now + (load + 1) * speeds[at] * 100, at, now, UnderWay::to(&places.list[at])));
+                }
+                running.sort_by_key(|(ends, ..)| *ends);
+                let (ends, at, began, under_way) = running.remove(0);
+                now = now.max(ends);
+                places.list[at].score.record(Duration::from_micros(now - began), Tick(now));
+                drop(under_way);
+                done[at] += 1;
+            }
+            prop_assert!(done.iter().all(|done| *done > 0), "{speeds:?} {done:?}");
+            let (fast, slow) = (speeds.iter().min().expect("some"), speeds.iter().max().expect("some"));
+            if *slow >= 4 * fast {
+                let at = |speed| speeds.iter().position(|one| one == speed).expect("it is one");
+                prop_assert!(done[at(fast)] > done[at(slow)], "{speeds:?} {done:?}");
+            }
+        }
+
         /// Every candidate is in a sample of two about equally often.
         #[test]
         fn samples_are_fair(count in 2_usize..12, start in any::<u32>()) {

@@ -46,6 +46,9 @@ static STRIPPED: [HeaderName; 18] = [
 
 pub(crate) use crate::config::PropagateHook as Propagate;
 
+/// Headers that a place is told, and room for a trace.
+const ADDED: usize = 6;
+
 /// A head that can be sent more than once.
 #[derive(Clone)]
 pub(crate) struct Head {
@@ -57,23 +60,27 @@ pub(crate) struct Head {
 impl Head {
     /// Of a request as it came.
     pub(crate) fn of(parts: &Parts, propagate: Option<&Propagate>) -> Self {
-        Self::new(parts.method.clone(), parts.uri.clone(), parts.headers.clone(), propagate)
+        Self::new(parts.method.clone(), parts.uri.clone(), &parts.headers, propagate)
     }
 
     /// Of one message of its own, uncompressed, to this gRPC method; `headers` are those of the call that it came with.
     pub(crate) fn grpc(method: &'static str, headers: &HeaderMap, propagate: Option<&Propagate>) -> Self {
-        let mut headers = headers.clone();
+        let mut head = Self::new(Method::POST, Uri::from_static(method), headers, propagate);
         for name in [header::CONTENT_LENGTH.as_str(), "grpc-encoding", "grpc-accept-encoding", "grpc-timeout"] {
-            headers.remove(name);
+            head.headers.remove(name);
         }
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        Self::new(Method::POST, Uri::from_static(method), headers, propagate)
+        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        head
     }
 
-    fn new(method: Method, uri: Uri, mut headers: HeaderMap, propagate: Option<&Propagate>) -> Self {
-        let named: Vec<HeaderName> = headers.get_all(header::CONNECTION).iter().flat_map(tokens).collect();
-        named.iter().for_each(|name| drop(headers.remove(name)));
-        STRIPPED.iter().for_each(|name| drop(headers.remove(name)));
+    fn new(method: Method, uri: Uri, came: &HeaderMap, propagate: Option<&Propagate>) -> Self {
+        let named: Vec<HeaderName> = came.get_all(header::CONNECTION).iter().flat_map(tokens).collect();
+        let mut headers = HeaderMap::with_capacity(came.len() + ADDED);
+        for (name, value) in came {
+            if !STRIPPED.contains(name) && !named.contains(name) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
         headers.insert(HOP, HeaderValue::from_static("1"));
         if let Some(propagate) = propagate {
             propagate(&mut headers);
@@ -82,7 +89,7 @@ impl Head {
     }
 
     /// As a GET: what was asked with HEAD gets the same answer, and hyper leaves its body out.
-    pub(crate) fn as_get(mut self) -> Self {
+    pub(crate) fn into_get(mut self) -> Self {
         self.method = Method::GET;
         self
     }

@@ -26,7 +26,7 @@ use super::{
     head::{Head, Propagate},
     held::{Failure, Held, NotRun},
     place::{Place, UnderWay},
-    send::{Sent, send},
+    send::{Unanswered, send},
     tick::Clock,
     upload::{Room, Upload, unrepeatable},
 };
@@ -135,12 +135,16 @@ impl Journey {
         let started = Instant::now();
         let sent = send(&there.place, &there.known, request, errand.deadline, || upload.fault()).await;
         let (hops, took) = (&forwarding.hops, started.elapsed());
-        match sent.inspect_err(|_| hops.sent(HopResult::Client, near, took))? {
-            Sent::Answered(held, under_way) => {
+        match sent {
+            Ok(answered) => {
                 hops.sent(HopResult::Answered, near, took);
-                Ok(Some((held, under_way)))
+                Ok(Some(answered))
             }
-            Sent::NotRun(why) => {
+            Err(Unanswered::Client(fault)) => {
+                hops.sent(HopResult::Client, near, took);
+                Err(fault.into())
+            }
+            Err(Unanswered::NotRun(why)) => {
                 hops.sent(HopResult::NotRun, near, took);
                 if !upload.is_repeatable() {
                     return Err(unrepeatable().into());
@@ -150,7 +154,7 @@ impl Journey {
                 self.tried.add(there.place);
                 Ok(None)
             }
-            Sent::NotSent => {
+            Err(Unanswered::NotSent) => {
                 hops.sent(HopResult::NotSent, near, took);
                 if !upload.is_repeatable() {
                     return Err(unrepeatable().into());
@@ -159,7 +163,7 @@ impl Journey {
                 self.tried.add(there.place);
                 Ok(None)
             }
-            Sent::Broken => {
+            Err(Unanswered::Broken) => {
                 hops.sent(HopResult::Broken, near, took);
                 self.sends += 1;
                 if let Some(why) = self.forbids(errand, forwarding, upload) {
@@ -169,7 +173,7 @@ impl Journey {
                 self.tried.add(there.place);
                 Ok(None)
             }
-            Sent::Late => {
+            Err(Unanswered::Late) => {
                 hops.sent(HopResult::Late, near, took);
                 Err(errand.timed_out().into())
             }
@@ -203,11 +207,11 @@ impl Errand<'_> {
 }
 
 impl Forwarding {
-    pub(crate) fn new(fleet: Fleet, limits: &Limits, room: Arc<Room>, propagate: Option<Propagate>) -> Self {
+    pub(crate) fn new(fleet: Fleet, limits: &Limits, propagate: Option<Propagate>) -> Self {
         Self {
             remotes: Arc::new(Remotes::new(fleet, Clock::start())),
             budget: Budget::new(limits.retry_burst),
-            room,
+            room: Room::new(limits.replay_total),
             propagate,
             hops: Hops::default(),
         }

@@ -17,10 +17,8 @@ use super::{
 /// clients eject busy places. Doubled: a place that hangs is noticed later.
 const PATIENT: Duration = Duration::from_secs(1);
 
-/// What came of it.
-pub(crate) enum Sent {
-    /// An answer, and what is under way until its last byte.
-    Answered(Held, UnderWay),
+/// Why there is no answer.
+pub(crate) enum Unanswered {
     /// The place says that it ran nothing.
     NotRun(NotRun),
     /// Certainly nothing arrived.
@@ -29,16 +27,18 @@ pub(crate) enum Sent {
     Broken,
     /// The deadline has passed.
     Late,
+    /// The client's body failed on its way.
+    Client(InferError),
 }
 
-/// Sends it, and tells the place's records how that went.
+/// Sends it, and tells the place's records how that went. With the answer comes what is under way until its last byte.
 pub(crate) async fn send(
     place: &Arc<Place>,
     known: &Known,
     request: Request<PeerBody>,
     deadline: Instant,
     fault: impl Fn() -> Option<InferError>,
-) -> Result<Sent, InferError> {
+) -> Result<(Held, UnderWay), Unanswered> {
     let (clock, remote) = (place.remote.clock, &place.remote);
     let under_way = UnderWay::to(place);
     let started = Instant::now();
@@ -46,27 +46,27 @@ pub(crate) async fn send(
         match known.peer.send(request).await {
             Ok(response) => Held::of(response).await.map_err(|error| {
                 tracing::debug!(peer = %remote.name, %error, "an answer was cut off");
-                Sent::Broken
+                Unanswered::Broken
             }),
             Err(error) => {
                 tracing::debug!(peer = %remote.name, %error, "a request was not answered");
-                Err(if error.is_not_sent() { Sent::NotSent } else { Sent::Broken })
+                Err(if error.is_not_sent() { Unanswered::NotSent } else { Unanswered::Broken })
             }
         }
     };
     let answered = tokio::select! {
         biased;
         answered = timeout_at(deadline, answered) => answered,
-        () = known.peer.lost() => Ok(Err(Sent::Broken)),
+        () = known.peer.lost() => Ok(Err(Unanswered::Broken)),
     };
     // The client's own fault says nothing about the place.
     if !matches!(answered, Ok(Ok(_)))
         && let Some(fault) = fault()
     {
-        return Err(fault);
+        return Err(Unanswered::Client(fault));
     }
     let now = clock.now();
-    Ok(match answered {
+    match answered {
         Ok(Ok(held)) => {
             remote.outlier.good();
             match held.not_run() {
@@ -76,14 +76,14 @@ pub(crate) async fn send(
                         NotRun::Stopping => remote.stops(now),
                         NotRun::Full => {}
                     }
-                    Sent::NotRun(why)
+                    Err(Unanswered::NotRun(why))
                 }
                 None => {
                     place.late.good();
                     if held.is_good() {
                         place.score.record(started.elapsed(), now);
                     }
-                    Sent::Answered(held, under_way)
+                    Ok((held, under_way))
                 }
             }
         }
@@ -91,13 +91,13 @@ pub(crate) async fn send(
             if remote.outlier.bad(now) {
                 tracing::warn!(peer = %remote.name, "a node does not answer requests; it gets none for a while");
             }
-            broken
+            Err(broken)
         }
         Err(_) => {
             if started.elapsed() >= PATIENT && place.late.bad(now) {
                 tracing::warn!(peer = %remote.name, "a model does not answer in time there; it gets fewer requests");
             }
-            Sent::Late
+            Err(Unanswered::Late)
         }
-    })
+    }
 }

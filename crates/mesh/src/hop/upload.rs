@@ -71,18 +71,18 @@ pub(crate) struct Bounds {
     pause: Duration,
     /// Bytes that are kept.
     replay: usize,
-    room: Arc<Room>,
+    /// `None`: nothing is sent anywhere, and nothing is kept.
+    room: Option<Arc<Room>>,
 }
 
 impl Bounds {
-    pub(crate) fn new(limits: &Limits, room: &Arc<Room>) -> Self {
-        Self { body: limits.body, pause: limits.body_idle, replay: limits.replay, room: Arc::clone(room) }
+    pub(crate) fn new(limits: &Limits, room: Option<&Arc<Room>>) -> Self {
+        Self { body: limits.body, pause: limits.body_idle, replay: limits.replay, room: room.cloned() }
     }
 }
 
 enum State {
-    /// Boxed: an upload lives in the future of every request.
-    Untouched(Box<Incoming>),
+    Untouched(Incoming),
     Whole(Bytes),
     Streaming(Arc<Mutex<Streaming>>),
     /// It was taken, and what took it did not give it back.
@@ -91,7 +91,7 @@ enum State {
 
 impl Upload {
     pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
-        Self { state: State::Untouched(Box::new(body)), bounds }
+        Self { state: State::Untouched(body), bounds }
     }
 
     /// One that is here already.
@@ -126,7 +126,9 @@ impl Upload {
             }
             State::Spent => return Err(unrepeatable()),
         };
-        self.state = State::Whole(bytes.clone());
+        if self.bounds.room.is_some() {
+            self.state = State::Whole(bytes.clone());
+        }
         Ok(bytes)
     }
 
@@ -135,7 +137,7 @@ impl Upload {
         if let State::Untouched(_) = &self.state
             && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
         {
-            self.state = self.begin(*incoming);
+            self.state = self.begin(incoming);
         }
         match &self.state {
             State::Whole(bytes) => Some(berth_peer::full(bytes.clone())),
@@ -205,7 +207,7 @@ impl Upload {
     /// The body, if nobody has touched it: to be discarded before the answer.
     pub(crate) fn untouched(self) -> Option<Incoming> {
         match self.state {
-            State::Untouched(incoming) => Some(*incoming),
+            State::Untouched(incoming) => Some(incoming),
             _ => None,
         }
     }
@@ -269,7 +271,9 @@ impl Streaming {
     fn begin_with(&mut self, first: Bytes) {
         self.total = first.len();
         self.kept_bytes = first.len();
-        self.bounds.room.used.fetch_add(first.len(), Relaxed);
+        if let Some(room) = &self.bounds.room {
+            room.used.fetch_add(first.len(), Relaxed);
+        }
         self.kept.push(first);
     }
 
@@ -283,7 +287,8 @@ impl Streaming {
             )));
         }
         let fits = self.kept_bytes + piece.len() <= self.bounds.replay;
-        if !self.let_go && fits && self.bounds.room.take(piece.len()) {
+        let room = self.bounds.room.as_ref();
+        if !self.let_go && fits && room.is_some_and(|room| room.take(piece.len())) {
             self.kept_bytes += piece.len();
             self.kept.push(piece.clone());
         } else if !self.let_go {
@@ -294,7 +299,9 @@ impl Streaming {
     }
 
     fn forget(&mut self) {
-        self.bounds.room.used.fetch_sub(self.kept_bytes, Relaxed);
+        if let Some(room) = &self.bounds.room {
+            room.used.fetch_sub(self.kept_bytes, Relaxed);
+        }
         self.kept_bytes = 0;
         self.kept = Vec::new();
     }

@@ -166,7 +166,7 @@ pub(super) async fn infer(
 }
 
 /// The answer of another node to what was asked of it.
-async fn told<M: prost::Message + Default>(held: Held) -> Result<Response<M>, Status> {
+async fn told<M: prost::Message + Default>(held: Box<Held>) -> Result<Response<M>, Status> {
     held.message().await.map(Response::new)
 }
 

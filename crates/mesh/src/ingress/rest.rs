@@ -172,7 +172,7 @@ impl Rest {
                 Ok(statistics(&statistics::everywhere(&self.stack, &entry, version, &head.headers).await))
             }
             What::Metadata | What::Config | What::Infer => {
-                let ask = || (self.stack.head(head).as_get(), Bytes::new());
+                let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {
                     Described::Here { entry, replica } => {
