@@ -160,6 +160,8 @@ async fn run(
             .initial_connection_window_size(window::CONNECTION)
             .max_frame_size(window::FRAME)
             .max_send_buf_size(window::SEND_BUFFER)
+            .max_pending_accept_reset_streams(window::CANCELLED)
+            .max_local_error_reset_streams(None)
             .max_concurrent_streams(STREAMS)
             .max_header_list_size(HEADERS)
             .keep_alive_interval(PING_EVERY)

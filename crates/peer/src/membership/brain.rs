@@ -7,6 +7,10 @@
 //!   └────────────── nobody is left ───────────┘ └─┘
 //! ```
 
+mod outreach;
+mod parting;
+mod standing;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -16,7 +20,7 @@ use std::{
 
 use berth_spec::{Member, WorkerId};
 use foca::{Foca, PostcardCodec, State, Timer};
-use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IteratorRandom as _};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
     accused::Accused,
@@ -25,7 +29,7 @@ use super::{
     hints::{Hints, WireHint},
     metrics::Metrics,
     node::Node,
-    packet::{self, Accusation, Ask, Card, Kind, Newer, PACKET},
+    packet::{self, Accusation, Card, Kind, Newer, PACKET},
     policy::Policy,
     rtt::Rtts,
     swim::{News, Out},
@@ -39,16 +43,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Hints that wait to be passed on. Halved: more are dropped when many models load at once. Doubled: they come later.
 const HINTS: usize = 512;
-
-/// Rounds of gossip in which a leaving node tells so, and the time between them.
-const FAREWELLS: u32 = 5;
-const FAREWELL_EVERY: Duration = Duration::from_millis(40);
-
-/// How many addresses a lonely node announces to at once.
-const ANNOUNCE_TO: usize = 8;
-
-/// How often a node claims its name against another that has it too, before it gives way.
-const CLAIMS: u32 = 3;
 
 /// The largest card: it must fit into one datagram together with questions.
 const CARD: usize = 640;
@@ -119,7 +113,8 @@ pub struct Membership {
     look_at: Instant,
     announce_at: Instant,
     reach_at: Instant,
-    young_until: Instant,
+    /// When it came in, or began anew.
+    fresh_since: Instant,
     metrics: Metrics,
     effects: Vec<Effect>,
 }
@@ -146,6 +141,9 @@ impl Membership {
                 "labels and version of {name} take {size} bytes and may take {CARD}: use fewer labels"
             ));
         }
+        if policy.probe_timeout >= policy.probe_every {
+            return Err("probe_timeout must be shorter than probe_every, which holds it and the indirect probes".into());
+        }
         let node =
             Node { name: Some(me.name.clone()), start: me.incarnation, renewal: 0, leaving: false, gossip: me.gossip };
         let mut rng = StdRng::seed_from_u64(seed);
@@ -153,7 +151,7 @@ impl Membership {
         let foca = foca_for(node, &policy, &mut rng, &hints);
         Ok(Self {
             me: Arc::new(me),
-            young_until: now + policy.young,
+            fresh_since: now,
             policy,
             foca,
             rng,
@@ -207,18 +205,20 @@ impl Membership {
     }
 
     fn datagram(&mut self, packet: &[u8], now: Instant) {
-        let known = Kind::split(packet).and_then(|(kind, content)| match kind {
-            Kind::Swim => {
-                let taken = self.swim(now, |foca, out| foca.handle_data(content, out));
-                taken.then_some(())
+        const MALFORMED: Option<&str> = Some("malformed");
+        let fine = |read: Option<()>| if read.is_some() { None } else { MALFORMED };
+        let dropped = match Kind::split(packet) {
+            None => MALFORMED,
+            Some((Kind::Swim, content)) => self.swim(now, |foca, out| foca.handle_data(content, out)),
+            Some((Kind::Ask, content)) => fine(packet::read(content).map(|ask| self.asked(ask, now))),
+            Some((Kind::Cards, content)) => fine(packet::read(content).map(|cards: Vec<Card>| self.learn(cards, now))),
+            Some((Kind::Accusation, content)) => fine(packet::read(content).map(|charge| self.accused(charge, now))),
+            Some((Kind::Newer, content)) => {
+                fine(packet::read(content).map(|newer: Newer| self.claim(newer.start, now)))
             }
-            Kind::Ask => packet::read(content).map(|ask| self.asked(ask, now)),
-            Kind::Cards => packet::read(content).map(|cards: Vec<Card>| self.learn(cards, now)),
-            Kind::Accusation => packet::read(content).map(|accusation| self.accused(accusation, now)),
-            Kind::Newer => packet::read(content).map(|newer: Newer| self.claim(newer.start, now)),
-        });
-        if known.is_none() {
-            self.metrics.drop_for("malformed");
+        };
+        if let Some(reason) = dropped {
+            self.metrics.drop_for(reason);
         }
     }
 
@@ -274,10 +274,19 @@ impl Membership {
         }
     }
 
-    /// Lets foca do something, and takes in what it brought about. Says whether foca found it in order.
-    fn swim<E>(&mut self, now: Instant, does: impl FnOnce(&mut Swim, &mut Out) -> Result<(), E>) -> bool {
+    /// Lets foca do something, and takes in what it brought about. Where foca drops a packet, says for what.
+    fn swim(
+        &mut self,
+        now: Instant,
+        does: impl FnOnce(&mut Swim, &mut Out) -> Result<(), foca::Error>,
+    ) -> Option<&'static str> {
         let mut out = Out::default();
-        let in_order = does(&mut self.foca, &mut out).is_ok();
+        let dropped = match does(&mut self.foca, &mut out) {
+            Ok(()) => None,
+            // An address of a seed was this node's own, by another name.
+            Err(foca::Error::DataFromOurselves | foca::Error::IndirectForOurselves) => Some("own"),
+            Err(_) => Some("malformed"),
+        };
         let (mut changed, mut buried, mut alone) = (false, false, false);
         for news in out.news {
             match news {
@@ -312,7 +321,7 @@ impl Membership {
         if self.phase == Phase::In && (buried || alone) {
             // What it was about to say comes from one who was away: better nothing.
             self.start_over(now);
-            return in_order;
+            return dropped;
         }
         for (after, timer) in out.timers {
             if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
@@ -326,7 +335,7 @@ impl Membership {
         if changed && self.phase == Phase::In {
             self.look(now);
         }
-        in_order
+        dropped
     }
 
     /// A new foca under a new number, which knows the living and has no opinion on who is dead: after a partition both
@@ -341,132 +350,13 @@ impl Membership {
         self.foca = foca_for(node, &self.policy, &mut self.rng, &self.hints);
         self.timers.clear();
         self.swim(now, |foca, out| foca.apply_many(living.into_iter(), false, out));
-        self.swim(now, |foca, out| foca.gossip(out));
-        self.young_until = now + self.policy.young;
+        // Two nodes with one name bury each other as fast as packets go: news of it does not.
+        if now >= self.fresh_since + self.policy.probe_every {
+            self.swim(now, |foca, out| foca.gossip(out));
+        }
+        self.fresh_since = now;
         self.announce_at = now;
         self.look_at = now;
-    }
-
-    /// Who is alone announces itself to whomever it knows, who is newly in to one member after the other: foca does so
-    /// once, and the packet or its answer may be lost.
-    fn announce(&mut self, now: Instant) {
-        if now < self.announce_at {
-            return;
-        }
-        let (alone, young) = (self.foca.num_members() == 0, now < self.young_until);
-        let after = match (alone, young) {
-            (_, true) => self.policy.announce_every,
-            (true, false) => self.policy.reach_every,
-            (false, false) => self.policy.compare_every,
-        };
-        self.announce_at = now + after.mul_f64(self.rng.random_range(0.75..1.0));
-        if alone {
-            let known = self.seeds.iter().copied().chain(self.view.reachable()).filter(|at| *at != self.me.gossip);
-            let some = known.sample(&mut self.rng, ANNOUNCE_TO);
-            for seed in some {
-                self.swim(now, |foca, out| foca.announce(Node::seed(seed), out));
-            }
-        } else if let Some(member) = self.foca.iter_members().choose(&mut self.rng) {
-            let node = member.id().clone();
-            self.swim(now, |foca, out| foca.announce(node, out));
-        }
-    }
-
-    /// Tries one that failed and one seed that is not there: so partitions end that outlast foca's memory.
-    fn reach(&mut self, now: Instant) {
-        if now < self.reach_at {
-            return;
-        }
-        self.reach_at = now + self.policy.reach_every.mul_f64(self.rng.random_range(0.75..1.0));
-        let missing = |seed: &SocketAddr| *seed != self.me.gossip && !self.view.is_there(*seed);
-        let seed = self.seeds.iter().copied().filter(missing).choose(&mut self.rng);
-        let failed = self.view.failed().choose(&mut self.rng);
-        for at in [seed, failed].into_iter().flatten() {
-            self.swim(now, |foca, out| foca.announce(Node::seed(at), out));
-        }
-    }
-
-    /// Asks for the cards that are missing: their owners, and somebody who may have them.
-    fn ask(&mut self, now: Instant) {
-        let names = self.cards.due(now);
-        if names.is_empty() {
-            return;
-        }
-        let me = self.cards.own().clone();
-        for name in &names {
-            if let Some(to) = self.view.node(name).map(|node| node.gossip) {
-                self.send(to, packet::write(Kind::Ask, &Ask { me: me.clone(), names: vec![name.clone()] }));
-            }
-        }
-        if let Some(other) = self.foca.iter_members().choose(&mut self.rng).map(|member| member.id().gossip) {
-            let mut room = PACKET - CARD - 16;
-            let fits = |name: &WorkerId| {
-                let size = name.as_str().len() + 1;
-                room.checked_sub(size).inspect(|left| room = *left).is_some()
-            };
-            let names = names.into_iter().filter(fits).collect();
-            self.send(other, packet::write(Kind::Ask, &Ask { me, names }));
-        }
-    }
-
-    fn asked(&mut self, ask: Ask, now: Instant) {
-        if let Some(answer) = packet::pack_cards(self.cards.of(&ask.names)) {
-            self.send(ask.me.gossip, answer);
-        }
-        self.learn(vec![ask.me], now);
-    }
-
-    fn learn(&mut self, cards: Vec<Card>, now: Instant) {
-        let mut news = false;
-        for card in cards {
-            news |= self.cards.learn(card);
-        }
-        if news && self.phase == Phase::In {
-            self.changed = true;
-            self.look(now);
-        }
-    }
-
-    /// Somebody is about to take this node for dead, or has done so: it answers at once.
-    fn accused(&mut self, Accusation { by, accused, suspected }: Accusation, now: Instant) {
-        if accused.name.as_ref() != Some(&self.me.name) || self.phase != Phase::In {
-            return;
-        }
-        if accused == *self.foca.identity() {
-            let charge = match suspected {
-                Some(incarnation) => foca::Member::new(accused, incarnation, State::Suspect),
-                None => foca::Member::down(accused),
-            };
-            self.swim(now, |foca, out| foca.apply_many(std::iter::once(charge), true, out));
-        }
-        self.swim(now, |foca, out| foca.announce(by, out));
-    }
-
-    /// Tells a node that speaks under an older start than is known: its clock went back, or there are two.
-    fn heard(&mut self, node: &Node) {
-        let known = node.name.as_ref().and_then(|name| self.view.node(name));
-        if let Some(start) = known.map(|known| known.start).filter(|start| *start > node.start) {
-            self.send(node.gossip, packet::write(Kind::Newer, &Newer { start }));
-        }
-    }
-
-    /// Takes a later start than the one that others know under this name.
-    fn claim(&mut self, known: u64, now: Instant) {
-        let mine = self.foca.identity();
-        if self.phase != Phase::In || known <= mine.start {
-            return;
-        }
-        if self.claims >= CLAIMS {
-            self.effects.push(Effect::Namesake);
-            return;
-        }
-        self.claims += 1;
-        let node = Node { start: known + 1, renewal: 0, ..mine.clone() };
-        self.me = Arc::new(Member { incarnation: node.start, ..(*self.me).clone() });
-        self.cards.set_own_start(node.start);
-        self.changed = true;
-        self.swim(now, |foca, out| foca.change_identity(node, out));
-        self.start_over(now);
     }
 
     fn say(&mut self, hint: Hint, now: Instant) {
@@ -481,26 +371,6 @@ impl Membership {
         // Too long a name, or no news: nothing to pass on.
         let _ = self.foca.add_broadcast(&bytes);
         self.swim(now, |foca, out| foca.broadcast(out));
-    }
-
-    fn leave(&mut self, now: Instant) {
-        self.phase = Phase::Leaving { rounds: FAREWELLS, next: now + FAREWELL_EVERY };
-        let node = Node { leaving: true, ..self.foca.identity().renewed() };
-        self.swim(now, |foca, out| foca.change_identity(node, out));
-        self.swim(now, |foca, out| foca.leave_cluster(out));
-    }
-
-    fn farewell(&mut self, rounds: u32, next: Instant, now: Instant) {
-        if now < next {
-            return;
-        }
-        if rounds == 0 {
-            self.phase = Phase::Gone;
-            self.effects.push(Effect::Left);
-            return;
-        }
-        self.phase = Phase::Leaving { rounds: rounds - 1, next: now + FAREWELL_EVERY };
-        self.swim(now, |foca, out| foca.gossip(out));
     }
 
     fn send(&mut self, to: SocketAddr, packet: Vec<u8>) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tower_service::Service;
@@ -27,8 +27,10 @@ impl Service<Request<tonic::body::Body>> for PeerChannel {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<tonic::body::Body>) -> Self::Future {
         let peer = Arc::clone(&self.0);
+        // tonic's requests say HTTP/2 and name no host, which h2 refuses; of other versions it takes the path alone.
+        *request.version_mut() = Version::HTTP_11;
         async move { peer.send(request.map(|body| body.map_err(Into::into).boxed_unsync())).await }.boxed()
     }
 }

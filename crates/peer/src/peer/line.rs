@@ -60,6 +60,8 @@ impl Line {
             .max_frame_size(window::FRAME)
             .max_header_list_size(HEADERS)
             .max_send_buf_size(window::SEND_BUFFER)
+            .max_concurrent_reset_streams(window::CANCELLED)
+            .max_local_error_reset_streams(None)
             .keep_alive_interval(dialer.policy.ping_every)
             .keep_alive_timeout(dialer.policy.ping_timeout)
             .keep_alive_while_idle(true)

@@ -13,6 +13,11 @@ pub(crate) const FRAME: u32 = 256 << 10;
 /// Bytes of a body that wait inside a line. Halved: a fast sender is woken more often. Doubled: memory per stream.
 pub(crate) const SEND_BUFFER: usize = 1 << 20;
 
+/// Requests that may be cancelled at about the same time. The defaults are against strangers who cancel to keep a server
+/// busy, and would end a line with all its requests; here the other end is a gateway whose clients went away.
+/// Halved: a burst of them may end a line. Doubled: memory.
+pub(crate) const CANCELLED: usize = 4_096;
+
 /// What is read from a connection at once. TLS alone reads 4 KiB at a time. Halved: more system calls for tensors.
 /// Doubled: more memory per line.
 pub(crate) const READ: usize = 32 << 10;

@@ -13,6 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use aws_lc_rs::digest::{SHA256, digest};
 use berth_spec::WorkerId;
 use fs_err as fs;
 use rustls::{
@@ -39,11 +40,11 @@ pub(crate) struct Current {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) keyring: Arc<Keyring>,
-    files: Files,
+    /// To tell whether the files changed.
+    digest: Vec<u8>,
 }
 
-/// The content of the files, to tell whether they changed.
-#[derive(PartialEq, Eq)]
+/// The content of the files.
 struct Files([Vec<u8>; 4]);
 
 impl fmt::Debug for Identity {
@@ -91,7 +92,7 @@ impl Identity {
     /// What is wrong with the new files; the old ones stay in use.
     pub fn reload(&self) -> Result<bool, PkiError> {
         let files = Files::read(&self.0.folder)?;
-        if files == self.0.current.load().files {
+        if files.digest() == self.0.current.load().digest {
             return Ok(false);
         }
         let (name, current) = Current::of(&self.0.folder, files)?;
@@ -133,6 +134,10 @@ impl Files {
             }
         }
         Ok(Self([read(CA)?, read(NODE)?, read(NODE_KEY)?, read(GOSSIP_KEY)?]))
+    }
+
+    fn digest(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|file| digest(&SHA256, file).as_ref().to_vec()).collect()
     }
 }
 
@@ -202,6 +207,14 @@ impl Current {
         let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
         let client = tls::client(Arc::clone(&roots), Arc::clone(&certified)).map_err(unusable)?;
         let server = tls::server(roots, certified).map_err(unusable)?;
-        Ok((name, Self { client: Arc::new(client), server: Arc::new(server), keyring: Arc::new(parts.keyring), files }))
+        Ok((
+            name,
+            Self {
+                client: Arc::new(client),
+                server: Arc::new(server),
+                keyring: Arc::new(parts.keyring),
+                digest: files.digest(),
+            },
+        ))
     }
 }

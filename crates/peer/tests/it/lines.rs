@@ -226,3 +226,26 @@ async fn a_grpc_client_rides_on_a_peer() {
     fn is_channel<T: tonic::client::GrpcService<tonic::body::Body>>(_: &tonic::client::Grpc<T>) {}
     is_channel(&grpc);
 }
+
+#[tokio::test]
+async fn requests_that_are_cancelled_leave_the_line_to_the_others() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let proxy = Proxy::to(node.at).await;
+    let peers = ca.lines("a", "b", proxy.at);
+    let peer = peers.get(&name("b")).expect("known");
+    for round in 0..10 {
+        let before = node.echo.served.load(SeqCst);
+        let hanging: Vec<_> = (0..400).map(|_| Box::pin(peer.send(get("/hang")))).collect();
+        let mut all = join_all(hanging);
+        assert!(futures::poll!(&mut all).is_pending());
+        // Some are cancelled on their way, some while they are served.
+        while round % 2 == 0 && node.echo.served.load(SeqCst) < before + 400 {
+            tokio::task::yield_now().await;
+            assert!(futures::poll!(&mut all).is_pending());
+        }
+        drop(all);
+        peer.send(get("/echo")).await.expect("an answer");
+    }
+    assert_eq!(proxy.accepted.load(SeqCst), LinePolicy::default().lines);
+}

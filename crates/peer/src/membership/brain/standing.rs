@@ -1,0 +1,59 @@
+//! How a node defends itself: against being taken for dead, and against others with its name.
+
+use std::{sync::Arc, time::Instant};
+
+use berth_spec::Member;
+use foca::State;
+
+use super::{Effect, Membership, Phase};
+use crate::membership::{
+    node::Node,
+    packet::{self, Accusation, Kind, Newer},
+};
+
+/// How often a node claims its name against another that has it too, before it gives way.
+const CLAIMS: u32 = 3;
+
+impl Membership {
+    /// Somebody is about to take this node for dead, or has done so: it answers at once.
+    pub(super) fn accused(&mut self, Accusation { by, accused, suspected }: Accusation, now: Instant) {
+        if accused.name.as_ref() != Some(&self.me.name) || self.phase != Phase::In {
+            return;
+        }
+        if accused == *self.foca.identity() {
+            let charge = match suspected {
+                Some(incarnation) => foca::Member::new(accused, incarnation, State::Suspect),
+                None => foca::Member::down(accused),
+            };
+            self.swim(now, |foca, out| foca.apply_many(std::iter::once(charge), true, out));
+        }
+        self.swim(now, |foca, out| foca.announce(by, out));
+    }
+
+    /// Tells a node that speaks under an older start than is known: its clock went back, or there are two.
+    pub(super) fn heard(&mut self, node: &Node) {
+        let known = node.name.as_ref().and_then(|name| self.view.node(name));
+        if let Some(start) = known.map(|known| known.start).filter(|start| *start > node.start) {
+            self.send(node.gossip, packet::write(Kind::Newer, &Newer { start }));
+        }
+    }
+
+    /// Takes a later start than the one that others know under this name.
+    pub(super) fn claim(&mut self, known: u64, now: Instant) {
+        let mine = self.foca.identity();
+        if self.phase != Phase::In || known <= mine.start {
+            return;
+        }
+        if self.claims >= CLAIMS {
+            self.effects.push(Effect::Namesake);
+            return;
+        }
+        self.claims += 1;
+        let node = Node { start: known + 1, renewal: 0, ..mine.clone() };
+        self.me = Arc::new(Member { incarnation: node.start, ..(*self.me).clone() });
+        self.cards.set_own_start(node.start);
+        self.changed = true;
+        self.swim(now, |foca, out| foca.change_identity(node, out));
+        self.start_over(now);
+    }
+}
