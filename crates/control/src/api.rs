@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!                 ┌ rest ── JSON ──┐
-//! listener ─serve─┤                ├──▶ service ──▶ Handle
+//! listener ─front─┤                ├──▶ service ──▶ Handle
 //!                 └ grpc ── proto ─┘       │
 //!                                          └──▶ view: controller's words → berth_wire::api shapes
 //! ```
-//! Reading order: [`serve`], the listener; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
+//! Where another node leads, the front relays what it is asked to that one. Reading order: [`serve`], the listener;
+//! `front`, who answers; `relay`, the way to the leader; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
 //! answers. Small parts: `error`, `guard`, `query`,
 //! `selector`, `body`, `watch`, `node`, [`top`].
 
@@ -16,10 +17,12 @@ pub mod top;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
+mod front;
 mod grpc;
 mod guard;
 mod node;
 mod query;
+mod relay;
 mod rest;
 mod selector;
 mod serve;
@@ -29,6 +32,8 @@ mod watch;
 
 use std::sync::Arc;
 
+pub use front::{Front, Relay};
+pub use relay::RELAY;
 pub use serve::serve;
 
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.

@@ -18,7 +18,7 @@ pub mod search;
 mod worker;
 
 use berth_peer::Peers;
-use berth_spec::{WorkerId, WorkerInfo};
+use berth_spec::{Epoch, WorkerId, WorkerInfo};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +55,12 @@ impl WorkerUplink {
         (Self(drive), ends)
     }
 
+    /// Whom it found to lead, and in which term; the last one while it searches.
+    #[must_use]
+    pub fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
+        self.0.leader()
+    }
+
     /// Keeps one connection to the leader until `shutdown`, or until the worker has dropped its ends and its last word has
     /// been sent.
     pub async fn run(self, shutdown: CancellationToken) {
@@ -73,6 +79,12 @@ impl GatewayUplink {
         let end = GatewayEnd::new(road.clone(), region);
         let (drive, ends) = Drive::new(road, end);
         (Self(drive), ends)
+    }
+
+    /// Whom it found to lead, and in which term; the last one while it searches.
+    #[must_use]
+    pub fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
+        self.0.leader()
     }
 
     /// Keeps one connection to the leader until `shutdown`, or until the gateway has dropped its ends.

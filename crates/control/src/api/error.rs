@@ -71,6 +71,11 @@ impl ApiError {
         Self::of(Fault::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
     }
 
+    /// Nobody decides, or whoever does cannot be asked.
+    pub(crate) fn no_leader(retry_in: std::time::Duration, message: impl Into<String>) -> Self {
+        Self { reason: "NoLeader", ..Self::new(Class::Waiting { retry_in }, message) }
+    }
+
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(Class::NotFound, message)
     }

@@ -1,15 +1,15 @@
 //! The listener: one port, HTTP/1.1 and HTTP/2, REST and gRPC.
 //!
 //! ```text
-//! accept (bounded) ─▶ hyper (h1 | h2) ─▶ router ─┬ /berth.control.v1.Control/…   gRPC
-//!                                                ├ /grpc.reflection.v1…/…        gRPC reflection
-//!                                                └ everything else               REST
+//! accept (bounded) ─▶ hyper (h1 | h2) ─▶ guard ─▶ front ─┬ /berth.control.v1.Control/…   gRPC
+//!                                                        ├ /grpc.reflection.v1…/…        gRPC reflection
+//!                                                        └ everything else               REST
 //! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
 //! ```
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::{Router, middleware};
+use axum::{Router, extract::Request, middleware};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -23,8 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Seams, grpc, guard, rest, service::Service};
-use crate::Handle;
+use super::{Front, guard};
 
 /// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
 /// doubled, idle clients may hold twice the memory.
@@ -61,13 +60,17 @@ const BREATH: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// [`io::Error`] when the listener has no address any more; a failed connection is not an error.
-pub async fn serve(listener: TcpListener, handle: Handle, seams: Seams, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn serve(listener: TcpListener, front: Front, shutdown: CancellationToken) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let service = Arc::new(Service::new(handle, seams, shutdown.child_token()));
     let guarded = berth_wire::guard::Guard::of(address);
-    // Around both faces, so that nothing is done for a page of another site.
-    let router = grpc::router(Arc::clone(&service))
-        .merge(rest::router(service))
+    let answering = front.clone();
+    let answer = move |request: Request| {
+        let front = answering.clone();
+        async move { front.answer(request).await }
+    };
+    // Around everything, so that nothing is done for a page of another site, here or elsewhere.
+    let router = Router::new()
+        .fallback(answer)
         .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)));
     tracing::info!(event = "control_api_started", %address);
     let (server, graceful) = (server(), GracefulShutdown::new());
@@ -98,6 +101,7 @@ pub async fn serve(listener: TcpListener, handle: Handle, seams: Seams, shutdown
         }
     }
     drop(listener);
+    front.stop();
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::warn!(open = connections.len(), "control connections were cut at shutdown");
     }

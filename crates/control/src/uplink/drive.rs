@@ -57,6 +57,7 @@ pub(super) struct Drive<E: End> {
     end: E,
     words: mpsc::Receiver<E::Word>,
     heard: mpsc::Sender<E::Heard>,
+    leader: watch::Sender<Option<(WorkerId, Epoch)>>,
 }
 
 /// The other ends of the channels.
@@ -69,7 +70,12 @@ impl<E: End> Drive<E> {
     pub(super) fn new(road: Road, end: E) -> (Self, Ends<E>) {
         let (speak, words) = mpsc::channel(CHANNEL);
         let (heard, hear) = mpsc::channel(CHANNEL);
-        (Self { road, end, words, heard }, (speak, hear))
+        (Self { road, end, words, heard, leader: watch::channel(None).0 }, (speak, hear))
+    }
+
+    /// Who was found to lead; it stays the last one while there is no connection.
+    pub(super) fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
+        self.leader.subscribe()
     }
 
     pub(super) async fn run(self, shutdown: CancellationToken) {
@@ -211,7 +217,12 @@ impl<E: End> Running<E> {
 
     fn attach(&mut self) {
         let epoch = self.line.as_ref().map_or(Epoch(0), |line| line.epoch);
-        tracing::info!(event = "controller_attached", %epoch);
+        let name = match self.search.whom() {
+            Some(Whom::Node(name)) => name.clone(),
+            Some(Whom::Here) | None => self.drive.road.me.clone(),
+        };
+        tracing::info!(event = "controller_attached", leader = %name, %epoch);
+        self.drive.leader.send_replace(Some((name, epoch)));
         self.first = self.drive.end.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.
         self.up = self.up.take().and_then(|word| self.drive.end.up(word));
@@ -242,6 +253,7 @@ async fn on_line<W, H>(line: &mut Option<Line<W, H>>, speaking: bool, hearing: b
             Err(_) => OnLine::Heard(None),
         },
         heard = hear.next(), if !hearing => OnLine::Heard(heard),
+        else => std::future::pending().await,
     }
 }
 

@@ -131,6 +131,15 @@ impl Search {
         }
     }
 
+    /// Whom it is attached to.
+    #[must_use]
+    pub fn whom(&self) -> Option<&Whom> {
+        match &self.state {
+            State::Attached { whom, .. } => Some(whom),
+            State::Searching { .. } | State::Dialling { .. } => None,
+        }
+    }
+
     /// Takes in what happened. `controllers` are the nodes that may lead, those first that answer, without this one.
     pub fn on(&mut self, event: Event, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
         match (event, self.state.clone()) {

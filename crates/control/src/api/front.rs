@@ -1,0 +1,158 @@
+//! Who answers a request that came to this node.
+//!
+//! ```text
+//! request ─┬ /healthz, /readyz, /version, /metrics of a node that follows ──▶ this node
+//!          ├ this node leads ─────────▶ the router of this term
+//!          ├ another leads ───────────▶ relay: the same request to the port of that node, once
+//!          └ nobody is known to lead ─▶ 503 NoLeader
+//! ```
+//! A term has a controller of its own, and so a router of its own; watches of an earlier term end with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::{Router, extract::Request, response::IntoResponse, response::Response};
+use berth_peer::{PeerBody, Peers};
+use berth_spec::{Epoch, WorkerId};
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::ServiceExt;
+
+use super::{
+    Seams, grpc,
+    relay::{self, RELAY},
+    rest,
+    service::Service,
+};
+use crate::{Handle, seat::SeatView};
+
+/// How requests get to the node that leads.
+#[derive(Clone)]
+pub struct Relay {
+    /// The other nodes.
+    pub peers: Peers,
+    /// Whom the uplink of this node found to lead: for nodes that have no seat of their own to tell them.
+    pub found: Option<watch::Receiver<Option<(WorkerId, Epoch)>>>,
+}
+
+/// Answers requests of the control API, here or elsewhere. Cheap to clone; clones are one.
+#[derive(Clone)]
+pub struct Front(Arc<Inner>);
+
+struct Inner {
+    seat: watch::Receiver<SeatView>,
+    relay: Option<Relay>,
+    seams: Seams,
+    /// Ends watches, which would not end by themselves.
+    stop: CancellationToken,
+    term: Mutex<Option<Term>>,
+}
+
+/// The router of a term.
+struct Term {
+    epoch: Epoch,
+    router: Router,
+    _over: DropGuard,
+}
+
+impl Front {
+    /// `relay` is `None` for a process that is alone.
+    #[must_use]
+    pub fn new(seat: watch::Receiver<SeatView>, relay: Option<Relay>, seams: Seams) -> Self {
+        Self(Arc::new(Inner { seat, relay, seams, stop: CancellationToken::new(), term: Mutex::new(None) }))
+    }
+
+    /// For a process that is alone.
+    #[must_use]
+    pub fn alone(handle: Handle, seams: Seams) -> Self {
+        Self::new(SeatView::alone(handle), None, seams)
+    }
+
+    /// Ends all watches: the port is closing.
+    pub(super) fn stop(&self) {
+        self.0.stop.cancel();
+    }
+
+    /// Answers a request of a client.
+    pub(super) async fn answer(&self, request: Request) -> Response {
+        if let Some(router) = self.router() {
+            return routed(router, request).await;
+        }
+        let leader = self.leader();
+        if let Some(local) = relay::local(request.uri().path(), &self.0.seams, leader.is_some()).await {
+            return local;
+        }
+        match (leader, &self.0.relay) {
+            (Some((leader, _)), Some(relay)) => relay::send(&relay.peers, &leader, request).await,
+            _ => relay::nobody(request.headers()),
+        }
+    }
+
+    /// Answers a request that another node relayed here, because it takes this one for the leader; its path begins with
+    /// [`RELAY`]. Only here: if this node does not lead, the other one is to ask again when it knows more.
+    pub fn relayed(
+        &self,
+        caller: &WorkerId,
+        request: http::Request<Incoming>,
+    ) -> BoxFuture<'static, http::Response<PeerBody>> {
+        let (front, caller) = (self.clone(), caller.clone());
+        Box::pin(async move {
+            let request = request.map(axum::body::Body::new);
+            let response = match (front.router(), relay::stripped(request)) {
+                (Some(router), Ok(request)) => routed(router, request).await,
+                (None, Ok(request)) => {
+                    tracing::debug!(%caller, "a relayed request came to a node that does not lead");
+                    relay::nobody(request.headers())
+                }
+                (_, Err(error)) => error.into_response(),
+            };
+            response.map(|body| body.map_err(Into::into).boxed_unsync())
+        })
+    }
+
+    /// Whether a path on the port for other nodes is one that [`Front::relayed`] answers.
+    #[must_use]
+    pub fn is_relayed(path: &str) -> bool {
+        path.strip_prefix(RELAY).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    fn leader(&self) -> Option<(WorkerId, Epoch)> {
+        let seat = match &*self.0.seat.borrow() {
+            SeatView::Following { leader } => leader.clone(),
+            SeatView::Leading { .. } => None,
+        };
+        let found = self.0.relay.as_ref().and_then(|relay| relay.found.as_ref()?.borrow().clone());
+        // The later one knows better.
+        [seat, found].into_iter().flatten().max_by_key(|(_, epoch)| *epoch)
+    }
+
+    /// The router, where this node leads.
+    fn router(&self) -> Option<Router> {
+        let mut term = self.0.term.lock().unwrap_or_else(PoisonError::into_inner);
+        let (handle, epoch) = match &*self.0.seat.borrow() {
+            SeatView::Leading { handle, epoch } => (handle.clone(), *epoch),
+            SeatView::Following { .. } => {
+                *term = None;
+                return None;
+            }
+        };
+        let current = term.as_ref().filter(|term| term.epoch == epoch);
+        if let Some(current) = current {
+            return Some(current.router.clone());
+        }
+        let over = self.0.stop.child_token();
+        let service = Arc::new(Service::new(handle, self.0.seams.clone(), over.clone()));
+        let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
+        *term = Some(Term { epoch, router: router.clone(), _over: over.drop_guard() });
+        Some(router)
+    }
+}
+
+async fn routed(router: Router, request: Request) -> Response {
+    match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,176 @@
+//! A request that this node cannot answer goes to the one that leads, as it came: method, path, headers, body, streaming
+//! both ways. Between nodes it travels over mutual TLS, under a path of its own.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use berth_peer::{Peers, SendError};
+use berth_spec::{Class, WorkerId};
+use berth_wire::api::{API_VERSION, ReadinessView, VersionView};
+use http::{HeaderMap, HeaderName, StatusCode, Uri, Version, header};
+use http_body_util::BodyExt;
+
+use super::{Seams, error::ApiError};
+
+/// What paths of relayed requests begin with, before the path itself.
+pub const RELAY: &str = "/relay";
+
+/// How soon it is worth asking again when nobody leads, or the one who does cannot be reached.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the head of an answer may take: the longest is an apply of thousands of documents. Halved, such a one is given
+/// up on while the leader goes on; doubled, who asks waits that much longer for one that hangs.
+const HEAD_WITHIN: Duration = Duration::from_secs(60);
+
+/// Headers of one connection, which the next one has of its own.
+const HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::HOST,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Sends a request to the leader, and gives its answer.
+pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> Response {
+    let kind = Kind::of(request.headers());
+    let writes = !request.method().is_safe() && !matches!(kind, Kind::Grpc);
+    let Some(peer) = peers.get(leader) else {
+        return kind.answer(unreachable(leader, "the members do not know it"));
+    };
+    let Some(request) = onward(request) else {
+        return kind.answer(ApiError::new(Class::Invalid, "the path of the request cannot be relayed"));
+    };
+    let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+    let sent = tokio::select! {
+        sent = tokio::time::timeout(HEAD_WITHIN, peer.send(request)) => sent,
+        () = peer.lost() => return kind.answer(broken(leader, "it is gone", writes)),
+    };
+    match sent {
+        Ok(Ok(response)) => answered(response),
+        Ok(Err(error @ SendError::NotSent { .. })) => kind.answer(unreachable(leader, &error.to_string())),
+        Ok(Err(error @ SendError::Broken { .. })) => kind.answer(broken(leader, &error.to_string(), writes)),
+        Err(_) => kind.answer(broken(leader, "it does not answer", writes)),
+    }
+}
+
+/// The same request, for the port of another node.
+fn onward(request: Request) -> Option<Request> {
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = format!("{RELAY}{path}").parse::<Uri>().ok()?;
+    parts.version = Version::HTTP_2;
+    without_hop(&mut parts.headers);
+    parts.extensions.clear();
+    Some(Request::from_parts(parts, body))
+}
+
+/// The request as it came to the other node.
+pub(super) fn stripped(mut request: Request) -> Result<Request, ApiError> {
+    let path = request.uri().path_and_query().map(|path| path.as_str().to_owned()).unwrap_or_default();
+    let path = path.strip_prefix(RELAY).and_then(|path| path.parse::<Uri>().ok());
+    *request.uri_mut() =
+        path.ok_or_else(|| ApiError::new(Class::Invalid, "the path of a relayed request is malformed"))?;
+    Ok(request)
+}
+
+fn answered(response: http::Response<hyper::body::Incoming>) -> Response {
+    let (mut parts, body) = response.into_parts();
+    without_hop(&mut parts.headers);
+    // The version is the client's connection's.
+    parts.version = Version::default();
+    Response::from_parts(parts, Body::new(body))
+}
+
+fn without_hop(headers: &mut HeaderMap) {
+    let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named = named.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse::<HeaderName>().ok());
+    let named: Vec<HeaderName> = named.collect();
+    for name in named.iter().chain(&HOP) {
+        headers.remove(name);
+    }
+    // All that HTTP/2 lets through of it, and gRPC asks for.
+    if headers.get(header::TE).is_some_and(|value| value != "trailers") {
+        headers.remove(header::TE);
+    }
+}
+
+/// What a node that follows answers by itself: how it is, not what is declared. `None`: not that.
+pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Response> {
+    Some(match path {
+        "/healthz" => "ok\n".into_response(),
+        // What should be resident, the leader knows; this node is ready when it can ask it.
+        "/readyz" => {
+            let readiness = ReadinessView { ready: led, planned: led, expected: 0, available: 0, missing: Vec::new() };
+            let status = if led { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            (status, Json(readiness)).into_response()
+        }
+        "/version" => {
+            Json(VersionView { version: seams.version.clone(), api_version: API_VERSION.to_owned() }).into_response()
+        }
+        "/metrics" => {
+            let source = std::sync::Arc::clone(&seams.metrics);
+            match tokio::task::spawn_blocking(move || source()).await {
+                Ok(text) => {
+                    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                    ([(header::CONTENT_TYPE, content_type)], text).into_response()
+                }
+                Err(error) => {
+                    tracing::error!(%error, "encoding the metrics failed");
+                    ApiError::new(Class::Internal, "encoding the metrics failed: the log says why").into_response()
+                }
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// Nobody leads, as far as is known here.
+pub(super) fn nobody(headers: &HeaderMap) -> Response {
+    Kind::of(headers).answer(ApiError::no_leader(
+        AGAIN,
+        "no controller decides at the moment, so nothing can be declared or looked up; models that are loaded go on \
+         answering. Try again in a second; if it lasts, check that etcd has a quorum and that a node with the role \
+         controller runs",
+    ))
+}
+
+fn unreachable(leader: &WorkerId, why: &str) -> ApiError {
+    let message =
+        format!("{leader}, which decides, cannot be reached ({why}); nothing was done. Try again in a second");
+    ApiError::no_leader(AGAIN, message)
+}
+
+fn broken(leader: &WorkerId, why: &str, writes: bool) -> ApiError {
+    let done = if writes { "; it is not known whether it did what was asked: look before you try again" } else { "" };
+    ApiError::no_leader(AGAIN, format!("{leader}, which decides, was asked and did not answer ({why}){done}"))
+}
+
+/// How a client wants to be refused.
+#[derive(Clone, Copy)]
+enum Kind {
+    Rest,
+    Grpc,
+}
+
+impl Kind {
+    fn of(headers: &HeaderMap) -> Self {
+        let grpc =
+            headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+        if grpc { Self::Grpc } else { Self::Rest }
+    }
+
+    fn answer(self, error: ApiError) -> Response {
+        match self {
+            Self::Rest => error.into_response(),
+            Self::Grpc => tonic::Status::from(error).into_http::<Body>(),
+        }
+    }
+}
