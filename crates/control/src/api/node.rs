@@ -33,98 +33,94 @@ pub(super) struct Known {
     pub(super) leader: Option<Leader>,
 }
 
+/// One node, from both sides.
+#[derive(Default)]
+struct Sides {
+    member: Option<(Arc<Member>, Health)>,
+    worker: Option<WorkerView>,
+}
+
 /// Every node, by name.
 pub(super) fn nodes(known: Known, now: Time) -> NodeList {
     let Known { members, workers, leader } = known;
-    let mut rows: BTreeMap<WorkerId, (Option<(Arc<Member>, Health)>, Option<WorkerView>)> = BTreeMap::new();
+    let mut rows: BTreeMap<WorkerId, Sides> = BTreeMap::new();
     for worker in workers {
         let name = worker.info.id.clone();
-        rows.entry(name).or_default().1 = Some(worker);
+        rows.entry(name).or_default().worker = Some(worker);
     }
     for (member, health) in members {
         let name = member.name.clone();
         // One that left is of interest only while models are still counted on it.
         if health != Health::Left || rows.contains_key(&name) {
-            rows.entry(name).or_default().0 = Some((member, health));
+            rows.entry(name).or_default().member = Some((member, health));
         }
     }
     let leads = |name: &WorkerId| leader.as_ref().is_some_and(|leader| leader.name == *name);
-    let items = rows.into_iter().map(|(name, (member, worker))| {
-        let mut node = node(&name, member.as_ref(), worker.as_ref(), now);
-        node.status.leader = leads(&name);
-        node
-    });
-    let items = items.collect();
+    let items = rows.iter().map(|(name, sides)| sides.node(name, leads(name), now)).collect();
     let status = ClusterStatus {
         epoch: leader.as_ref().and_then(|leader| leader.epoch).map(|epoch| epoch.0),
-        leader: leader.map(|leader| leader.name.to_string()),
+        leader: leader.as_ref().map(|leader| leader.name.to_string()),
     };
     NodeList::of(items, status)
 }
 
-fn node(name: &WorkerId, member: Option<&(Arc<Member>, Health)>, worker: Option<&WorkerView>, now: Time) -> NodeView {
-    let labels = worker.map(|worker| &worker.info.labels).or(member.map(|(member, _)| &member.labels));
-    let labels = labels.cloned().unwrap_or_default();
-    let roles = member.map_or(Roles::ALL, |(member, _)| member.roles);
-    let reported = worker.and_then(|worker| worker.reported);
-    NodeView {
-        api_version: API_VERSION.to_owned(),
-        kind: NodeView::KIND.to_owned(),
-        spec: NodeSpec { cordon: worker.map_or(Cordon::Open, |worker| worker.cordon).as_str().to_owned() },
-        status: NodeStatus {
-            leader: false,
-            roles: roles.to_string().split(',').map(str::to_owned).collect(),
-            health: health(member, worker).as_str().to_owned(),
-            state: state(member, worker).to_owned(),
-            version: worker
-                .map(|worker| &worker.info.version)
-                .or(member.map(|(member, _)| &member.version))
-                .cloned()
-                .unwrap_or_default(),
-            incarnation: member
-                .map(|(member, _)| member.incarnation)
-                .or(worker.map(|worker| worker.info.incarnation))
-                .unwrap_or_default(),
-            address: member.map(|(member, _)| member.peer.to_string()).unwrap_or_default(),
-            region: labels.get(berth_spec::member::REGION).cloned(),
-            zone: labels.get(berth_spec::member::ZONE).cloned(),
-            capacity: worker.map(capacity),
-            last_word: reported.map(Timestamp),
-            last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
-            drain: worker.and_then(|worker| worker.drain.as_ref()).map(drain),
-        },
-        metadata: Metadata { name: name.to_string(), labels },
-    }
-}
-
-/// What the others think; where there are no others, what the controller thinks.
-fn health(member: Option<&(Arc<Member>, Health)>, worker: Option<&WorkerView>) -> Health {
-    match (member, worker) {
-        (Some((_, health)), _) => *health,
-        (None, Some(worker)) if worker.state != WorkerState::Lost => Health::Alive,
-        (None, _) => Health::Failed,
-    }
-}
-
-fn state(member: Option<&(Arc<Member>, Health)>, worker: Option<&WorkerView>) -> &'static str {
-    let Some(worker) = worker else {
-        return match member {
-            Some((_, Health::Failed | Health::Left)) => WorkerState::Lost.as_str(),
-            // One that should hold models has not come to the controller yet.
-            Some((member, _)) if member.roles.worker => WorkerState::Joining.as_str(),
-            _ => WorkerState::Ready.as_str(),
-        };
-    };
-    match (worker.state, worker.leaving, worker.cordon) {
-        (WorkerState::Ready, true, _) => "Leaving",
-        (WorkerState::Ready, false, Cordon::Draining) => {
-            if worker.drain.as_ref().is_some_and(|drain| drain.left > 0) {
-                "Draining"
-            } else {
-                "Drained"
-            }
+impl Sides {
+    fn node(&self, name: &WorkerId, leader: bool, now: Time) -> NodeView {
+        let (member, info) = (self.member.as_ref().map(|(member, _)| member), self.worker.as_ref().map(|it| &it.info));
+        let labels = info.map(|info| &info.labels).or(member.map(|member| &member.labels)).cloned().unwrap_or_default();
+        let version = info.map(|info| &info.version).or(member.map(|member| &member.version));
+        let incarnation = member.map(|member| member.incarnation).or(info.map(|info| info.incarnation));
+        let roles = member.map_or(Roles::ALL, |member| member.roles);
+        let reported = self.worker.as_ref().and_then(|worker| worker.reported);
+        let cordon = self.worker.as_ref().map_or(Cordon::Open, |worker| worker.cordon);
+        NodeView {
+            api_version: API_VERSION.to_owned(),
+            kind: NodeView::KIND.to_owned(),
+            spec: NodeSpec { cordon: cordon.as_str().to_owned() },
+            status: NodeStatus {
+                leader,
+                roles: roles.to_string().split(',').map(str::to_owned).collect(),
+                health: self.health().as_str().to_owned(),
+                state: self.state().to_owned(),
+                version: version.cloned().unwrap_or_default(),
+                incarnation: incarnation.unwrap_or_default(),
+                address: member.map(|member| member.peer.to_string()).unwrap_or_default(),
+                region: labels.get(berth_spec::member::REGION).cloned(),
+                zone: labels.get(berth_spec::member::ZONE).cloned(),
+                capacity: self.worker.as_ref().map(capacity),
+                last_word: reported.map(Timestamp),
+                last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
+                drain: self.worker.as_ref().and_then(|worker| worker.drain.as_ref()).map(drain),
+            },
+            metadata: Metadata { name: name.to_string(), labels },
         }
-        (state, ..) => state.as_str(),
+    }
+
+    /// What the others think; where there are no others, what the controller thinks.
+    fn health(&self) -> Health {
+        match (&self.member, &self.worker) {
+            (Some((_, health)), _) => *health,
+            (None, Some(worker)) if worker.state != WorkerState::Lost => Health::Alive,
+            (None, _) => Health::Failed,
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        let Some(worker) = &self.worker else {
+            return match &self.member {
+                Some((_, Health::Failed | Health::Left)) => WorkerState::Lost.as_str(),
+                // One that should hold models has not come to the controller yet.
+                Some((member, _)) if member.roles.worker => WorkerState::Joining.as_str(),
+                _ => WorkerState::Ready.as_str(),
+            };
+        };
+        let left = worker.drain.as_ref().map_or(0, |drain| drain.left);
+        match (worker.state, worker.leaving, worker.cordon) {
+            (WorkerState::Ready, true, _) => "Leaving",
+            (WorkerState::Ready, false, Cordon::Draining) if left > 0 => "Draining",
+            (WorkerState::Ready, false, Cordon::Draining) => "Drained",
+            (state, ..) => state.as_str(),
+        }
     }
 }
 

@@ -120,3 +120,61 @@ async fn the_same_over_grpc() {
     let absent = client.get_node(v1::GetNodeRequest { name: "node-9".to_owned() }).await.expect_err("there is none");
     assert_eq!(absent.code(), tonic::Code::NotFound);
 }
+
+/// What a drained node holds is loaded elsewhere first; what fits nowhere stays, and the node says why.
+#[tokio::test]
+async fn a_drain_moves_what_fits_and_says_what_does_not() {
+    let mut world = World::start().await;
+    world.worker("big", ByteSize::gib(2)).await;
+    let large = manifest("large") + "  resources: {memory: 1GiB}\n";
+    world.post("/v1/apply", format!("{}---\n{large}", manifest("iris"))).await.ok(200);
+    for name in ["iris", "large"] {
+        world.until_phase(name, "Available").await;
+    }
+    world.worker("small", ByteSize::mib(512)).await;
+    world.post("/v1/nodes/big/drain", "").await.ok(200);
+    let drained = until(&world, |node| node["status"]["drain"]["left"] == 1).await;
+    assert_eq!(drained["status"]["state"], "Draining", "{drained}");
+    let blocked = &drained["status"]["drain"]["blocked"][0];
+    assert!(blocked["revision"].as_str().is_some_and(|revision| revision.starts_with("large@")), "{drained}");
+    assert!(blocked["message"].as_str().is_some_and(|message| message.contains("1GiB")), "{drained}");
+    let iris = world.get("/v1/deployments/iris/explain").await.ok(200);
+    let verdicts: Vec<_> =
+        iris["workers"].as_array().expect("workers").iter().map(|worker| &worker["verdict"]).collect();
+    assert_eq!(verdicts, [&json!("Rejected"), &json!("Holds")], "{iris}");
+    world.worker("other", ByteSize::gib(4)).await;
+    until(&world, |node| node["status"]["state"] == "Drained").await;
+}
+
+/// The node `big`, once it is so.
+async fn until(world: &World, so: impl Fn(&Value) -> bool) -> Value {
+    let asked = async {
+        loop {
+            let node = world.get("/v1/nodes/big").await.ok(200);
+            if so(&node) {
+                return node;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.expect("it comes about in time")
+}
+
+/// Of several workers that could hold a model, one is best, and it is said why.
+#[tokio::test]
+async fn explain_says_which_worker_would_be_chosen() {
+    let mut world = World::start().await;
+    for (name, memory) in [("a", 1), ("b", 3), ("c", 2)] {
+        world.worker(name, ByteSize::gib(memory)).await;
+    }
+    let on_demand = manifest("iris") + "  replicas: {min: 0}\n";
+    world.post("/v1/apply", on_demand).await.ok(200);
+    let explained = world.get("/v1/deployments/iris/explain").await.ok(200);
+    let workers = explained["workers"].as_array().expect("workers");
+    let ranks: Vec<_> = workers.iter().map(|worker| worker["rank"].as_u64()).collect();
+    assert_eq!(ranks, [Some(3), Some(1), Some(2)], "{explained}");
+    let says = |at: usize, words: &str| {
+        assert!(workers[at]["message"].as_str().is_some_and(|message| message.contains(words)), "{words}: {explained}");
+    };
+    says(1, "best: better than c, it has 3GiB free");
+    says(0, "b is better: it has 3GiB free, the other 1GiB");
+}
