@@ -131,7 +131,7 @@ class Node(Process):
             "--data", str(self.folder / "data"), "--advertise", self.host.address, "--insecure",
             "--http", f"{self.host.address}:8080", "--api", f"{self.host.address}:8081",
             "--gossip", f"{self.host.address}:7946", "--peer", f"{self.host.address}:7947",
-            *(["--join", ",".join(joins)] if joins else []), "--log", "warn,berth=info", "--log-format", "json", *self.arguments,
+            *(["--join", ",".join(joins)] if joins else []), "--log-format", "json", *(self.arguments if "--log" in self.arguments else ["--log", "warn,berth=info", *self.arguments]),
         )  # fmt: skip
         return self
 

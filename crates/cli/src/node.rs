@@ -26,7 +26,6 @@ mod store;
 
 use std::time::Duration;
 
-
 use self::{
     compose::System,
     leave::Haste,
@@ -40,7 +39,6 @@ use crate::{
 
 /// Starts a node and serves until it is told to stop.
 pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
-    berth_peer::install_crypto();
     let settings = NodeSettings::new(args, |folder| {
         let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(identity.name().clone())

@@ -17,15 +17,19 @@
 mod banner;
 mod compose;
 mod control_plane;
-mod seams;
+pub(crate) mod seams;
 pub(crate) mod settings;
-mod signals;
+pub(crate) mod signals;
 
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::settings::UpArgs;
 use self::{compose::System, control_plane::ControlPlane, settings::Settings, signals::Signals};
+pub(crate) use self::{
+    compose::data_runtime,
+    control_plane::{BLOCKED, give_back, runtime as control_runtime},
+    settings::UpArgs,
+};
 use crate::{failure::Failure, telemetry::Telemetry};
 
 /// Starts a server and serves until it is told to stop.
@@ -95,13 +99,13 @@ async fn serve(system: System, signals: &mut Signals) -> Result<(), Failure> {
 }
 
 /// Tasks of the process itself: `serve` awaits each of them.
-fn spawn<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+pub(crate) fn spawn<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     #[expect(clippy::disallowed_methods, reason = "the two parts are awaited by `serve` under their own names")]
     tokio::spawn(part)
 }
 
 /// Waits for the end of a part and forgets it: it is awaited once. One that has ended already does not end again.
-async fn end<T>(part: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+pub(crate) async fn end<T>(part: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     let Some(running) = part else { return std::future::pending().await };
     let ended = running.await;
     *part = None;
@@ -132,7 +136,7 @@ async fn stop(running: Running, control: ControlPlane) {
     );
 }
 
-fn gateway_ended(ended: Result<std::io::Result<berth_mesh::Drained>, JoinError>) -> Failure {
+pub(crate) fn gateway_ended(ended: Result<std::io::Result<berth_mesh::Drained>, JoinError>) -> Failure {
     match ended {
         Ok(Ok(_)) => Failure::Failed("the gateway ended without being told to".to_owned()),
         Ok(Err(error)) => Failure::doing("the gateway failed", error),
@@ -140,7 +144,7 @@ fn gateway_ended(ended: Result<std::io::Result<berth_mesh::Drained>, JoinError>)
     }
 }
 
-fn worker_ended(ended: Result<berth_worker::Stopped, JoinError>) -> Failure {
+pub(crate) fn worker_ended(ended: Result<berth_worker::Stopped, JoinError>) -> Failure {
     match ended {
         Ok(_) => Failure::Failed("the worker ended without being told to".to_owned()),
         Err(error) => Failure::doing("the worker broke, please report it", error),

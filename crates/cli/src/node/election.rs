@@ -80,7 +80,11 @@ pub(super) async fn connect(config: EtcdConfig) -> EtcdStore {
                 let text = error.to_string();
                 // The same trouble is told once.
                 if told.as_ref() != Some(&text) {
-                    tracing::error!(event = "store_unreachable", error = text, "warm models go on being served; trying again");
+                    tracing::error!(
+                        event = "store_unreachable",
+                        error = text,
+                        "warm models go on being served; trying again"
+                    );
                     told = Some(text);
                 }
                 tokio::time::sleep(AGAIN).await;

@@ -13,9 +13,10 @@ pub(super) fn config(settings: &StoreSettings) -> Result<EtcdConfig, Failure> {
         let identity = tls.identity.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
         EtcdTls::read(tls.ca.as_deref(), identity).map_err(|error| Failure::Usage(format!("--store: {error}")))
     });
-    let credentials = settings.login.as_ref().map(|login| {
-        Ok::<_, Failure>(Credentials { user: login.user.clone(), password: login.password()? })
-    });
+    let credentials = settings
+        .login
+        .as_ref()
+        .map(|login| Ok::<_, Failure>(Credentials { user: login.user.clone(), password: login.password()? }));
     Ok(EtcdConfig {
         endpoints: settings.endpoints.clone(),
         prefix: settings.prefix.clone().unwrap_or_else(|| PREFIX.to_owned()),

@@ -28,7 +28,7 @@ pub(super) struct System {
 }
 
 /// The runtime of the data path.
-pub(super) fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
+pub(crate) fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = threads {
         runtime.worker_threads(threads);
@@ -62,7 +62,7 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     let http = look.local_addr();
     let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
     let folder = folder.map_err(|e| Failure::Usage(e.to_string()))?;
-    let seams = seams::of(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
+    let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
     let control = ControlPlane::start(Parts { control, handle, listener, seams, folder })?;
     Ok(System { worker, gateway, control, http, api })
 }

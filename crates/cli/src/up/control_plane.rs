@@ -30,7 +30,16 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long reads and hashes that are under way may hold up the end. Halved, more often one of them still holds the store
 /// open when the process leaves; doubled, a hanging disk holds the process up for longer.
-const BLOCKED: Duration = Duration::from_secs(5);
+pub(crate) const BLOCKED: Duration = Duration::from_secs(5);
+
+/// The runtime of a control plane: one thread, and a few for what blocks.
+pub(crate) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING)
+        .thread_keep_alive(BLOCKING_IDLE)
+        .build()
+}
 
 /// What it is made of.
 pub(super) struct Parts {
@@ -54,11 +63,7 @@ impl ControlPlane {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
         let (handle, stop) = (parts.handle.clone(), CancellationToken::new());
         let (tell, outcome) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(BLOCKING)
-            .thread_keep_alive(BLOCKING_IDLE)
-            .build()?;
+        let runtime = runtime()?;
         let stopping = stop.clone();
         let run = move || {
             let done = runtime.block_on(run(parts, stopping));
@@ -105,7 +110,7 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
     doors.spawn({
         let (handle, stop) = (handle.clone(), stop.clone());
         async move {
-            let served: io::Result<()> = api::serve(listener, handle, seams, stop).await;
+            let served: io::Result<()> = api::serve(listener, api::Front::alone(handle, seams), stop).await;
             served.map_err(|e| Failure::doing("the control API failed", e))
         }
     });
@@ -135,7 +140,7 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
 }
 
 /// Never ends. Here, because what is declared, and is most of what is held, is allocated by this thread.
-async fn give_back() {
+pub(crate) async fn give_back() {
     let mut every = tokio::time::interval(GIVE_BACK_EVERY);
     loop {
         every.tick().await;

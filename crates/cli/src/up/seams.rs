@@ -2,19 +2,30 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{Leader, Seams, top::ModelCounters};
+use berth_control::api::{Leader, LeaderSource, MembersSource, Seams, top::ModelCounters};
 use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// The seams over one registry and one gateway.
-pub(super) fn of(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle, name: WorkerId) -> Seams {
+pub(crate) fn of(
+    registry: Arc<Mutex<Registry>>,
+    gateway: berth_mesh::Handle,
+    members: MembersSource,
+    leader: LeaderSource,
+) -> Seams {
     Seams {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move || gateway.top().iter().map(counters).collect()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        members: Arc::new(Vec::new),
-        leader: Arc::new(move || Some(Leader { name: name.clone(), epoch: None })),
+        members,
+        leader,
     }
+}
+
+/// The same for a server that is alone: nobody else, and it decides.
+pub(super) fn alone(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle, name: WorkerId) -> Seams {
+    let leader = move || Some(Leader { name: name.clone(), epoch: None });
+    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader))
 }
 
 fn metrics(registry: &Mutex<Registry>) -> String {

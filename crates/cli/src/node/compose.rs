@@ -1,0 +1,211 @@
+//! Puts the parts of a node together. What can fail because of what a user said fails here, before anything serves.
+
+mod running;
+
+use std::{
+    net::TcpListener,
+    sync::{Arc, Mutex},
+};
+
+use berth_control::{
+    Config, Metrics,
+    api::{Front, Leader, Relay, Seams},
+    fleet::FleetService,
+    leadership::Me,
+    seat::SeatView,
+    uplink::{GatewayUplink, Road, WorkerUplink},
+};
+use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, local::LocalReplicas};
+use berth_peer::{
+    Identity, LinePolicy, Members, PeerListener, Peers,
+    membership::{Gossip, GossipConfig, Policy},
+};
+use berth_spec::{Member, WorkerInfo, member::REGION};
+use berth_worker::{Worker, WorkerLink};
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+pub(super) use self::running::Running;
+use super::{
+    banner::Banner,
+    control_plane::{ControlPlane, Deciding, Parts},
+    election::Candidacy,
+    peer_port::PeerPort,
+    settings::NodeSettings,
+    store,
+};
+use crate::{failure::Failure, telemetry::Telemetry, up::seams};
+
+/// Everything of one node, running.
+pub(super) struct System {
+    pub(super) members: Members,
+    pub(super) local: Arc<LocalReplicas>,
+    pub(super) running: Running,
+    pub(super) control: ControlPlane,
+    pub(super) candidacy: Option<Candidacy>,
+    pub(super) banner: Banner,
+}
+
+impl System {
+    /// Resolves when a part ends without being told to, with the reason.
+    pub(super) async fn ended(&mut self) -> Failure {
+        tokio::select! {
+            failure = self.control.ended() => failure,
+            failure = self.running.ended() => failure,
+        }
+    }
+}
+
+/// What others are told of this node, and the sockets on which it is told.
+struct Presence {
+    listener: PeerListener,
+    members: Members,
+    gossip: Gossip,
+    peers: Peers,
+    me: Member,
+}
+
+/// Opens, binds and builds everything, and starts it.
+pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
+    let mut registry = Registry::default();
+    let local = Arc::new(LocalReplicas::default());
+    let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
+    let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry)?;
+    let (gateway, look) = gateway(settings, telemetry, &presence, &local, &mut registry)?;
+    let api = TcpListener::bind(settings.server.api)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|e| {
+            Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
+        })?;
+    let addresses = (look.local_addr(), api.local_addr()?);
+    let Presence { listener, members, gossip, peers, me } = presence;
+    let (candidacy, deciding, seat) = deciding(settings, &me, &members, &mut registry)?;
+    let seams = node_seams(&members, &seat, look.clone(), registry);
+    let road = Road { me: me.name.clone(), incarnation: me.incarnation, peers: peers.clone(), seat: seat.clone() };
+    let (uplink, (events, routes)) = GatewayUplink::new(road.clone(), me.region().map(str::to_owned));
+    let relay = Relay { peers: peers.clone(), found: Some(uplink.leader()) };
+    let front = Front::new(seat.clone(), Some(relay), seams);
+    let port =
+        PeerPort { fleet: FleetService::new(seat, Some(peers)), front: front.clone(), forwarded: look.forwarded() };
+    let control = ControlPlane::start(Parts { listener: api, front, deciding })?;
+    let banner = Banner::of(addresses, &me, worker.as_ref());
+    let mut running = Running::start(listener, Arc::new(port), gossip);
+    running.gateway(gateway, GatewayLink { routes, events }, uplink);
+    if let Some(worker) = worker {
+        let (uplink, (reports, assignments)) = WorkerUplink::new(road, worker.info().clone());
+        running.worker(worker, WorkerLink { assignments, reports }, uplink);
+    }
+    Ok(System { members, local, running, control, candidacy, banner })
+}
+
+fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
+    let server = &settings.server;
+    let config = berth_worker::Config {
+        labels: server.labels.clone(),
+        memory: server.memory,
+        gpus: settings.gpus.clone(),
+        max_models: settings.max_models,
+        cache: server.cache,
+        parallel_loads: server.parallel_loads,
+        onnx_library: server.onnx_library.clone(),
+        credentials: server.credentials.clone(),
+        ..berth_worker::Config::new(server.name.clone(), &server.data)
+    };
+    berth_worker::build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
+}
+
+/// Takes the ports towards other nodes and begins to be a member.
+fn presence(
+    settings: &NodeSettings,
+    worker: Option<&WorkerInfo>,
+    registry: &mut Registry,
+) -> Result<Presence, Failure> {
+    let identity = Identity::load(&settings.pki).map_err(|error| Failure::Usage(error.to_string()))?;
+    let listener = PeerListener::bind(settings.peer, identity.clone())
+        .map_err(|error| Failure::Failed(format!("{error}; --peer takes another address")))?;
+    let me = Member {
+        name: settings.server.name.clone(),
+        incarnation: worker.map_or_else(now, |worker| worker.incarnation),
+        gossip: settings.reached_at(settings.gossip)?,
+        peer: settings.reached_at(listener.local_addr()?)?,
+        roles: settings.roles,
+        labels: settings.server.labels.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: berth_peer::PROTOCOL,
+    };
+    let config = GossipConfig {
+        bind: settings.gossip,
+        join: settings.join.iter().map(ToString::to_string).collect(),
+        policy: Policy::default(),
+    };
+    let (members, gossip) = Gossip::bind(config, me.clone(), identity.clone(), registry)
+        .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
+    let peers = Peers::start(identity, members.clone(), LinePolicy::default());
+    Ok(Presence { listener, members, gossip, peers, me })
+}
+
+/// A number that grows with each start.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn gateway(
+    settings: &NodeSettings,
+    telemetry: &Telemetry,
+    presence: &Presence,
+    local: &Arc<LocalReplicas>,
+    registry: &mut Registry,
+) -> Result<(Gateway, berth_mesh::Handle), Failure> {
+    let server = &settings.server;
+    let limits = Limits {
+        body: server.max_body,
+        drain: server.drain_timeout,
+        lame_duck: settings.lame_duck,
+        ..Limits::default()
+    };
+    let config = berth_mesh::Config {
+        limits,
+        spans: telemetry.request_spans(),
+        routes_file: Some(server.data.join("routes")),
+        ..berth_mesh::Config::new(server.http)
+    };
+    let region = server.labels.get(REGION).cloned();
+    let fleet = Fleet::new(presence.peers.clone(), presence.members.clone(), region);
+    berth_mesh::build(config, server.name.clone(), Arc::clone(local), Some(fleet), registry)
+        .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))
+}
+
+type Decision = (Option<Candidacy>, Option<Deciding>, watch::Receiver<SeatView>);
+
+/// What a controller needs; a node without that role follows for ever.
+fn deciding(
+    settings: &NodeSettings,
+    me: &Member,
+    members: &Members,
+    registry: &mut Registry,
+) -> Result<Decision, Failure> {
+    let Some(store) = &settings.store else { return Ok((None, None, SeatView::never())) };
+    let store = store::config(store)?;
+    let me = Me { name: me.name.clone(), peer: me.peer.to_string() };
+    let (seat, candidacy) = Candidacy::start(store.clone(), me)?;
+    let (view, views) = watch::channel(SeatView::Following { leader: None });
+    let config = Config { members: Some(members.clone()), ..Config::default() };
+    let deciding = Deciding { config, metrics: Metrics::register(registry), store, seat, view };
+    Ok((Some(candidacy), Some(deciding), views))
+}
+
+fn node_seams(
+    members: &Members,
+    seat: &watch::Receiver<SeatView>,
+    gateway: berth_mesh::Handle,
+    registry: Registry,
+) -> Seams {
+    let (everybody, me, seat) = (members.clone(), members.me().clone(), seat.clone());
+    let members = move || everybody.table().values().cloned().collect();
+    let leader = move || {
+        let (name, epoch) = seat.borrow().leader(&me)?;
+        Some(Leader { name, epoch: Some(epoch) })
+    };
+    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader))
+}

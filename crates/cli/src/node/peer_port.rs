@@ -1,0 +1,37 @@
+//! The port for other nodes: who is asked for what.
+//!
+//! ```text
+//! /berth.fleet.v1.Fleet/…   streams of workers and gateways    ──▶ the controller, if it decides here
+//! /relay/…                  calls of the control API           ──▶ the same
+//! everything else           inference that was forwarded here  ──▶ the replicas of this node
+//! ```
+
+use std::sync::Arc;
+
+use berth_control::{api::Front, fleet::FleetService};
+use berth_mesh::Forwarded;
+use berth_peer::{PeerBody, PeerHandler};
+use berth_spec::WorkerId;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+/// What answers other nodes.
+pub(super) struct PeerPort {
+    pub(super) fleet: FleetService,
+    pub(super) front: Front,
+    pub(super) forwarded: Forwarded,
+}
+
+impl PeerHandler for PeerPort {
+    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+        let path = request.uri().path();
+        if path.starts_with(berth_control::fleet::PATH) {
+            self.fleet.serve(caller, request)
+        } else if Front::is_relayed(path) {
+            self.front.relayed(caller, request)
+        } else {
+            self.forwarded.serve(request)
+        }
+    }
+}
