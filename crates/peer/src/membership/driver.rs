@@ -151,7 +151,14 @@ impl Gossip {
         let (ended, end) = oneshot::channel();
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let _ = ended.send(runtime.and_then(|runtime| runtime.block_on(self.take_part(shutdown))));
+            let took_part = runtime.and_then(|runtime| {
+                let took_part = runtime.block_on(self.take_part(shutdown));
+                // A name that is being looked up must not hold up the end.
+                runtime.shutdown_background();
+                took_part
+            });
+            // Whoever asked may have stopped waiting.
+            let _ = ended.send(took_part);
         };
         thread::Builder::new().name("gossip".to_owned()).spawn(body).map_err(GossipError::Thread)?;
         let died = || Err(io::Error::other("it panicked"));

@@ -1,6 +1,9 @@
 //! What is read from a certificate: whose it is, and whether it holds now.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use berth_spec::WorkerId;
 use rustls::{
@@ -36,6 +39,23 @@ pub(super) fn check(
             .map_err(|error| wrong(reason(&error, now)))?;
     }
     Ok(())
+}
+
+/// When a chain that holds now ceases to. What checks a chain tells it of a day in the far future.
+pub(super) fn ends(
+    chain: &[CertificateDer<'static>],
+    anchors: &[TrustAnchor<'static>],
+    algorithms: WebPkiSupportedAlgorithms,
+) -> Option<SystemTime> {
+    const FAR: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 38));
+    let (own, between) = chain.split_first()?;
+    let parsed = EndEntityCert::try_from(own).ok()?;
+    match parsed.verify_for_usage(algorithms.all, anchors, between, FAR, KeyUsage::server_auth(), None, None) {
+        Err(Error::CertExpired { not_after, .. }) => {
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
+        }
+        _ => None,
+    }
 }
 
 fn reason(error: &Error, now: UnixTime) -> String {

@@ -1,7 +1,8 @@
 //! Takes up changed files while the node runs.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Identity;
@@ -9,12 +10,21 @@ use super::Identity;
 /// How often the files are looked at. Halved: more reads of four small files. Doubled: new certificates wait longer.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long before its end a certificate is warned of, and how often. Halved: less time to renew. Doubled: warnings for
+/// certificates that are renewed each quarter.
+const WARN_BEFORE: Duration = Duration::from_secs(21 * 24 * 3600);
+const WARN_EVERY: Duration = Duration::from_secs(12 * 3600);
+
 impl Identity {
     /// Uses the files as they change, until `shutdown`. A change that is not usable is warned of once, and the old
     /// files stay in use.
     pub async fn follow(&self, shutdown: &CancellationToken) {
-        let mut told = String::new();
+        let (mut told, mut warn_at) = (String::new(), Instant::now());
         while shutdown.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            if Instant::now() >= warn_at {
+                warn_at += WARN_EVERY;
+                self.warn();
+            }
             let identity = self.clone();
             let Ok(reloaded) = tokio::task::spawn_blocking(move || identity.reload()).await else { continue };
             match reloaded {
@@ -28,6 +38,16 @@ impl Identity {
                     }
                 }
             }
+        }
+    }
+
+    fn warn(&self) {
+        let Some(left) = self.ends().map(|end| end.duration_since(SystemTime::now()).unwrap_or_default()) else {
+            return;
+        };
+        if left < WARN_BEFORE {
+            let (hours, folder) = (left.as_secs() / 3_600, self.folder().display());
+            tracing::warn!(hours, %folder, "this node's certificate ends soon: renew it with `berth pki issue`");
         }
     }
 }

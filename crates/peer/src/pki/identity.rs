@@ -10,6 +10,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use arc_swap::ArcSwap;
@@ -40,6 +41,7 @@ pub(crate) struct Current {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) keyring: Arc<Keyring>,
+    ends: Option<SystemTime>,
     /// To tell whether the files changed.
     digest: Vec<u8>,
 }
@@ -80,6 +82,12 @@ impl Identity {
     #[must_use]
     pub fn keyring(&self) -> Arc<Keyring> {
         Arc::clone(&self.0.current.load().keyring)
+    }
+
+    /// When the certificate ceases to hold. Whoever has not renewed it by then cannot be reached any more.
+    #[must_use]
+    pub fn ends(&self) -> Option<SystemTime> {
+        self.0.current.load().ends
     }
 
     pub(crate) fn current(&self) -> Arc<Current> {
@@ -201,6 +209,7 @@ impl Current {
         let parts = Parts::of(folder, &files)?;
         let algorithms = tls::provider().signature_verification_algorithms;
         certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;
+        let ends = certificate::ends(&parts.chain, &parts.roots.roots, algorithms);
         let name = parts.name()?;
         let certified = Arc::new(parts.certified()?);
         let roots = Arc::new(parts.roots);
@@ -213,6 +222,7 @@ impl Current {
                 client: Arc::new(client),
                 server: Arc::new(server),
                 keyring: Arc::new(parts.keyring),
+                ends,
                 digest: files.digest(),
             },
         ))

@@ -32,6 +32,16 @@ fn a_node_is_named_by_its_certificate() {
 }
 
 #[test]
+fn it_is_known_when_a_certificate_ends() {
+    let ca = Ca::new();
+    let now = SystemTime::now();
+    let folder = ca.authority.issue_for(&name("a"), &[], now - DAY, 10 * DAY).expect("issued");
+    let ends = Identity::load(folder).expect("loads").ends().expect("it ends");
+    let left = ends.duration_since(now).expect("later");
+    assert!(left <= 9 * DAY && left > 9 * DAY - Duration::from_secs(2), "{left:?}");
+}
+
+#[test]
 fn what_cannot_be_issued_is_said() {
     let ca = Ca::new();
     for (node, host) in [("a..b", "10.0.0.1"), ("a", "not a host"), ("a", "b.node.berth")] {
