@@ -50,6 +50,10 @@ const BEGIN: Time = Time(1_000_000_000_000);
 /// The only controller and the only gateway of a cluster of one machine.
 pub const SOLO: (&str, &str) = ("controller", "gateway");
 
+/// Steps at one moment beyond which time stands still: somebody asks to be woken for nothing. Halved: half of all workers
+/// that return at once come near it. Doubled: it is noticed later.
+const AT_ONCE: u32 = 20_000;
+
 /// How closely a cluster is looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
@@ -102,6 +106,8 @@ pub struct Cluster {
     pub broken: Vec<String>,
     /// How many steps there were.
     pub steps: u64,
+    /// Steps since time went on.
+    at_once: u32,
     /// What workers say of themselves, also while they are down.
     infos: BTreeMap<WorkerId, WorkerInfo>,
     /// Nodes that start again once they have ended.
@@ -159,6 +165,7 @@ impl Cluster {
             log: Vec::new(),
             broken: Vec::new(),
             steps: 0,
+            at_once: 0,
             infos: BTreeMap::new(),
             returning: BTreeSet::new(),
             members: None,
@@ -282,6 +289,11 @@ impl Cluster {
     /// Does the next thing. Says whether there was any.
     pub fn step(&mut self) -> bool {
         let Some(at) = self.next() else { return false };
+        self.at_once = if at == self.now { self.at_once + 1 } else { 0 };
+        if self.at_once == AT_ONCE {
+            let wakes = self.wakes.first();
+            self.broken.push(format!("time stands still: {AT_ONCE} steps at once; the next to wake is {wakes:?}"));
+        }
         self.now = at;
         let due = self.wakes.first().filter(|(wake, _)| *wake <= at).map(|(_, node)| node.clone());
         let resumes = |node: &WorkerId| matches!(self.processes[node].life, Life::Paused { .. });
@@ -321,12 +333,14 @@ impl Cluster {
     fn rewake(&mut self, node: &WorkerId) {
         let Some(process) = self.processes.get(node) else { return };
         let (rank, at) = match process.role {
-            Role::Controller => (0, self.seats.get(node).and_then(Seat::wake_at)),
+            Role::Controller => (0, self.seats.get(node).and_then(Seat::brain_wakes_at)),
             Role::Gateway => (1, self.gates.get(node).and_then(|gate| gate.flush_at)),
             Role::Worker => (2, self.machines.get(node).and_then(|machine| machine.agent.wake_at())),
         };
+        // An election is timed by a clock that does not jump.
+        let election = self.seats.get(node).and_then(|seat| seat.election.as_ref()).map(Election::wake_at);
         let at = match process.life {
-            Life::Running => at.map(|at| process.when(at)),
+            Life::Running => at.map(|at| process.when(at)).into_iter().chain(election).min(),
             Life::Paused { until } => Some(until),
             Life::Down | Life::Left => None,
         };

@@ -79,7 +79,7 @@ const FOUNDING: Duration = Duration::from_secs(120);
 
 /// How long everything has to settle in the calm: longer than the longest back-off, idle time and memory of a failure
 /// one after the other.
-const SETTLE: Duration = Duration::from_secs(2 * 3600);
+const SETTLE: Duration = Duration::from_secs(2_700);
 
 /// How long nothing may move after that.
 const STILL: Duration = Duration::from_secs(900);

@@ -50,6 +50,8 @@ pub struct Machine {
     pub pace: u32,
     /// Its disk.
     pub disk: Disk,
+    /// It said that it leaves, and does so when it holds nothing any more.
+    pub(crate) leaves: bool,
     /// What really lies in memory, by what was loaded: weights that are shared count once.
     resident: BTreeMap<RevisionId, Resident>,
     /// Requests that are being run.
@@ -85,6 +87,7 @@ impl Machine {
             callable: BTreeMap::new(),
             pace: 1,
             disk: Disk::Roomy,
+            leaves: false,
             resident: BTreeMap::new(),
             running: BTreeMap::new(),
             draining: BTreeSet::new(),

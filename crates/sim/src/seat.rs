@@ -44,10 +44,9 @@ impl Seat {
         Self { election, term: None, members: BTreeMap::new() }
     }
 
-    /// When it has something to do, by its own clock.
-    pub(crate) fn wake_at(&self) -> Option<Time> {
-        let brain = self.term.as_ref().and_then(|term| term.brain.as_ref()).and_then(Controller::wake_at);
-        brain.into_iter().chain(self.election.as_ref().map(Election::wake_at)).min()
+    /// When its brain has something to do, by the node's clock.
+    pub(crate) fn brain_wakes_at(&self) -> Option<Time> {
+        self.term.as_ref().and_then(|term| term.brain.as_ref()).and_then(Controller::wake_at)
     }
 
     /// The brain and its epoch, while it believes to lead.

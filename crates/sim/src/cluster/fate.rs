@@ -56,6 +56,7 @@ impl Cluster {
         let start = process.start;
         match process.role {
             Role::Worker => {
+                self.machines.get_mut(id).into_iter().for_each(|machine| machine.leaves = true);
                 self.hear(id, berth_worker::Event::Leave);
                 let event = berth_worker::Event::Stop;
                 self.post(LEAVE, Post::Done { worker: id.clone(), start, event });

@@ -29,6 +29,7 @@ impl Cluster {
         let next = machine.hear(event, clock, self.now, &self.models);
         self.broken.extend(overfull(machine, self.watch.memory));
         let stopped = machine.agent.stopped();
+        let done = machine.leaves && machine.agent.replicas().next().is_none();
         for next in next {
             match next {
                 Next::Hear(after, event) => self.post(after, Post::Done { worker: id.clone(), start, event }),
@@ -37,6 +38,8 @@ impl Cluster {
         }
         if stopped {
             self.exit(id);
+        } else if done {
+            self.hear(id, berth_worker::Event::Stop);
         }
         self.rewake(id);
     }

@@ -17,6 +17,10 @@ impl Cluster {
             wrong.push("nobody leads".to_owned());
             return wrong;
         };
+        let brain = self.leader().and_then(|leader| self.seats[leader].leads()).map(|(_, brain)| brain);
+        if brain.is_some_and(berth_control::controller::Controller::committing) {
+            wrong.push("the leader waits for the store for ever".to_owned());
+        }
         for (gate, name, waiting) in self.waiting() {
             wrong.push(format!("{name}: {waiting} parked at {gate}"));
         }

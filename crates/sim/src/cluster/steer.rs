@@ -147,6 +147,11 @@ impl Cluster {
                 }
                 lines.into_iter().for_each(|line| self.say(line, Word::Routes(change.clone())));
             }
+            Effect::HangUp(worker) => {
+                let term = self.seats.get_mut(name).and_then(|seat| seat.term.as_mut());
+                let line = term.and_then(|term| term.workers.remove(&worker));
+                line.into_iter().for_each(|line| self.drop_end(line, End::Controller));
+            }
             Effect::Emit(event) => self.log(event.reason, &event.message),
             Effect::PersistMeasured(digest, size) => self.ask(name, epoch, Ask::Measure(digest, size)),
             _ => {}
