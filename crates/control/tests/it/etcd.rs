@@ -119,6 +119,13 @@ impl Etcd {
         EtcdStore::connect(patient).await.expect("etcd starts").with_patience(patience)
     }
 
+    /// As in "3.4.23".
+    pub(crate) fn version(&self) -> String {
+        let said = Command::new("etcd").arg("--version").output().expect("it is installed");
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        said.lines().find_map(|line| line.strip_prefix("etcd Version: ")).expect("a version").to_owned()
+    }
+
     /// Which member leads the others.
     pub(crate) async fn leader(&self) -> usize {
         let told = self.etcdctl(&["endpoint", "status", "--write-out=fields"]);

@@ -13,6 +13,7 @@ use berth_control::{
     },
 };
 use berth_spec::{Epoch, WorkerId};
+use futures::FutureExt;
 use tokio::sync::watch;
 
 use crate::{
@@ -127,6 +128,42 @@ async fn a_leader_stays_through_a_member_that_dies() {
     let gone =
         tokio::time::timeout(Policy::default().ttl, a.wait_for(|seat| matches!(seat, Seat::Following { .. }))).await;
     assert!(gone.is_err(), "it lost its term");
+}
+
+#[tokio::test]
+async fn the_death_of_etcds_own_leader_costs_one_term_at_most() {
+    let Some(mut etcd) = Etcd::with(3, &[]) else { return };
+    let (mut a, _first) = stand(&etcd, "a").await;
+    let (epoch, _) = leads(&mut a).await;
+    let (mut b, _second) = stand(&etcd, "b").await;
+    follows(&mut b, "a").await;
+    let store = etcd.store().await;
+    let leader = etcd.leader().await;
+    etcd.kill(leader);
+    let began = Instant::now();
+    // A write tells who leads; with nobody, or one that is deposed meanwhile, there is another to wait for.
+    let (later, took) = loop {
+        let (term, fence) = tokio::select! {
+            led = leads(&mut a) => led,
+            led = leads(&mut b) => led,
+        };
+        // It compares what it writes, so that it can be sent again where the answer is lost.
+        let compare = vec![Compare::Modified { key: "/a".to_owned(), rev: Rev::NONE }];
+        let txn = Txn { compare, ops: vec![put("/a")] };
+        match Fenced::new(Arc::new(store.clone()), fence).commit(txn).await {
+            Ok(outcome) => {
+                assert!(matches!(outcome, Outcome::Committed(_)));
+                break (term, began.elapsed());
+            }
+            Err(StoreError::Deposed) => {
+                let both = [a.changed().boxed(), b.changed().boxed()];
+                futures::future::select_all(both).await.0.expect("it runs");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    println!("term {epoch}, then {later}; written after {took:?}");
 }
 
 #[tokio::test]
