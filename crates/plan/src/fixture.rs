@@ -11,11 +11,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{
     ByteSize, Cordon, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
-    InventoryChange, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo, WorkerState,
+    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo, WorkerState,
     deployment::{
         Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
         Strategy, Warmup, WhenFull,
     },
+    member::{REGION, ZONE},
     residency::{Phases, Ready},
     status::Status,
 };
@@ -150,6 +151,40 @@ impl Fixture {
         self.world.set_worker(worker(called, memory));
         self.report(called, true, Vec::new());
         self
+    }
+
+    /// With a worker, as changed.
+    #[must_use]
+    pub fn worker_with(mut self, called: &str, memory: ByteSize, change: impl FnOnce(&mut WorkerInfo)) -> Self {
+        let mut info = worker(called, memory);
+        change(&mut info);
+        self.world.set_worker(info);
+        self.report(called, true, Vec::new());
+        self
+    }
+
+    /// With a worker in a region and a zone of it.
+    #[must_use]
+    pub fn worker_in(self, called: &str, memory: ByteSize, (region, zone): (&str, &str)) -> Self {
+        self.worker_with(called, memory, |info| {
+            info.labels.insert(REGION.to_owned(), region.to_owned());
+            info.labels.insert(ZONE.to_owned(), zone.to_owned());
+        })
+    }
+
+    /// A worker says how loaded it is.
+    pub fn loaded(&mut self, called: &str, load: Load) {
+        let seats = self.world.worker(&worker_id(called)).expect("a worker");
+        let change = InventoryChange {
+            worker: worker_id(called),
+            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
+            seen: self.world.generation(),
+            whole: false,
+            replicas: Vec::new(),
+            state: seats.state,
+            load: Some(load),
+        };
+        let _ = self.world.observe(&change, self.now);
     }
 
     /// With a deployment of one resident replica that declares its memory.

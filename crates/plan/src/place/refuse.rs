@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Rollout, World, claim,
     draft::{Draft, Work},
-    rollout,
+    lost, rollout,
     scale::{self, MakesDo, Reach},
     world::{Entry, Verdict},
 };
@@ -30,7 +30,11 @@ pub(super) fn refuse<'w>(
         MakesDo::LetsGo => return Settled { moved: true, again: vec![work.name().clone()] },
         MakesDo::No => work.unplaced = true,
     }
-    let verdict = verdict(draft, work, need, refusals);
+    let mut verdict = verdict(draft, work, need, refusals);
+    if let (Verdict::NoCapacity { text, .. }, Some(until)) = (&verdict, lost::may_return(draft, work)) {
+        let text = format!("its worker was lost, and is waited for until {until}, since elsewhere it {text}");
+        verdict = Verdict::WaitsForRoom { text, until };
+    }
     let coming = match &work.rollout {
         Some(Rollout::Surging { to, .. } | Rollout::Recreating { to, .. }) => *to == want.revision,
         _ => false,

@@ -250,7 +250,8 @@ impl World {
     pub fn lru_age(&self, now: Time) -> Option<Duration> {
         let alive = self.workers.values().filter(|seats| seats.alive());
         let first = alive.filter_map(|seats| {
-            seats.order.iter().find(|rank| rank.hold == Hold::OnDemand && rank.last_used > Time::ZERO)
+            let used = |hold: Hold| seats.order.iter().find(move |r| r.hold == hold && r.last_used > Time::ZERO);
+            used(Hold::OnDemand).or_else(|| used(Hold::Surplus))
         });
         first.map(|rank| rank.last_used).min().map(|at| now.since(at))
     }
