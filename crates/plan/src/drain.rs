@@ -23,6 +23,15 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     draft.reclaim(work);
 }
 
+/// Makes do with fewer copies than load and use ask for.
+pub(crate) fn settle_for(draft: &mut Draft<'_>, work: &mut Work<'_>, goal: u32) {
+    draft.settle_for(work, goal);
+    let live: Vec<RevisionId> = work.rollout.iter().flat_map(|rollout| rollout.live().cloned()).collect();
+    for revision in live {
+        shed(draft, work, &revision);
+    }
+}
+
 /// Takes away the replicas of a revision beyond the target: those that answer stay, then those that can be reached, then
 /// the oldest. What leaves its worker stays until as many answer elsewhere.
 pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId) {

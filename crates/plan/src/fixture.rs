@@ -388,7 +388,7 @@ impl Fixture {
                 return;
             }
         }
-        panic!("does not settle: {:?}", self.told);
+        panic!("does not settle at {}: still {scope:?}, told {:?}", self.now, self.told);
     }
 
     /// The only revision of a deployment that has replicas, or the one that it wants.

@@ -17,7 +17,7 @@ use berth_spec::{Time, event::Severity};
 use crate::{
     Replica,
     draft::{Draft, Work},
-    place,
+    place, scale,
     world::{Liveness, Standing},
 };
 
@@ -136,7 +136,7 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
         );
     }
     if work.replicas.is_empty() {
-        (work.target, work.faded) = (0, true);
+        scale::fade(draft, work);
     }
     !departing.is_empty()
 }

@@ -10,7 +10,7 @@ use berth_spec::{Residency, RevisionId, Time, event::Severity};
 use crate::{
     Rollout,
     draft::{Draft, Work},
-    lost, place,
+    drain, lost, place,
     world::Verdict,
 };
 
@@ -36,7 +36,8 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 /// Tells that there are to be more copies, or fewer, and has them looked at again when that may change.
 fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(look) = work.entry.look() else { return };
-    if let Some(at) = look {
+    // One that is over was judged already, or cannot be: nothing is left to judge.
+    if let Some(at) = look.filter(|at| *at > draft.now) {
         work.wake_at(at);
     }
     let Some(Rollout::Stable { revision }) = &work.rollout else { return };
@@ -81,11 +82,18 @@ pub(crate) enum MakesDo {
     LetsGo,
 }
 
+/// Lets the replicas of an on-demand deployment go, all of them, though it might be used again.
+pub(crate) fn fade(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    draft.drop_replicas(work, |_| true);
+    (work.target, work.unplaced, work.faded) = (0, false, true);
+    hindrance(draft, work);
+}
+
 /// Makes do without a replica of a revision if that can be.
 pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId, extra: Extra) -> MakesDo {
     if extra == Extra::Yes || work.preloads() {
         let have = work.replicas.iter().filter(|r| r.revision == *revision && lost::counts(draft, work, r)).count();
-        draft.settle_for(work, u32::try_from(have).unwrap_or(u32::MAX));
+        drain::settle_for(draft, work, u32::try_from(have).unwrap_or(u32::MAX));
         return MakesDo::Without;
     }
     if lost::let_go_without_room(draft, work) { MakesDo::LetsGo } else { MakesDo::No }

@@ -42,8 +42,8 @@ pub(super) fn refuse<'w>(
     if coming && let Some(settled) = surge(draft, work, want, &verdict, refusals) {
         return settled;
     }
-    if work.ready(draft.world, &want.revision) >= work.target {
-        // As many answer as should, though some of them are to be elsewhere.
+    if work.ready(draft.world, &want.revision) >= work.least() {
+        // As many answer as must, though some of them are to be elsewhere.
         if let Some(until) = verdict.ends() {
             work.wake_at(until);
         }

@@ -185,6 +185,51 @@ fn workers_that_return_in_time_end_a_mass_loss_and_nothing_has_moved() {
 }
 
 #[test]
+fn workers_lost_within_a_minute_count_together_and_are_held_together() {
+    let mut w = workers(5);
+    for i in 0..5 {
+        w = with_two(w, &format!("m{i}"));
+    }
+    w.settle();
+    for (i, held) in [(0, false), (1, false), (2, true), (3, true)] {
+        w.lose(&format!("w{i}"));
+        w.advance();
+        assert_eq!(w.world.mass_loss(w.now).is_some(), held, "{i}");
+        w.run(SECOND * 3);
+    }
+    let all = w.world.mass_loss(w.now).expect("still held");
+    assert_eq!((all.lost, all.known), (4, 5));
+    for i in [0, 3] {
+        w.attach(&format!("w{i}"));
+        w.settle();
+    }
+    assert_eq!(w.world.mass_loss(w.now), None, "two of five is not many");
+}
+
+#[test]
+fn a_new_leader_holds_when_most_workers_do_not_come() {
+    let mut before = (0..10).fold(workers(4), |w, i| w.resident(&format!("m{i}"), gib(1)));
+    before.settle();
+    let mut after = world();
+    after.now = before.now;
+    for i in 0..10 {
+        let called = name(&format!("m{i}"));
+        after.world.set_deployment(before.world.deployment(&called).expect("known").clone());
+        after.world.set_record(called.clone(), before.world.record(&called).cloned());
+    }
+    let seats = before.world.worker(&berth_plan::fixture::worker_id("w0")).expect("a worker");
+    after.world.set_worker(seats.info.clone().expect("known"));
+    let held = seats.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
+    after.report("w0", true, held);
+    let placed: Vec<_> = (0..10).map(|i| before.placed(&format!("m{i}"))).collect();
+    after.advance();
+    after.run(Policy::default().mass_loss_hold - SECOND);
+    assert_eq!((0..10).map(|i| after.placed(&format!("m{i}"))).collect::<Vec<_>>(), placed);
+    after.run(SECOND * 2);
+    assert!((0..8).all(|i| after.placed(&format!("m{i}")) == ["w0"]));
+}
+
+#[test]
 fn losses_one_after_the_other_are_no_mass_loss() {
     let mut w = workers(4).resident("iris", gib(1));
     w.settle();
