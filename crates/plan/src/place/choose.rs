@@ -195,7 +195,7 @@ impl<'a> Taste<'a> {
 
     fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
         let seats = draft.world.workers.get(worker);
-        let shelf = seats.map_or_else(|| Shelf::default(), |seats| draft.shelf(worker, seats));
+        let shelf = seats.map_or_else(Shelf::default, |seats| draft.shelf(worker, seats));
         let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
         let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
         Score {

@@ -319,3 +319,27 @@ fn a_placement_says_what_it_was_better_than() {
     let (_, placed) = w.told.iter().find(|(reason, _)| *reason == "Placed").expect("told");
     assert!(placed.ends_with("rather than to a: it has 8GiB free, the other 4GiB"), "{placed}");
 }
+
+#[test]
+fn an_explanation_says_why_here_and_why_not_there() {
+    let mut w = world()
+        .worker_in("a", gib(4), ("eu", "1"))
+        .worker_in("b", gib(8), ("eu", "1"))
+        .worker_in("c", gib(2), ("us", "1"))
+        .resident("iris", gib(1));
+    let why = |w: &Fixture, on: &str| {
+        let explained = explain(&w.world, &name("iris"), w.now).expect("a deployment");
+        explained.workers.into_iter().find(|view| view.worker == worker_id(on)).expect("a worker").why
+    };
+    let said = |text: &str| Some(text.to_owned());
+    assert_eq!(why(&w, "b"), said("the next one goes here rather than to a: it has 8GiB free, the other 4GiB"));
+    assert_eq!(why(&w, "c"), said("b comes before it: it has 8GiB free, the other 2GiB"));
+    w.settle();
+    assert_eq!(why(&w, "b"), said("better than a: it has 8GiB free, the other 4GiB"));
+    assert_eq!(why(&w, "a"), said("c comes before it: its region has 0 of the replicas, the other's 1"));
+    let w = w.worker_in("d", gib(64), ("eu", "1"));
+    assert_eq!(
+        why(&w, "b"),
+        said("placed now it would go to d: it has 64GiB free, the other 8GiB; nothing moves for that")
+    );
+}

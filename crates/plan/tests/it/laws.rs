@@ -211,7 +211,10 @@ fn join(w: &mut Fixture, which: u8, memory: u8, fresh: bool, hardware: Hardware)
     let mut info = worker(&called, size(memory));
     info.incarnation = known.map_or(1, |known| known.incarnation + u64::from(fresh));
     info.cpus = hardware.cores.into();
-    let gpu = |n: u8| Gpu { kind: if n % 2 == 0 { "even" } else { "odd" }.to_owned(), memory: ByteSize::gib(n.into()) };
+    let gpu = |n: u8| Gpu {
+        kind: if n.is_multiple_of(2) { "even" } else { "odd" }.to_owned(),
+        memory: ByteSize::gib(n.into()),
+    };
     info.gpus = (0..hardware.gpus).map(gpu).collect();
     info.max_models = hardware.max_models.map(u32::from);
     info.version = if hardware.newer { "0.2.0" } else { "0.1.9" }.to_owned();
