@@ -43,6 +43,9 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(Rollout::Stable { revision }) = &work.rollout else { return };
     let of = work.replicas.iter().filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica));
     let have = u32::try_from(of.count()).unwrap_or(u32::MAX);
+    // One that is out of its region stays until one at home answers: that is no scaling.
+    let by_region = !work.entry.deployment.spec.regions.is_empty();
+    let too_many = if by_region { have.min(work.ready(draft.world, revision)) } else { have };
     let (name, target) = (work.name().clone(), work.target);
     if target > have && target > work.least() {
         let used = draft.world.used(&name, draft.now);
@@ -51,7 +54,7 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
             used.per_minute, used.in_flight
         );
         draft.tell(Severity::Normal, "ScaledUp", (&name, None), message);
-    } else if target > 0 && target < have {
+    } else if target > 0 && target < too_many {
         let message = format!("{name}: {target} copies rather than {have} are enough");
         draft.tell(Severity::Normal, "ScaledDown", (&name, None), message);
     }

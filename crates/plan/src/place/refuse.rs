@@ -26,7 +26,8 @@ pub(super) fn refuse<'w>(
     refusals: &[Refusal],
 ) -> Settled {
     match scale::make_do(draft, work, &want.revision, want.extra) {
-        MakesDo::Without => return Settled::default(),
+        // What it has matters more now than as one of several: others may have less to hope for.
+        MakesDo::Without => return Settled { moved: true, again: Vec::new() },
         MakesDo::LetsGo => return Settled { moved: true, again: vec![work.name().clone()] },
         MakesDo::No => work.unplaced = true,
     }
