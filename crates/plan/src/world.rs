@@ -28,6 +28,7 @@ use berth_spec::{
     WorkerId, deployment::Sharing,
 };
 
+use copies::Room;
 pub use demand::Used;
 pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
@@ -85,6 +86,7 @@ pub struct World {
     faded: BTreeSet<(Time, DeploymentName)>,
     /// When to see whether any of those may come back.
     pub(crate) preload_at: Option<Time>,
+    room: Room,
     /// The latest time that was said, for what comes without one.
     clock: Time,
     /// A loss of many workers at once, until people have been told that it is over.
@@ -122,6 +124,7 @@ impl World {
             waiting: BTreeSet::new(),
             faded: BTreeSet::new(),
             preload_at: None,
+            room: Room::default(),
             clock: Time::ZERO,
             held: None,
             held_before: Time::ZERO,
