@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use berth_spec::{Residency, RevisionId, Time, event::Severity};
+use berth_spec::{Event, Residency, RevisionId, Time, event::Severity};
 
 use crate::{
     Rollout,
@@ -33,7 +33,27 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     }
 }
 
-/// Tells that there are to be more copies, or fewer, and has them looked at again when that may change.
+/// Tells which deployments get more copies than they had, since load or regular use asks for them. Told of what is done:
+/// what there is no room for is asked for again and again.
+pub(crate) fn tell_grown(draft: &Draft<'_>, events: &mut Vec<Event>) {
+    for (name, work) in draft.works().iter().filter(|(_, work)| work.goal > work.least()) {
+        let Some(Rollout::Stable { revision }) = &work.rollout else { continue };
+        let before = work.entry.record().map_or(0, |record| record.of(revision).count());
+        let after = work.copies(revision);
+        if after as usize <= before || after <= work.least() {
+            continue;
+        }
+        let used = draft.world.used(name, draft.now);
+        let message = format!(
+            "{name}: {after} copies rather than {before}, with {:.0} requests per minute and {} in flight",
+            used.per_minute, used.in_flight
+        );
+        let (at, deployment) = (draft.now, Some(name.clone()));
+        events.push(Event { at, severity: Severity::Normal, reason: "ScaledUp", message, deployment, worker: None });
+    }
+}
+
+/// Tells that there are to be fewer copies, and has them looked at again when that may change.
 fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(look) = work.entry.look() else { return };
     // One that is over was judged already, or cannot be: nothing is left to judge.
@@ -47,14 +67,7 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let by_region = !work.entry.deployment.spec.regions.is_empty();
     let too_many = if by_region { have.min(work.ready(draft.world, revision)) } else { have };
     let (name, target) = (work.name().clone(), work.target);
-    if target > have && target > work.least() {
-        let used = draft.world.used(&name, draft.now);
-        let message = format!(
-            "{name}: {target} copies rather than {have}, with {:.0} requests per minute and {} in flight",
-            used.per_minute, used.in_flight
-        );
-        draft.tell(Severity::Normal, "ScaledUp", (&name, None), message);
-    } else if target > 0 && target < too_many {
+    if target > 0 && target < too_many {
         let message = format!("{name}: {target} copies rather than {have} are enough");
         draft.tell(Severity::Normal, "ScaledDown", (&name, None), message);
     }
