@@ -59,6 +59,7 @@ fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, id: &RevisionId, worker:
     let replica = Replica { revision: id.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.seat(work, replica);
     drain::shed(draft, work, id);
+    lost::wait(draft, work); // it answers, so that what is lost can be waited for
     let name = work.name().clone();
     let message = format!("{name} is taken back on {worker}, which held it all the time");
     draft.tell(berth_spec::event::Severity::Normal, "TakenBack", (&name, Some(worker)), message);

@@ -186,6 +186,8 @@ fn the_next_ones_wait_until_the_last_ones_are_ready_or_have_failed() {
     assert_eq!(w.placed("iris").len(), 8);
 }
 
+// ModelMesh compares the time of the last use with an age, so that copies beyond the second always stay for five hours,
+// and mixes up which of heavily and lightly used models the longer bound is for.
 #[test]
 fn copies_leave_one_by_one_when_load_has_been_low_for_a_while() {
     let mut w = loaded(4, 4);
@@ -333,6 +335,28 @@ fn what_had_to_leave_comes_back_into_free_room_the_last_used_first() {
     off.settle();
     off.run(every * 10);
     assert!(here(&off).is_empty());
+}
+
+#[test]
+fn models_that_were_used_in_the_same_instant_all_come_back() {
+    // ModelMesh keyed what it may load by the time of use alone, and lost all but one of a batch.
+    let mut w = world().worker("a", gib(8));
+    for i in 0..6 {
+        w = w.on_demand(&format!("m{i}"), gib(1));
+        w.demand(&format!("m{i}"), 1);
+    }
+    w.settle();
+    for i in 0..6 {
+        w.demand(&format!("m{i}"), 0);
+    }
+    let mut w = w.on_demand("big", gib(8));
+    w.demand("big", 1);
+    w.settle();
+    w.demand("big", 0);
+    w.world.page_out(&name("big"));
+    w.settle();
+    w.run(Proactive::default().every * 3);
+    assert_eq!((0..6).filter(|i| !w.answers(&format!("m{i}")).is_empty()).count(), 6);
 }
 
 #[test]
