@@ -7,6 +7,7 @@ use berth_plan::{
     fixture::{Fixture, gib, world},
 };
 use berth_spec::{Cordon, Replicas, status::Phase};
+use proptest::prelude::*;
 
 /// Two workers in each region, of 4 GiB.
 fn fleet(regions: &[&str]) -> Fixture {
@@ -132,4 +133,72 @@ fn an_update_replaces_each_regions_copies() {
     assert_eq!(w.status("iris").serving, Some(w.revision("iris")));
     assert_eq!(where_is(&w, "iris").split(' ').filter(|worker| worker.starts_with("us")).count(), 2);
     assert_eq!(w.placed("iris").len(), 3);
+}
+
+/// Something that happens to a worker of a region.
+#[derive(Debug, Clone, Copy)]
+enum Weather {
+    Lose,
+    Detach,
+    Return,
+    Restart,
+    Drain,
+    Open,
+    Pass,
+}
+
+fn weather() -> impl Strategy<Value = (usize, Weather)> {
+    use Weather::{Detach, Drain, Lose, Open, Pass, Restart, Return};
+    let what = prop::sample::select(vec![Lose, Detach, Return, Restart, Drain, Open, Pass, Pass]);
+    (0..6_usize, what)
+}
+
+const WORKERS: [&str; 6] = ["asia1", "asia2", "eu1", "eu2", "us1", "us2"];
+
+fn happens(w: &mut Fixture, worker: &str, what: Weather) {
+    match what {
+        Weather::Lose => w.lose(worker),
+        Weather::Detach => w.detach(worker),
+        Weather::Return => w.attach(worker),
+        Weather::Restart => w.restart(worker),
+        Weather::Drain => w.cordon(worker, Cordon::Draining),
+        Weather::Open => w.cordon(worker, Cordon::Open),
+        Weather::Pass => w.after(Duration::from_secs(20)),
+    }
+}
+
+fn in_region(w: &Fixture, called: &str, region: &str) -> usize {
+    w.placed(called).iter().filter(|worker| worker.starts_with(region)).count()
+}
+
+proptest! {
+    /// Whatever regions come and go: no plan takes away an answer that is not too many, and when all are back each has its
+    /// own again.
+    #[test]
+    fn regions_come_and_go(history in prop::collection::vec(weather(), 1..40)) {
+        let mut w = fleet(&["asia", "eu", "us"]);
+        by_region(&mut w, "iris", &[("eu", 1, 1), ("us", 1, 1)]);
+        by_region(&mut w, "wine", &[("asia", 1, 1), ("eu", 2, 2), ("us", 0, 0)]);
+        w.settle();
+        for (which, what) in history {
+            happens(&mut w, WORKERS[which], what);
+            for (called, total) in [("iris", 2), ("wine", 3)] {
+                let before = w.answers(called).len();
+                w.advance();
+                let after = w.answers(called).len();
+                prop_assert!(after >= before.min(total), "{called}: {before} answered, now {after}, after {what:?}");
+            }
+            w.load_all();
+            w.advance();
+        }
+        for worker in WORKERS {
+            w.cordon(worker, Cordon::Open);
+            w.restart(worker);
+        }
+        w.settle();
+        w.run(Duration::from_secs(600));
+        prop_assert_eq!((in_region(&w, "iris", "eu"), in_region(&w, "iris", "us")), (1, 1), "{:?}", w.placed("iris"));
+        prop_assert_eq!((in_region(&w, "wine", "asia"), in_region(&w, "wine", "eu")), (1, 2), "{:?}", w.placed("wine"));
+        prop_assert_eq!(w.placed("iris").len() + w.placed("wine").len(), 5);
+    }
 }
