@@ -60,7 +60,7 @@ pub struct World {
     /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
     /// so what changes on workers must be told to them.
     pub(crate) refused: BTreeSet<DeploymentName>,
-    /// Deployments that want more than they have: every plan tries them again.
+    /// Deployments that want more than they have: every plan tries them again, unless they are a crowd.
     pub(crate) unplaced: BTreeSet<DeploymentName>,
     /// Deployments that should always be resident.
     pub(crate) residents: BTreeSet<DeploymentName>,
@@ -87,6 +87,8 @@ pub struct World {
     /// When to see whether any of those may come back.
     pub(crate) preload_at: Option<Time>,
     room: Room,
+    /// When a crowd of `unplaced` is tried again.
+    crowd_at: Time,
     /// The latest time that was said, for what comes without one.
     clock: Time,
     /// A loss of many workers at once, until people have been told that it is over.
@@ -125,6 +127,7 @@ impl World {
             faded: BTreeSet::new(),
             preload_at: None,
             room: Room::default(),
+            crowd_at: Time::ZERO,
             clock: Time::ZERO,
             held: None,
             held_before: Time::ZERO,

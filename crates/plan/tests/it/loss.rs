@@ -325,3 +325,25 @@ fn requests_wait_for_what_is_lost_rather_than_being_refused() {
     let route = planned.routes.iter().find(|route| route.deployment == name("iris")).expect("a route");
     assert_eq!(route.on_miss, OnMiss::Park);
 }
+
+#[test]
+fn a_crowd_without_a_place_is_tried_once_a_second_and_holds_up_nobody() {
+    let mut w = workers(2);
+    for i in 0..316 {
+        w = w.deploy(&format!("m{i:03}"), |spec| spec.memory = Some(gib(1)));
+    }
+    w.settle();
+    let placed = |w: &Fixture| (0..316).filter(|i| !w.placed(&format!("m{i:03}")).is_empty()).count();
+    assert_eq!(placed(&w), 16);
+    let mut w = w.deploy("vip", |spec| {
+        spec.memory = Some(gib(1));
+        spec.priority = 90;
+    });
+    w.advance();
+    assert_eq!((w.placed("vip").len(), placed(&w)), (1, 15));
+    assert!(w.status("m300").conditions[0].reason == "NoCapacity");
+    let mut w = w.worker("more", gib(8));
+    w.advance();
+    w.run(SECOND);
+    assert_eq!(placed(&w), 23);
+}
