@@ -111,10 +111,10 @@ fn unlike(i: usize, memory: ByteSize) -> WorkerInfo {
     info.labels.insert("zone".to_owned(), format!("z{}", i % 20 / 5));
     info.cpus = 64.0;
     info.max_models = Some(100_000);
-    if i % 4 == 0 {
+    if i.is_multiple_of(4) {
         info.gpus = (0..8).map(|_| Gpu { kind: "nvidia-l4".to_owned(), memory: ByteSize::gib(24) }).collect();
     }
-    if i % 10 == 0 {
+    if i.is_multiple_of(10) {
         info.labels.insert("disk".to_owned(), "ssd".to_owned());
     }
     info
