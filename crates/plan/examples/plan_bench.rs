@@ -9,7 +9,9 @@ use berth_plan::{
     fixture::{deployment, digest_of, name, ready, worker, worker_id},
     plan,
 };
-use berth_spec::{ByteSize, Demand, Deployment, Generation, InventoryChange, Replicas, Time};
+use berth_spec::{
+    ByteSize, Demand, Deployment, Generation, Gpu, InventoryChange, Replicas, Time, WorkerInfo, deployment::GpuNeed,
+};
 
 const WORKERS: usize = 1_000;
 const NOW: Time = Time(1_000_000_000_000);
@@ -22,6 +24,7 @@ fn main() {
     for deployments in [10_000, 100_000] {
         packed(deployments);
     }
+    mixed(50_000);
 }
 
 /// Residents that fill nine tenths of the memory.
@@ -64,6 +67,73 @@ fn one_change(world: &mut World, called: &str, size: ByteSize) -> f64 {
         world.remove_deployment(&name(called));
     }
     took
+}
+
+/// A fleet of unlike workers: five regions of four zones, every fourth with GPUs, every tenth with a label, limits on models
+/// and cores; residents that need some of that, two copies each.
+fn mixed(count: usize) {
+    let mut world = World::new(Policy::default());
+    let size = ByteSize::mib(64);
+    for i in 0..WORKERS {
+        world.set_worker(unlike(i, ByteSize(size.0 * (count * 2 / WORKERS) as u64 * 10 / 8)));
+    }
+    for i in 0..count {
+        world.set_deployment(Arc::new(choosy(&format!("m{i}"), i, size)));
+    }
+    load(&mut world);
+    let scope = world.due(NOW);
+    let (planned, took) = timed(|| plan(&world, &scope, NOW));
+    line("mixed_full", count, took);
+    world.commit(&planned);
+    load(&mut world);
+    let scope = world.due(NOW);
+    let settling = plan(&world, &scope, NOW);
+    world.commit(&settling);
+    for (kind, measure) in
+        ["mixed_new_plain", "mixed_new_regional", "mixed_new_gpu", "mixed_new_labelled"].iter().enumerate()
+    {
+        let new = |i: usize| {
+            let (planned, took) = timed(|| {
+                world.set_deployment(Arc::new(choosy(&format!("new{kind}-{i}"), i * 4 + kind, size)));
+                let scope = world.due(NOW);
+                plan(&world, &scope, NOW)
+            });
+            world.commit(&planned);
+            took
+        };
+        line(measure, count, median(new));
+    }
+}
+
+fn unlike(i: usize, memory: ByteSize) -> WorkerInfo {
+    let mut info = worker(&format!("w{i}"), memory);
+    info.labels.insert("region".to_owned(), format!("r{}", i % 5));
+    info.labels.insert("zone".to_owned(), format!("z{}", i % 20 / 5));
+    info.cpus = 64.0;
+    info.max_models = Some(100_000);
+    if i.is_multiple_of(4) {
+        info.gpus = (0..8).map(|_| Gpu { kind: "nvidia-l4".to_owned(), memory: ByteSize::gib(24) }).collect();
+    }
+    if i.is_multiple_of(10) {
+        info.labels.insert("disk".to_owned(), "ssd".to_owned());
+    }
+    info
+}
+
+fn choosy(called: &str, i: usize, size: ByteSize) -> Deployment {
+    let mut deployment = sized(called, size, Replicas { min: 2, max: 2 });
+    match i % 4 {
+        1 => {
+            let one = Replicas { min: 1, max: 1 };
+            deployment.spec.regions = [("r1".to_owned(), one), ("r3".to_owned(), one)].into();
+        }
+        2 if i % 100 == 2 => deployment.spec.gpu = Some(GpuNeed { count: 1, kind: None, memory: None }),
+        3 if i % 100 == 3 => {
+            deployment.spec.selector.required.insert("disk".to_owned(), "ssd".to_owned());
+        }
+        _ => deployment.spec.cpu = Some(0.05),
+    }
+    deployment
 }
 
 /// On-demand deployments that nobody has asked for.

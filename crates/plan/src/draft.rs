@@ -249,6 +249,11 @@ impl<'w> Draft<'w> {
         work.goal = goal;
         work.target = work.target.min(if work.preloads() { goal } else { goal.max(work.least()) });
         self.rerank(&before, work);
+        // In the midst of a rollout the other revision has as many.
+        let live: Vec<RevisionId> = work.rollout.iter().flat_map(Rollout::live).cloned().collect();
+        for revision in &live {
+            drain::shed(self, work, revision);
+        }
     }
 
     /// Moves what stays to where it belongs in the order of eviction: copies matter less while there are others.

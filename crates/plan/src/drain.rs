@@ -23,6 +23,15 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     draft.reclaim(work);
 }
 
+/// Makes do with fewer copies than load and use ask for.
+pub(crate) fn settle_for(draft: &mut Draft<'_>, work: &mut Work<'_>, goal: u32) {
+    draft.settle_for(work, goal);
+    let live: Vec<RevisionId> = work.rollout.iter().flat_map(|rollout| rollout.live().cloned()).collect();
+    for revision in live {
+        shed(draft, work, &revision);
+    }
+}
+
 /// Takes away the replicas of a revision beyond the target: those that answer stay, then those that can be reached, then
 /// the oldest. What leaves its worker stays until as many answer elsewhere.
 pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId) {
@@ -40,26 +49,25 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
     draft.drop_replicas(work, |replica| surplus.contains(replica));
 }
 
-/// What has to go: what is not where it should be, once as many as are wanted answer where they should.
+/// What has to go: what should not be where it is, once as many as are wanted answer where they should.
 fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Replica> {
-    let (leaving, staying): (Vec<&Replica>, Vec<&Replica>) = work
-        .replicas
-        .iter()
-        .filter(|replica| replica.revision == *revision)
-        .partition(|replica| lost::standing(draft, replica) == Standing::Leaves);
-    let staying = best_first(draft, staying);
-    let kept = place::homes(draft, work, &staying).kept;
-    let (staying, beyond): (Vec<&Replica>, Vec<&Replica>) =
-        staying.into_iter().partition(|replica| kept.contains(&replica.worker));
-    let answer = staying.iter().filter(|replica| ready(draft, replica)).count();
-    let placed = staying.iter().filter(|replica| lost::counts(draft, work, replica)).count();
+    let all: Vec<&Replica> = work.replicas.iter().filter(|replica| replica.revision == *revision).collect();
+    if all.len() <= work.target as usize && work.entry.deployment.spec.regions.is_empty() {
+        return Vec::new(); // nearly always
+    }
+    let counting = all.iter().copied().filter(|replica| lost::counts(draft, work, replica)).collect();
+    let kept = place::homes(draft, work, &best_first(draft, counting)).kept;
+    let (kept, others): (Vec<&Replica>, Vec<&Replica>) =
+        all.into_iter().partition(|replica| kept.contains(&replica.worker));
     let target = work.target as usize;
-    let (mut kept, mut surplus) = (0, Vec::new());
-    for replica in best_first(draft, leaving.into_iter().chain(beyond).collect()) {
+    let (mut placed, mut answer) = (kept.len(), kept.iter().filter(|replica| ready(draft, replica)).count());
+    let mut surplus = Vec::new();
+    for replica in best_first(draft, others) {
         // What does not answer is of use only while nothing takes its place.
-        let of_use = if ready(draft, replica) { answer + kept < target } else { placed + kept < target };
+        let of_use = if ready(draft, replica) { answer < target } else { placed < target };
         if of_use {
-            kept += 1;
+            placed += 1;
+            answer += 1;
         } else {
             surplus.push(replica.clone());
         }

@@ -10,7 +10,7 @@ use crate::{
     Planned, Record, Rollout, claim,
     draft::{Draft, Work},
     planned::Note,
-    route,
+    route, scale,
     world::{Verdict, World},
 };
 
@@ -40,6 +40,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     };
     tell_loss(&draft, &mut planned);
     tell_verdicts(&draft, &mut planned.events);
+    scale::tell_grown(&draft, &mut planned.events);
     let mut missing = world.missing.clone();
     for (name, work) in draft.works() {
         let record = record(work, next);

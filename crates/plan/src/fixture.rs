@@ -7,15 +7,18 @@
 //! assert_eq!(w.placed("iris"), ["a"]);
 //! ```
 
+mod happen;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Cordon, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
-    InventoryChange, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo, WorkerState,
+    ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
+    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
         Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
         Strategy, Warmup, WhenFull,
     },
+    member::{REGION, ZONE},
     residency::{Phases, Ready},
     status::Status,
 };
@@ -152,6 +155,40 @@ impl Fixture {
         self
     }
 
+    /// With a worker, as changed.
+    #[must_use]
+    pub fn worker_with(mut self, called: &str, memory: ByteSize, change: impl FnOnce(&mut WorkerInfo)) -> Self {
+        let mut info = worker(called, memory);
+        change(&mut info);
+        self.world.set_worker(info);
+        self.report(called, true, Vec::new());
+        self
+    }
+
+    /// With a worker in a region and a zone of it.
+    #[must_use]
+    pub fn worker_in(self, called: &str, memory: ByteSize, (region, zone): (&str, &str)) -> Self {
+        self.worker_with(called, memory, |info| {
+            info.labels.insert(REGION.to_owned(), region.to_owned());
+            info.labels.insert(ZONE.to_owned(), zone.to_owned());
+        })
+    }
+
+    /// A worker says how loaded it is.
+    pub fn loaded(&mut self, called: &str, load: Load) {
+        let seats = self.world.worker(&worker_id(called)).expect("a worker");
+        let change = InventoryChange {
+            worker: worker_id(called),
+            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
+            seen: self.world.generation(),
+            whole: false,
+            replicas: Vec::new(),
+            state: seats.state,
+            load: Some(load),
+        };
+        let _ = self.world.observe(&change, self.now);
+    }
+
     /// With a deployment of one resident replica that declares its memory.
     #[must_use]
     pub fn resident(self, called: &str, memory: ByteSize) -> Self {
@@ -195,82 +232,6 @@ impl Fixture {
         let demand =
             Demand { deployment: name(called), waiting, in_flight: 0, last_used: self.now, requests: waiting.into() };
         self.world.demand(GatewayId(1), &demand, self.now);
-    }
-
-    /// A gateway says how a deployment is used: what waits, what is in flight, and requests since its last word.
-    pub fn used(&mut self, gateway: u64, called: &str, (waiting, in_flight, requests): (u32, u32, u64)) {
-        let demand = Demand { deployment: name(called), waiting, in_flight, last_used: self.now, requests };
-        self.world.demand(GatewayId(gateway), &demand, self.now);
-    }
-
-    /// A deployment is used for a while: so many requests per second, told of each second; everything loads at once.
-    pub fn load(&mut self, called: &str, per_second: u64, lasting: Duration) {
-        for _ in 0..lasting.as_secs() {
-            self.after(Duration::from_secs(1));
-            self.used(1, called, (0, 1, per_second));
-            self.settle();
-        }
-        self.used(1, called, (0, 0, 0));
-        self.settle();
-    }
-
-    /// Time passes, and whatever is due is planned for when it is; everything loads at once.
-    pub fn run(&mut self, lasting: Duration) {
-        let end = self.now + lasting;
-        while let Some(at) = self.world.wake_at().filter(|at| *at <= end) {
-            self.now = at.max(self.now);
-            self.settle();
-        }
-        self.now = end;
-        self.settle();
-    }
-
-    /// A worker cannot be reached by anybody any more.
-    pub fn lose(&mut self, called: &str) {
-        self.world.lose_worker(&worker_id(called), self.now);
-    }
-
-    /// The controller cannot reach a worker that the members see.
-    pub fn detach(&mut self, called: &str) {
-        self.world.detach_worker(&worker_id(called), self.now);
-    }
-
-    /// A worker attaches again with all that it held.
-    pub fn attach(&mut self, called: &str) {
-        let seats = self.world.worker(&worker_id(called)).expect("a worker");
-        let info = seats.info.clone().expect("it was here before");
-        let held = seats.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
-        self.world.set_worker(info);
-        self.report(called, true, held);
-    }
-
-    /// A worker starts anew, with nothing.
-    pub fn restart(&mut self, called: &str) {
-        let info = self.world.worker(&worker_id(called)).and_then(|seats| seats.info.clone());
-        let mut info = info.expect("it was here before");
-        info.incarnation += 1;
-        self.world.set_worker(info);
-        self.report(called, true, Vec::new());
-    }
-
-    /// People say something of a worker.
-    pub fn cordon(&mut self, called: &str, cordon: Cordon) {
-        self.world.set_cordon(&worker_id(called), cordon);
-    }
-
-    /// A worker was told to stop and says so.
-    pub fn leave(&mut self, called: &str) {
-        let seats = self.world.worker(&worker_id(called)).expect("a worker");
-        let change = InventoryChange {
-            worker: worker_id(called),
-            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
-            seen: self.world.generation(),
-            whole: false,
-            replicas: Vec::new(),
-            state: WorkerState::Leaving,
-            load: None,
-        };
-        let _ = self.world.observe(&change, self.now);
     }
 
     /// Where requests for a deployment go.
@@ -353,7 +314,7 @@ impl Fixture {
                 return;
             }
         }
-        panic!("does not settle: {:?}", self.told);
+        panic!("does not settle at {}: still {scope:?}, told {:?}", self.now, self.told);
     }
 
     /// The only revision of a deployment that has replicas, or the one that it wants.

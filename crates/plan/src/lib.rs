@@ -8,9 +8,14 @@
 //! World ──▶ lost ─▶ scale ─▶ rollout ─▶ drain ─▶ place ─▶ route ──▶ Planned
 //!   ▲      (who     (how     (which      (what    (where,  (traffic     │
 //!   │       is       many)    revisions)  leaves)  who has  over what   │
-//!   │       gone)                                  to go)   is ready)   │
+//!   │       gone or                                to go)   is ready)   │
+//!   │       leaves)                                                     │
 //!   └───────────────────────── World::commit ◀──────────────────────────┘
 //! ```
+//! What takes time rather than an event is judged in the world when its time has come, and only read by plans: how many
+//! copies load and use ask for (`world/copies.rs`), whether many workers were lost at once (`world/liveness.rs`), what may
+//! come back into free room (`world/preload.rs`).
+//!
 //! Reading order: [`record`] is what is remembered of a decision; [`world`] all that is known; [`planned`] the result;
 //! `draft` the plan in the making; then one file per step.
 

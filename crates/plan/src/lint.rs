@@ -1,9 +1,12 @@
 //! A naive second opinion about a plan. It shares no code with the planner: it looks at everything, slowly, and knows
 //! only the laws. Run after every step of a simulation and of the property tests.
 
+mod capacity;
+mod placing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{ByteSize, DeploymentName, Generation, RevisionId, Route, WorkerId};
+use berth_spec::{DeploymentName, Generation, RevisionId, Route, WorkerId};
 
 use crate::{Planned, Record, Rollout, World};
 
@@ -27,7 +30,10 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
             None => records.remove(name),
         };
     }
-    capacity(world, &records, &mut broken);
+    capacity::capacity(world, &records, &mut broken);
+    placing::newly_placed(world, planned, &mut broken);
+    placing::pinned_stays(world, planned, &mut broken);
+    placing::not_too_many(world, &records, planned.at, &mut broken);
     assignments_match(world, planned, &records, &mut broken);
     for (name, record) in &records {
         let Some(entry) = world.entries.get(*name) else {
@@ -49,25 +55,6 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
         broken.push(format!("generation {} after {}", planned.generation, world.generation()));
     }
     broken.into_iter().map(Violation).collect()
-}
-
-/// Claims never exceed a worker's memory.
-fn capacity(world: &World, records: &BTreeMap<&DeploymentName, &Record>, broken: &mut Vec<String>) {
-    let mut claimed: BTreeMap<&WorkerId, u64> = BTreeMap::new();
-    for record in records.values() {
-        for replica in &record.replicas {
-            *claimed.entry(&replica.worker).or_default() += replica.claim.0;
-        }
-    }
-    for (worker, bytes) in claimed {
-        if let Some(seats) = world.worker(worker)
-            && seats.alive()
-            && let Some(info) = &seats.info
-            && bytes > info.memory.0
-        {
-            broken.push(format!("{worker} is claimed {} of {}", ByteSize(bytes), info.memory));
-        }
-    }
 }
 
 /// What workers are told is what the records say.
@@ -134,7 +121,7 @@ fn route_is_true(world: &World, route: &Route, record: Option<&Record>, broken: 
                 record.replicas.iter().any(|r| r.worker == *worker && r.revision == version.revision)
             });
             let ready = world.worker(worker).is_some_and(|seats| {
-                seats.alive() && seats.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready)
+                seats.answers() && seats.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready)
             });
             if !assigned || !ready {
                 broken.push(format!("the route of {} leads to {worker} in vain", route.deployment));
@@ -161,9 +148,6 @@ fn wanted_or_explained(
         let mut per_revision: BTreeMap<&RevisionId, u32> = BTreeMap::new();
         for replica in record.iter().flat_map(|record| &record.replicas) {
             *per_revision.entry(&replica.revision).or_default() += 1;
-        }
-        if per_revision.values().any(|count| *count > spec.replicas.max) {
-            broken.push(format!("{name} has more than {} replicas", spec.replicas.max));
         }
         let Some(note) = planned.notes.get(name) else { continue };
         let has = per_revision.values().max().copied().unwrap_or(0);

@@ -17,7 +17,7 @@ use berth_spec::{Time, event::Severity};
 use crate::{
     Replica,
     draft::{Draft, Work},
-    place,
+    place, scale,
     world::{Liveness, Standing},
 };
 
@@ -83,6 +83,15 @@ fn due(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica, since: Time) -> Ti
     (since + grace).max(seats.held_until) + policy.wave_interval.saturating_mul(turn)
 }
 
+/// Until when a worker that was lost may come back with a replica that nobody else has room for.
+pub(crate) fn may_return(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
+    let until = |replica: &Replica| match standing(draft, replica) {
+        Standing::Gone { since } => Some(since + draft.world.policy.lost_grace),
+        Standing::Stays | Standing::Leaves => None,
+    };
+    work.replicas.iter().filter_map(until).max().filter(|until| *until > draft.now)
+}
+
 /// Whether any replica of a revision that should have some is ready.
 pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
     work.rollout.as_ref().is_some_and(|rollout| rollout.live().any(|revision| work.ready(draft.world, revision) > 0))
@@ -127,7 +136,7 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
         );
     }
     if work.replicas.is_empty() {
-        (work.target, work.faded) = (0, true);
+        scale::fade(draft, work);
     }
     !departing.is_empty()
 }

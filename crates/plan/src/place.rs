@@ -32,7 +32,7 @@ use wants::{Want, wants_of};
 use crate::{
     Replica, claim,
     draft::{Draft, Work},
-    drain, scale,
+    drain, lost, scale,
 };
 
 /// Finds a place for everything that is wanted and has none.
@@ -110,5 +110,6 @@ fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Ch
         format!("{} goes to {worker}, which sets {} aside{why}", want.revision, choice.claim),
     );
     drain::shed(draft, work, &want.revision); // what it takes the place of may go
+    lost::wait(draft, work); // what is taken back may answer at once, so that what is lost can be waited for
     Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }
 }

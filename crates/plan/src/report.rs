@@ -4,6 +4,7 @@ mod conditions;
 mod explain;
 mod leaving;
 mod status;
+mod why;
 
 pub use explain::{Explanation, WorkerVerdict, WorkerView, explain};
 pub use leaving::Leaving;

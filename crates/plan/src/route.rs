@@ -6,9 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use berth_spec::{Revision, RevisionId, Route, WorkerId, routes::OnMiss, routes::Version};
 
 use crate::{
-    Record, World,
+    Record, Replica, World,
     retry::{self, Retrying},
-    world::{Entry, Verdict},
+    world::{Entry, Liveness, Verdict},
 };
 
 /// The weight of the only revision in a split.
@@ -66,7 +66,15 @@ fn on_miss(world: &World, entry: &Entry, record: Option<&Record>, verdict: Optio
     if entry.deployment.spec.replicas.max == 0 {
         return OnMiss::ScaledDown;
     }
-    if let Some(record) = record.filter(|record| !record.replicas.is_empty()) {
+    // What sits on lost workers only is as good as nowhere, once it is known that nobody else has room for it.
+    let somewhere = |record: &&Record| {
+        let lost = |replica: &Replica| {
+            let seats = world.workers.get(&replica.worker);
+            seats.is_some_and(|seats| matches!(seats.liveness, Liveness::Lost { .. }))
+        };
+        !record.replicas.iter().all(lost)
+    };
+    if let Some(record) = record.filter(somewhere) {
         return match retry::all(world, record) {
             Some(Retrying { message, at }) => OnMiss::Failed { message, retry_at: at },
             None => OnMiss::Park,

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use berth_spec::{Residency, RevisionId, Time, event::Severity};
+use berth_spec::{Event, Residency, RevisionId, Time, event::Severity};
 
 use crate::{
     Rollout,
     draft::{Draft, Work},
-    lost, place,
+    drain, lost, place,
     world::Verdict,
 };
 
@@ -33,24 +33,41 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     }
 }
 
-/// Tells that there are to be more copies, or fewer, and has them looked at again when that may change.
+/// Tells which deployments get more copies than they had, since load or regular use asks for them. Told of what is done:
+/// what there is no room for is asked for again and again.
+pub(crate) fn tell_grown(draft: &Draft<'_>, events: &mut Vec<Event>) {
+    for (name, work) in draft.works().iter().filter(|(_, work)| work.goal > work.least()) {
+        let Some(Rollout::Stable { revision }) = &work.rollout else { continue };
+        let before = work.entry.record().map_or(0, |record| record.of(revision).count());
+        let after = work.copies(revision);
+        if after as usize <= before || after <= work.least() {
+            continue;
+        }
+        let used = draft.world.used(name, draft.now);
+        let message = format!(
+            "{name}: {after} copies rather than {before}, with {:.0} requests per minute and {} in flight",
+            used.per_minute, used.in_flight
+        );
+        let (at, deployment) = (draft.now, Some(name.clone()));
+        events.push(Event { at, severity: Severity::Normal, reason: "ScaledUp", message, deployment, worker: None });
+    }
+}
+
+/// Tells that there are to be fewer copies, and has them looked at again when that may change.
 fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(look) = work.entry.look() else { return };
-    if let Some(at) = look {
+    // One that is over was judged already, or cannot be: nothing is left to judge.
+    if let Some(at) = look.filter(|at| *at > draft.now) {
         work.wake_at(at);
     }
     let Some(Rollout::Stable { revision }) = &work.rollout else { return };
     let of = work.replicas.iter().filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica));
     let have = u32::try_from(of.count()).unwrap_or(u32::MAX);
+    // One that is out of its region stays until one at home answers: that is no scaling.
+    let by_region = !work.entry.deployment.spec.regions.is_empty();
+    let too_many = if by_region { have.min(work.ready(draft.world, revision)) } else { have };
     let (name, target) = (work.name().clone(), work.target);
-    if target > have && target > work.least() {
-        let used = draft.world.used(&name, draft.now);
-        let message = format!(
-            "{name}: {target} copies rather than {have}, with {:.0} requests per minute and {} in flight",
-            used.per_minute, used.in_flight
-        );
-        draft.tell(Severity::Normal, "ScaledUp", (&name, None), message);
-    } else if target > 0 && target < have {
+    if target > 0 && target < too_many {
         let message = format!("{name}: {target} copies rather than {have} are enough");
         draft.tell(Severity::Normal, "ScaledDown", (&name, None), message);
     }
@@ -81,11 +98,18 @@ pub(crate) enum MakesDo {
     LetsGo,
 }
 
+/// Lets the replicas of an on-demand deployment go, all of them, though it might be used again.
+pub(crate) fn fade(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+    draft.drop_replicas(work, |_| true);
+    (work.target, work.unplaced, work.faded) = (0, false, true);
+    hindrance(draft, work);
+}
+
 /// Makes do without a replica of a revision if that can be.
 pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId, extra: Extra) -> MakesDo {
     if extra == Extra::Yes || work.preloads() {
         let have = work.replicas.iter().filter(|r| r.revision == *revision && lost::counts(draft, work, r)).count();
-        draft.settle_for(work, u32::try_from(have).unwrap_or(u32::MAX));
+        drain::settle_for(draft, work, u32::try_from(have).unwrap_or(u32::MAX));
         return MakesDo::Without;
     }
     if lost::let_go_without_room(draft, work) { MakesDo::LetsGo } else { MakesDo::No }

@@ -21,10 +21,12 @@ pub fn plan(world: &World, scope: &Scope, now: Time) -> Planned {
     finish::finish(draft) // routes, what differs from the last plan, when to look again
 }
 
-/// Those in scope, and those that want more than they have: anything may have made room for them.
+/// Those in scope, and those that want more than they have: anything may have made room for them. Where those are a crowd,
+/// [`World::due`] says when.
 fn names(world: &World, scope: &Scope) -> BTreeSet<DeploymentName> {
     match scope {
         Scope::All => world.entries.keys().chain(world.orphans.keys()).cloned().collect(),
+        Scope::Only(names) if world.is_crowded() => names.clone(),
         Scope::Only(names) => names.union(&world.unplaced).cloned().collect(),
     }
 }

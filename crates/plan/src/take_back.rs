@@ -1,5 +1,5 @@
-//! Replicas that a worker still holds, ready, though they were given to another one while it was gone: while nothing else
-//! answers they are better than what is being loaded in their place.
+//! Replicas that a worker which is back still holds, ready, though they were given to another one while it was gone: while
+//! nothing else answers they are better than what is being loaded in their place.
 
 use berth_spec::{DeploymentName, RevisionId, WorkerId};
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// Takes back what answers where nothing else does. Says whether there was anything.
 pub(crate) fn step(draft: &mut Draft<'_>) -> bool {
-    if draft.world.strays.is_empty() {
+    if draft.world.workers.values().all(|seats| seats.recovering(&draft.world.policy, draft.now).is_none()) {
         return false;
     }
     let silent = |work: &Work<'_>| work.target > 0 && !work.replicas.is_empty() && !lost::answers(draft, work);
@@ -28,8 +28,18 @@ pub(crate) fn step(draft: &mut Draft<'_>) -> bool {
 
 fn take_back<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>) -> bool {
     let Some(rollout) = work.rollout.clone() else { return false };
+    let (world, now) = (draft.world, draft.now);
+    let back = |worker: &WorkerId| {
+        world.workers.get(worker).is_some_and(|seats| seats.recovering(&world.policy, now).is_some())
+    };
+    // What leaves one of them in this very plan will be such a replica in the next.
+    let leaves = |replica: &Replica| {
+        let ready = || world.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision));
+        back(&replica.worker) && !work.replicas.contains(replica) && ready()
+    };
+    work.unplaced |= work.entry.record().is_some_and(|record| record.replicas.iter().any(leaves));
     for id in rollout.live() {
-        let held: Vec<WorkerId> = draft.world.strays_of(id).cloned().collect();
+        let held: Vec<WorkerId> = world.strays_of(id).filter(|worker| back(worker)).cloned().collect();
         for worker in held {
             if seat(draft, work, id, &worker) {
                 return true;
@@ -49,6 +59,7 @@ fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, id: &RevisionId, worker:
     let replica = Replica { revision: id.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.seat(work, replica);
     drain::shed(draft, work, id);
+    lost::wait(draft, work); // it answers, so that what is lost can be waited for
     let name = work.name().clone();
     let message = format!("{name} is taken back on {worker}, which held it all the time");
     draft.tell(berth_spec::event::Severity::Normal, "TakenBack", (&name, Some(worker)), message);

@@ -28,6 +28,7 @@ use berth_spec::{
     WorkerId, deployment::Sharing,
 };
 
+use copies::Room;
 pub use demand::Used;
 pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
@@ -59,7 +60,7 @@ pub struct World {
     /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
     /// so what changes on workers must be told to them.
     pub(crate) refused: BTreeSet<DeploymentName>,
-    /// Deployments that want more than they have: every plan tries them again.
+    /// Deployments that want more than they have: every plan tries them again, unless they are a crowd.
     pub(crate) unplaced: BTreeSet<DeploymentName>,
     /// Deployments that should always be resident.
     pub(crate) residents: BTreeSet<DeploymentName>,
@@ -85,6 +86,9 @@ pub struct World {
     faded: BTreeSet<(Time, DeploymentName)>,
     /// When to see whether any of those may come back.
     pub(crate) preload_at: Option<Time>,
+    room: Room,
+    /// When a crowd of `unplaced` is tried again.
+    crowd_at: Time,
     /// The latest time that was said, for what comes without one.
     clock: Time,
     /// A loss of many workers at once, until people have been told that it is over.
@@ -122,6 +126,8 @@ impl World {
             waiting: BTreeSet::new(),
             faded: BTreeSet::new(),
             preload_at: None,
+            room: Room::default(),
+            crowd_at: Time::ZERO,
             clock: Time::ZERO,
             held: None,
             held_before: Time::ZERO,

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId, deployment::Spread};
 
 use super::{
-    Evicts, Home, Mismatch, Pace, Rejection, Score, Shelf, Together, evict, filter,
+    Evicts, Home, Mismatch, Pace, Queue, Rejection, Score, Shelf, Together, evict, filter,
     lack::{Freed, Lack},
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) fn choose(draft: &mut Draft<'_>, work: &Work<'_>, asked: &Asked<'_>) 
     draft.shelve();
     let draft = &*draft;
     let taste = Taste::of(draft, work, &asked.revision.id);
-    if let Some(choice) = best(with_room(draft, work, asked, &taste)) {
+    if let Some(choice) = best(with_room(draft, work, asked, &taste).into_iter()) {
         return Ok(choice);
     }
     let mut refusals = Vec::new();
@@ -80,14 +80,13 @@ fn best(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
     Some(first)
 }
 
-/// How many workers of a shelf are looked at: the best one, and one to say what it is better than.
+/// How many workers are looked at where the first is the best: it, and one to say what it is better than.
 const LOOKED_AT: usize = 2;
 
-/// The best of the workers that need not evict. On a shelf the order by free memory is the order of [`Score`], so the
-/// first ones that may hold it are the best there: no need to look at 1,000.
-fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Taste<'_>) -> impl Iterator<Item = Choice> {
-    let of_a_shelf = if taste.has_preferred() { usize::MAX } else { LOOKED_AT };
-    let fits = move |worker: &WorkerId| {
+/// The workers that need not evict, as far as one of them may be the best. On a shelf the order by free memory is the
+/// order of [`Score`], and a shelf that is worse than another is so with all that is on it: no need to look at 1,000.
+fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Taste<'_>) -> Vec<Choice> {
+    let fits = |worker: &WorkerId| {
         let free = filter::reject(draft, work, (&asked.revision.id, asked.home), worker).is_none()
             && Lack::of(draft, work.entry, worker, need_at(draft, asked, worker)).is_none();
         free.then(|| Choice {
@@ -98,17 +97,30 @@ fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Tast
             over: None,
         })
     };
-    let by_room = draft.shelves().into_iter().flat_map(move |shelves| {
-        let there = move |shelf: &Shelf<'_>| match asked.home {
-            Home::In(region) => shelf.region == Some(region),
-            Home::Roams | Home::Anywhere => true,
-        };
-        let shelves = shelves.roomy(asked.memory).filter(move |(shelf, _)| there(shelf));
-        shelves.flat_map(move |(_, workers)| workers.filter_map(fits).take(of_a_shelf))
-    });
+    let there = |shelf: &Shelf<'_>| match asked.home {
+        Home::In(region) => shelf.region == Some(region),
+        Home::Roams | Home::Anywhere => true,
+    };
+    let shelves = draft.shelves().into_iter().flat_map(|shelves| shelves.roomy(asked.memory));
+    let shelves = shelves.filter(|(shelf, _)| there(shelf)).map(|(shelf, workers)| (taste.of_shelf(shelf), workers));
+    let mut shelves: Vec<_> = shelves.collect();
+    shelves.sort_by_key(|(taste, _)| *taste);
+    let mut choices: Vec<Choice> = Vec::new();
+    let mut best = None;
+    for (of_shelf, workers) in shelves {
+        if choices.len() >= LOOKED_AT && best < Some(of_shelf) && !taste.has_preferred() {
+            break;
+        }
+        let looked_at = if taste.has_preferred() { usize::MAX } else { LOOKED_AT };
+        choices.extend(workers.filter_map(fits).take(looked_at));
+        if best.is_none() && !choices.is_empty() {
+            best = Some(of_shelf);
+        }
+    }
     let strays = draft.world.strays.range((asked.revision.id.clone(), first_worker())..);
-    let strays = strays.take_while(|(id, _)| *id == asked.revision.id).filter_map(move |(_, worker)| fits(worker));
-    by_room.chain(strays)
+    let strays = strays.take_while(|(id, _)| *id == asked.revision.id).filter_map(|(_, worker)| fits(worker));
+    choices.extend(strays);
+    choices
 }
 
 fn need_at(draft: &Draft<'_>, asked: &Asked<'_>, worker: &WorkerId) -> ByteSize {
@@ -193,16 +205,10 @@ impl<'a> Taste<'a> {
         !self.preferred.is_empty()
     }
 
-    fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
-        let seats = draft.world.workers.get(worker);
-        let shelf = seats.map_or_else(|| Shelf::default(), |seats| draft.shelf(worker, seats));
-        let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
-        let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
-        Score {
-            evicts,
-            cold: !draft.world.strays.contains(&(self.revision.clone(), worker.clone())),
+    /// What a shelf is to it.
+    fn of_shelf(&self, shelf: &Shelf<'_>) -> OfShelf {
+        OfShelf {
             replaced: shelf.replaced,
-            unpreferred: self.preferred.iter().filter(lacks).count(),
             together: Together {
                 region: self.by_region.get(&shelf.region).copied().unwrap_or(0),
                 zone: self.by_zone.get(&(shelf.region, shelf.zone)).copied().unwrap_or(0),
@@ -211,10 +217,40 @@ impl<'a> Taste<'a> {
             queue: shelf.queue,
             mismatch: Mismatch::of(self.pace, shelf.pace),
             spares_no_gpu: shelf.gpus && !self.needs_gpu,
+        }
+    }
+
+    fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
+        let seats = draft.world.workers.get(worker);
+        let shelf = seats.map_or_else(Shelf::default, |seats| draft.shelf(worker, seats));
+        let OfShelf { replaced, together, far, queue, mismatch, spares_no_gpu } = self.of_shelf(&shelf);
+        let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
+        let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
+        Score {
+            evicts,
+            cold: !draft.world.strays.contains(&(self.revision.clone(), worker.clone())),
+            replaced,
+            unpreferred: self.preferred.iter().filter(lacks).count(),
+            together,
+            far,
+            queue,
+            mismatch,
+            spares_no_gpu,
             free: Reverse(draft.free(worker)),
             worker: worker.clone(),
         }
     }
+}
+
+/// What a shelf is to a replica: the fields of [`Score`] that are the same for all workers on it, in the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct OfShelf {
+    replaced: bool,
+    together: Together,
+    far: bool,
+    queue: Queue,
+    mismatch: Mismatch,
+    spares_no_gpu: bool,
 }
 
 /// The region whose gateways have the most requests for it, waiting or in flight.

@@ -14,7 +14,8 @@ use super::{
 use crate::{
     claim::{self, Cores},
     draft::Draft,
-    scale::Reach,
+    drain,
+    scale::{self, Reach},
     world::{Entry, Hold, Rank, Seats},
 };
 
@@ -103,9 +104,26 @@ fn stays(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> Option<
     if rank.priority < priority {
         return (since.is_none() && waited_for).then_some(NEVER);
     }
+    if rank.hold == Hold::Surplus && since.is_some() && !is_stood_in_for(draft, rank, seats) {
+        return Some(NEVER);
+    }
     // Among equals nobody leaves who has only just come: each load serves for a while.
     let until = since.map_or(NEVER, |since| since + draft.world.policy.min_residence);
     if waited_for { Some(NEVER) } else { (draft.now < until).then_some(until) }
+}
+
+/// Whether as many copies as must be answer without the one on a worker.
+fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, seats: &Seats) -> bool {
+    let name = rank.revision.deployment();
+    let recorded = || draft.world.record(name).map_or(&[][..], |record| &record.replicas);
+    let replicas = draft.works().get(name).map_or_else(recorded, |work| &work.replicas);
+    let others = replicas.iter().filter(|replica| {
+        let there = draft.world.workers.get(&replica.worker);
+        replica.revision == rank.revision
+            && there.is_some_and(|there| !std::ptr::eq(there, seats) && there.ready(&rank.revision))
+    });
+    let least = draft.world.entries.get(name).map_or(1, |entry| entry.deployment.spec.replicas.min.max(1));
+    others.count() >= least as usize
 }
 
 /// What a replica claims now, in the plan if it has touched it.
@@ -146,11 +164,9 @@ pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerI
         let copies = work.copies(victim);
         if copies > work.least() && work.target > work.least() {
             draft.drop_replicas(work, this);
-            draft.settle_for(work, copies - 1);
+            drain::settle_for(draft, work, copies - 1);
         } else if work.entry.deployment.spec.replicas.min == 0 && work.entry.waiting() == 0 {
-            draft.drop_replicas(work, |_| true);
-            (work.target, work.faded) = (0, true);
-            work.unplaced = false;
+            scale::fade(draft, work);
         } else {
             draft.drop_replicas(work, this);
         }

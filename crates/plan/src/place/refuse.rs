@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Rollout, World, claim,
     draft::{Draft, Work},
-    rollout,
+    lost, rollout,
     scale::{self, MakesDo, Reach},
     world::{Entry, Verdict},
 };
@@ -26,11 +26,16 @@ pub(super) fn refuse<'w>(
     refusals: &[Refusal],
 ) -> Settled {
     match scale::make_do(draft, work, &want.revision, want.extra) {
-        MakesDo::Without => return Settled::default(),
+        // What it has matters more now than as one of several: others may have less to hope for.
+        MakesDo::Without => return Settled { moved: true, again: Vec::new() },
         MakesDo::LetsGo => return Settled { moved: true, again: vec![work.name().clone()] },
         MakesDo::No => work.unplaced = true,
     }
-    let verdict = verdict(draft, work, need, refusals);
+    let mut verdict = verdict(draft, work, need, refusals);
+    if let (Verdict::NoCapacity { text, .. }, Some(until)) = (&verdict, lost::may_return(draft, work)) {
+        let text = format!("its worker was lost, and is waited for until {until}, since elsewhere it {text}");
+        verdict = Verdict::WaitsForRoom { text, until };
+    }
     let coming = match &work.rollout {
         Some(Rollout::Surging { to, .. } | Rollout::Recreating { to, .. }) => *to == want.revision,
         _ => false,
@@ -38,8 +43,8 @@ pub(super) fn refuse<'w>(
     if coming && let Some(settled) = surge(draft, work, want, &verdict, refusals) {
         return settled;
     }
-    if work.ready(draft.world, &want.revision) >= work.target {
-        // As many answer as should, though some of them are to be elsewhere.
+    if work.ready(draft.world, &want.revision) >= work.least() {
+        // As many answer as must, though some of them are to be elsewhere.
         if let Some(until) = verdict.ends() {
             work.wake_at(until);
         }

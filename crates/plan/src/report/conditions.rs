@@ -47,6 +47,11 @@ fn available(seen: &Seen<'_>) -> Condition {
             is(Truth::False, "WaitsForRoom", text.clone())
         }
         (_, Some(retrying)) => is(Truth::False, "LoadFailed", retrying.message.clone()),
+        (None, _) if seen.lost > 0 && seen.placed == 0 => is(
+            Truth::False,
+            "WorkerLost",
+            "its worker cannot be reached: it is about to be placed elsewhere".to_owned(),
+        ),
         _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
         (Some(verdict), _) if seen.placed > 0 => {
             let (placed, why) = (seen.placed, verdict.message());

@@ -2,11 +2,13 @@
 
 use berth_spec::{
     ByteSize, DeploymentName, RevisionId, Time, WorkerId,
+    deployment::GpuNeed,
     status::{Status, Truth},
 };
 
+use super::why;
 use crate::{
-    Basis, Rejection, Score, World, claim,
+    Basis, Cores, Rejection, Score, World, claim,
     draft::{Draft, Work},
     place::{self, Asked},
     scale::Reach,
@@ -26,6 +28,10 @@ pub struct Explanation {
     pub need: ByteSize,
     /// Where `need` comes from.
     pub basis: Basis,
+    /// The cores that one replica takes.
+    pub cores: Cores,
+    /// The GPUs that one replica takes.
+    pub gpu: Option<GpuNeed>,
     /// The answer in a sentence.
     pub summary: String,
     /// Every worker, by name.
@@ -43,6 +49,8 @@ pub struct WorkerView {
     pub used: ByteSize,
     /// What it is to the deployment.
     pub verdict: WorkerVerdict,
+    /// Why it is better than others, or others are better than it, where it holds or could hold a replica.
+    pub why: Option<String>,
 }
 
 /// What a worker is to a deployment.
@@ -78,14 +86,25 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
         let id = work.rollout.as_ref().and_then(|rollout| rollout.live().last()).unwrap_or(&work.entry.wanted).clone();
         let revision = work.revision(&id)?;
         let (need, basis) = claim::need(world, work.entry, &revision);
-        let asked =
-            Asked { revision: &revision, home: &place::next_home(draft, work), memory: need, reach: Reach::Anything };
+        let home = place::next_home(draft, work);
+        let asked = Asked { revision: &revision, home: &home, memory: need, reach: Reach::Anything };
         let workers = world.workers.iter().map(|(id, seats)| view_of(draft, work, &asked, (id, seats)));
-        let workers: Vec<WorkerView> = workers.collect();
+        let mut workers: Vec<WorkerView> = workers.collect();
+        why::compare(draft, work, &asked, &mut workers);
         Some((id, need, basis, workers))
     })??;
-    let summary = summary(&status);
-    Some(Explanation { deployment: name.clone(), revision, desired: status.desired, need, basis, summary, workers })
+    let spec = &world.deployment(name)?.spec;
+    Some(Explanation {
+        deployment: name.clone(),
+        revision,
+        desired: status.desired,
+        need,
+        basis,
+        cores: claim::cores(spec),
+        gpu: spec.gpu.clone(),
+        summary: summary(&status),
+        workers,
+    })
 }
 
 fn view_of(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, (worker, seats): (&WorkerId, &Seats)) -> WorkerView {
@@ -105,7 +124,7 @@ fn view_of(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, (worker, seats
             Err(rejection) => WorkerVerdict::Rejected(rejection),
         },
     };
-    WorkerView { worker: worker.clone(), memory: seats.memory(), used: seats.used, verdict }
+    WorkerView { worker: worker.clone(), memory: seats.memory(), used: seats.used, verdict, why: None }
 }
 
 /// The first condition that is not as it should be, or where it is.

@@ -2,10 +2,7 @@
 
 use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
 
-use crate::{
-    World,
-    world::{Seats, Verdict},
-};
+use crate::{World, world::Seats};
 
 /// What a worker still holds that should be elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -46,9 +43,7 @@ impl World {
                 continue;
             }
             let entry = self.entries.get(revision.deployment());
-            if let Some(verdict @ (Verdict::LeaveWaits { .. } | Verdict::NoCapacity { .. })) =
-                entry.and_then(|entry| entry.verdict_at(now))
-            {
+            if let Some(verdict) = entry.and_then(|entry| entry.verdict_at(now)) {
                 leaving.blocked.push((revision.deployment().clone(), verdict.message()));
             }
         }

@@ -7,9 +7,9 @@ use berth_spec::{
 
 use super::conditions;
 use crate::{
-    Record, Rollout, World, claim, place,
+    Record, Replica, Rollout, World, claim, place,
     retry::{self, Retrying},
-    world::{Entry, MassLoss, Seats, Verdict},
+    world::{Entry, Liveness, MassLoss, Seats, Verdict},
 };
 
 /// The status of a deployment; `None`: no such.
@@ -46,8 +46,10 @@ pub(super) struct Seen<'a> {
     pub(super) held: Option<MassLoss>,
     /// Replicas of the serving revision that answer.
     pub(super) ready: u32,
-    /// Replicas that are assigned, whatever their revision.
+    /// Replicas that are assigned to workers that may be reached, whatever their revision.
     pub(super) placed: u32,
+    /// Replicas on lost workers.
+    pub(super) lost: u32,
     /// What went wrong with a replica that its worker tries again.
     pub(super) retrying: Option<Retrying>,
 }
@@ -67,14 +69,20 @@ impl<'a> Seen<'a> {
                 })
             })
         });
-        let placed = record.map_or(0, |record| count(record.replicas.len()));
+        let lost = |replica: &&Replica| {
+            let seats = world.workers.get(&replica.worker);
+            seats.is_some_and(|seats| matches!(seats.liveness, Liveness::Lost { .. }))
+        };
+        let replicas = record.map_or(&[][..], |record| &record.replicas);
+        let lost = count(replicas.iter().filter(lost).count());
+        let placed = count(replicas.len()) - lost;
         let spec = &entry.deployment.spec;
         let desired = if entry.deployment.deleting || spec.replicas.max == 0 {
             0
         } else if spec.replicas.min > 0 {
             spec.replicas.min
         } else {
-            u32::from(placed > 0 || entry.waiting() > 0)
+            u32::from(placed + lost > 0 || entry.waiting() > 0)
         };
         let goal = if desired > 0 { entry.goal() } else { 0 };
         let held = world.mass_loss(now).filter(|_| {
@@ -84,7 +92,7 @@ impl<'a> Seen<'a> {
         });
         let retrying = record.and_then(|record| retry::first(world, record));
         let verdict = verdict(world, entry, now);
-        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, retrying }
+        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, lost, retrying }
     }
 
     /// Whether the revision that is wanted is not the one that serves, and is not coming.

@@ -102,6 +102,16 @@ impl Seen {
     }
 }
 
+/// What there is for copies that nobody waits for. It takes a look at every worker, and is asked for each deployment in
+/// regular use, so it is remembered for a second.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Room {
+    at: Time,
+    /// The share of all memory that nobody claims.
+    free_percent: u64,
+    lru_age: Option<Duration>,
+}
+
 /// As many as carry `load`, each at most `each`.
 fn copies_for(load: f32, each: f32) -> u32 {
     // A thousandth of slack: averages are not exact.
@@ -111,6 +121,7 @@ fn copies_for(load: f32, each: f32) -> u32 {
 impl World {
     /// Brings a deployment's goal up to date, and has it planned for if that moves.
     pub(super) fn judge(&mut self, name: &DeploymentName, now: Time) {
+        self.look_around(now);
         let Some(entry) = self.entries.get(name) else { return };
         let (Some(seen), Some(scaling)) = (self.seen(entry, now), entry.scaling()) else { return };
         let goal = self.goal(entry, scaling, &seen);
@@ -194,8 +205,8 @@ impl World {
         entry.deployment.spec.scaling.second_copy == SecondCopy::InRegularUse
             && (now.since(entry.last_used) < NOW || entry.in_flight() > 0)
             && scaling.marks.any(now, policy.regular_after, policy.regular_within)
-            && (self.free_percent() >= policy.reserve_percent
-                || self.lru_age(now).is_some_and(|age| age >= policy.reserve_age))
+            && (self.room.free_percent >= policy.reserve_percent
+                || self.room.lru_age.is_some_and(|age| age >= policy.reserve_age))
     }
 
     /// When one copy may leave, as far as load that stays as it is goes; `None`: not while it does.
@@ -206,12 +217,12 @@ impl World {
         if seen.goal != 2 {
             return Some(at);
         }
-        Some(at.max(entry.last_used + self.second_stays(policy, seen.now)))
+        Some(at.max(entry.last_used + self.second_stays(policy)))
     }
 
     /// How long a second copy stays unused: a share of how long models stay at all.
-    fn second_stays(&self, policy: &policy::Copies, now: Time) -> Duration {
-        let age = self.lru_age(now).unwrap_or(LONGEST);
+    fn second_stays(&self, policy: &policy::Copies) -> Duration {
+        let age = self.room.lru_age.unwrap_or(LONGEST);
         (age * policy.age_percent / 100).clamp(policy.settle, LONGEST)
     }
 
@@ -250,15 +261,19 @@ impl World {
     pub fn lru_age(&self, now: Time) -> Option<Duration> {
         let alive = self.workers.values().filter(|seats| seats.alive());
         let first = alive.filter_map(|seats| {
-            seats.order.iter().find(|rank| rank.hold == Hold::OnDemand && rank.last_used > Time::ZERO)
+            let used = |hold: Hold| seats.order.iter().find(move |r| r.hold == hold && r.last_used > Time::ZERO);
+            used(Hold::OnDemand).or_else(|| used(Hold::Surplus))
         });
         first.map(|rank| rank.last_used).min().map(|at| now.since(at))
     }
 
-    /// The share of all memory that nobody claims.
-    fn free_percent(&self) -> u64 {
+    fn look_around(&mut self, now: Time) {
+        if now < self.room.at + Duration::from_secs(1) {
+            return;
+        }
         let (all, used) = self.memory();
-        (all - used).0.saturating_mul(100) / all.0.max(1)
+        let free_percent = (all - used).0.saturating_mul(100) / all.0.max(1);
+        self.room = Room { at: now, free_percent, lru_age: self.lru_age(now) };
     }
 
     /// The copies that a stored record has are what is wanted until load says otherwise: a new leader moves nothing.

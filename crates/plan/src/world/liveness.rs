@@ -20,7 +20,7 @@ use crate::Policy;
 /// A loss of many workers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MassLoss {
-    /// When it was seen.
+    /// When the first of them was lost.
     pub since: Time,
     /// Until when only what requests wait for is placed anew.
     pub until: Time,
@@ -66,7 +66,7 @@ impl World {
     /// A worker cannot be reached any more, by anybody.
     pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
         if let Some(seats) = self.workers.get_mut(worker)
-            && seats.answers()
+            && !matches!(seats.liveness, Liveness::Lost { .. })
         {
             seats.liveness = Liveness::Lost { since: now };
             seats.held_until = Time::ZERO;
@@ -76,6 +76,12 @@ impl World {
             self.touch_worker(worker);
             self.landscape_changed(worker);
         }
+    }
+
+    /// Whether a worker that was lost is back since so recently that it gets little at a time.
+    #[must_use]
+    pub fn is_recovering(&self, worker: &WorkerId, now: Time) -> bool {
+        self.workers.get(worker).is_some_and(|seats| seats.alive() && seats.recovering(&self.policy, now).is_some())
     }
 
     /// The loss of many workers that is being held, if there is one.
@@ -91,7 +97,7 @@ impl World {
             seats.held_until = Time::ZERO;
         }
         let Some(held) = self.held else { return };
-        let lost = self.lost_since(held.loss.since, now);
+        let lost = self.lost_since(held.loss.since);
         if lost.len() * 100 <= held.loss.known * self.policy.mass_loss_percent as usize {
             self.held = Some(Held { loss: MassLoss { until: now, ..held.loss }, ..held });
             self.hold_each(&lost, now);
@@ -104,48 +110,47 @@ impl World {
         for worker in &unseen {
             self.give_turns(worker, now);
         }
-        self.hold(&unseen, self.workers.len(), now);
+        self.hold(&unseen, self.workers.len(), now, now);
     }
 
     /// Holds what is lost if it is too much to be anything but a fault of the network.
     fn hold_if_many(&mut self, now: Time) {
         // What was held once is not held again: that it is gone is known by now.
         let over = self.held.map(|held| held.loss.until).filter(|until| *until <= now);
-        let lost = self.lost_since(over.unwrap_or(self.held_before), now);
+        let window = u64::try_from(self.policy.mass_loss_window.as_nanos()).unwrap_or(u64::MAX);
+        let lost = self.lost_since(over.unwrap_or(self.held_before).max(Time(now.0.saturating_sub(window))));
         let here = self.workers.values().filter(|seats| seats.answers()).count();
-        self.hold(&lost, here + lost.len(), now);
+        let first = lost.iter().filter_map(|worker| self.workers.get(worker)?.lost_at()).min().unwrap_or(now);
+        self.hold(&lost, here + lost.len(), first, now);
     }
 
-    fn hold(&mut self, lost: &[WorkerId], known: usize, now: Time) {
+    fn hold(&mut self, lost: &[WorkerId], known: usize, since: Time, now: Time) {
         if lost.len() < 2 || lost.len() * 100 <= known * self.policy.mass_loss_percent as usize {
             return;
         }
         let until = now + self.policy.mass_loss_hold;
-        let loss = MassLoss { since: now, until, lost: lost.len(), known };
-        self.held = Some(match self.held.filter(|held| now < held.loss.until) {
+        let loss = MassLoss { since, until, lost: lost.len(), known };
+        let held = match self.held.filter(|held| now < held.loss.until) {
             Some(held) => Held { loss: MassLoss { since: held.loss.since, until: held.loss.until, ..loss }, ..held },
             None => Held { loss, told: false },
-        });
-        let until = self.held.map_or(until, |held| held.loss.until);
-        self.hold_each(lost, until);
+        };
+        self.held = Some(held);
+        self.hold_each(lost, held.loss.until);
     }
 
     fn hold_each(&mut self, lost: &[WorkerId], until: Time) {
         for worker in lost {
-            if let Some(seats) = self.workers.get_mut(worker) {
+            // With each further loss only what is new: of 600 lost workers the last one must not touch all.
+            if let Some(seats) = self.workers.get_mut(worker).filter(|seats| seats.held_until != until) {
                 seats.held_until = until;
+                self.touch_worker(worker);
             }
-            self.touch_worker(worker);
         }
     }
 
-    /// The workers that were lost lately and since `since`, those aside that had said that they leave.
-    fn lost_since(&self, since: Time, now: Time) -> Vec<WorkerId> {
-        let window = self.policy.mass_loss_window;
-        self.with(|seats| match seats.liveness {
-            Liveness::Lost { since: at } => !seats.leaves() && at >= since && now.since(at) < window,
-            _ => false,
-        })
+    /// The workers that were lost since `since`, those aside that had said that they leave.
+    fn lost_since(&self, since: Time) -> Vec<WorkerId> {
+        self.with(|seats| !seats.leaves() && seats.lost_at().is_some_and(|at| at >= since))
     }
 
     fn with(&self, is: impl Fn(&Seats) -> bool) -> Vec<WorkerId> {

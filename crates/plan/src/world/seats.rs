@@ -146,6 +146,14 @@ impl Seats {
         self.cordon == Cordon::Draining || self.state == WorkerState::Leaving
     }
 
+    /// When it was lost, if it is.
+    pub(crate) fn lost_at(&self) -> Option<Time> {
+        match self.liveness {
+            Liveness::Lost { since } => Some(since),
+            _ => None,
+        }
+    }
+
     /// Since when it is back, while it gets little at a time.
     pub(crate) fn recovering(&self, policy: &Policy, now: Time) -> Option<Time> {
         self.back.filter(|back| now < *back + policy.recovering)

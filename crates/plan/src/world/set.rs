@@ -82,7 +82,7 @@ impl World {
         let seats = self.workers.entry(id.clone()).or_default();
         if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
             let held = std::mem::take(&mut seats.inventory);
-            (seats.reported, seats.state) = (false, WorkerState::Serving);
+            (seats.reported, seats.state) = (false, berth_spec::WorkerState::Serving);
             for revision in held.into_keys() {
                 self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));

@@ -1,11 +1,20 @@
 //! What to plan for, and when.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use berth_spec::{DeploymentName, Time};
 
 use super::World;
 use crate::Scope;
+
+/// More deployments without a place than this are a crowd: each plan would spend its time on them, and requests wait for
+/// plans. Halved: smaller shortages are looked at once a second rather than with every plan. Doubled: with 1,000 workers
+/// a miss waits 100 ms for others to find no room again.
+const CROWD: usize = 256;
+
+/// How often a crowd is tried again, for each thousand of it. Halved: the controller is busy with it half of the time.
+/// Doubled: room that appears is used as much later.
+const CROWD_INTERVAL: Duration = Duration::from_secs(1);
 
 impl World {
     /// What something happened to since this was last asked, and what has to be looked at by `now`. Each is handed out
@@ -21,6 +30,11 @@ impl World {
             }
             names.insert(name);
         }
+        if self.is_crowded() && now >= self.crowd_at {
+            let thousands = u32::try_from(self.unplaced.len() / 1_000).unwrap_or(u32::MAX);
+            self.crowd_at = now + CROWD_INTERVAL.saturating_mul(thousands.saturating_add(1));
+            names.extend(self.unplaced.iter().cloned());
+        }
         for name in &names {
             self.judge(name, now);
         }
@@ -30,7 +44,13 @@ impl World {
     /// When [`World::due`] will have something though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.wakes.first().map(|(at, _)| *at).into_iter().chain(self.preload_at).min()
+        let crowd = self.is_crowded().then_some(self.crowd_at);
+        self.wakes.first().map(|(at, _)| *at).into_iter().chain(self.preload_at).chain(crowd).min()
+    }
+
+    /// Whether so many lack a place that not every plan can try them again.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.unplaced.len() > CROWD
     }
 
     /// Every deployment that has to be looked at again, the first first.

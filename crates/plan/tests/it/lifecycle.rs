@@ -155,3 +155,16 @@ fn what_is_not_decided_has_no_number() {
     let planned = plan(&w.world, &Scope::All, w.now);
     assert_eq!(planned.generation, generation);
 }
+
+/// A record as the first version wrote it, with a field of a version to come.
+#[test]
+fn records_of_an_earlier_version_are_read_and_fields_of_a_later_one_ignored() {
+    let text = r#"{"generation":7,"rollout":{"state":"stable","revision":"iris@0123456789ab"},
+        "replicas":[{"revision":"iris@0123456789ab","worker":"a","claim":1024,"placed":5,"colour":"blue"}],
+        "revisions":{"iris@0123456789ab":{"id":"iris@0123456789ab","format":"onnx","uri":"file:///iris","digest":null,
+            "version":"1","signature":null,"runtime":{"execution_provider":"cpu","threads":0},"memory":null}},
+        "canary":{"weight":10}}"#;
+    let record: Record = serde_json::from_str(text).expect("it is read");
+    assert_eq!((record.generation.0, record.replicas.len(), record.revisions.len()), (7, 1, 1));
+    assert_eq!(record.rollout.serving().map(ToString::to_string).as_deref(), Some("iris@0123456789ab"));
+}

@@ -124,7 +124,11 @@ fn the_record_of_a_lost_replica_stays_until_it_has_a_place_elsewhere() {
 fn mass_loss() -> Fixture {
     let mut w = workers(10);
     for i in 0..10 {
-        w = w.resident(&format!("m{i}"), gib(1)).on_demand(&format!("d{i}"), gib(1));
+        w = w.resident(&format!("m{i}"), gib(1));
+        w.settle();
+    }
+    for i in 0..10 {
+        w = w.on_demand(&format!("d{i}"), gib(1));
         w.demand(&format!("d{i}"), 1);
         w.settle();
         w.demand(&format!("d{i}"), 0);
@@ -141,7 +145,6 @@ fn a_mass_loss_holds_all_but_what_requests_wait_for() {
     let mut w = mass_loss();
     let before: Vec<_> = (0..10).map(|i| w.placed(&format!("m{i}"))).collect();
     let planned = w.plan();
-    // The first five losses were at most half of all: single losses, each answered at once.
     assert!(w.was_told("MassLoss"), "{:?}", w.told);
     assert!(planned.assignments.is_empty(), "{:#?}", planned.assignments);
     assert_eq!((planned.readiness.expected, planned.readiness.ready), (10, 4));
@@ -153,7 +156,8 @@ fn a_mass_loss_holds_all_but_what_requests_wait_for() {
     // Somebody asks.
     let asked = (0..10).find(|i| w.answers(&format!("d{i}")).is_empty()).expect("a lost one");
     w.demand(&format!("d{asked}"), 1);
-    assert_eq!(w.plan().assignments.len(), 1);
+    let sent = w.plan().assignments;
+    assert_eq!(sent.values().filter(|change| !change.set.is_empty()).count(), 1, "{sent:#?}");
     w.settle();
     assert_eq!(w.answers(&format!("d{asked}")).len(), 1);
     w.demand(&format!("d{asked}"), 0);
@@ -178,6 +182,51 @@ fn workers_that_return_in_time_end_a_mass_loss_and_nothing_has_moved() {
     let after: Vec<_> = (0..10).map(|i| w.placed(&format!("m{i}"))).collect();
     let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
     assert_eq!(moved, 1, "only that of the one that is still lost: {before:?} {after:?}");
+}
+
+#[test]
+fn workers_lost_within_a_minute_count_together_and_are_held_together() {
+    let mut w = workers(5);
+    for i in 0..5 {
+        w = with_two(w, &format!("m{i}"));
+    }
+    w.settle();
+    for (i, held) in [(0, false), (1, false), (2, true), (3, true)] {
+        w.lose(&format!("w{i}"));
+        w.advance();
+        assert_eq!(w.world.mass_loss(w.now).is_some(), held, "{i}");
+        w.run(SECOND * 3);
+    }
+    let all = w.world.mass_loss(w.now).expect("still held");
+    assert_eq!((all.lost, all.known), (4, 5));
+    for i in [0, 3] {
+        w.attach(&format!("w{i}"));
+        w.settle();
+    }
+    assert_eq!(w.world.mass_loss(w.now), None, "two of five is not many");
+}
+
+#[test]
+fn a_new_leader_holds_when_most_workers_do_not_come() {
+    let mut before = (0..10).fold(workers(4), |w, i| w.resident(&format!("m{i}"), gib(1)));
+    before.settle();
+    let mut after = world();
+    after.now = before.now;
+    for i in 0..10 {
+        let called = name(&format!("m{i}"));
+        after.world.set_deployment(before.world.deployment(&called).expect("known").clone());
+        after.world.set_record(called.clone(), before.world.record(&called).cloned());
+    }
+    let seats = before.world.worker(&berth_plan::fixture::worker_id("w0")).expect("a worker");
+    after.world.set_worker(seats.info.clone().expect("known"));
+    let held = seats.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
+    after.report("w0", true, held);
+    let placed: Vec<_> = (0..10).map(|i| before.placed(&format!("m{i}"))).collect();
+    after.advance();
+    after.run(Policy::default().mass_loss_hold - SECOND);
+    assert_eq!((0..10).map(|i| after.placed(&format!("m{i}"))).collect::<Vec<_>>(), placed);
+    after.run(SECOND * 2);
+    assert_eq!((0..10).filter(|i| after.placed(&format!("m{i}")) == ["w0"]).count(), 8, "as many as fit");
 }
 
 #[test]
@@ -275,4 +324,26 @@ fn requests_wait_for_what_is_lost_rather_than_being_refused() {
     let planned = w.plan();
     let route = planned.routes.iter().find(|route| route.deployment == name("iris")).expect("a route");
     assert_eq!(route.on_miss, OnMiss::Park);
+}
+
+#[test]
+fn a_crowd_without_a_place_is_tried_once_a_second_and_holds_up_nobody() {
+    let mut w = workers(2);
+    for i in 0..316 {
+        w = w.deploy(&format!("m{i:03}"), |spec| spec.memory = Some(gib(1)));
+    }
+    w.settle();
+    let placed = |w: &Fixture| (0..316).filter(|i| !w.placed(&format!("m{i:03}")).is_empty()).count();
+    assert_eq!(placed(&w), 16);
+    let mut w = w.deploy("vip", |spec| {
+        spec.memory = Some(gib(1));
+        spec.priority = 90;
+    });
+    w.advance();
+    assert_eq!((w.placed("vip").len(), placed(&w)), (1, 15));
+    assert!(w.status("m300").conditions[0].reason == "NoCapacity");
+    let mut w = w.worker("more", gib(8));
+    w.advance();
+    w.run(SECOND);
+    assert_eq!(placed(&w), 23);
 }

@@ -1,0 +1,79 @@
+//! Nothing is claimed twice: memory, cores, GPUs, places.
+
+use std::collections::BTreeMap;
+
+use berth_spec::{ByteSize, DeploymentName, Gpu, WorkerId, WorkerInfo, deployment::GpuNeed};
+
+use crate::{Record, World};
+
+/// What the records claim of one worker.
+#[derive(Debug, Default)]
+struct Claimed<'a> {
+    bytes: u64,
+    thousandths: u64,
+    models: usize,
+    gpus: Vec<&'a GpuNeed>,
+}
+
+/// Claims never exceed what a worker has.
+pub(super) fn capacity(world: &World, records: &BTreeMap<&DeploymentName, &Record>, broken: &mut Vec<String>) {
+    let mut claimed: BTreeMap<&WorkerId, Claimed<'_>> = BTreeMap::new();
+    for (name, record) in records {
+        let spec = world.deployment(name).map(|deployment| &deployment.spec);
+        for replica in &record.replicas {
+            let sum = claimed.entry(&replica.worker).or_default();
+            sum.bytes += replica.claim.0;
+            sum.models += 1;
+            if let Some(spec) = spec {
+                sum.thousandths += thousandths(spec.cpu.unwrap_or(0.0));
+                sum.gpus.extend(&spec.gpu);
+            }
+        }
+    }
+    for (worker, sum) in &claimed {
+        if let Some(seats) = world.worker(worker).filter(|seats| seats.alive())
+            && let Some(info) = &seats.info
+        {
+            on_one(worker, info, sum, broken);
+        }
+    }
+}
+
+fn on_one(worker: &WorkerId, info: &WorkerInfo, sum: &Claimed<'_>, broken: &mut Vec<String>) {
+    if sum.bytes > info.memory.0 {
+        broken.push(format!("{worker} is claimed {} of {}", ByteSize(sum.bytes), info.memory));
+    }
+    if sum.thousandths > thousandths(info.cpus) {
+        broken.push(format!("{worker} is claimed {} thousandths of {} cores", sum.thousandths, info.cpus));
+    }
+    if let Some(max) = info.max_models.filter(|max| sum.models > *max as usize) {
+        broken.push(format!("{worker} is to hold {} models of {max}", sum.models));
+    }
+    if let Some(lacking) = overdrawn(&info.gpus, &sum.gpus) {
+        broken.push(format!("{worker} is claimed more GPUs than it has: {lacking:?} of {:?}", info.gpus));
+    }
+}
+
+fn thousandths(cores: f32) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cores are few and not negative")]
+    let thousandths = (f64::from(cores) * 1000.0).round() as u64;
+    thousandths
+}
+
+/// Needs for which there are too few devices together: those of one kind, or of any, that ask for at least so much memory.
+fn overdrawn<'a>(devices: &[Gpu], needs: &[&'a GpuNeed]) -> Option<Vec<&'a GpuNeed>> {
+    let memory = |need: &GpuNeed| need.memory.unwrap_or(ByteSize::ZERO);
+    for limit in needs {
+        for kind in [None, limit.kind.as_ref()] {
+            let asks =
+                |need: &&&GpuNeed| memory(need) >= memory(limit) && (kind.is_none() || need.kind.as_ref() == kind);
+            let does = |device: &&Gpu| device.memory >= memory(limit) && kind.is_none_or(|kind| device.kind == *kind);
+            let asking: Vec<&GpuNeed> = needs.iter().filter(asks).copied().collect();
+            let count: u32 = asking.iter().map(|need| need.count).sum();
+            if count as usize > devices.iter().filter(does).count() {
+                return Some(asking);
+            }
+        }
+    }
+    None
+}

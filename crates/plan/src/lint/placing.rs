@@ -1,0 +1,139 @@
+//! What is put somewhere anew may be there, and nobody leaves for it who must not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_spec::{Cordon, Deployment, DeploymentName, RevisionId, Time, WorkerId, WorkerInfo, WorkerState};
+
+use crate::{Planned, Record, World, world::Liveness};
+
+/// Whatever is put on a worker that was not there may be there.
+pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<String>) {
+    for (worker, change) in &planned.assignments {
+        let Some(seats) = world.worker(worker) else { continue };
+        for placed in &change.set {
+            let id = &placed.revision.id;
+            let Some(deployment) = world.deployment(id.deployment()) else { continue };
+            if seats.assigned.contains_key(id) {
+                continue;
+            }
+            if seats.liveness != Liveness::Alive {
+                broken.push(format!("{id} is put on {worker}, which cannot be reached"));
+            }
+            if seats.cordon != Cordon::Open || seats.state != WorkerState::Serving {
+                broken.push(format!("{id} is put on {worker}, which takes nothing new"));
+            }
+            if let Some(info) = seats.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
+                broken.push(format!("{id} is put on {worker}, which may not hold it: {:?}", info.labels));
+            }
+            if !in_its_regions(world, deployment, seats.info.as_ref(), planned.at) {
+                broken.push(format!("{id} is put on {worker}, which is in none of its regions"));
+            }
+        }
+    }
+}
+
+/// Formats, labels, and labels of the type.
+fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
+    let spec = &deployment.spec;
+    let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
+    let of_type = world.policy.types.iter().filter(|(name, _)| *name == kind).flat_map(|(_, rule)| &rule.required);
+    info.formats.contains(&spec.model.format)
+        && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
+}
+
+/// Whether a region has a worker for a deployment, were nothing else there.
+fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) -> bool {
+    world.workers().any(|(_, seats)| {
+        let there = match seats.liveness {
+            Liveness::Alive => true,
+            Liveness::Detached { since } => at < since + world.policy.detached_grace,
+            Liveness::Lost { .. } | Liveness::Unseen => false,
+        };
+        let open = seats.cordon == Cordon::Open && seats.state == WorkerState::Serving;
+        let info = seats.info.as_ref().filter(|info| info.labels.get("region").is_some_and(|its| its == region));
+        there
+            && open
+            && info.is_some_and(|info| {
+                may_hold(world, deployment, info)
+                    && deployment.spec.memory.is_none_or(|memory| memory <= info.memory)
+                    && deployment.spec.cpu.is_none_or(|cpu| cpu <= info.cpus)
+                    && deployment.spec.gpu.as_ref().is_none_or(|need| need.count as usize <= info.gpus.len())
+            })
+    })
+}
+
+/// Whether a region that must have some has no worker, so that they stand in elsewhere.
+fn one_is_lost(world: &World, deployment: &Deployment, at: Time) -> bool {
+    deployment.spec.regions.iter().any(|(region, bounds)| {
+        bounds.min > 0 && (deployment.spec.gpu.is_some() || !has_worker(world, deployment, region, at))
+    })
+}
+
+fn in_its_regions(world: &World, deployment: &Deployment, info: Option<&WorkerInfo>, at: Time) -> bool {
+    let regions = &deployment.spec.regions;
+    let region = info.and_then(|info| info.labels.get("region"));
+    regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, deployment, at)
+}
+
+/// What is pinned never leaves for others.
+pub(super) fn pinned_stays(world: &World, planned: &Planned, broken: &mut Vec<String>) {
+    for event in planned.events.iter().filter(|event| event.reason == "Evicted") {
+        let victim = event.deployment.as_ref().and_then(|name| world.deployment(name));
+        if victim.is_some_and(|victim| victim.spec.pinned) && event.message.contains("to make room for") {
+            broken.push(format!("pinned, and evicted: {}", event.message));
+        }
+    }
+}
+
+/// A deployment never has more than it may; by region likewise, once what its regions must have is there.
+pub(super) fn not_too_many(
+    world: &World,
+    records: &BTreeMap<&DeploymentName, &Record>,
+    at: Time,
+    broken: &mut Vec<String>,
+) {
+    for (name, record) in records {
+        let Some(deployment) = world.deployment(name) else { continue };
+        let bounds = deployment.spec.replicas;
+        let revisions: BTreeSet<&RevisionId> = record.replicas.iter().map(|replica| &replica.revision).collect();
+        for revision in revisions {
+            let on: Vec<&WorkerId> = record.of(revision).map(|replica| &replica.worker).collect();
+            let ready = on.iter().filter(|worker| world.worker(worker).is_some_and(|seats| seats.ready(revision)));
+            // What leaves its worker or its region stays until what takes its place is ready.
+            if ready.count() > bounds.max as usize || on.len() > 2 * bounds.max as usize {
+                broken.push(format!("{name} has more than {} replicas: {on:?}", bounds.max));
+            }
+            by_region(world, deployment, (revision, at), &on, broken);
+        }
+    }
+}
+
+fn by_region(
+    world: &World,
+    deployment: &Deployment,
+    (revision, at): (&RevisionId, Time),
+    on: &[&WorkerId],
+    broken: &mut Vec<String>,
+) {
+    // Where the number is not given the target is not known here.
+    let fixed = deployment.spec.regions.values().all(|bounds| bounds.min == bounds.max);
+    let known = on.iter().all(|worker| world.worker(worker).is_some_and(|seats| seats.info.is_some()));
+    if !fixed || !known || one_is_lost(world, deployment, at) {
+        return;
+    }
+    let ready_in = |region: &String| {
+        let there = on.iter().filter_map(|worker| world.worker(worker)).filter(|seats| {
+            seats.alive()
+                && seats.cordon == Cordon::Open
+                && seats.state == WorkerState::Serving
+                && seats.ready(revision)
+                && seats.info.as_ref().and_then(|info| info.labels.get("region")) == Some(region)
+        });
+        there.count()
+    };
+    let counted: Vec<(usize, usize)> =
+        deployment.spec.regions.iter().map(|(region, bounds)| (ready_in(region), bounds.max as usize)).collect();
+    if counted.iter().all(|(ready, max)| ready >= max) && counted.iter().any(|(ready, max)| ready > max) {
+        broken.push(format!("{revision} has more in a region than it should: {counted:?}"));
+    }
+}
