@@ -120,7 +120,7 @@ const CASES: &[Case] = &[
     (&[], &["completions", "fish"], 0, &["complete --keep-order --exclusive --command berth"], &[]),
     (&[], &["completions", "powershell"], 0, &["Register-ArgumentCompleter"], &[]),
     (&[], &["node"], 2, &[], &["berth pki init"]),
-    (&[], &["node", "--pki", "none", "--store", "etcd://a"], 1, &[], &["none/"]),
+    (&[], &["node", "--pki", "none", "--store", "etcd://a"], 2, &[], &["none/"]),
     (&[], &["node", "--store", "redis://a"], 2, &[], &["no store that Berth knows"]),
     (&[], &["config", "show"], 0, &["# threads:", "one per core", "http: 127.0.0.1:8080"], &[]),
     (&[], &["config", "show", "node", "-o", "table"], 0, &["SETTING", "lame-duck", "default"], &[]),
