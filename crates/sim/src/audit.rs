@@ -85,6 +85,14 @@ impl Audit {
         if info.max_models.is_some_and(|max| held > usize::try_from(max).unwrap_or(usize::MAX)) {
             broken.push(format!("{worker} is assigned {held} models and may hold {:?}", info.max_models));
         }
+        let gpus = |revision: &RevisionId| {
+            let need = world.deployment(revision.deployment()).and_then(|deployment| deployment.spec.gpu.as_ref());
+            need.map_or(0, |need| usize::try_from(need.count).unwrap_or(usize::MAX))
+        };
+        let gpus: usize = claims.into_iter().flat_map(BTreeMap::keys).map(gpus).sum();
+        if gpus > info.gpus.len() {
+            broken.push(format!("{worker} has {} GPUs, and {gpus} are claimed", info.gpus.len()));
+        }
     }
 
     /// A worker was told what it should hold: that is what the records say.

@@ -19,9 +19,10 @@ const STEPS_BETWEEN: u64 = 8;
 /// deadline and memory of a failure together.
 const SETTLE: Duration = Duration::from_secs(3 * 3600);
 
-/// Runs so many steps. `Err`: what was wrong, with the last things that happened.
-pub fn run(seed: u64, steps: u64) -> Result<Cluster, String> {
+/// Runs so many steps, with the full linter every so many. `Err`: what was wrong, with the last things that happened.
+pub fn run(seed: u64, steps: u64, lint_every: u64) -> Result<Cluster, String> {
     let mut cluster = Cluster::new(seed);
+    cluster.watch.lint_every = lint_every;
     cluster.net.jitter = Duration::from_millis(40);
     cluster.faults.refuse_one_in = 20;
     artifacts(&mut cluster);

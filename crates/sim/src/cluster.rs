@@ -307,7 +307,7 @@ impl Cluster {
             },
         }
         self.steps += 1;
-        if self.steps % self.watch.lint_every == 0 {
+        if self.steps.is_multiple_of(self.watch.lint_every) {
             self.lint();
         }
         true

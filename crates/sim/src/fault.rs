@@ -45,7 +45,7 @@ kinds! {
     PowerLoss = "power loss",
     /// A worker's process is stopped and goes on later without knowing.
     WorkerPause = "worker pause",
-    /// Half of the workers lose power at once, and return.
+    /// Most of the workers lose power at once, and return.
     MassLoss = "mass loss",
     /// All nodes of a region lose power, and return.
     RegionLoss = "region loss",

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_plan::fixture;
-use berth_spec::{ByteSize, Deployment, Replicas, Spec, WorkerInfo};
+use berth_spec::{ByteSize, Deployment, Gpu, Replicas, Spec, WorkerInfo, deployment::GpuNeed};
 
 use crate::{
     chance::Zipf,
@@ -64,6 +64,13 @@ const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 const RESIDENT_ONE_IN: u64 = 20;
 const TWO_COPIES_ONE_IN: u64 = 2;
 
+/// One model in so many needs a GPU, one in so many of all has a copy in each of two regions.
+const GPU_ONE_IN: u64 = 37;
+const REGIONAL_ONE_IN: u64 = 400;
+
+/// The most models on some of the workers.
+const MOST_MODELS: u32 = 20;
+
 /// The memory of a worker, and of the largest model.
 const WORKER: ByteSize = ByteSize::gib(4);
 const LARGEST_MIB: u64 = 400;
@@ -80,6 +87,10 @@ const FOUNDING: Duration = Duration::from_secs(120);
 /// How long everything has to settle in the calm: longer than the longest back-off, idle time and memory of a failure
 /// one after the other.
 const SETTLE: Duration = Duration::from_secs(2_700);
+
+/// How much longer where clocks were up to an hour off, one ahead and one behind: what was used in the future is idle
+/// only after that.
+const CLOCKS: Duration = Duration::from_secs(2 * 3600);
 
 /// How long nothing may move after that.
 const STILL: Duration = Duration::from_secs(900);
@@ -165,7 +176,8 @@ impl Fleet {
 
     fn calm(&mut self) -> Result<(), String> {
         self.cluster.calm();
-        let until = self.cluster.now + SETTLE;
+        let clocks = if self.plan.kinds.contains(&Kind::ClockJump) { CLOCKS } else { Duration::ZERO };
+        let until = self.cluster.now + SETTLE + clocks;
         while self.cluster.now < until && self.cluster.next().is_some_and(|at| at <= until) {
             self.cluster.step();
             self.check()?;
@@ -262,8 +274,14 @@ fn settings(nth: u64, memory: ByteSize, spec: &mut Spec) {
     spec.replicas = Replicas { min, max: min.max(2) };
     spec.memory = Some(memory);
     spec.priority = [20, 50, 80][usize::try_from(nth % 3).unwrap_or(0)];
-    spec.idle_after = (nth % 4 != 0).then(|| Duration::from_secs(120 + nth % 480));
+    spec.idle_after = (!nth.is_multiple_of(4)).then(|| Duration::from_secs(120 + nth % 480));
     spec.idempotent = nth % 10 != 1;
+    if nth % GPU_ONE_IN == 5 {
+        spec.gpu = Some(GpuNeed { count: 1, kind: None, memory: Some(ByteSize::gib(8)) });
+    }
+    if nth.is_multiple_of(REGIONAL_ONE_IN) {
+        spec.regions = REGIONS[..2].iter().map(|region| ((*region).to_owned(), Replicas { min: 1, max: 1 })).collect();
+    }
 }
 
 fn called(nth: u64) -> String {
@@ -274,5 +292,11 @@ fn worker(nth: u64) -> WorkerInfo {
     let region = REGIONS[usize::try_from(nth % 3).unwrap_or(0)];
     let labels = [("region", region.to_owned()), ("zone", format!("{region}-{}", nth / 3 % 3))];
     let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    WorkerInfo { labels, ..fixture::worker(&format!("w{nth:03}"), WORKER) }
+    let gpus = if nth.is_multiple_of(5) { 4 } else { 0 };
+    WorkerInfo {
+        labels,
+        gpus: vec![Gpu { kind: "l4".to_owned(), memory: ByteSize::gib(24) }; gpus],
+        max_models: nth.is_multiple_of(7).then_some(MOST_MODELS),
+        ..fixture::worker(&format!("w{nth:03}"), WORKER)
+    }
 }

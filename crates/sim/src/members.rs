@@ -20,6 +20,9 @@ pub(crate) const FAILED: (Duration, Duration) = (Duration::from_millis(1_000), D
 /// How long until word of a node that is back has gone round: between these.
 pub(crate) const GOSSIP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 
+/// What is thought of a node, and between when and when from now.
+pub(crate) type Thought = (Health, (Duration, Duration));
+
 /// What each thinks of each.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
@@ -46,12 +49,7 @@ pub(crate) enum Reach {
 
 impl Members {
     /// What is true now of `of`, seen from `observer`. Says what is thought next, with the number of this change.
-    pub(crate) fn look(
-        &mut self,
-        observer: &WorkerId,
-        of: &WorkerId,
-        reached: Reach,
-    ) -> Option<(u64, Vec<(Health, (Duration, Duration))>)> {
+    pub(crate) fn look(&mut self, observer: &WorkerId, of: &WorkerId, reached: Reach) -> Option<(u64, Vec<Thought>)> {
         let seen = self.seen.entry((observer.clone(), of.clone())).or_insert(Seen { reached: Reach::Left, news: 0 });
         if seen.reached == reached {
             return None;

@@ -170,7 +170,7 @@ impl Cluster {
     fn take_down(&mut self, kind: Kind) -> Undo {
         let workers = self.names(Role::Worker).len();
         let nodes = match kind {
-            Kind::MassLoss => self.some_of(Role::Worker, workers / 2),
+            Kind::MassLoss => self.some_of(Role::Worker, workers * 3 / 5),
             Kind::RegionLoss => {
                 let regions: BTreeSet<String> =
                     self.processes.values().filter_map(|process| process.region.clone()).collect();

@@ -21,7 +21,7 @@ fn survives(seed: u64, plan: Plan) {
     match fleet::run(seed, plan) {
         Ok(cluster) => {
             let tally = &cluster.requests.tally;
-            println!("seed {seed} {kinds:?}: {tally:?}, {} steps, {:?}", cluster.steps, started.elapsed());
+            eprintln!("seed {seed} {kinds:?}: {tally:?}, {} steps, {:?}", cluster.steps, started.elapsed());
             assert!(tally.answered > 0, "seed {seed} {kinds:?}: nobody was answered");
         }
         Err(story) => panic!("seed {seed} {kinds:?}:\n{story}"),
