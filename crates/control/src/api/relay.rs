@@ -45,7 +45,7 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
     let Some(peer) = peers.get(leader) else {
         return kind.answer(unreachable(leader, "the members do not know it"));
     };
-    let Some(request) = onward(request) else {
+    let Some(request) = onward(leader, request) else {
         return kind.answer(ApiError::new(Class::Invalid, "the path of the request cannot be relayed"));
     };
     let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
@@ -62,10 +62,11 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
 }
 
 /// The same request, for the port of another node.
-fn onward(request: Request) -> Option<Request> {
+fn onward(leader: &WorkerId, request: Request) -> Option<Request> {
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    parts.uri = format!("{RELAY}{path}").parse::<Uri>().ok()?;
+    // HTTP/2 wants to know of whom it is asked.
+    parts.uri = format!("https://{leader}{RELAY}{path}").parse::<Uri>().ok()?;
     parts.version = Version::HTTP_2;
     without_hop(&mut parts.headers);
     parts.extensions.clear();

@@ -154,12 +154,12 @@ impl Search {
             // It leads no more and does not know it.
             (Event::Welcomed(_), State::Dialling { .. }) => self.hang_up_and_search(controllers, now),
             (Event::Elsewhere(leader), State::Dialling { .. }) => {
-                self.hear(leader);
+                self.hear_of_another(leader);
                 self.next(controllers, now)
             }
             (Event::Failed, State::Dialling { .. }) => self.next(controllers, now),
             (Event::Lost(leader), State::Attached { since, .. }) => {
-                self.hear(leader);
+                self.hear_of_another(leader);
                 if now.since(since) >= GOOD {
                     self.rounds = 0;
                 }
@@ -183,6 +183,9 @@ impl Search {
         now: Time,
     ) -> Vec<Effect> {
         let leads = leader.as_ref().is_some_and(|(name, _)| *name == self.me);
+        if !leads {
+            self.said = self.said.take().filter(|(name, _)| *name != self.me);
+        }
         let news = self.hear(leader);
         match state {
             State::Attached { whom: Whom::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
@@ -194,6 +197,11 @@ impl Search {
             State::Searching { .. } if news => self.next(controllers, now),
             State::Searching { .. } | State::Dialling { .. } => Vec::new(),
         }
+    }
+
+    /// Another node says who leads. That this one does, it would know itself.
+    fn hear_of_another(&mut self, leader: Option<(WorkerId, Epoch)>) {
+        self.hear(leader.filter(|(name, _)| *name != self.me));
     }
 
     /// Somebody says who leads. Gives whether that is news.

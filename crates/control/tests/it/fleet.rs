@@ -1,0 +1,5 @@
+//! The streams of the fleet and the relay of the API, over real connections between nodes with certificates.
+
+mod relay;
+mod stage;
+mod streams;

@@ -1,0 +1,151 @@
+//! Whom an uplink connects to, with a clock in the test's hand.
+
+use std::time::Duration;
+
+use berth_control::uplink::search::{DIAL_WITHIN, Effect, Event, LONGEST_PAUSE, Search, Whom};
+use berth_spec::{Epoch, Time, WorkerId};
+use proptest::prelude::*;
+
+fn node(name: &str) -> WorkerId {
+    WorkerId::new(name).expect("a name")
+}
+
+/// A search among three controllers, and what it wanted, as text.
+struct Bench {
+    search: Search,
+    now: Time,
+    controllers: Vec<WorkerId>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let controllers = ["a", "b", "c"].map(node).to_vec();
+        Self { search: Search::new(node("me"), 0, Time::ZERO), now: Time::ZERO, controllers }
+    }
+
+    fn on(&mut self, event: Event) -> String {
+        let effects = self.search.on(event, &self.controllers, self.now);
+        let show = |effect: Effect| match effect {
+            Effect::Dial(Whom::Here) => "dial here".to_owned(),
+            Effect::Dial(Whom::Node(name)) => format!("dial {name}"),
+            Effect::Attach => "attach".to_owned(),
+            Effect::HangUp => "hang up".to_owned(),
+        };
+        effects.into_iter().map(show).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Goes to when it wants to be woken, and wakes it.
+    fn wake(&mut self) -> (Duration, String) {
+        let at = self.search.wake_at().expect("it waits for something");
+        let waited = at.since(self.now);
+        self.now = self.now.max(at);
+        (waited, self.on(Event::Tick))
+    }
+}
+
+fn leader(name: &str, epoch: u64) -> Option<(WorkerId, Epoch)> {
+    Some((node(name), Epoch(epoch)))
+}
+
+#[test]
+fn it_asks_one_after_the_other_and_follows_who_is_named() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.wake(), (Duration::ZERO, "dial a".to_owned()));
+    assert_eq!(bench.on(Event::Failed), "dial b");
+    assert_eq!(bench.on(Event::Elsewhere(leader("c", 7))), "dial c");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(7))), "attach");
+    assert_eq!((bench.search.attached(), bench.search.wake_at()), (Some(Epoch(7)), None));
+    assert_eq!(bench.on(Event::Failed), "", "of a connection that was given up");
+    assert_eq!(bench.on(Event::Lost(None)), "hang up");
+    let (waited, effects) = bench.wake();
+    assert!(waited <= Duration::from_millis(50) && effects == "dial c", "the last leader first: {effects}");
+}
+
+#[test]
+fn pauses_grow_when_all_are_asked_in_vain_and_end_with_news() {
+    let mut bench = Bench::new();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let (waited, effects) = bench.wake();
+        assert!(effects.starts_with("dial"), "{effects}");
+        pauses.push(waited);
+        assert!(bench.on(Event::Failed).starts_with("dial") && bench.on(Event::Failed).starts_with("dial"));
+        assert_eq!(bench.on(Event::Failed), "", "all were asked");
+    }
+    assert!(pauses[1] <= Duration::from_millis(50) && pauses[7] >= LONGEST_PAUSE / 2, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE), "{pauses:?}");
+    assert_eq!(bench.on(Event::Seat(leader("b", 3))), "dial b", "its own seat knows");
+    assert_eq!(
+        bench.wake(),
+        (DIAL_WITHIN, "hang up, dial c".to_owned()),
+        "who hangs is left; each round begins elsewhere"
+    );
+}
+
+#[test]
+fn a_leader_of_an_earlier_term_is_none() {
+    let mut bench = Bench::new();
+    bench.on(Event::Seat(leader("b", 9)));
+    assert_eq!(bench.on(Event::Welcomed(Epoch(9))), "attach");
+    bench.on(Event::Lost(leader("a", 10)));
+    assert_eq!(bench.wake().1, "dial a", "the one that was named");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(8))), "hang up, dial b", "though it still believes in itself");
+    assert_eq!(bench.on(Event::Elsewhere(leader("c", 4))), "dial c", "in its turn, not because it was named");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(10))), "attach");
+    assert_eq!(bench.on(Event::Seat(leader("b", 9))), "", "old news");
+    assert_eq!(bench.on(Event::Seat(leader("b", 11))), "hang up, dial b", "a later leader");
+}
+
+#[test]
+fn where_this_node_leads_it_stays_here_until_it_does_not() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.on(Event::Seat(leader("me", 5))), "dial here");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(5))), "attach");
+    assert_eq!(bench.on(Event::Seat(None)), "hang up, dial a", "it does not lead any more, whoever does");
+    assert_eq!(bench.on(Event::Elsewhere(leader("me", 5))), "dial b", "what others believe is old");
+    assert_eq!(bench.on(Event::Seat(leader("me", 6))), "", "it is dialling");
+    assert_eq!(bench.on(Event::Failed), "dial here");
+}
+
+#[test]
+fn two_who_name_each_other_are_not_asked_for_ever() {
+    let mut bench = Bench::new();
+    bench.controllers.truncate(2);
+    assert_eq!(bench.wake().1, "dial a");
+    assert_eq!(bench.on(Event::Elsewhere(leader("b", 3))), "dial b");
+    assert_eq!(bench.on(Event::Elsewhere(leader("a", 3))), "", "the same term: a pause");
+    assert_eq!(bench.wake().1, "dial b");
+    assert_eq!(bench.on(Event::Elsewhere(leader("a", 4))), "dial a", "a later term is news");
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let name = prop_oneof![Just("a"), Just("b"), Just("c"), Just("me")];
+    let someone = proptest::option::of((name, 0..6_u64).prop_map(|(name, epoch)| (node(name), Epoch(epoch))));
+    prop_oneof![
+        someone.clone().prop_map(Event::Seat),
+        (0..6_u64).prop_map(|epoch| Event::Welcomed(Epoch(epoch))),
+        someone.clone().prop_map(Event::Elsewhere),
+        Just(Event::Failed),
+        someone.prop_map(Event::Lost),
+        Just(Event::Tick),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: it is attached or will wake up, terms never go back, and pauses are short.
+    #[test]
+    fn it_never_gives_up_and_never_goes_back(events in proptest::collection::vec((event(), 0..2_000_u64), 0..60)) {
+        let (mut bench, mut latest) = (Bench::new(), Epoch(0));
+        for (event, millis) in events {
+            bench.now = bench.now + Duration::from_millis(millis);
+            bench.on(event);
+            if let Some(epoch) = bench.search.attached() {
+                prop_assert!(epoch >= latest);
+                latest = epoch;
+            } else {
+                let at = bench.search.wake_at().expect("it waits for something");
+                prop_assert!(at <= bench.now + DIAL_WITHIN);
+            }
+        }
+    }
+}
