@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, event::Severity};
+use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, deployment::GpuNeed, event::Severity};
 
 pub(crate) use self::room::Usage;
 use crate::{
@@ -30,6 +30,9 @@ pub(crate) struct Draft<'w> {
     left: BTreeSet<(WorkerId, RevisionId)>,
     /// Replicas that this plan puts on a worker, in the order of eviction.
     arrived: BTreeMap<WorkerId, BTreeSet<Rank>>,
+    /// Replicas with GPUs that this plan takes away from a worker, and what those have that it puts there.
+    gpus_left: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
+    gpus_came: BTreeMap<WorkerId, BTreeMap<RevisionId, GpuNeed>>,
     /// Workers by what they are for any replica; made when it is first asked for.
     shelves: Option<Shelves<'w>>,
     /// The newest version, while workers of older ones count as being replaced.
@@ -132,6 +135,8 @@ impl<'w> Draft<'w> {
             usage: BTreeMap::new(),
             left: BTreeSet::new(),
             arrived: BTreeMap::new(),
+            gpus_left: BTreeMap::new(),
+            gpus_came: BTreeMap::new(),
             shelves: None,
             newest: OnceCell::new(),
             by_region: OnceCell::new(),

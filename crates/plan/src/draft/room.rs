@@ -69,13 +69,10 @@ impl<'w> Draft<'w> {
     pub(crate) fn gpus<'a>(&'a self, worker: &'a WorkerId) -> (&'w [Gpu], BTreeMap<&'a RevisionId, &'a GpuNeed>) {
         let seats = self.world.workers.get(worker);
         let devices = seats.and_then(|seats| seats.info.as_ref()).map_or(&[][..], |info| &info.gpus);
+        let (left, came) = (self.gpus_left.get(worker), self.gpus_came.get(worker));
         let stayed = seats.into_iter().flat_map(Seats::gpus_held);
-        let stayed = stayed.filter(|(revision, _)| !self.left.contains(&(worker.clone(), (*revision).clone())));
-        let arrived = self.arrived.get(worker).into_iter().flatten().filter_map(|rank| {
-            let entry = self.world.entries.get(rank.revision.deployment())?;
-            Some((&rank.revision, entry.deployment.spec.gpu.as_ref()?))
-        });
-        (devices, stayed.chain(arrived).collect())
+        let stayed = stayed.filter(|(revision, _)| left.is_none_or(|left| !left.contains(*revision)));
+        (devices, stayed.chain(came.into_iter().flatten()).collect())
     }
 
     fn set_usage(&mut self, worker: &WorkerId, usage: Usage) {
@@ -96,6 +93,10 @@ impl<'w> Draft<'w> {
         usage.models += 1;
         usage.coming += self.comes(replica);
         self.set_usage(&replica.worker, usage);
+        if let Some(need) = &entry.deployment.spec.gpu {
+            let came = self.gpus_came.entry(replica.worker.clone()).or_default();
+            came.insert(replica.revision.clone(), need.clone());
+        }
         self.arrived.entry(replica.worker.clone()).or_default().insert(rank);
     }
 
@@ -103,6 +104,11 @@ impl<'w> Draft<'w> {
     pub(super) fn release(&mut self, entry: &Entry, replica: &Replica, rank: &Rank) {
         let arrived = self.arrived.get_mut(&replica.worker);
         let came = arrived.is_some_and(|arrived| arrived.remove(rank));
+        let had_come =
+            self.gpus_came.get_mut(&replica.worker).and_then(|came| came.remove(&replica.revision)).is_some();
+        if entry.deployment.spec.gpu.is_some() && !had_come {
+            self.gpus_left.entry(replica.worker.clone()).or_default().insert(replica.revision.clone());
+        }
         let mut usage = self.usage(&replica.worker);
         usage.memory = usage.memory.saturating_sub(replica.claim);
         usage.cores = usage.cores - claim::cores(&entry.deployment.spec);
