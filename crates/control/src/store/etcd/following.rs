@@ -19,7 +19,7 @@ use berth_wire::etcd::{
 use futures::{StreamExt, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::{
     EtcdStore,
@@ -58,6 +58,7 @@ struct Stream {
     answers: Streaming<WatchResponse>,
     requests: mpsc::Sender<WatchRequest>,
     progress: Progress,
+    opened: Instant,
     /// How often to ask.
     every: Duration,
     /// When to ask again.
@@ -173,12 +174,17 @@ impl Following {
         let _sent = requests.try_send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) });
         let ask = |line: Line| async move {
             let found = read::client(line.clone()).range(look).await?.into_inner();
-            let status = MaintenanceClient::new(line.clone()).status(StatusRequest {}).await?.into_inner();
+            let progress = match MaintenanceClient::new(line.clone()).status(StatusRequest {}).await {
+                Ok(status) => Progress::of(&status.into_inner().version),
+                // Only versions that are later than all the flaws ask for rights here.
+                Err(status) if status.code() == Code::PermissionDenied => Progress::Ordered,
+                Err(status) => return Err(status),
+            };
             let mut watch = WatchClient::new(line).max_decoding_message_size(MESSAGE);
             let answers = watch.watch(ReceiverStream::new(outgoing)).await?.into_inner();
-            Ok::<_, Status>((found, status, answers))
+            Ok::<_, Status>((found, progress, answers))
         };
-        let (found, status, answers) = store.cluster.attempt(member, store.patience.answer, ask).await?;
+        let (found, progress, answers) = store.cluster.attempt(member, store.patience.answer, ask).await?;
         let header = found.header.unwrap_or_default();
         store.cluster.same(&header, member)?;
         // A watch may begin in the future, so the store need not know what was never told. What was, it has to know.
@@ -186,9 +192,8 @@ impl Following {
         if told > now && store.cluster.seen() > now {
             return Err(Fault::Behind(format!("it is at revision {now} after {} had been seen", store.cluster.seen())));
         }
-        let every = store.patience.progress;
-        let progress = Progress::of(&status.version);
-        Ok(Stream { member, answers, requests, progress, every, ask_at: Instant::now() + every, unanswered: None })
+        let (every, opened) = (store.patience.progress, Instant::now());
+        Ok(Stream { member, answers, requests, progress, opened, every, ask_at: opened + every, unanswered: None })
     }
 
     /// A word came: what was before is forgiven.
@@ -201,7 +206,10 @@ impl Following {
 
     /// Gets ready for another stream; an error where that would not help.
     async fn recover(&mut self, member: usize, fault: Fault) -> Result<(), StoreError> {
-        self.stream = None;
+        // One that was open for long was good, also where nothing happened on it.
+        if self.stream.take().is_some_and(|stream| stream.opened.elapsed() > stream.every * 2) {
+            self.healthy();
+        }
         let cluster = &self.store.cluster;
         let since = *self.failing.get_or_insert_with(Instant::now);
         let lasting = since.elapsed() > self.store.patience.whole;
