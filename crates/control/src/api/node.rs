@@ -50,11 +50,9 @@ pub(super) fn nodes(known: Known, now: Time) -> NodeList {
     }
     for (member, health) in members {
         let name = member.name.clone();
-        // One that left is of interest only while models are still counted on it.
-        if health != Health::Left || rows.contains_key(&name) {
-            rows.entry(name).or_default().member = Some((member, health));
-        }
+        rows.entry(name).or_default().member = Some((member, health));
     }
+    rows.retain(|_, sides| !sides.has_gone());
     let leads = |name: &WorkerId| leader.as_ref().is_some_and(|leader| leader.name == *name);
     let items = rows.iter().map(|(name, sides)| sides.node(name, leads(name), now)).collect();
     let status = ClusterStatus {
@@ -94,6 +92,12 @@ impl Sides {
             },
             metadata: Metadata { name: name.to_string(), labels },
         }
+    }
+
+    /// One that left is of interest only while models are still counted on it.
+    fn has_gone(&self) -> bool {
+        let left = matches!(self.member, Some((_, Health::Left)));
+        left && self.worker.as_ref().is_none_or(|worker| worker.state == WorkerState::Lost && worker.assigned == 0)
     }
 
     /// What the others think; where there are no others, what the controller thinks.
