@@ -67,6 +67,7 @@ def test_corrupt_model_artifacts(cluster, tmp_path):
     said = lambda: made.run("describe", "deployment", "broken", code=None) + made.stderr
     until("the checksum to be named", lambda: "checksum" in said().lower() or "sha256" in said().lower() or "sha-256" in said().lower())
     assert not made.places("broken")
+    time.sleep(1)
     load.end().lost_nothing()
 
 
@@ -104,6 +105,7 @@ def test_registry_validation_failures(cluster):
     assert "replcas" in said and "replicas" in said, said
     after = json.loads(made.run("get", "deployments", "-o", "json"))["items"]
     assert [item["metadata"]["name"] for item in after] == [item["metadata"]["name"] for item in before]
+    time.sleep(1)
     load.end().lost_nothing()
 
 
@@ -118,7 +120,7 @@ def test_simultaneous_multiple_deployments(cluster):
     for n in range(5):
         made.available(f"m{n}")
         status = json.loads(made.run("get", "deployment", f"m{n}", "-o", "json"))["status"]
-        assert status["readyReplicas"] == 2, status
+        assert status["replicas"]["ready"] == 2, status
     load.end().lost_nothing()
 
 
@@ -135,7 +137,7 @@ def test_resource_exhaustion(cluster):
     left = [name for name in phases if name.startswith("low") and phases[name] == "Available"]
     assert phases["high"] == "Available" and len(left) == 4, phases
     for node in made.nodes_view()["items"]:
-        memory = node["status"]["memory"]
+        memory = node["status"]["capacity"]["memory"]
         assert memory["used"] <= memory["total"], node
 
 

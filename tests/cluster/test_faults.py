@@ -33,7 +33,7 @@ def holder(cluster, name: str, leads: bool = False):
 def test_every_gateway_takes_every_request(cluster):
     made = five(cluster)
     load = made.load(*MODELS, callers=10)
-    until("requests by way of another node", lambda: sum(node.metric("berth_forwards_total") for node in made.nodes) > 200)
+    until("requests by way of another node", lambda: sum(node.metric("berth_gateway_forwards_total") for node in made.nodes) > 200)
     record = load.end().lost_nothing()
     assert not record.retried
 
@@ -291,11 +291,12 @@ def test_a_full_disk_sends_models_elsewhere(cluster, tmp_path):
             made.clients.command(sys.executable, "-m", "http.server", "8000", "--bind", made.clients.address, "--directory", os.environ["EXAMPLE_MODELS"]),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        uri = f"http://{made.clients.address}:8000/artifacts/iris.onnx"
+        uri = f"http://{made.clients.address}:8000/artifacts/digits-forest.onnx"
         preferred = {"selector": {"preferred": {"disk": "full"}}}
-        made.apply(manifest("iris", model={"uri": uri}, **preferred))
-        made.available("iris")
-        assert made.places("iris") == [made.nodes[1].name]
+        made.apply(manifest("forest", model={"uri": uri}, **preferred))
+        made.available("forest")
+        assert made.places("forest") == [made.nodes[1].name]
+        assert "disk" in made.run("get", "events")
     finally:
         server.kill()
         subprocess.run(["umount", "-l", str(cache)], check=True)

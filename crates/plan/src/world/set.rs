@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, WorkerId, WorkerInfo, WorkerState};
+use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, WorkerId, WorkerInfo};
 
 use super::{Entry, Liveness, World, apply::set_in};
 use crate::{Record, claim::Basis};
