@@ -1,0 +1,172 @@
+//! The clock: what happens next, who hears of it, and what the linter says.
+
+use std::time::Duration;
+
+use berth_plan::{lint, plan};
+use berth_spec::{Time, WorkerId};
+
+use super::Cluster;
+use crate::{
+    election::Election,
+    post::Post,
+    process::{Life, Role},
+    seat::Seat,
+};
+
+/// Steps at one moment beyond which time stands still: somebody asks to be woken for nothing. Halved: half of all workers
+/// that return at once come near it. Doubled: it is noticed later.
+const AT_ONCE: u32 = 20_000;
+
+impl Cluster {
+    pub(super) fn post(&mut self, after: Duration, post: Post) {
+        self.queue.send(self.now + after, post);
+    }
+
+    /// When the next thing happens.
+    #[must_use]
+    pub fn next(&self) -> Option<Time> {
+        let wake = self.wakes.first().map(|(at, _)| at);
+        self.queue.next().into_iter().chain(wake).min().map(|at| at.max(self.now))
+    }
+
+    /// Does the next thing. Says whether there was any.
+    pub fn step(&mut self) -> bool {
+        let Some(at) = self.next() else { return false };
+        self.at_once = if at == self.now { self.at_once + 1 } else { 0 };
+        if self.at_once == AT_ONCE {
+            let wakes = self.wakes.first();
+            self.broken.push(format!("time stands still: {AT_ONCE} steps at once; the next to wake is {wakes:?}"));
+        }
+        self.now = at;
+        let due = self.wakes.first().filter(|(wake, _)| *wake <= at).map(|(_, node)| node.clone());
+        let resumes = |node: &WorkerId| matches!(self.processes[node].life, Life::Paused { .. });
+        match due {
+            // Before what arrives at the same time.
+            Some(node) if resumes(&node) => self.wake(&node),
+            due => match (self.queue.take(at), due) {
+                (Some(post), _) => self.deliver(post),
+                (None, Some(node)) => self.wake(&node),
+                (None, None) => {}
+            },
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(self.watch.lint_every) {
+            self.lint();
+        }
+        true
+    }
+
+    /// Goes on for a while, until something breaks.
+    pub fn run_for(&mut self, duration: Duration) {
+        let until = self.now + duration;
+        while self.broken.is_empty() && self.next().is_some_and(|at| at <= until) {
+            self.step();
+        }
+        self.now = until;
+    }
+
+    /// What the linter says of what the leader would decide now.
+    pub fn lint(&mut self) {
+        let Some(world) = self.world() else { return };
+        let violations = lint::lint(world, &plan(world, &berth_plan::Scope::All, self.now));
+        self.broken.extend(violations.into_iter().map(|violation| violation.0));
+    }
+
+    /// Asks a node again when it has something to do.
+    pub(super) fn rewake(&mut self, node: &WorkerId) {
+        let Some(process) = self.processes.get(node) else { return };
+        let (rank, at) = match process.role {
+            Role::Controller => (0, self.seats.get(node).and_then(Seat::brain_wakes_at)),
+            Role::Gateway => (1, self.gates.get(node).and_then(|gate| gate.flush_at)),
+            Role::Worker => (2, self.machines.get(node).and_then(|machine| machine.agent.wake_at())),
+        };
+        // An election is timed by a clock that does not jump.
+        let election = self.seats.get(node).and_then(|seat| seat.election.as_ref()).map(Election::wake_at);
+        let at = match process.life {
+            Life::Running => at.map(|at| process.when(at)).into_iter().chain(election).min(),
+            Life::Paused { until } => Some(until),
+            Life::Down | Life::Left => None,
+        };
+        self.wakes.set(node, rank, at);
+    }
+
+    fn wake(&mut self, node: &WorkerId) {
+        let Some(process) = self.processes.get_mut(node) else { return };
+        if let Life::Paused { .. } = process.life {
+            process.life = Life::Running;
+            self.log(node.as_str(), "goes on");
+            self.look_around();
+            self.rewake(node);
+            return;
+        }
+        match process.role {
+            Role::Controller => self.tick_controller(node),
+            Role::Gateway => {
+                self.retry_parked(node);
+                self.flush(node);
+            }
+            Role::Worker => self.hear(node, berth_worker::Event::Tick),
+        }
+        self.rewake(node);
+    }
+
+    fn deliver(&mut self, post: Post) {
+        if let Some(until) = self.sleeps(&post) {
+            // In the order in which it came.
+            self.queue.send(until, post);
+            return;
+        }
+        match post {
+            Post::Word { line, word } => self.word_arrives(line, word),
+            Post::Keepalive { line, end } => self.keepalive(line, end),
+            Post::Closed { line, end } => self.close(line, end),
+            Post::Seek { node, start } if self.is(&node, start) => self.seek(&node),
+            Post::Dial { node, start, attempt, to } if self.is(&node, start) => self.dialled(&node, attempt, &to),
+            Post::Declined { node, start, attempt, leader } if self.is(&node, start) => {
+                self.declined(&node, attempt, leader);
+            }
+            Post::Done { worker, start, event } if self.is(&worker, start) => self.hear(&worker, event),
+            Post::Asked { from, start, epoch, ask } => self.asked(&from, start, epoch, &ask),
+            Post::Told { to, start, epoch, answer } if self.is(&to, start) => self.told(&to, epoch, &answer),
+            Post::Watched { to, start, rev } if self.is(&to, start) => self.watched(&to, rev),
+            Post::Health { observer, of, health, news } => self.health(&observer, &of, health, news),
+            Post::Hop { request, attempt, worker, revision } => self.hop(request, attempt, &worker, revision),
+            Post::Ran { request, attempt, worker, start, revision } if self.is(&worker, start) => {
+                self.ran(request, attempt, &worker, revision);
+            }
+            Post::Back { request, attempt, worker, answer } => self.back(request, attempt, &worker, answer),
+            Post::Silent { request, attempt } => self.silent(request, attempt),
+            Post::Patience { request } => self.impatient(request),
+            Post::FaultEnds(fault) => self.end_fault(fault),
+            Post::Restart { node, start } if self.was(&node, start) => self.restart(&node),
+            _ => {}
+        }
+    }
+
+    /// Until when the node sleeps that has to be awake for this.
+    fn sleeps(&self, post: &Post) -> Option<Time> {
+        let node = match post {
+            Post::Word { line, word } => {
+                let line = self.lines.get(line)?;
+                line.ends(word.to()).0
+            }
+            Post::Keepalive { line, end } | Post::Closed { line, end } => self.lines.get(line)?.ends(*end).0,
+            Post::Back { request, .. } | Post::Silent { request, .. } => &self.requests.open.get(request)?.gate,
+            other => other.wakes()?,
+        };
+        match self.processes.get(node)?.life {
+            Life::Paused { until } => Some(until),
+            Life::Running | Life::Down | Life::Left => None,
+        }
+    }
+
+    /// Whether this is the process that something was meant for.
+    fn is(&self, node: &WorkerId, start: u64) -> bool {
+        self.processes.get(node).is_some_and(|process| process.start == start && !process.is_gone())
+    }
+
+    /// Whether this process was the last, and runs no more.
+    fn was(&self, node: &WorkerId, start: u64) -> bool {
+        self.processes.get(node).is_some_and(|process| process.start == start && process.is_gone())
+    }
+}
