@@ -67,7 +67,7 @@ async fn elsewhere(stack: &Stack, entry: &Entry, target: &Target, headers: &Head
 async fn of_place(places: &Places, place: &Arc<Place>, head: &Head, mut upload: Upload) -> Option<Statistics> {
     let (known, _) = place.look(places.now())?;
     let deadline = Instant::now() + WAIT;
-    let request = head.request((&places.revision, &places.version), deadline, upload.body()?);
+    let request = head.request((&places.revision, &places.version), deadline, upload.body(deadline).await.ok()??);
     match send(place, &known, request, deadline, || None).await {
         Ok((held, _)) => {
             let told: ModelStatisticsResponse = held.message().await.ok()?;

@@ -126,7 +126,7 @@ impl Journey {
         upload: &mut Upload,
     ) -> Result<Option<(Held, UnderWay)>, Failure> {
         let Some(forwarding) = errand.stack.forwarding.as_deref() else { return Ok(None) };
-        let Some(body) = upload.body() else { return Err(unrepeatable().into()) };
+        let Some(body) = upload.body(errand.deadline).await? else { return Err(unrepeatable().into()) };
         if !std::mem::replace(&mut self.begun, true) {
             forwarding.budget.request();
         }

@@ -1,7 +1,7 @@
 //! The body of a request, as often as it is needed: streamed to a place, read for the own replica, sent again elsewhere.
 //!
 //! ```text
-//!  Untouched ──bytes()──▶ Whole ◀── complete at the first look
+//!  Untouched ──bytes()──▶ Whole ◀── short, or complete at the first look
 //!      │ body()
 //!      ▼
 //!  Streaming: what passes is kept, until it is more than may be kept ──▶ let go: cannot be sent again
@@ -30,6 +30,10 @@ use tokio::time::{Instant, timeout_at};
 
 use self::streaming::{Part, Streaming, lock};
 use crate::{config::Limits, ingress::body};
+
+/// Bytes of a body that is read before it is sent on. Halved: more bodies take two steps to their place, which at one
+/// request a time costs a third of the hop. Doubled: longer ones begin later than they could.
+const SHORT: u64 = 64 << 10;
 
 /// What all uploads together keep to be able to send it again.
 #[derive(Debug)]
@@ -133,8 +137,18 @@ impl Upload {
         Ok(bytes)
     }
 
-    /// A body to send. `None`: it was sent before, and not all of it was kept.
-    pub(crate) fn body(&mut self) -> Option<PeerBody> {
+    /// A body to send. `None`: it was sent before, and not all of it was kept. A short one is read first: head and body
+    /// then arrive together, and the place waits for nobody's client.
+    pub(crate) async fn body(&mut self, deadline: Instant) -> Result<Option<PeerBody>, InferError> {
+        if let State::Untouched(incoming) = &self.state
+            && incoming.size_hint().exact().is_some_and(|length| length <= SHORT)
+        {
+            self.bytes(deadline).await?;
+        }
+        Ok(self.again())
+    }
+
+    fn again(&mut self) -> Option<PeerBody> {
         if let State::Untouched(_) = &self.state
             && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
         {
