@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use berth_spec::{Epoch, Time, WorkerId};
-use futures::{StreamExt, future::BoxFuture};
+use futures::StreamExt;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout},
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Road,
-    line::{Broken, Line},
+    line::{Broken, Dialling, Line},
     search::{Effect, Event, Search, Whom},
 };
 use crate::seat::{self, SeatView};
@@ -39,7 +39,7 @@ pub(super) trait End: Send + 'static {
     type Heard: Send + 'static;
 
     /// Connects.
-    fn dial(&self, whom: &Whom) -> BoxFuture<'static, Result<Line<Self::Word, Self::Heard>, Broken>>;
+    fn dial(&self, whom: &Whom) -> Dialling<Self::Word, Self::Heard>;
 
     /// A connection is there: what is to be said first?
     fn attached(&mut self) -> Option<Self::Word>;
@@ -62,9 +62,6 @@ pub(super) struct Drive<E: End> {
 
 /// The other ends of the channels.
 pub(super) type Ends<E> = (mpsc::Sender<<E as End>::Word>, mpsc::Receiver<<E as End>::Heard>);
-
-/// How a connection is made.
-type Dialling<E> = BoxFuture<'static, Result<Line<<E as End>::Word, <E as End>::Heard>, Broken>>;
 
 impl<E: End> Drive<E> {
     pub(super) fn new(road: Road, end: E) -> (Self, Ends<E>) {
@@ -94,7 +91,7 @@ struct Running<E: End> {
     search: Search,
     seat: watch::Receiver<SeatView>,
     start: Instant,
-    dialling: Option<Dialling<E>>,
+    dialling: Option<Dialling<E::Word, E::Heard>>,
     line: Option<Line<E::Word, E::Heard>>,
     /// What is to be said before anything else.
     first: Option<E::Word>,

@@ -11,13 +11,13 @@ use berth_wire::fleet::{
     Assembly, demands_to,
     v1::{self, gateway_word, route_order},
 };
-use futures::{FutureExt, StreamExt, future::BoxFuture};
+use futures::{FutureExt, StreamExt};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     Road,
     drive::End,
-    line::{Broken, Line, client, heard, speech, welcome},
+    line::{Broken, Dialling, Line, client, heard, speech, welcome},
     search::Whom,
 };
 
@@ -56,7 +56,7 @@ impl End for GatewayEnd {
     type Word = GatewayEvent;
     type Heard = RouteChange;
 
-    fn dial(&self, whom: &Whom) -> BoxFuture<'static, Result<GatewayLine, Broken>> {
+    fn dial(&self, whom: &Whom) -> Dialling<GatewayEvent, RouteChange> {
         let (road, region) = (self.road.clone(), self.region.clone());
         match whom {
             Whom::Here => here(road, region).boxed(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_peer::{PROTOCOL, Peer, PeerChannel};
 use berth_spec::{Epoch, WorkerId};
 use berth_wire::fleet::{EPOCH, LEADER, MESSAGE, PROTOCOL as HEADER, v1};
-use futures::{Stream, StreamExt, stream, stream::BoxStream};
+use futures::{Stream, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use tokio::sync::mpsc;
 use tonic::{
     Status, Streaming,
@@ -29,6 +29,9 @@ pub(super) struct Line<W, H> {
     /// From it; the last item says why it ended.
     pub(super) hear: BoxStream<'static, Result<H, Broken>>,
 }
+
+/// A connection that is being made.
+pub(super) type Dialling<W, H> = BoxFuture<'static, Result<Line<W, H>, Broken>>;
 
 /// Why there is no connection, or not any more.
 #[derive(Debug, thiserror::Error)]

@@ -10,13 +10,13 @@ use berth_wire::fleet::{
     Assembly, InParts,
     v1::{self, worker_order, worker_word},
 };
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use futures::{FutureExt, StreamExt, stream};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     Road,
     drive::End,
-    line::{Broken, Line, client, heard, speech, welcome},
+    line::{Broken, Dialling, Line, client, heard, speech, welcome},
     search::Whom,
 };
 
@@ -40,7 +40,7 @@ impl End for WorkerEnd {
     type Word = InventoryChange;
     type Heard = FromController;
 
-    fn dial(&self, whom: &Whom) -> BoxFuture<'static, Result<WorkerLine, Broken>> {
+    fn dial(&self, whom: &Whom) -> Dialling<InventoryChange, FromController> {
         let (road, info) = (self.road.clone(), self.info.clone());
         match whom {
             Whom::Here => here(road, info).boxed(),

@@ -65,7 +65,7 @@ async fn a_term_ends_when_the_store_says_so_and_the_next_goes_on_from_there() {
     let another =
         berth_control::build_with(Config::default(), Arc::clone(&store), Metrics::register(&mut Registry::default()));
     let end = stop.child_token();
-    tasks.spawn(async move { drop(another.0.run(end).await.expect("it runs")) });
+    tasks.spawn(async move { another.0.run(end).await.map(|_| ()).expect("it runs") });
     another.1.apply(apply("lily", "  replicas: 1\n")).await.expect("the new one declares");
     // What the new one declared the old one sees, plans for, and cannot store.
     let over = timeout(PATIENCE, views.wait_for(|view| view.leads().is_none())).await.expect("in time");

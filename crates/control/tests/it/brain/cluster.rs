@@ -235,7 +235,7 @@ fn who_is_detached_and_alive_is_routed_to() {
     effects.extend(bench.settle());
     effects.extend(attach_gateway(&mut bench));
     let (_, whole) = *routes(&effects).last().expect("every route");
-    assert_eq!(whole.set[0].versions[0].ready, [info.id.clone()], "only this controller has lost it");
+    assert_eq!(whole.set[0].versions[0].ready, std::slice::from_ref(&info.id), "only this controller has lost it");
     bench.on(health(&info, Health::Failed));
     let effects = bench.settle();
     let (_, change) = *routes(&effects).first().expect("a change");

@@ -118,7 +118,7 @@ impl Stage {
         let (control, handle) = build_with(Config::default(), Arc::clone(&self.store), self.metrics.clone());
         let over = self.stop.child_token();
         let term = over.clone();
-        self.tasks.spawn(async move { drop(control.run(term).await.map_err(|error| panic!("{error}"))) });
+        self.tasks.spawn(async move { control.run(term).await.map(|_| ()).expect("it runs") });
         let leader = self.nodes[index].name.clone();
         for (other, node) in self.nodes.iter_mut().enumerate() {
             node.seat.send_replace(if other == index {
