@@ -11,8 +11,8 @@ use berth_control::{
     store::{Op, Store, Txn},
 };
 use berth_spec::{
-    ByteSize, DeploymentName, Digest, FromController, Generation, InventoryChange, Origin, Residency, RevisionId, Signature, Time,
-    WorkerId, WorkerInfo,
+    ByteSize, DeploymentName, Digest, FromController, Generation, InventoryChange, Origin, Residency, RevisionId,
+    Signature, Time, WorkerId, WorkerInfo,
     deployment::ModelFormat,
     manifest::{self, ManifestDeployment, ParseContext},
     residency::{Phases, Ready},
