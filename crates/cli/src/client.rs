@@ -28,6 +28,10 @@ pub(crate) struct ApiArgs {
     pub(crate) api: String,
 }
 
+/// How long an address has to begin its answer to a question before the next one is asked: a node may be there and hang.
+/// Halved, busy nodes are passed over; doubled, a node that hangs holds every command up for twice as long.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+
 /// Talks to the control API, at the first of its addresses that answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -93,23 +97,37 @@ impl Client {
             let last = offset + 1 >= self.bases.len();
             // A body that is a stream cannot be sent twice; there is none.
             let again = if last { None } else { request.try_clone() };
-            match self.http.execute(request).await {
-                Err(error) if error.is_connect() => match again {
+            let patience = (!last && request.method().is_safe()).then_some(HEAD_WITHIN);
+            match self.execute(request, patience).await {
+                None => match again {
+                    Some(again) => request = self.moved(again, at),
+                    None => return Err(Failure::TimedOut(format!("{} does not answer", self.bases[at]))),
+                },
+                Some(Err(error)) if error.is_connect() => match again {
                     Some(again) => request = self.moved(again, at),
                     None => return Err(self.unreachable(&error)),
                 },
-                Err(error) => return Err(self.unreachable(&error)),
-                Ok(response) if response.status().is_success() => {
+                Some(Err(error)) => return Err(self.unreachable(&error)),
+                Some(Ok(response)) if response.status().is_success() => {
                     self.at.store(at, Ordering::Relaxed);
                     return Ok(response);
                 }
-                Ok(response) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
+                Some(Ok(response)) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
                     Some(again) => request = self.moved(again, at),
                     None => return Err(refused(response).await),
                 },
             }
         }
         Err(Failure::Failed("there is no address of a control API".to_owned()))
+    }
+
+    /// The head of an answer; `None`: it did not come within `patience`.
+    async fn execute(&self, request: Request, patience: Option<Duration>) -> Option<Result<Response, reqwest::Error>> {
+        let answer = self.http.execute(request);
+        match patience {
+            Some(patience) => tokio::time::timeout(patience, answer).await.ok(),
+            None => Some(answer.await),
+        }
     }
 
     /// A request for the address at `from`, for the one after it.
