@@ -8,9 +8,6 @@ use berth_control::controller::Commit;
 use berth_plan::{Record, Rollout, World};
 use berth_spec::{ByteSize, DeploymentName, RevisionId, RouteChange, WorkerId};
 
-/// Routes of one change beyond which they are left to the full linter.
-const MANY: usize = 500;
-
 /// What the store's records come to.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
@@ -111,7 +108,8 @@ impl Audit {
     /// Gateways were told routes: each leads to what is recorded. (Whether it is ready there may have changed while the
     /// plan was being stored; the full linter looks at that.)
     pub(crate) fn routed(&self, change: &RouteChange, broken: &mut Vec<String>) {
-        if change.set.len() > MANY {
+        // A gateway that joins while a plan is being stored is told how things were before it, and the difference next.
+        if change.base.is_none() {
             return;
         }
         for route in &change.set {
