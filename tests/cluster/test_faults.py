@@ -285,7 +285,9 @@ def test_a_full_disk_sends_models_elsewhere(cluster, tmp_path):
     made = cluster(["--memory", "1GiB", "--labels", "disk=full"], ["--memory", "1GiB"])
     full = made.nodes[0]
     cache = full.folder / "data" / "cache"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(cache)], check=True)
+    # The node has a view of its own of what is mounted: `ip netns exec` gives it one.
+    inside = ["nsenter", "-t", str(full.process.pid), "-m"]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(cache)], check=True)
     try:
         server = subprocess.Popen(
             made.clients.command(sys.executable, "-m", "http.server", "8000", "--bind", made.clients.address, "--directory", os.environ["EXAMPLE_MODELS"]),
@@ -299,4 +301,4 @@ def test_a_full_disk_sends_models_elsewhere(cluster, tmp_path):
         assert "disk" in made.run("get", "events")
     finally:
         server.kill()
-        subprocess.run(["umount", "-l", str(cache)], check=True)
+        subprocess.run([*inside, "umount", "-l", str(cache)], check=True)

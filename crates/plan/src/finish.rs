@@ -228,6 +228,7 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
+        woke: work.entry.warm.as_ref().and_then(|warm| warm.wake),
         routed,
     }
 }

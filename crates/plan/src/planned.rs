@@ -67,6 +67,8 @@ pub(crate) struct Note {
     pub(crate) unplaced: bool,
     /// When to look again.
     pub(crate) wake: Option<Time>,
+    /// When that was when the plan was made: what was asked for since then, the plan does not know.
+    pub(crate) woke: Option<Time>,
     /// The fingerprint of the route that was last sent.
     pub(crate) routed: u64,
     /// There are fewer copies than load and use ask for, and as many are all that there can be.

@@ -59,7 +59,10 @@ impl World {
     }
 
     fn note(&mut self, name: &DeploymentName, note: &Note, now: Time) {
-        self.set_wake(name, note.wake);
+        // Something may have happened while the plan was being stored.
+        let since = self.entries.get(name).and_then(|entry| entry.warm.as_ref()?.wake);
+        let since = since.filter(|at| note.woke != Some(*at));
+        self.set_wake(name, since.into_iter().chain(note.wake).min());
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.routed = note.routed;
         if note.verdict.is_some() || entry.warm.is_some() {

@@ -123,7 +123,14 @@ impl World {
     pub(super) fn judge(&mut self, name: &DeploymentName, now: Time) {
         self.look_around(now);
         let Some(entry) = self.entries.get(name) else { return };
-        let (Some(seen), Some(scaling)) = (self.seen(entry, now), entry.scaling()) else { return };
+        let (Some(seen), Some(scaling)) = (self.seen(entry, now), entry.scaling()) else {
+            // Nothing to judge: nobody needs to look at it.
+            let warm = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut());
+            if let Some(scaling) = warm.and_then(|warm| warm.copies.scaling.as_mut()) {
+                scaling.look = None;
+            }
+            return;
+        };
         let goal = self.goal(entry, scaling, &seen);
         let quiet_since = seen.is_low().then(|| scaling.quiet_since.unwrap_or(now));
         let moved = goal.0 != seen.goal;

@@ -42,10 +42,12 @@ impl World {
         self.clock = self.clock.max(now);
         let name = &demand.deployment;
         let Some(entry) = self.entries.get(name) else { return };
-        let moved = entry.last_used < demand.last_used;
+        // The clock of another node may be ahead: nothing was used in the future.
+        let last_used = demand.last_used.min(now);
+        let moved = entry.last_used < last_used;
         if moved {
             self.unfade(name);
-            self.rerank(name, |entry| entry.last_used = demand.last_used);
+            self.rerank(name, |entry| entry.last_used = last_used);
         }
         let Some(entry) = self.entries.get_mut(name) else { return };
         if demand.waiting == 0 && demand.in_flight == 0 && entry.warm.is_none() {
@@ -64,7 +66,7 @@ impl World {
             let busy = warm.in_flight();
             let scaling = warm.copies.scaling.get_or_insert_default();
             scaling.busy.set(busy, now);
-            scaling.marks.mark(demand.last_used);
+            scaling.marks.mark(last_used);
         }
         let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
         let kept = warm.uses.contains_key(&gateway);
@@ -77,7 +79,7 @@ impl World {
             self.touch(name);
         } else if released {
             // Nobody hurries for that, but idleness counts from now, and others may want its memory.
-            self.set_wake(name, Some(demand.last_used));
+            self.set_wake(name, Some(last_used));
         }
         if scalable {
             self.judge(name, now);

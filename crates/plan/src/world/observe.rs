@@ -153,9 +153,13 @@ impl World {
             let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
             self.learn(revision, Learned { memory, basis: Basis::Predicted });
         }
-        if failure.retry_at.is_none()
+        // A disk may stay full for long, and the disks of others are not.
+        let elsewhere = failure.category == FailureCategory::Disk
+            && self.workers.iter().any(|(other, seats)| other != worker && seats.alive());
+        if (failure.retry_at.is_none() || elsewhere)
             && let Some(entry) = self.entries.get_mut(revision.deployment())
         {
+            let until = failure.retry_at.unwrap_or(until);
             let failed = LoadFailed { category: failure.category, message: failure.message.clone(), until };
             entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
         }
