@@ -94,7 +94,7 @@ impl Fleet for Leader {
         let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
         let (reports, orders) =
             admitted.handle.attach_worker(info).await.map_err(|error| self.door.not_attached(&error))?;
-        tracing::info!(event = "worker_stream_began", worker_id = %caller, epoch = %admitted.epoch);
+        tracing::info!(event = "worker_stream_began", worker_id = %admitted.node, epoch = %admitted.epoch);
         let mut assembly = Assembly::<InventoryChange>::new(reporter);
         let pump = Pump {
             words,
@@ -108,7 +108,7 @@ impl Fleet for Leader {
                 FromController::Attached => None,
             },
             parts: None,
-            term: Term::new(Arc::clone(&self.door), admitted.epoch, caller),
+            term: Term::new(Arc::clone(&self.door), admitted.epoch, admitted.node),
         };
         let welcome = v1::WorkerOrder { order: Some(worker_order::Order::Welcome(admitted.welcome)) };
         let order = |part| v1::WorkerOrder { order: Some(worker_order::Order::Assignment(part)) };
@@ -127,10 +127,10 @@ impl Fleet for Leader {
         let admitted = self.door.admit(&caller, &hello)?;
         let (events, orders) = admitted
             .handle
-            .attach_gateway(caller.clone(), hello.region.clone())
+            .attach_gateway(admitted.node.clone(), hello.region.clone())
             .await
             .map_err(|error| self.door.not_attached(&error))?;
-        tracing::info!(event = "gateway_stream_began", node = %caller, epoch = %admitted.epoch);
+        tracing::info!(event = "gateway_stream_began", node = %admitted.node, epoch = %admitted.epoch);
         let pump = Pump {
             words,
             heard: heard_of_gateway,
@@ -139,7 +139,7 @@ impl Fleet for Leader {
             orders,
             change: |change: RouteChange| Some(change.in_parts()),
             parts: None,
-            term: Term::new(Arc::clone(&self.door), admitted.epoch, caller),
+            term: Term::new(Arc::clone(&self.door), admitted.epoch, admitted.node),
         };
         let welcome = v1::RouteOrder { order: Some(route_order::Order::Welcome(admitted.welcome)) };
         let order = |part| v1::RouteOrder { order: Some(route_order::Order::Routes(part)) };

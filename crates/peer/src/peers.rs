@@ -17,7 +17,7 @@ use tokio_util::{
 use crate::{
     members::{MemberTable, Members},
     peer::{Dialer, Peer},
-    pki::Identity,
+    pki::{Identity, certifies},
 };
 
 /// How lines to peers are kept.
@@ -127,13 +127,19 @@ impl Peers {
 }
 
 impl Inner {
+    fn is_me(&self, name: &WorkerId) -> bool {
+        match &self.members {
+            Some(members) => members.me() == name,
+            None => certifies(self.dialer.identity.name(), name),
+        }
+    }
+
     /// Makes the peers what the table says. A node that was started anew is a new peer: who waits for the old one
     /// must not wait for the new.
     fn apply(&self, table: &MemberTable) {
-        let me = self.dialer.identity.name();
         let before = self.by_name.load();
         let mut after = BTreeMap::new();
-        for (name, (member, health)) in table.iter().filter(|(name, _)| *name != me) {
+        for (name, (member, health)) in table.iter().filter(|(name, _)| !self.is_me(name)) {
             let peer = match before.get(name).filter(|peer| peer.is_same_start(member)) {
                 Some(peer) => {
                     peer.update(member, *health);

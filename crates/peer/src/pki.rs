@@ -5,7 +5,8 @@
 //!   ca.pem  ca.key  gossip.key
 //!   NODE/            made by `Authority::issue`; what a node is given, and `Identity::load` reads
 //!     ca.pem         one or several CAs that are trusted: two while one replaces the other
-//!     node.pem       this node's certificate; its name is the DNS name `NODE.node.berth` in it
+//!     node.pem       this node's certificate; its name is the DNS name `NODE.node.berth` in it, and a certificate that
+//!                    is called `node-X` is good for a node `X`, too (`certifies`)
 //!     node.key       its private key, for its owner's eyes only
 //!     gossip.key     one key per line, base64 of 32 bytes; the first seals, all open
 //! ```
@@ -20,6 +21,7 @@ mod keyring;
 
 pub use self::{
     authority::{Authority, DEFAULT_VALIDITY},
+    certificate::certifies,
     identity::Identity,
     keyring::Keyring,
 };

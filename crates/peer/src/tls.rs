@@ -4,8 +4,11 @@ use std::sync::{Arc, LazyLock};
 
 use berth_spec::WorkerId;
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
-    client::{Resumption, WebPkiServerVerifier},
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    client::{
+        Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
     crypto::{
         CryptoProvider,
         aws_lc_rs::{
@@ -13,13 +16,13 @@ use rustls::{
             cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256},
         },
     },
-    pki_types::{CertificateDer, DnsName, ServerName},
+    pki_types::{CertificateDer, DnsName, ServerName, UnixTime},
     server::{NoServerSessionStorage, WebPkiClientVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
 
-use crate::pki::{DOMAIN, Identity, name_in};
+use crate::pki::{DOMAIN, Identity, certifies, name_in};
 
 /// What both ends must agree to speak.
 const ALPN: &[u8] = b"h2";
@@ -45,7 +48,7 @@ pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {
     Arc::clone(&identity.current().client)
 }
 
-/// The name that the certificate of the node `name` must have.
+/// By what name the node `name` is dialled; [`NodeVerifier`] says which certificates are good for it.
 ///
 /// # Errors
 /// No certificate can have it.
@@ -53,6 +56,59 @@ pub(crate) fn server_name(name: &WorkerId) -> Result<ServerName<'static>, String
     DnsName::try_from(format!("{name}{DOMAIN}"))
         .map(ServerName::DnsName)
         .map_err(|_| format!("no certificate can be for a node named {name}"))
+}
+
+/// Checks the certificate of a node that was dialled: its chain as [`WebPkiServerVerifier`] does, its name by
+/// [`certifies`].
+#[derive(Debug)]
+struct NodeVerifier {
+    chains: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        dialled: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // Where its name is good for the node that was meant, that name is what must be in it; else the one that was
+        // dialled, which is then refused in the words that all know.
+        let named = name_in(end_entity).filter(|named| node_of(dialled).is_some_and(|node| certifies(named, &node)));
+        let named = named.and_then(|named| server_name(&named).ok());
+        let wanted = named.as_ref().unwrap_or(dialled);
+        self.chains.verify_server_cert(end_entity, intermediates, wanted, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// The node that was dialled by this name.
+fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
+    let ServerName::DnsName(name) = dialled else { return None };
+    WorkerId::new(name.as_ref().strip_suffix(DOMAIN)?).ok()
 }
 
 /// Who is at the other end, by its certificate.
@@ -63,12 +119,13 @@ pub(crate) fn caller(certificates: Option<&[CertificateDer<'static>]>) -> Option
 // Neither side resumes sessions: lines are few and live long, and a resumed session would outlive its CA.
 
 pub(crate) fn client(roots: Arc<RootCertStore>, own: Arc<CertifiedKey>) -> Result<ClientConfig, String> {
-    let verifier =
+    let chains =
         WebPkiServerVerifier::builder_with_provider(roots, provider()).build().map_err(|error| error.to_string())?;
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| error.to_string())?
-        .with_webpki_verifier(verifier)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(NodeVerifier { chains }))
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_peer::{PROTOCOL, Peers, common_protocol};
+use berth_peer::{PROTOCOL, Peers, common_protocol, pki::certifies};
 use berth_spec::{Epoch, WorkerId};
 use berth_wire::fleet::{
     EPOCH, LEADER, LEADER_PEER,
@@ -54,6 +54,8 @@ pub(super) struct Door {
 /// Whom a stream leads to.
 pub(super) struct Admitted {
     pub(super) handle: Handle,
+    /// The node that speaks.
+    pub(super) node: WorkerId,
     pub(super) epoch: Epoch,
     pub(super) welcome: Welcome,
 }
@@ -61,23 +63,24 @@ pub(super) struct Admitted {
 impl Door {
     /// Checks who speaks and whether this node leads.
     pub(super) fn admit(&self, caller: &WorkerId, hello: &Hello) -> Result<Admitted, Status> {
-        if hello.node != caller.as_str() {
-            return Err(Status::permission_denied(format!(
-                "{caller} speaks as {:?}: a node speaks for itself, by the name in its certificate",
+        let node = WorkerId::new(hello.node.as_str()).ok().filter(|node| certifies(caller, node)).ok_or_else(|| {
+            Status::permission_denied(format!(
+                "{caller} speaks as {:?}: a node speaks for itself, by a name that its certificate is good for",
                 hello.node
-            )));
-        }
+            ))
+        })?;
         let version = |version: u32| u16::try_from(version).unwrap_or(u16::MAX);
         let theirs = (version(hello.oldest), version(hello.newest));
         let protocol = common_protocol(PROTOCOL, theirs).ok_or_else(|| {
             Status::unimplemented(format!(
-                "{caller} speaks the protocols {} to {}, this node {} to {}: upgrade one version at a time",
+                "{node} speaks the protocols {} to {}, this node {} to {}: upgrade one version at a time",
                 theirs.0, theirs.1, PROTOCOL.0, PROTOCOL.1
             ))
         })?;
         match &*self.seat.borrow() {
             SeatView::Leading { handle, epoch } => Ok(Admitted {
                 handle: handle.clone(),
+                node,
                 epoch: *epoch,
                 welcome: Welcome { epoch: epoch.0, protocol: protocol.into() },
             }),

@@ -5,7 +5,7 @@
 
 use std::{io, net::SocketAddr, thread, time::Duration};
 
-use berth_spec::{Class, Member};
+use berth_spec::{Class, Member, WorkerId};
 use prometheus_client::registry::Registry;
 use socket2::SockRef;
 use tokio::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     members::{Members, Order, Roster},
-    pki::{Identity, Unopened},
+    pki::{Identity, Unopened, certifies},
 };
 
 /// How often names of seeds are looked up again: what is behind them may change. Halved: more look-ups. Doubled: a
@@ -86,6 +86,7 @@ impl GossipError {
 
 /// Membership with its socket, before it runs.
 pub struct Gossip {
+    name: WorkerId,
     socket: std::net::UdpSocket,
     identity: Identity,
     join: Vec<String>,
@@ -104,15 +105,17 @@ impl Gossip {
     /// Takes the address. Where `me.gossip` has port 0, it becomes the port that was taken.
     ///
     /// # Errors
-    /// The address cannot be had, or `me` has more labels than fit in a datagram, or another name than its certificate.
+    /// The address cannot be had, or `me` has more labels than fit in a datagram, or a name that its certificate
+    /// is not good for ([`certifies`]).
     pub fn bind(
         config: GossipConfig,
         mut me: Member,
         identity: Identity,
         registry: &mut Registry,
     ) -> Result<(Members, Self), GossipError> {
-        if me.name != *identity.name() {
-            let reason = format!("this node is called {}, and its certificate is for {}", me.name, identity.name());
+        let (name, certified) = (me.name.clone(), identity.name());
+        if !certifies(certified, &name) {
+            let reason = format!("this node is called {name}, and its certificate is for {certified}");
             return Err(GossipError::Member(reason));
         }
         let bind = || {
@@ -132,7 +135,7 @@ impl Gossip {
         let now = Instant::now().into_std();
         let brain =
             Membership::new(me, config.policy, rand::random(), metrics.clone(), now).map_err(GossipError::Member)?;
-        Ok((members, Self { socket, identity, join: config.join, brain, roster, metrics }))
+        Ok((members, Self { name, socket, identity, join: config.join, brain, roster, metrics }))
     }
 
     /// The address that it has.
@@ -166,10 +169,10 @@ impl Gossip {
     }
 
     async fn take_part(self, shutdown: CancellationToken) -> io::Result<()> {
-        let Self { socket, identity, join, brain, mut roster, metrics } = self;
+        let Self { name, socket, identity, join, brain, mut roster, metrics } = self;
         let socket = UdpSocket::from_std(socket)?;
         let mut running =
-            Running { socket, identity, brain, metrics, sealed: Vec::new(), told: false, leaving: Vec::new() };
+            Running { name, socket, identity, brain, metrics, sealed: Vec::new(), told: false, leaving: Vec::new() };
         let mut buffer = vec![0; ROOM];
         let mut look_up = interval(LOOK_UP);
         look_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -206,6 +209,7 @@ impl Gossip {
 }
 
 struct Running {
+    name: WorkerId,
     socket: UdpSocket,
     identity: Identity,
     brain: Membership,
@@ -284,8 +288,7 @@ impl Running {
                 Effect::Rtts(rtts) => roster.publish_rtts(rtts),
                 Effect::Namesake if !self.told => {
                     self.told = true;
-                    let name = self.identity.name();
-                    tracing::error!(%name, "another node has this node's name: stop one of them, or give it another name");
+                    tracing::error!(name = %self.name, "another node has this node's name: stop one of them, or give it another name");
                 }
                 Effect::Namesake => {}
                 Effect::Left => self.leaving.drain(..).for_each(|told| {

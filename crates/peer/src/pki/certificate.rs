@@ -14,7 +14,17 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 use super::{DOMAIN, PkiError};
 
-/// The node that a certificate is for: the first DNS name in it that ends in [`DOMAIN`].
+/// What may stand before a node's name in its certificate.
+const PREFIX: &str = "node-";
+
+/// Whether a certificate whose name is `certificate` may be shown by the node `node`: it is that name, or that name
+/// after `node-`. So `berth pki issue DIR node-a` serves a node that is called `a`, and one that is called `node-a`.
+#[must_use]
+pub fn certifies(certificate: &WorkerId, node: &WorkerId) -> bool {
+    certificate == node || certificate.as_str().strip_prefix(PREFIX) == Some(node.as_str())
+}
+
+/// The name of a certificate: the first DNS name in it that ends in [`DOMAIN`], without that.
 pub(crate) fn name_in(certificate: &CertificateDer<'_>) -> Option<WorkerId> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
     parsed.valid_dns_names().find_map(|name| WorkerId::new(name.strip_suffix(DOMAIN)?).ok())
@@ -83,5 +93,30 @@ fn shown(time: Duration) -> String {
         seconds @ 120..7_200 => format!("{} min", seconds / 60),
         seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
         seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_a_name_certifies() {
+        let name = |text: &str| WorkerId::new(text).expect("a name");
+        for (certificate, node, may) in [
+            ("a", "a", true),
+            ("node-a", "a", true),
+            ("node-a", "node-a", true),
+            ("node-node-a", "node-a", true),
+            ("a", "node-a", false),
+            ("node-a", "b", false),
+            ("node-node-a", "a", false),
+            ("node-a", "node-node-a", false),
+            ("my-node-a", "a", false),
+            ("nodea", "a", false),
+            ("node-a.b", "a", false),
+        ] {
+            assert_eq!(certifies(&name(certificate), &name(node)), may, "{certificate} for {node}");
+        }
     }
 }

@@ -66,7 +66,7 @@ impl Identity {
         Ok(Self(Arc::new(Inner { folder, name, current: ArcSwap::from_pointee(current) })))
     }
 
-    /// The node that the certificate is for.
+    /// The name in the certificate. Which nodes may show it, [`certifies`](super::certifies) says.
     #[must_use]
     pub fn name(&self) -> &WorkerId {
         &self.0.name
@@ -105,7 +105,7 @@ impl Identity {
         }
         let (name, current) = Current::of(&self.0.folder, files)?;
         if name != self.0.name {
-            let reason = format!("is for {name}, and this node is {}", self.0.name);
+            let reason = format!("is for {name}, and the one before it for {}", self.0.name);
             return Err(PkiError::unusable(self.0.folder.join(NODE), reason));
         }
         self.0.current.store(Arc::new(current));

@@ -75,6 +75,28 @@ impl Live {
 }
 
 #[tokio::test]
+async fn a_node_has_a_name_that_its_certificate_is_good_for() {
+    let ca = Ca::new();
+    for (certificate, me, may) in
+        [("a", "a", true), ("node-a", "a", true), ("node-a", "b", false), ("a", "node-a", false)]
+    {
+        let identity = ca.identity(certificate);
+        let config = GossipConfig { bind: SocketAddr::from((LOCAL, 0)), join: vec![], policy: Policy::default() };
+        let me = member(me, SocketAddr::from((LOCAL, 1)));
+        match Gossip::bind(config, me.clone(), identity.clone(), &mut Registry::default()) {
+            Ok((members, _gossip)) => {
+                assert!(may, "{certificate} for {}", me.name);
+                // It is no peer of its own, whatever its certificate says.
+                assert!(Peers::start(identity, members, LinePolicy::default()).all().is_empty());
+            }
+            Err(error) => {
+                assert!(!may && error.to_string().contains("its certificate is for"), "{error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn three_meet_one_dies_one_leaves() {
     let ca = Ca::new();
     let port = Node::start(ca.identity("b"));

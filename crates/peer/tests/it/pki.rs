@@ -123,7 +123,7 @@ fn changed_files_are_taken_up_and_bad_ones_are_not() {
         fs::copy(other.join(file), folder.join(file)).expect("copied");
     }
     let error = identity.reload().expect_err("another's").to_string();
-    assert!(error.contains("is for b, and this node is a"), "{error}");
+    assert!(error.contains("is for b, and the one before it for a"), "{error}");
     ca.folder("a");
     assert!(identity.reload().expect("mended"));
 }

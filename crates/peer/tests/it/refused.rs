@@ -110,6 +110,33 @@ async fn lines_go_only_to_who_was_meant() {
 }
 
 #[tokio::test]
+async fn a_certificate_called_node_x_is_good_for_x_and_for_nobody_else() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("node-b"));
+    // Both ends have such certificates: the caller is named by its own.
+    for (dialled, reached) in [("b", true), ("node-b", true), ("c", false), ("node-node-b", false)] {
+        let peers = ca.lines("node-a", dialled, node.at);
+        let answer = peers.get(&name(dialled)).expect("known").send(get("/echo")).await;
+        match answer {
+            Ok(answer) => assert!(reached && answer.headers()["caller"] == "node-a", "{dialled}"),
+            Err(error) => assert!(!reached && error.is_not_sent(), "{dialled}: {error}"),
+        }
+    }
+    // Not the other way round: who has the certificate of `b` is not `node-b`.
+    let plain = Node::start(ca.identity("b"));
+    let peers = ca.lines("a", "node-b", plain.at);
+    let error = peers.get(&name("node-b")).expect("known").send(get("/echo")).await.expect_err("another").to_string();
+    assert!(error.contains("node-b.node.berth"), "{error}");
+    // Nor of another cluster, however it is called.
+    let peers = Ca::new().lines("a", "b", node.at);
+    let error = peers.get(&name("b")).expect("known").send(get("/echo")).await.expect_err("another CA").to_string();
+    assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
+    // Neither of its names is another node to itself.
+    let peers = ca.lines("node-a", "a", node.at);
+    assert!(peers.get(&name("a")).is_none() && ca.lines("node-a", "node-a", node.at).all().is_empty());
+}
+
+#[tokio::test]
 async fn one_ca_replaces_another_without_dropping_a_line() {
     let (old, new) = (Ca::new(), Ca::new());
     let (folder_a, folder_b) = (old.folder("a"), old.folder("b"));

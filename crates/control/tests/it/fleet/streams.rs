@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_control::{Handle, seat::SeatView};
+use berth_control::{Handle, seat::SeatView, uplink::Road};
 use berth_spec::{Demand, FromController, GatewayEvent, Time, status::Phase};
 use berth_wire::fleet::v1::{self, fleet_client::FleetClient};
 use futures::stream;
@@ -55,8 +55,7 @@ async fn leaders_change_while_much_is_declared_and_nothing_is_lost() {
     let mut handle = stage.elect(0);
     let mut held = stage.obedient_worker(stage.road(2), worker("c", 1));
     let mut routed = stage.obedient_gateway(stage.road(2));
-    let mut local =
-        stage.obedient_gateway(berth_control::uplink::Road { seat: stage.nodes[0].seat.subscribe(), ..stage.road(0) });
+    let mut local = stage.obedient_gateway(Road { seat: stage.nodes[0].seat.subscribe(), ..stage.road(0) });
     let mut declared = 0;
     for leader in [0, 1, 0, 1, 1] {
         handle = stage.elect(leader);
@@ -164,6 +163,20 @@ async fn a_worker_says_everything_to_whoever_it_is_attached_to_and_hears_what_it
 }
 
 #[tokio::test]
+async fn a_node_speaks_by_any_name_that_its_certificate_is_good_for() {
+    let mut stage = Stage::of(&["a", "node-b"]).await;
+    stage.elect(0);
+    for me in ["b", "node-b"] {
+        let road = Road { me: node(me), ..stage.road(1) };
+        let (_reports, mut orders) = stage.worker(road.clone(), worker(me, 1));
+        let first = timeout(PATIENCE, orders.recv()).await.expect("in time");
+        assert_eq!(first, Some(FromController::Attached), "{me}");
+        let (_events, mut changes) = stage.gateway(road);
+        assert!(timeout(PATIENCE, changes.recv()).await.expect("in time").is_some(), "{me}");
+    }
+}
+
+#[tokio::test]
 async fn who_is_not_who_he_says_or_speaks_another_protocol_is_refused() {
     let mut stage = Stage::of(&["a", "b"]).await;
     let hello = |node: &str, oldest| {
@@ -182,7 +195,9 @@ async fn who_is_not_who_he_says_or_speaks_another_protocol_is_refused() {
     assert_eq!(elsewhere.metadata().get("berth-leader").expect("named"), "b");
     assert_eq!(elsewhere.metadata().get("berth-epoch").expect("named"), "7");
     stage.elect(0);
-    assert_eq!(ask(hello("a", 1)).await.code(), tonic::Code::PermissionDenied);
+    for other in ["a", "node-b", "node-a", ""] {
+        assert_eq!(ask(hello(other, 1)).await.code(), tonic::Code::PermissionDenied, "{other}");
+    }
     assert_eq!(ask(hello("b", 99)).await.code(), tonic::Code::Unimplemented);
     let mute = v1::GatewayWord { word: None };
     assert_eq!(ask(mute).await.code(), tonic::Code::InvalidArgument);
