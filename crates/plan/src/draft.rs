@@ -116,7 +116,15 @@ impl Work<'_> {
         })
     }
 
-    /// Replicas of a revision that answer.
+    /// Replicas of a revision that answer, or are presumed to.
+    pub(crate) fn answering(&self, world: &World, revision: &RevisionId) -> u32 {
+        let Some(rollout) = &self.rollout else { return 0 };
+        let of = self.replicas.iter().filter(|replica| replica.revision == *revision);
+        let answering = of.filter(|replica| world.answers_at(&replica.worker, revision, rollout));
+        u32::try_from(answering.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Replicas of a revision that are known to answer.
     pub(crate) fn ready(&self, world: &World, revision: &RevisionId) -> u32 {
         let ready = self.replicas.iter().filter(|replica| {
             replica.revision == *revision

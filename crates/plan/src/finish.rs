@@ -240,5 +240,6 @@ fn wake_at(world: &World, planned: &Planned) -> Option<Time> {
     let rest = world.wakes().find(|(_, name)| !planned.notes.contains_key(name) && !planned.gone.contains(name));
     let fades = planned.notes.values().any(|note| note.faded);
     let anew = world.policy.proactive.as_ref().filter(|_| fades).map(|policy| planned.at + policy.every);
-    ours.into_iter().chain(rest.map(|(at, _)| *at)).chain(world.preload_at.or(anew)).min()
+    let timed = world.preload_at.or(anew).into_iter().chain(world.presumed_until());
+    ours.into_iter().chain(rest.map(|(at, _)| *at)).chain(timed).min()
 }

@@ -121,7 +121,9 @@ fn route_is_true(world: &World, route: &Route, record: Option<&Record>, broken: 
                 record.replicas.iter().any(|r| r.worker == *worker && r.revision == version.revision)
             });
             let ready = world.worker(worker).is_some_and(|seats| {
-                seats.answers() && seats.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready)
+                let says = seats.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready);
+                // Of one that was not heard yet the record's word is taken.
+                (seats.answers() && says) || (seats.is_presumed() && !seats.reported)
             });
             if !assigned || !ready {
                 broken.push(format!("the route of {} leads to {worker} in vain", route.deployment));

@@ -92,9 +92,11 @@ pub(crate) fn may_return(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     work.replicas.iter().filter_map(until).max().filter(|until| *until > draft.now)
 }
 
-/// Whether any replica of a revision that should have some is ready.
+/// Whether any replica of a revision that should have some is ready, or presumed to be.
 pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
-    work.rollout.as_ref().is_some_and(|rollout| rollout.live().any(|revision| work.ready(draft.world, revision) > 0))
+    work.rollout
+        .as_ref()
+        .is_some_and(|rollout| rollout.live().any(|revision| work.answering(draft.world, revision) > 0))
 }
 
 /// On demand, what nobody used for long goes with its worker: the next request loads it.

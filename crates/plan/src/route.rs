@@ -53,11 +53,11 @@ fn version(revision: &Revision, ready: Vec<WorkerId>) -> Version {
     Version { name: revision.version.clone(), revision: revision.id.clone(), ready }
 }
 
-/// Where a revision is assigned and ready.
+/// Where a revision is assigned and ready, or presumed to be.
 pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) -> Vec<WorkerId> {
     record
         .of(revision)
-        .filter(|replica| world.workers.get(&replica.worker).is_some_and(|seats| seats.ready(revision)))
+        .filter(|replica| world.answers_at(&replica.worker, revision, &record.rollout))
         .map(|replica| replica.worker.clone())
         .collect()
 }

@@ -16,6 +16,7 @@ mod landscape;
 mod liveness;
 mod observe;
 mod preload;
+mod presumed;
 mod rate;
 mod seats;
 mod set;
@@ -34,6 +35,7 @@ pub(crate) use entry::Entry;
 pub use entry::{LoadFailed, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{Held, Turns};
+pub use presumed::Presumed;
 pub(crate) use seats::{Hold, Rank, Standing};
 pub use seats::{Liveness, Seats};
 
@@ -96,6 +98,8 @@ pub struct World {
     /// When the last one that is over was.
     held_before: Time,
     turns: Turns,
+    /// Workers that are presumed to hold what they should, by when that ends.
+    presumed: BTreeSet<(Time, WorkerId)>,
 }
 
 impl World {
@@ -132,6 +136,7 @@ impl World {
             held: None,
             held_before: Time::ZERO,
             turns: Turns::default(),
+            presumed: BTreeSet::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
 use super::{Entry, Rank, Verdict, World};
-use crate::{Planned, Record, claim, planned::Note};
+use crate::{Planned, Record, Replica, claim, planned::Note};
 
 /// How many deployments that are not ready the readiness names. Halved or doubled: a shorter or longer message.
 const MISSING_NAMED: usize = 5;
@@ -188,13 +188,11 @@ impl World {
         set_in(&mut self.missing, name, resident && !answers);
     }
 
-    /// Whether any replica of a record is ready.
+    /// Whether any replica of a record is ready, or presumed to be.
     pub(crate) fn answers(&self, record: Option<&Record>) -> bool {
         record.is_some_and(|record| {
-            record
-                .replicas
-                .iter()
-                .any(|replica| self.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision)))
+            let answers = |replica: &Replica| self.answers_at(&replica.worker, &replica.revision, &record.rollout);
+            record.replicas.iter().any(answers)
         })
     }
 

@@ -70,6 +70,7 @@ impl World {
         {
             seats.liveness = Liveness::Lost { since: now };
             seats.held_until = Time::ZERO;
+            self.end_presumption(worker);
             self.give_turns(worker, now);
             self.clock = self.clock.max(now);
             self.hold_if_many(now);
@@ -106,11 +107,17 @@ impl World {
 
     /// Those known from records that nobody has seen since the start: as if they had been lost with it.
     pub(super) fn hold_if_many_are_unseen(&mut self, now: Time) {
-        let unseen: Vec<WorkerId> = self.with(|seats| seats.liveness == Liveness::Unseen && !seats.assigned.is_empty());
-        for worker in &unseen {
+        let silent = |seats: &Seats| seats.liveness == Liveness::Unseen && !seats.is_presumed();
+        let unseen: Vec<WorkerId> = self.with(|seats| silent(seats) && !seats.assigned.is_empty());
+        self.hold_unseen(&unseen, now);
+    }
+
+    /// The same for these.
+    pub(super) fn hold_unseen(&mut self, unseen: &[WorkerId], now: Time) {
+        for worker in unseen {
             self.give_turns(worker, now);
         }
-        self.hold(&unseen, self.workers.len(), now, now);
+        self.hold(unseen, self.workers.len(), now, now);
     }
 
     /// Holds what is lost if it is too much to be anything but a fault of the network.
@@ -119,7 +126,7 @@ impl World {
         let over = self.held.map(|held| held.loss.until).filter(|until| *until <= now);
         let window = u64::try_from(self.policy.mass_loss_window.as_nanos()).unwrap_or(u64::MAX);
         let lost = self.lost_since(over.unwrap_or(self.held_before).max(Time(now.0.saturating_sub(window))));
-        let here = self.workers.values().filter(|seats| seats.answers()).count();
+        let here = self.workers.values().filter(|seats| seats.answers() || seats.is_presumed()).count();
         let first = lost.iter().filter_map(|worker| self.workers.get(worker)?.lost_at()).min().unwrap_or(now);
         self.hold(&lost, here + lost.len(), first, now);
     }

@@ -39,6 +39,9 @@ impl World {
         let turned = std::mem::replace(&mut seats.state, change.state) != change.state;
         seats.load = change.load.unwrap_or(seats.load);
         self.generation = self.generation.max(change.seen);
+        if change.whole {
+            observed.touched.extend(self.end_presumption(&change.worker));
+        }
         if turned {
             self.landscape_changed(&change.worker);
             self.touch_worker(&change.worker);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState};
 
+use super::Presumed;
 use crate::{
     Policy,
     claim::{Cores, Hardware},
@@ -46,6 +47,8 @@ pub struct Seats {
     pub(crate) back: Option<Time>,
     /// It was lost with many others: until then only what requests wait for is placed anew.
     pub(crate) held_until: Time,
+    /// Whether what it should hold is taken to be there before it has said so.
+    pub(crate) presumed: Presumed,
 }
 
 /// Whether what sits on a worker may stay.
@@ -132,6 +135,8 @@ impl Seats {
     /// Whether what sits there may stay. `started`: when the first plan was made.
     pub(crate) fn standing(&self, policy: &Policy, started: Time, now: Time) -> Standing {
         match self.liveness {
+            // It is known to live, and will say soon what it holds.
+            Liveness::Unseen if self.is_presumed() => Standing::Stays,
             Liveness::Unseen => Standing::Gone { since: started },
             Liveness::Lost { since } => Standing::Gone { since },
             Liveness::Detached { since } if now >= since + policy.detached_grace => Standing::Leaves,

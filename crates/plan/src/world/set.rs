@@ -81,11 +81,15 @@ impl World {
         let id = info.id.clone();
         let seats = self.workers.entry(id.clone()).or_default();
         if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
+            let restarted = seats.info.is_some();
             let held = std::mem::take(&mut seats.inventory);
             (seats.reported, seats.state) = (false, berth_spec::WorkerState::Serving);
             for revision in held.into_keys() {
                 self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));
+            }
+            if restarted {
+                self.end_presumption(&id);
             }
         }
         let seats = self.workers.entry(id.clone()).or_default();

@@ -21,6 +21,7 @@ impl World {
     /// once; a plan that is not committed must be made again for [`Scope::All`].
     pub fn due(&mut self, now: Time) -> Scope {
         self.clock = self.clock.max(now);
+        self.end_presumptions(now);
         self.preload(now);
         let mut names = std::mem::take(&mut self.dirty);
         while self.wakes.first().is_some_and(|(at, _)| *at <= now) {
@@ -45,7 +46,14 @@ impl World {
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         let crowd = self.is_crowded().then_some(self.crowd_at);
-        self.wakes.first().map(|(at, _)| *at).into_iter().chain(self.preload_at).chain(crowd).min()
+        self.wakes
+            .first()
+            .map(|(at, _)| *at)
+            .into_iter()
+            .chain(self.preload_at)
+            .chain(self.presumed_until())
+            .chain(crowd)
+            .min()
     }
 
     /// Whether so many lack a place that not every plan can try them again.

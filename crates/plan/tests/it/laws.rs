@@ -17,19 +17,55 @@ use proptest::prelude::*;
 /// Something that happens.
 #[derive(Debug, Clone)]
 enum Happening {
-    Apply { which: u8, min: u32, max: u32, priority: u8, memory: Option<u8>, version: u8, recreate: bool },
-    Place { which: u8, how: Placing },
+    Apply {
+        which: u8,
+        min: u32,
+        max: u32,
+        priority: u8,
+        memory: Option<u8>,
+        version: u8,
+        recreate: bool,
+    },
+    Place {
+        which: u8,
+        how: Placing,
+    },
     Delete(u8),
-    Demand { which: u8, gateway: u8, waiting: u32, in_flight: u32, requests: u16 },
+    Demand {
+        which: u8,
+        gateway: u8,
+        waiting: u32,
+        in_flight: u32,
+        requests: u16,
+    },
     ForgetGateway(u8),
     PageOut(u8),
-    Progress { worker: u8, nth: u8, how: Progress },
+    Progress {
+        worker: u8,
+        nth: u8,
+        how: Progress,
+    },
     Lose(u8),
     Detach(u8),
     Leave(u8),
-    Join { worker: u8, memory: u8, fresh: bool, hardware: Hardware },
-    Load { worker: u8, queue: u8, requests_per_minute: u16 },
-    Cordon { worker: u8, cordon: Cordon },
+    /// Another controller takes over; the members see those workers whose bit is set.
+    TakeOver(u8),
+    Presume(u8),
+    Join {
+        worker: u8,
+        memory: u8,
+        fresh: bool,
+        hardware: Hardware,
+    },
+    Load {
+        worker: u8,
+        queue: u8,
+        requests_per_minute: u16,
+    },
+    Cordon {
+        worker: u8,
+        cordon: Cordon,
+    },
     Pass(u16),
 }
 
@@ -91,6 +127,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_u8..4).prop_map(Happening::Lose),
         1 => (0_u8..4).prop_map(Happening::Detach),
         1 => (0_u8..4).prop_map(Happening::Leave),
+        1 => (0_u8..16).prop_map(Happening::TakeOver),
+        1 => (0_u8..4).prop_map(Happening::Presume),
         2 => (0_u8..4, 4_u8..24, any::<bool>(), hardware()).prop_map(|(worker, memory, fresh, hardware)| {
             Happening::Join { worker, memory, fresh, hardware }
         }),
@@ -158,6 +196,14 @@ fn happen(w: &mut Fixture, what: &Happening) {
                 w.leave(&called);
             }
         }
+        Happening::TakeOver(seen) => {
+            w.take_over();
+            for worker in (0..4_u8).filter(|worker| seen & (1 << worker) != 0) {
+                w.presume(&format!("w{worker}"));
+            }
+            w.advance();
+        }
+        Happening::Presume(worker) => w.presume(&format!("w{worker}")),
         Happening::Join { worker, memory, fresh, hardware } => join(w, *worker, *memory, *fresh, *hardware),
         Happening::Load { worker, queue, requests_per_minute } => {
             let called = format!("w{worker}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_plan::{
     Policy,
-    fixture::{Fixture, gib, name, world, world_with},
+    fixture::{Fixture, gib, name, worker, world, world_with},
 };
 use berth_spec::{Replicas, routes::OnMiss};
 
@@ -346,4 +346,75 @@ fn a_crowd_without_a_place_is_tried_once_a_second_and_holds_up_nobody() {
     w.advance();
     w.run(SECOND);
     assert_eq!(placed(&w), 23);
+}
+
+/// Three workers under a new controller: all are seen by the members, and all but the one that holds `iris` have said what
+/// they hold. Gives that one.
+fn all_but_one_report() -> (Fixture, String) {
+    let mut w = with_two(workers(3).resident("iris", gib(1)), "two");
+    w.settle();
+    let (silent, two) = (w.placed("iris").remove(0), w.placed("two"));
+    w.take_over();
+    for called in ["w0", "w1", "w2"] {
+        w.presume(called);
+        let held: &[&str] = if two.iter().any(|on| on == called) { &["two"] } else { &[] };
+        if called != silent {
+            w.first_word(worker(called, gib(8)), held);
+        }
+    }
+    (w, silent)
+}
+
+#[test]
+fn who_is_late_to_a_new_controller_is_routed_to_and_nothing_takes_its_place() {
+    let (mut w, silent) = all_but_one_report();
+    let (iris, two) = (w.placed("iris"), w.placed("two"));
+    let first = w.plan();
+    assert!(!first.decided() && first.readiness.ready == 2, "{first:#?}");
+    assert_eq!((w.answers("iris"), w.answers("two")), (vec![silent.clone()], two.clone()));
+    let mut w = w.resident("wine", gib(1));
+    w.demand("iris", 3);
+    w.run(Policy::default().presumed_for - SECOND);
+    assert_eq!((w.placed("iris"), w.placed("two")), (iris, two), "nor for requests that wait");
+    assert_ne!(w.placed("wine"), [silent.as_str()], "it gets nothing new");
+    assert_eq!(w.answers("iris"), [silent.as_str()]);
+    w.after(SECOND);
+    w.presume(&silent);
+    w.advance();
+    assert!(w.answers("iris").is_empty(), "and not for ever, whatever the members say");
+    w.settle();
+    assert_ne!(w.answers("iris"), [silent.as_str()]);
+    assert_eq!(w.answers("iris").len(), 1);
+}
+
+#[test]
+fn what_a_late_worker_says_counts_from_then() {
+    let (mut w, silent) = all_but_one_report();
+    w.advance();
+    let mut lost = w.clone();
+    w.first_word(worker(&silent, gib(8)), &[]);
+    let planned = w.plan();
+    assert!(planned.routes.iter().any(|route| route.deployment.as_str() == "iris"), "{:#?}", planned.routes);
+    assert!(w.answers("iris").is_empty(), "it does not hold it");
+    lost.lose(&silent);
+    lost.advance();
+    assert!(lost.answers("iris").is_empty());
+    assert_ne!(lost.placed("iris"), [silent.as_str()], "nothing else answers");
+}
+
+#[test]
+fn many_that_stay_silent_are_a_loss_of_many() {
+    let mut w = workers(4);
+    for i in 0..4 {
+        w = w.resident(&format!("m{i}"), gib(5));
+    }
+    w.settle();
+    w.take_over();
+    ["w0", "w1", "w2", "w3"].iter().for_each(|called| w.presume(called));
+    w.first_word(worker("w0", gib(8)), &[]);
+    w.advance();
+    assert!(w.world.mass_loss(w.now).is_none(), "the members see them");
+    w.run(Policy::default().presumed_for);
+    assert_eq!(w.world.mass_loss(w.now).map(|loss| loss.lost), Some(3));
+    assert!(w.was_told("MassLoss"));
 }
