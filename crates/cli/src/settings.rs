@@ -12,15 +12,18 @@
 pub(crate) mod effective;
 mod file;
 pub(crate) mod layers;
+pub(crate) mod model_types;
 pub(crate) mod store;
 pub(crate) mod values;
 
 use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use berth_spec::{ByteSize, WorkerId};
+use berth_plan::Policy;
+use berth_spec::{ByteSize, WorkerId, deployment::Selector};
 use clap::{Args, ValueEnum};
 use url::Url;
 
+use self::model_types::TypeLabel;
 pub(crate) use self::values::duration;
 use crate::failure::Failure;
 
@@ -56,6 +59,10 @@ pub(crate) struct ServerArgs {
     /// Labels of this worker, for selectors; `region` and `zone` say where it is. May be given several times
     #[arg(long, visible_alias = "label", value_name = "KEY=VALUE,…", env = "BERTH_LABELS", value_delimiter = ',', value_parser = values::label)]
     pub(crate) labels: Vec<(String, String)>,
+    /// A label that the workers of all models of a type must have (TYPE:required:KEY=VALUE) or had better have
+    /// (TYPE:preferred:KEY=VALUE). May be given several times; give all controllers the same
+    #[arg(long, value_name = "TYPE:WISH:KEY=VALUE,…", env = "BERTH_MODEL_TYPE", value_delimiter = ',', value_parser = TypeLabel::parse)]
+    pub(crate) model_type: Vec<TypeLabel>,
     /// The ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
@@ -111,6 +118,8 @@ pub(crate) struct ServerSettings {
     pub(crate) name: WorkerId,
     /// Labels of the worker.
     pub(crate) labels: BTreeMap<String, String>,
+    /// What holds for all models of a type; the controller's to keep.
+    pub(crate) types: BTreeMap<String, Selector>,
     /// The ONNX Runtime library; `None`: the usual places.
     pub(crate) onnx_library: Option<PathBuf>,
     /// Models that are loaded at once.
@@ -125,6 +134,13 @@ pub(crate) struct ServerSettings {
     pub(crate) credentials: BTreeMap<String, String>,
     /// Logs and traces.
     pub(crate) telemetry: TelemetrySettings,
+}
+
+impl ServerSettings {
+    /// The planner's settings.
+    pub(crate) fn policy(&self) -> Policy {
+        Policy { types: self.types.clone(), ..Policy::default() }
+    }
 }
 
 /// What is told to the outside.
@@ -163,6 +179,7 @@ impl ServerSettings {
             memory: args.memory,
             cache: args.cache,
             labels: unique(args.labels)?,
+            types: model_types::by_type(args.model_type)?,
             onnx_library: named.filter(|path| !path.as_os_str().is_empty()),
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),

@@ -11,7 +11,7 @@ mod trace;
 
 use std::io::{self, IsTerminal, Write};
 
-use berth_mesh::SpanHook;
+use berth_mesh::{PropagateHook, SpanHook};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -58,6 +58,11 @@ impl Telemetry {
     /// Makes the span of a request, continuing the caller's trace; `None` when traces go nowhere.
     pub(crate) fn request_spans(&self) -> Option<SpanHook> {
         self.traces.as_ref().map(|_| trace::request_spans())
+    }
+
+    /// Writes the context of the current span into headers of requests to other nodes; `None` when traces go nowhere.
+    pub(crate) fn propagation(&self) -> Option<PropagateHook> {
+        self.traces.as_ref().map(|_| trace::propagation())
     }
 
     /// Sends what is left.

@@ -55,10 +55,15 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     }
     match resource {
         Resource::Deployments => show::<DeploymentView>(&client, args, resource, &names).await,
-        Resource::Nodes if names.is_empty() && matches!(args.output, Form::Json | Form::Yaml) => {
+        Resource::Nodes if names.is_empty() => {
             let query = labels(args);
             let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
-            print_value(&nodes, args.output)
+            match (args.output, &nodes.status.mass_loss) {
+                (form @ (Form::Json | Form::Yaml), _) => return print_value(&nodes, form),
+                (Form::Name, _) | (_, None) => {}
+                (_, Some(loss)) => terminal::print(&super::nodes::mass_loss(loss))?,
+            }
+            print_items(&nodes.items, resource, args.output)
         }
         Resource::Nodes => show::<NodeView>(&client, args, resource, &names).await,
         Resource::Workers => show::<WorkerView>(&client, args, resource, &names).await,

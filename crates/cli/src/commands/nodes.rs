@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_wire::api::{Capacity, DrainStep, EventView, GpuView, NodeView, WorkerView};
+use berth_wire::api::{Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, WorkerView};
 use clap::Args;
 
 use super::{
@@ -46,6 +46,15 @@ impl NodeTarget {
         }
         Ok(names)
     }
+}
+
+/// Above the table, while many nodes that were lost at once are waited for.
+pub(crate) fn mass_loss(loss: &MassLossView) -> String {
+    let MassLossView { lost, known, since, until } = loss;
+    format!(
+        "{lost} of {known} workers were lost at once since {since}: until {until} only what requests wait for is placed \
+         elsewhere\n"
+    )
 }
 
 impl Row for NodeView {

@@ -10,7 +10,7 @@ use std::{
 
 use berth_peer::{
     Identity, PkiError,
-    pki::{Authority, CA, CA_KEY, GOSSIP_KEY, NODE, NODE_KEY},
+    pki::{Authority, CA, CA_KEY, GOSSIP_KEY, NODE, NODE_KEY, certifies},
 };
 use berth_spec::{Class, WorkerId};
 use clap::{Args, Subcommand};
@@ -24,7 +24,8 @@ use crate::{failure::Failure, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth pki init ./pki                       once: a certificate authority and the key that seals gossip
-  berth pki issue ./pki a                    for each node; then copy ./pki/a to it
+  berth pki issue ./pki node-a               for each node; then copy ./pki/node-a to it: it is good for the nodes a
+                                             and node-a
   berth pki show ./pki                       whose they are and until when they hold
 
 Your own authority does as well: `berth pki show` says what a node's folder must hold.")]
@@ -58,12 +59,13 @@ struct InitArgs {
   berth pki issue ./pki a --host a.example.org --host 10.0.0.2
   berth pki issue ./pki a --out /etc/berth/pki
 
+A certificate called node-X is good for a node X, and for one called node-X; any other only for the node of its name.
 Issuing again renews: running nodes take up new files by themselves.")]
 struct IssueArgs {
     /// The folder that `berth pki init` made
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// The node's name, which it then has in the cluster
+    /// The node's name, which it then has in the cluster unless `berth node --name` says otherwise
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     /// Put the node's files here [default: DIR/NAME]
@@ -131,14 +133,24 @@ fn issue(args: &IssueArgs) -> Result<(), Failure> {
             None => issued,
         };
         let until = Certificate::read(&folder.join(NODE))?.until();
-        let shown = folder.display();
+        let (shown, or) = (folder.display(), or(&node));
         terminal::print(&format!(
-            "issued a certificate for the node {node} in {shown}; it holds until {until}\n  \
+            "issued a certificate for the node {node}{or} in {shown}; it holds until {until}\n  \
              {NODE}, {NODE_KEY}, {CA}, {GOSSIP_KEY}\n\n\
              next: copy {shown} to the node, then there: berth node --pki {shown}\n"
         ))?;
     }
     Ok(())
+}
+
+/// The other name that a node with this certificate may have, for people.
+fn or(certificate: &WorkerId) -> String {
+    match certificate.as_str().split_once('-') {
+        Some((_, short)) if WorkerId::new(short).is_ok_and(|short| certifies(certificate, &short)) => {
+            format!(" (or {short}, with --name {short})")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Moves a node's files elsewhere, also to another file system.
@@ -171,8 +183,9 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
         _ => {
             let mut text: String = found.iter().map(Certificate::shown).collect::<Vec<_>>().join("\n");
             if let Some(Ok(identity)) = &whole {
+                let name = identity.name();
                 // Formatting into a string cannot fail.
-                let _ = write!(text, "\n{} can start the node {}\n", args.path.display(), identity.name());
+                let _ = write!(text, "\n{} can start the node {name}{}\n", args.path.display(), or(name));
             }
             terminal::print(&text)?;
         }

@@ -167,6 +167,7 @@ fn gateway(
     let config = berth_mesh::Config {
         limits,
         spans: telemetry.request_spans(),
+        propagate: telemetry.propagation(),
         routes_file: Some(server.data.join("routes")),
         ..berth_mesh::Config::new(server.http)
     };
@@ -190,7 +191,7 @@ fn deciding(
     let me = Me { name: me.name.clone(), peer: me.peer.to_string() };
     let (seat, candidacy) = Candidacy::start(store.clone(), me)?;
     let (view, views) = watch::channel(SeatView::Following { leader: None });
-    let config = Config { members: Some(members.clone()), ..Config::default() };
+    let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
     let deciding = Deciding { config, metrics: Metrics::register(registry), store, seat, view };
     Ok((Some(candidacy), Some(deciding), views))
 }

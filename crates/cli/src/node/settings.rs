@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::pki::certifies;
 use berth_spec::{Gpu, Roles, WorkerId};
 use clap::Args;
 
@@ -20,8 +21,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki init ./pki && berth pki issue ./pki a        once: the cluster's certificates
-  berth node --store etcd://127.0.0.1:2379 --pki ./pki/a
+  berth pki init ./pki && berth pki issue ./pki node-a   once: the cluster's certificates; node-a is good for a, too
+  berth node --name a --store etcd://127.0.0.1:2379 --pki ./pki/node-a
   berth node --store etcd://127.0.0.1:2379 --pki ./pki/b --join 10.0.0.2 --gossip 10.0.0.3:7946 --peer 10.0.0.3:7947
   berth node --pki ./pki/c --join 10.0.0.2 --advertise 10.0.0.4 --roles worker,gateway \\
              --labels pool=production,region=eu-west-1 --memory 8GiB
@@ -109,10 +110,10 @@ impl NodeSettings {
             Failure::Usage(format!("a node needs a certificate: {how}"))
         })?;
         let name = certified(&pki)?;
-        if let Some(said) = server.name.as_ref().filter(|said| **said != name) {
+        if let Some(said) = server.name.as_ref().filter(|said| !certifies(&name, said)) {
             return Err(Failure::Usage(format!(
                 "--name says {said}, the certificate in {} says {name}: \
-                 leave --name out, or `berth pki issue` one for {said}",
+                 leave --name out, or `berth pki issue` one for {said} or node-{said}",
                 pki.display()
             )));
         }
@@ -179,9 +180,13 @@ mod tests {
     }
 
     fn settings(words: &str) -> Result<NodeSettings, String> {
+        settings_with("a", words)
+    }
+
+    fn settings_with(certificate: &str, words: &str) -> Result<NodeSettings, String> {
         let line = Line::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
         let line = line.map_err(|e| e.to_string())?;
-        let certified = |_: &Path| Ok(WorkerId::new("a").expect("a name"));
+        let certified = |_: &Path| Ok(WorkerId::new(certificate).expect("a name"));
         NodeSettings::new(line.args, certified).map_err(|e| e.to_string())
     }
 
@@ -205,6 +210,35 @@ mod tests {
         assert_eq!(node.reached_at(bound).map(|at| at.to_string()).ok().as_deref(), Some("10.0.0.9:7"));
         let worker = settings("--pki p --store etcd://s --roles worker --join b").expect("settings");
         assert_eq!(worker.store, None, "only controllers ask the store");
+    }
+
+    #[test]
+    fn a_node_is_called_as_its_certificate_or_what_follows_node_in_it() {
+        let named = |certificate: &str, said: &str| {
+            let node = settings_with(certificate, &format!("--pki p --store etcd://s {said}"));
+            node.map(|node| (node.server.telemetry.worker.to_string(), node.server.name.to_string()))
+        };
+        for (certificate, said, name) in [
+            ("node-a", "", "node-a"),
+            ("node-a", "--name a", "a"),
+            ("node-a", "--name node-a", "node-a"),
+            ("a", "", "a"),
+        ] {
+            assert_eq!(named(certificate, said), Ok((name.to_owned(), name.to_owned())), "{certificate} {said}");
+        }
+        for (certificate, said) in [("node-a", "--name b"), ("a", "--name node-a"), ("node-a", "--name node-node-a")] {
+            let error = named(certificate, said).expect_err(said);
+            assert!(error.contains("the certificate in p says") && error.contains("berth pki issue"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_holds_for_a_type_reaches_the_planner() {
+        let node = settings("--pki p --store etcd://s --model-type onnx:required:pool=a,onnx:preferred:zone=b");
+        let types = node.expect("settings").server.policy().types;
+        let onnx = &types["onnx"];
+        assert_eq!((types.len(), onnx.required["pool"].as_str(), onnx.preferred["zone"].as_str()), (1, "a", "b"));
+        assert!(settings("--pki p --store etcd://s").expect("settings").server.policy().types.is_empty());
     }
 
     #[test]

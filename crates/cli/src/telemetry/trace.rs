@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use berth_mesh::SpanHook;
+use berth_mesh::{PropagateHook, SpanHook};
 use berth_spec::WorkerId;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::{
     KeyValue,
-    propagation::{Extractor, TextMapPropagator},
+    propagation::{Extractor, Injector, TextMapPropagator},
     trace::TracerProvider as _,
 };
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
@@ -57,6 +57,29 @@ pub(super) fn request_spans() -> SpanHook {
     })
 }
 
+/// Writes the current span's place in its trace into headers. Where there is no span that is traced, the caller's own
+/// headers stay as they are.
+pub(super) fn propagation() -> PropagateHook {
+    let propagator = TraceContextPropagator::new();
+    Arc::new(move |headers| {
+        let context = tracing::Span::current().context();
+        propagator.inject_context(&context, &mut HeadersMut(headers));
+    })
+}
+
+struct HeadersMut<'a>(&'a mut HeaderMap);
+
+impl Injector for HeadersMut<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        let Ok(name) = HeaderName::try_from(key) else { return };
+        // What is empty says nothing (`tracestate`), and must not stay from another span.
+        match HeaderValue::try_from(value) {
+            Ok(value) if !value.is_empty() => drop(self.0.insert(name, value)),
+            _ => drop(self.0.remove(name)),
+        }
+    }
+}
+
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
@@ -66,5 +89,55 @@ impl Extractor for Headers<'_> {
 
     fn keys(&self) -> Vec<&str> {
         self.0.keys().map(http::HeaderName::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PARENT: &str = "00f067aa0ba902b7";
+
+    fn headers(said: &[(&'static str, &str)]) -> HeaderMap {
+        let header = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a value"))
+        };
+        said.iter().map(header).collect()
+    }
+
+    #[test]
+    fn a_trace_goes_on_at_the_next_node() {
+        let provider = SdkTracerProvider::builder().build();
+        let subscriber = tracing_subscriber::registry().with(layer(&provider));
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let parent = format!("00-{TRACE}-{PARENT}-01");
+        let came = headers(&[("traceparent", &parent), ("tracestate", "other=1"), ("x-mine", "kept")]);
+
+        let span = request_spans()(&came).expect("a span");
+        let mut goes = came.clone();
+        span.in_scope(|| propagation()(&mut goes));
+        let said = goes["traceparent"].to_str().expect("text");
+        // The same trace, and this node's span is now the parent.
+        assert!(said.starts_with(&format!("00-{TRACE}-")) && said.ends_with("-01") && !said.contains(PARENT), "{said}");
+        assert_eq!((&goes["tracestate"], &goes["x-mine"]), (&came["tracestate"], &came["x-mine"]));
+        assert_eq!(goes.len(), came.len());
+
+        // The next node reads what this one wrote.
+        let next = request_spans()(&goes).expect("a span");
+        let mut further = goes.clone();
+        next.in_scope(|| propagation()(&mut further));
+        assert_ne!(further["traceparent"], goes["traceparent"]);
+        assert!(further["traceparent"].to_str().expect("text").contains(TRACE));
+    }
+
+    #[test]
+    fn without_a_span_headers_go_as_they_came() {
+        let came = headers(&[("traceparent", &format!("00-{TRACE}-{PARENT}-01"))]);
+        let mut goes = came.clone();
+        propagation()(&mut goes);
+        assert_eq!(goes, came);
     }
 }

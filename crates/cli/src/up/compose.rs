@@ -41,7 +41,8 @@ pub(crate) fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
 pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<System, Failure> {
     let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
     let mut registry = Registry::default();
-    let (control, handle) = berth_control::build(berth_control::Config::default(), Arc::new(store), &mut registry);
+    let config = berth_control::Config { policy: settings.server.policy(), ..berth_control::Config::default() };
+    let (control, handle) = berth_control::build(config, Arc::new(store), &mut registry);
     let local = Arc::new(LocalReplicas::default());
     let worker = berth_worker::build(worker_config(settings), Arc::clone(&local), &mut registry)
         .map_err(|e| Failure::doing("the worker cannot start", e))?;

@@ -68,6 +68,12 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        file: "model-type:\n  - onnx:required:pool=production\n  - ranker:preferred:disk=nvme\n",
+        environment: &[],
+        arguments: &["node"],
+        says: &[("model-type", "onnx:required:pool=production,ranker:preferred:disk=nvme", "file", "berth.yaml:1")],
+    },
+    Case {
         file: "otlp: http://me:secret@collector:4317\n",
         environment: &[],
         arguments: &[],
@@ -143,6 +149,10 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
         ("http: [a, b]\n", &["up"], 4, "takes one value"),
         ("log-format: pretty\n", &["up"], 4, "write one of auto, text, json"),
         ("threads: 0\n", &["up"], 4, "write a number from 1"),
+        ("a: 1\nmodel-type: [onnx:wanted:pool=a]\n", &["up"], 4, "berth.yaml:2:"),
+        ("model-type: [onnx:required:pool]\n", &["node"], 4, "TYPE:required:KEY=VALUE"),
+        ("model-type: {onnx: {required: {pool: a}}}\n", &["node"], 4, "deeper than one level"),
+        ("model-type: [onnx:required:p=a, onnx:required:p=b]\n", &["up"], 2, "the label p is both"),
         ("memory:\n", &["up"], 4, "there is no value"),
         ("- memory\n", &["up"], 4, "one setting to a line"),
         ("http: 0.0.0.0:1\n", &["up"], 2, "--insecure"),
