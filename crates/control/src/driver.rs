@@ -12,6 +12,7 @@
 //! leadership: it ends when it is told to, or when the store says that the term is over.
 
 mod answers;
+mod audit;
 mod connections;
 mod members;
 mod perform;
@@ -41,6 +42,7 @@ use crate::{
     resolve::Resolver,
     store::{Rev, Store, StoreError, Watch},
 };
+use audit::Audit;
 use connections::{Connections, Woke};
 use members::Roll;
 use persist::{Chores, Failing, PlanKey, Stored};
@@ -182,6 +184,7 @@ impl Control {
             records = restored.records.len(),
             rev = restored.rev.0
         );
+        let _leading = metrics.leading();
         outputs.seen.send_replace(restored.rev);
         let watch = store.watch("/", restored.rev.next()).await?;
         let mut driver = Driver {
@@ -194,6 +197,7 @@ impl Control {
             store,
             watch: Some(watch),
             relist: None,
+            audit: config.members.is_some().then(Audit::new),
             roll: config.members.as_ref().map(Roll::new),
             connections: Connections::new(report_sender),
             events,
@@ -214,6 +218,8 @@ struct Driver {
     watch: Option<Watch>,
     /// Reads the store again after such a failure.
     relist: Option<Relist>,
+    /// Compares the store with what is known of it; `None`: this process is alone with a store of its own.
+    audit: Option<Audit>,
     /// `None`: this process is alone.
     roll: Option<Roll>,
     /// The plan that is being stored.
@@ -240,6 +246,7 @@ enum Wake {
     Chore,
     WatchAgain,
     Relisted(Result<Relisted, StoreError>),
+    Audit(audit::Woke),
     Members,
     Gauges,
 }
@@ -264,6 +271,7 @@ impl Driver {
                 Wake::Chore => {}
                 Wake::WatchAgain => self.relist = Some(relist::start(&self.store, &self.brain, (self.clock)())),
                 Wake::Relisted(relisted) => self.relisted(relisted),
+                Wake::Audit(woke) => self.audit(woke),
                 Wake::Members => self.call_roll(),
                 Wake::Gauges => self.metrics.gauges(self.brain.world()),
             }
@@ -303,6 +311,7 @@ impl Driver {
                 self.relist = None;
                 Wake::Relisted(relisted)
             }
+            woke = optional(self.audit.as_mut().map(Audit::next)), if listening => Wake::Audit(woke),
             () = optional(self.roll.as_mut().map(Roll::changed)) => Wake::Members,
             () = tokio::time::sleep(WATCH_AGAIN), if broken => Wake::WatchAgain,
             _ = gauges.tick() => Wake::Gauges,

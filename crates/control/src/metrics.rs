@@ -28,6 +28,7 @@ type Ratio = Gauge<f64, AtomicU64>;
 /// of each term.
 #[derive(Debug, Clone)]
 pub struct Metrics {
+    leader: Count,
     /// Planning, storing and sending.
     loop_duration: Histogram,
     /// Planning alone.
@@ -37,6 +38,7 @@ pub struct Metrics {
     dispatched: Counter,
     dispatched_by_type: Family<CommandLabels, Counter>,
     pub(crate) store_commit: Histogram,
+    never_told: Counter,
     pub(crate) time_to_ready: Histogram,
     drift: Count,
     workers_healthy: Count,
@@ -63,6 +65,7 @@ impl Metrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
+            leader: Count::default(),
             loop_duration: seconds(),
             plan_duration: seconds(),
             decisions: Counter::default(),
@@ -70,6 +73,7 @@ impl Metrics {
             dispatched: Counter::default(),
             dispatched_by_type: Family::default(),
             store_commit: seconds(),
+            never_told: Counter::default(),
             time_to_ready: seconds(),
             drift: Count::default(),
             workers_healthy: Count::default(),
@@ -108,6 +112,11 @@ impl Metrics {
         }
         registry.register("berth_plan_decisions", "Records that plans changed", self.decisions.clone());
         registry.register("berth_plan_evictions", "Replicas that left to make room", self.evictions.clone());
+        registry.register(
+            "berth_store_changes_never_told",
+            "Keys that differed from what the store's watch had told, found and repaired: should stay 0",
+            self.never_told.clone(),
+        );
         registry.register("broker_commands_dispatched", "Commands sent to workers", self.dispatched.clone());
         registry.register(
             "broker_commands_dispatched_by_type",
@@ -118,6 +127,7 @@ impl Metrics {
 
     fn register_state(&self, registry: &mut Registry) {
         let counts = [
+            ("berth_leader", "1 where the controller that decides runs, 0 on those that stand by", &self.leader),
             (
                 "broker_reconciliation_state_drift_count",
                 "Replicas that are not as they should be: assigned and not ready, or held and not assigned",
@@ -151,9 +161,21 @@ impl Metrics {
         );
     }
 
+    /// Says that a controller decides here, until what it returns is dropped.
+    pub(crate) fn leading(&self) -> Leading {
+        // Counted, not set: a term may begin before the end of the last one has been noticed.
+        self.leader.inc();
+        Leading(self.leader.clone())
+    }
+
     pub(crate) fn dispatched(&self, kind: CommandKind) {
         self.dispatched.inc();
         self.dispatched_by_type.get_or_create(&CommandLabels { r#type: kind.as_str() }).inc();
+    }
+
+    /// So many keys differed from what the store's watch had told.
+    pub(crate) fn never_told(&self, keys: usize) {
+        self.never_told.inc_by(keys as u64);
     }
 
     /// Making a plan took this long and came to this.
@@ -212,6 +234,38 @@ impl Metrics {
     }
 }
 
+/// While it lives, a controller decides here.
+pub(crate) struct Leading(Count);
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_decides_says_so_for_as_long() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let said = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+            text.lines().find_map(|line| line.strip_prefix("berth_leader ").map(str::to_owned))
+        };
+        assert_eq!(said().as_deref(), Some("0"));
+        let first = metrics.leading();
+        let second = metrics.clone().leading();
+        drop(first);
+        assert_eq!(said().as_deref(), Some("1"), "the next term began before the last one was over");
+        drop(second);
+        assert_eq!(said().as_deref(), Some("0"));
+    }
 }
