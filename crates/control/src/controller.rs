@@ -14,7 +14,8 @@
 //! deciding is done on [`Event::Tick`], so what comes together is decided together.
 //!
 //! A new leader must not move what need not move, nor unroute what answers: it plans when it knows what workers hold
-//! ([`settle`]), and until then gateways keep the routes that the last leader sent.
+//! ([`settle`]), and until then gateways keep the routes that the last leader sent. Who is late then, and seen by the
+//! members, is presumed to hold for a while what it held.
 
 mod effect;
 mod event;
@@ -262,6 +263,7 @@ impl Controller {
                 return;
             }
             self.phase = Phase::Idle;
+            self.presume_members(now);
             self.due.hurry(now);
         }
         let woken = self.world.wake_at().is_some_and(|at| at <= now);

@@ -13,7 +13,7 @@ mod watching;
 
 use std::{sync::Arc, time::Duration};
 
-use berth_plan::{preview::Preview, report::Explanation};
+use berth_plan::{preview::Preview, report::Explanation, world::MassLoss};
 use berth_spec::{
     Cordon, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
     routes::Readiness,
@@ -69,10 +69,11 @@ pub(crate) enum Request {
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
     Workers { reply: oneshot::Sender<Vec<WorkerView>> },
+    MassLoss { reply: oneshot::Sender<Option<MassLoss>> },
     Replicas { reply: oneshot::Sender<Vec<ReplicaView>> },
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
     Note { event: Box<berth_spec::Event>, reply: oneshot::Sender<()> },
-    AttachWorker { info: Box<WorkerInfo>, reply: oneshot::Sender<WorkerEnds> },
+    AttachWorker { info: Box<WorkerInfo>, reply: oneshot::Sender<Result<WorkerEnds, Error>> },
     AttachGateway { node: WorkerId, region: Option<String>, reply: oneshot::Sender<GatewayEnds> },
 }
 
@@ -80,9 +81,10 @@ impl Handle {
     /// Connects a worker. It is lost when the receiver of assignments is dropped.
     ///
     /// # Errors
-    /// [`Error::Stopped`] when the control plane is stopping.
+    /// [`Error::Stopped`] when the control plane is stopping; [`Error::NameTaken`] while a later start of a worker with its
+    /// name is connected.
     pub async fn attach_worker(&self, info: WorkerInfo) -> Result<WorkerEnds, Error> {
-        self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await
+        self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await?
     }
 
     /// Connects the gateway of a node. The first thing it receives is every route.
@@ -99,6 +101,14 @@ impl Handle {
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
         self.ask(|reply| Request::Workers { reply }).await
+    }
+
+    /// The loss of many workers at once that is being held, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn mass_loss(&self) -> Result<Option<MassLoss>, Error> {
+        self.ask(|reply| Request::MassLoss { reply }).await
     }
 
     /// Every replica that is assigned or held, by revision and worker.

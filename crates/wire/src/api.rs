@@ -33,7 +33,8 @@ pub use fleet::{
     WorkerSpec, WorkerStatus, WorkerView,
 };
 pub use node::{
-    Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Models, NodeList, NodeSpec, NodeStatus, NodeView,
+    Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,
+    NodeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use time::{InvalidTimestamp, Timestamp};

@@ -244,6 +244,15 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_of_many_is_one_line_above_the_table() {
+        let at = |seconds| berth_wire::api::Timestamp(berth_spec::Time(seconds * 1_000_000_000));
+        let loss = MassLossView { lost: 6, known: 10, since: at(1_795_000_000), until: at(1_795_000_030) };
+        let line = mass_loss(&loss);
+        assert!(line.starts_with("6 of 10 workers were lost at once since 2026-11-18T"), "{line}");
+        assert!(line.ends_with("placed elsewhere\n") && line.lines().count() == 1, "{line}");
+    }
+
+    #[test]
     fn the_capacity_table() {
         assert_eq!(
             table(&[node()], Form::Table),

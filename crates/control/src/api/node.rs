@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use berth_plan::world::MassLoss;
 use berth_spec::{Cordon, Epoch, Health, Member, Roles, Time, WorkerId};
 use berth_wire::api::{
-    API_VERSION, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, Metadata, Models, NodeList,
-    NodeSpec, NodeStatus, NodeView, Timestamp,
+    API_VERSION, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, MassLossView, Metadata, Models,
+    NodeList, NodeSpec, NodeStatus, NodeView, Timestamp,
 };
 
 use super::view;
@@ -31,6 +32,7 @@ pub(super) struct Known {
     pub(super) members: Vec<(Arc<Member>, Health)>,
     pub(super) workers: Vec<WorkerView>,
     pub(super) leader: Option<Leader>,
+    pub(super) loss: Option<MassLoss>,
 }
 
 /// One node, from both sides.
@@ -42,7 +44,7 @@ struct Sides {
 
 /// Every node, by name.
 pub(super) fn nodes(known: Known, now: Time) -> NodeList {
-    let Known { members, workers, leader } = known;
+    let Known { members, workers, leader, loss } = known;
     let mut rows: BTreeMap<WorkerId, Sides> = BTreeMap::new();
     for worker in workers {
         let name = worker.info.id.clone();
@@ -58,8 +60,19 @@ pub(super) fn nodes(known: Known, now: Time) -> NodeList {
     let status = ClusterStatus {
         epoch: leader.as_ref().and_then(|leader| leader.epoch).map(|epoch| epoch.0),
         leader: leader.as_ref().map(|leader| leader.name.to_string()),
+        mass_loss: loss.map(lost),
     };
     NodeList::of(items, status)
+}
+
+fn lost(loss: MassLoss) -> MassLossView {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    MassLossView {
+        lost: count(loss.lost),
+        known: count(loss.known),
+        since: Timestamp(loss.since),
+        until: Timestamp(loss.until),
+    }
 }
 
 impl Sides {

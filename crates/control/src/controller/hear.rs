@@ -85,6 +85,10 @@ impl Controller {
             self.world.lose_worker(&worker, now);
             self.due.hurry(now);
         }
+        if health.is_there() && !matches!(self.phase, Phase::Settling { .. }) {
+            self.world.presume(&worker, now);
+            self.due.hurry(now);
+        }
         // One that is back is not there before it is attached: nobody else can say what it holds.
         self.members.insert(worker, health);
     }

@@ -5,11 +5,12 @@
 //! cluster:  workers that are attached, members that live, and          at most SETTLE_CLUSTER
 //!           workers that the records name, unless members know them dead
 //! ```
-//! There is a cluster when there are members.
+//! There is a cluster when there are members. Those whom they see and who have not reported when the time is up are
+//! presumed to serve what they served: their word is late, and gateways may reach them all the same.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use berth_spec::WorkerId;
+use berth_spec::{Time, WorkerId};
 
 use super::{Controller, Phase};
 
@@ -44,6 +45,13 @@ impl Controller {
     pub(super) fn settled(&self) -> bool {
         let reported = |id: &WorkerId| self.workers.get(id).is_some_and(|attached| attached.reported);
         !self.workers.is_empty() && self.awaited().into_iter().all(reported)
+    }
+
+    /// The time is up: who has said nothing, and lives as far as the members see, is not unrouted for that.
+    pub(super) fn presume_members(&mut self, now: Time) {
+        for (worker, _) in self.members.iter().filter(|(_, health)| health.is_there()) {
+            self.world.presume(worker, now);
+        }
     }
 
     /// Everybody who may hold something.

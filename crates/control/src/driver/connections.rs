@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_spec::{AssignmentChange, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId};
+use berth_spec::{
+    AssignmentChange, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+};
 use futures::{
     FutureExt, StreamExt,
     future::BoxFuture,
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
-use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::{
+    mpsc::{self, OwnedPermit},
+    oneshot,
+};
 
 use crate::{
     controller::To,
-    handle::{GatewayEnds, WorkerEnds},
+    handle::{Error, GatewayEnds, WorkerEnds},
     mailbox::{Join, Mailbox, Posted},
     store::Rev,
 };
@@ -43,7 +48,7 @@ pub(super) enum Woke {
 
 pub(super) struct Connections {
     reports: mpsc::Sender<InventoryChange>,
-    workers: BTreeMap<WorkerId, (ConnectionId, Mailbox<AssignmentChange, FromController>)>,
+    workers: BTreeMap<WorkerId, Worker>,
     gateways: BTreeMap<GatewayId, Gateway>,
     /// What gateways say.
     heard: SelectAll<BoxStream<'static, Woke>>,
@@ -51,6 +56,17 @@ pub(super) struct Connections {
     /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
     unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
     last: u64,
+}
+
+struct Worker {
+    connection: ConnectionId,
+    /// Which start of it.
+    incarnation: u64,
+    mailbox: Mailbox<AssignmentChange, FromController>,
+    /// The start of another process that goes by its name and was refused last.
+    refused: Option<u64>,
+    /// Dropped with the rest: then what waits for the other end to go lets go of it, and the other end is told.
+    _let_go: oneshot::Sender<()>,
 }
 
 struct Gateway {
@@ -76,7 +92,22 @@ impl Connections {
         }
     }
 
-    pub(super) fn attach_worker(&mut self, id: WorkerId) -> WorkerEnds {
+    /// Connects a worker instead of an earlier connection of it, unless that is of a later start and lives: then these are
+    /// two processes, and the earlier one does not get the name back.
+    pub(super) fn attach_worker(&mut self, info: &WorkerInfo) -> Result<WorkerEnds, Error> {
+        let id = info.id.clone();
+        if let Some(other) = self.workers.get_mut(&id)
+            && other.incarnation > info.incarnation
+            && !other.mailbox.sender().is_closed()
+        {
+            let error = Error::NameTaken(id);
+            // It tries again each second: told once.
+            if other.refused.replace(info.incarnation) != Some(info.incarnation) {
+                let (refused, connected) = (info.incarnation, other.incarnation);
+                tracing::warn!(event = "worker_refused", worker_id = %info.id, refused, connected, "{error}");
+            }
+            return Err(error);
+        }
         self.last += 1;
         let connection = ConnectionId(self.last);
         let (sender, receiver) = mpsc::channel(CHANNEL);
@@ -84,15 +115,19 @@ impl Connections {
         let _ = sender.try_send(FromController::Attached);
         let mailbox: Mailbox<AssignmentChange, FromController> = Mailbox::new(sender);
         let (closing, worker) = (mailbox.sender(), id.clone());
+        let (let_go, replaced) = oneshot::channel::<()>();
         self.waits.push(
             async move {
-                closing.closed().await;
-                Some(Woke::WorkerGone(worker, connection))
+                tokio::select! {
+                    () = closing.closed() => Some(Woke::WorkerGone(worker, connection)),
+                    _ = replaced => None,
+                }
             }
             .boxed(),
         );
-        self.workers.insert(id, (connection, mailbox));
-        (self.reports.clone(), receiver)
+        self.workers
+            .insert(id, Worker { connection, incarnation: info.incarnation, mailbox, refused: None, _let_go: let_go });
+        Ok((self.reports.clone(), receiver))
     }
 
     pub(super) fn attach_gateway(&mut self) -> (GatewayId, GatewayEnds) {
@@ -119,10 +154,10 @@ impl Connections {
     }
 
     pub(super) fn send_assignment(&mut self, worker: &WorkerId, change: AssignmentChange) {
-        let Some((connection, mailbox)) = self.workers.get_mut(worker) else { return };
-        if mailbox.post(change) == Posted::AwaitRoom {
-            let (worker, connection) = (worker.clone(), *connection);
-            self.waits.push(room(mailbox, move |permit| Woke::WorkerRoom(worker, connection, permit)));
+        let Some(to) = self.workers.get_mut(worker) else { return };
+        if to.mailbox.post(change) == Posted::AwaitRoom {
+            let (worker, connection) = (worker.clone(), to.connection);
+            self.waits.push(room(&to.mailbox, move |permit| Woke::WorkerRoom(worker, connection, permit)));
         }
     }
 
@@ -171,10 +206,10 @@ impl Connections {
     }
 
     pub(super) fn worker_room(&mut self, id: &WorkerId, connection: ConnectionId, permit: OwnedPermit<FromController>) {
-        if let Some((current, mailbox)) = self.workers.get_mut(id)
-            && *current == connection
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.connection == connection
         {
-            mailbox.deliver(permit);
+            worker.mailbox.deliver(permit);
         }
     }
 
@@ -186,7 +221,7 @@ impl Connections {
 
     /// Forgets a worker, if this was its latest connection.
     pub(super) fn worker_gone(&mut self, id: &WorkerId, connection: ConnectionId) -> bool {
-        let current = self.workers.get(id).is_some_and(|(current, _)| *current == connection);
+        let current = self.workers.get(id).is_some_and(|worker| worker.connection == connection);
         if current {
             self.workers.remove(id);
         }

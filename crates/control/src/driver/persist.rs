@@ -110,8 +110,18 @@ pub(super) async fn restore(
 }
 
 /// Reads every entry below `prefix`; no more than a page is held at once.
-pub(super) async fn each(store: &dyn Store, prefix: &str, mut read: impl FnMut(&Entry)) -> Result<(), StoreError> {
-    let mut page = Page::default();
+pub(super) async fn each(store: &dyn Store, prefix: &str, read: impl FnMut(&Entry)) -> Result<(), StoreError> {
+    each_at(store, prefix, Rev::NONE, read).await
+}
+
+/// The same as of a rev, where the store still knows it.
+pub(super) async fn each_at(
+    store: &dyn Store,
+    prefix: &str,
+    at: Rev,
+    mut read: impl FnMut(&Entry),
+) -> Result<(), StoreError> {
+    let mut page = Page { at, ..Page::default() };
     loop {
         let listing = match store.list(prefix, page.clone()).await {
             // The moment that was being read is forgotten: the rest as of now, since the watch tells what changed between.

@@ -92,6 +92,7 @@ impl Door {
     pub(super) fn not_attached(&self, error: &Error) -> Status {
         match error {
             Error::Stopped => self.not_leading(),
+            error @ Error::NameTaken(_) => Status::already_exists(error.to_string()),
             error => Status::unavailable(error.to_string()),
         }
     }

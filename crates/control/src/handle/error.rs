@@ -15,6 +15,12 @@ pub enum Error {
     /// There is no such worker.
     #[error("there is no worker {0:?}: `berth get workers` lists them")]
     NoWorker(WorkerId),
+    /// Another process goes by the name of this worker: it started later, and is connected.
+    #[error(
+        "another process with the name {0:?} is connected, and started later than this one: stop one of them, or give it \
+         another name with --name"
+    )]
+    NameTaken(WorkerId),
     /// Another source declared it.
     #[error(
         "deployment {name:?} belongs to {}, not to {}: change it there, or take it over with --force",
@@ -67,7 +73,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::NotFound(_) | Self::NoWorker(_) => Class::NotFound,
-            Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
+            Self::NameTaken(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
             Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
             Self::Store(error) => error.class(),
             Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
@@ -80,6 +86,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotFound(_) | Self::NoWorker(_) => "NotFound",
+            Self::NameTaken(_) => "NameTaken",
             Self::Owned { .. } => "OwnedElsewhere",
             Self::Stale { .. } => "ResourceVersionChanged",
             Self::Contended(_) => "Contended",

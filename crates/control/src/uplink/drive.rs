@@ -79,8 +79,18 @@ impl<E: End> Drive<E> {
         let start = Instant::now();
         let search = Search::new(self.road.me.clone(), rand::random(), Time::ZERO);
         let seat = self.road.seat.clone();
-        let mut running =
-            Running { drive: self, search, seat, start, dialling: None, line: None, first: None, up: None, down: None };
+        let mut running = Running {
+            drive: self,
+            search,
+            seat,
+            start,
+            dialling: None,
+            line: None,
+            refused: None,
+            first: None,
+            up: None,
+            down: None,
+        };
         running.look_at_seat();
         shutdown.run_until_cancelled(running.run()).await;
     }
@@ -93,6 +103,8 @@ struct Running<E: End> {
     start: Instant,
     dialling: Option<Dialling<E::Word, E::Heard>>,
     line: Option<Line<E::Word, E::Heard>>,
+    /// Why the leader would not have it, when it was asked last.
+    refused: Option<String>,
     /// What is to be said before anything else.
     first: Option<E::Word>,
     /// On its way up.
@@ -185,6 +197,14 @@ impl<E: End> Running<E> {
                 tracing::debug!(reason, "a controller does not answer");
                 self.feed(Event::Failed);
             }
+            Err(Broken::Refused(reason)) => {
+                // It is asked again each second: told once.
+                if self.refused.as_ref() != Some(&reason) {
+                    tracing::error!(event = "controller_refused", reason, "the leader will not have this node");
+                    self.refused = Some(reason);
+                }
+                self.feed(Event::Failed);
+            }
         }
     }
 
@@ -192,7 +212,7 @@ impl<E: End> Running<E> {
         tracing::info!(event = "controller_lost", reason = %broken, "going on with what is known");
         let leader = match broken {
             Broken::Elsewhere(leader) => leader,
-            Broken::Failed(_) => None,
+            Broken::Refused(_) | Broken::Failed(_) => None,
         };
         self.feed(Event::Lost(leader));
     }
@@ -220,6 +240,7 @@ impl<E: End> Running<E> {
         };
         tracing::info!(event = "controller_attached", leader = %name, %epoch);
         self.drive.leader.send_replace(Some((name, epoch)));
+        self.refused = None;
         self.first = self.drive.end.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.
         self.up = self.up.take().and_then(|word| self.drive.end.up(word));

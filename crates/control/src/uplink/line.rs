@@ -13,7 +13,7 @@ use tonic::{
 };
 
 use super::Road;
-use crate::{Handle, seat::SeatView};
+use crate::{Handle, handle::Error, seat::SeatView};
 
 /// Words on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
 const SPEAKING: usize = 4;
@@ -39,6 +39,9 @@ pub(super) enum Broken {
     /// The node does not lead.
     #[error("the node does not lead")]
     Elsewhere(Option<(WorkerId, Epoch)>),
+    /// The node will not have this one, and says what is to be done.
+    #[error("{0}")]
+    Refused(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -49,7 +52,19 @@ impl From<Status> for Broken {
         if status.code() == tonic::Code::FailedPrecondition {
             return Self::Elsewhere(leader_in(status.metadata()));
         }
+        if status.code() == tonic::Code::AlreadyExists {
+            return Self::Refused(status.message().to_owned());
+        }
         Self::Failed(format!("{}: {}", status.code(), status.message()))
+    }
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        match error {
+            error @ Error::NameTaken(_) => Self::Refused(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
     }
 }
 

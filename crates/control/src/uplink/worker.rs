@@ -65,8 +65,7 @@ impl End for WorkerEnd {
 
 async fn here(road: Road, info: WorkerInfo) -> Result<WorkerLine, Broken> {
     let (handle, epoch) = road.here()?;
-    let attached = handle.attach_worker(info).await;
-    let (speak, orders) = attached.map_err(|error| Broken::Failed(error.to_string()))?;
+    let (speak, orders) = handle.attach_worker(info).await?;
     let hear = ReceiverStream::new(orders).map(Ok).boxed();
     Ok(Line { epoch, far: false, speak, hear })
 }

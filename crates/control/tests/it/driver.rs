@@ -1,17 +1,24 @@
 //! The control plane as a whole on a store in memory: writes, questions, watches.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use berth_control::{
+    Config,
     events::EventFilter,
     handle::{
         ApplyMode, ApplyOutcome, ApplyRequest, DeleteRequest, Error, ListRequest, Ownership, PreviewRequest,
         WatchEvent, WatchRequest, WorkerState,
     },
-    store::{Rev, memory::MemoryStore},
+    store::{
+        Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch,
+        layout::{deployment_key, worker_key},
+        memory::MemoryStore,
+    },
 };
-use berth_spec::{Cordon, GatewayEvent, Generation, Origin, WorkerId, status::Phase};
-use futures::StreamExt;
+use berth_peer::Members;
+use berth_spec::{Cordon, GatewayEvent, Generation, Member, Origin, Roles, WorkerId, status::Phase};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use prometheus_client::registry::Registry;
 
 use crate::fixture::{Running, apply, manifest, name, worker};
 
@@ -242,5 +249,108 @@ async fn a_watch_tells_every_page_of_what_is_there_then_the_bookmark() {
         }
     }
     assert_eq!(added, names);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_processes_with_one_name_the_earlier_is_refused_while_the_later_lives() {
+    let running = running();
+    let (_reports, mut first) = running.handle.attach_worker(worker("w", 1)).await.expect("it attaches");
+    let later = running.handle.attach_worker(worker("w", 2)).await.expect("started anew");
+    while first.recv().await.is_some() {}
+    let refused = running.handle.attach_worker(worker("w", 1)).await.expect_err("there is a later one");
+    assert!(matches!(refused, Error::NameTaken(_)) && refused.to_string().contains("--name"), "{refused}");
+    assert!(!later.0.is_closed(), "and goes on");
+    running.handle.attach_worker(worker("w", 2)).await.expect("its own next connection");
+    drop(later);
+    let gone = running.handle.attach_worker(worker("w", 1)).await;
+    gone.expect("that one was dropped: a clock may have been set back");
+    running.stop().await;
+}
+
+/// A store whose watch never tells of these keys.
+struct Forgetful {
+    store: MemoryStore,
+    keys: Vec<String>,
+}
+
+impl Store for Forgetful {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        self.store.get(key)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, page: Page) -> BoxFuture<'a, Result<Listing, StoreError>> {
+        self.store.list(prefix, page)
+    }
+
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        self.store.commit(txn)
+    }
+
+    fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>> {
+        async move {
+            let (told, keys) = (self.store.watch(prefix, from).await?, self.keys.clone());
+            let told = told.map(move |commit| {
+                commit.map(|mut commit| {
+                    commit.changes.retain(|change| !keys.iter().any(|key| key == change.key()));
+                    commit
+                })
+            });
+            Ok(told.boxed())
+        }
+        .boxed()
+    }
+
+    fn rev(&self) -> BoxFuture<'_, Result<Rev, StoreError>> {
+        self.store.rev()
+    }
+
+    fn compact(&self, before: Rev) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.store.compact(before)
+    }
+}
+
+fn among_others() -> Config {
+    let at = |port| format!("10.0.0.1:{port}").parse().expect("an address");
+    let me = Member {
+        name: WorkerId::new("me").expect("a name"),
+        incarnation: 1,
+        gossip: at(7946),
+        peer: at(7947),
+        roles: Roles { controller: true, worker: false, gateway: false },
+        labels: std::collections::BTreeMap::new(),
+        version: "test".to_owned(),
+        protocol: (1, 1),
+    };
+    Config { members: Some(Members::by_hand(me).0), ..Config::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_never_told_is_found_and_counted() {
+    let keys = vec![deployment_key(&name("new")), worker_key(&WorkerId::new("w").expect("a name"))];
+    let store = Arc::new(Forgetful { store: MemoryStore::default(), keys });
+    let mut registry = Registry::default();
+    let mut running = Running::start_with(among_others(), store, &mut registry);
+    let count = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("it is text");
+        let line = text.lines().find(|line| line.starts_with("berth_store_changes_never_told_total "));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("it is there")
+    };
+    running.obedient_worker(worker("w", 1)).await;
+    running.handle.apply(apply("old", "")).await.expect("applied");
+    for i in 0..7 {
+        running.handle.apply(apply("old", &format!("  priority: {}\n", 10 + i))).await.expect("applied");
+        tokio::time::sleep(Duration::from_secs(300)).await;
+    }
+    assert_eq!(count(), 0, "what was told is as it is");
+    running.handle.apply(apply("new", "")).await.expect("stored");
+    running.handle.cordon(&WorkerId::new("w").expect("a name"), Cordon::Cordoned).await.expect("stored");
+    assert!(matches!(running.handle.explain(&name("new")).await, Err(Error::NotFound(_))), "nobody was told");
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    running.handle.explain(&name("new")).await.expect("read again");
+    assert_eq!(running.handle.workers().await.expect("workers")[0].cordon, Cordon::Cordoned);
+    tokio::time::sleep(Duration::from_secs(1_800)).await;
+    assert_eq!(count(), 2, "once each");
     running.stop().await;
 }

@@ -119,7 +119,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(store: Arc<dyn Store>) -> Self {
-        let (control, handle) = berth_control::build(Config::default(), store, &mut Registry::default());
+        Self::start_with(Config::default(), store, &mut Registry::default())
+    }
+
+    pub(crate) fn start_with(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> Self {
+        let (control, handle) = berth_control::build(config, store, registry);
         let shutdown = CancellationToken::new();
         let token = shutdown.clone();
         let mut tasks = JoinSet::new();

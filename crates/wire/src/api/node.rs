@@ -194,6 +194,24 @@ pub struct ClusterStatus {
     /// Its term: a later leader has a higher one; absent where there is one node alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
+    /// Many workers were lost at once, and what they held is not placed elsewhere for now; absent when nothing of the kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mass_loss: Option<MassLossView>,
+}
+
+/// A loss of many workers at once, which looks like a fault of the network: until it is over only what requests wait for
+/// is placed elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MassLossView {
+    /// Workers that were lost.
+    pub lost: u32,
+    /// Workers that were there before.
+    pub known: u32,
+    /// When the first of them was lost.
+    pub since: Timestamp,
+    /// When the rest is placed elsewhere, if they do not come back.
+    pub until: Timestamp,
 }
 
 impl NodeList {

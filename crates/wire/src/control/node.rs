@@ -5,7 +5,19 @@ use crate::api;
 
 impl From<api::NodeList> for v1::ListNodesResponse {
     fn from(view: api::NodeList) -> Self {
-        Self { nodes: all(view.items), leader: view.status.leader, epoch: view.status.epoch }
+        let status = view.status;
+        Self {
+            nodes: all(view.items),
+            leader: status.leader,
+            epoch: status.epoch,
+            mass_loss: status.mass_loss.map(Into::into),
+        }
+    }
+}
+
+impl From<api::MassLossView> for v1::MassLoss {
+    fn from(view: api::MassLossView) -> Self {
+        Self { lost: view.lost, known: view.known, since: view.since.into(), until: view.until.into() }
     }
 }
 

@@ -18,7 +18,8 @@ impl Service {
     /// Every node that the selector matches, and who leads.
     pub(crate) async fn nodes(&self, selector: &LabelSelector) -> Result<NodeList, ApiError> {
         let workers = self.handle.workers().await?;
-        let known = Known { members: (self.members)(), workers, leader: (self.leader)() };
+        let loss = self.handle.mass_loss().await?;
+        let known = Known { members: (self.members)(), workers, leader: (self.leader)(), loss };
         let mut nodes = node::nodes(known, self.handle.now());
         nodes.items.retain(|node| selector.matches(&node.metadata.labels));
         Ok(nodes)

@@ -1,6 +1,6 @@
 //! Nodes: who is there, how full they are, cordons and drains, over both faces.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use berth_control::api::Leader;
 use berth_spec::{ByteSize, Epoch, Health, Member, Roles, WorkerId};
@@ -177,4 +177,32 @@ async fn explain_says_which_worker_would_be_chosen() {
     };
     says(1, "best: better than c, it has 3GiB free");
     says(0, "b is better: it has 3GiB free, the other 1GiB");
+}
+
+#[tokio::test]
+async fn a_loss_of_many_is_told_with_the_list() {
+    let world = World::start().await;
+    let attach = async |called: &str| {
+        let attached = world.handle.attach_worker(crate::fixture::worker(called, 1)).await;
+        attached.expect("it is running")
+    };
+    let ends = [attach("w-1").await, attach("w-2").await];
+    let before = world.get("/v1/nodes").await.ok(200);
+    assert_eq!(before["status"]["massLoss"], Value::Null);
+    drop(ends);
+    let lost = async {
+        loop {
+            let status = world.get("/v1/nodes").await.ok(200)["status"]["massLoss"].clone();
+            if status["lost"] == 2 {
+                return status;
+            }
+        }
+    };
+    let loss = tokio::time::timeout(Duration::from_secs(30), lost).await.expect("it comes about");
+    assert_eq!(loss["known"], 2);
+    let at = |key: &str| loss[key].as_str().expect("a time").to_owned();
+    assert!(at("since") < at("until"), "{loss}");
+    let mut client = ControlClient::connect(world.base.clone()).await.expect("it is serving");
+    let told = client.list_nodes(v1::ListNodesRequest::default()).await.expect("it answers").into_inner().mass_loss;
+    assert_eq!(told.map(|loss| (loss.lost, loss.until)), Some((2, at("until"))), "the same over gRPC");
 }

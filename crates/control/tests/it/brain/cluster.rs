@@ -186,6 +186,61 @@ fn it_waits_for_members_that_live_and_for_workers_that_records_name() {
     assert_eq!(routes(&asked).len(), 1, "from then on at once");
 }
 
+/// Where requests go by the last whole routes and what came after, replicas of one worker.
+fn leading_to(effects: &[Effect], worker: &WorkerInfo) -> usize {
+    let mut known: BTreeMap<DeploymentName, usize> = BTreeMap::new();
+    for (_, change) in routes(effects) {
+        for route in &change.set {
+            let there = route.versions[0].ready.iter().filter(|id| **id == worker.id).count();
+            known.insert(route.deployment.clone(), there);
+        }
+    }
+    known.values().sum()
+}
+
+#[test]
+fn a_worker_that_is_late_to_a_new_leader_is_routed_to_for_a_while() {
+    let legacy = first_term();
+    let [first, second, third] = workers();
+    let held = legacy.held[&third.id].1.len();
+    let late = || {
+        let mut bench = Bench::new(legacy.restored());
+        bench.on(health(&third, Health::Suspect));
+        for info in [&first, &second] {
+            bench.on(health(info, Health::Alive));
+            bench.on(Event::WorkerAttached(info.clone()));
+            bench.on(Event::Reported(legacy.report(info)));
+        }
+        let mut effects = attach_gateway(&mut bench);
+        effects.extend(bench.wait(SETTLE_CLUSTER));
+        effects.extend(bench.settle());
+        (bench, effects)
+    };
+    let (mut bench, mut effects) = late();
+    let whole = routes(&effects).into_iter().find(|(to, _)| *to == To::One(GATEWAY)).expect("every route").1;
+    assert_eq!(
+        whole.set.iter().map(|route| route.versions[0].ready.len()).sum::<usize>(),
+        16,
+        "as the last leader had it"
+    );
+    for _ in 1..Policy::default().presumed_for.as_secs() {
+        effects.extend(bench.wait(Duration::from_secs(1)));
+    }
+    assert_eq!((commits(&effects), assignments(&effects).len()), (0, 2), "two are greeted, and nothing moves");
+    assert_eq!(leading_to(&effects, &third), held);
+    effects.extend(bench.wait(Duration::from_secs(1)));
+    effects.extend(bench.settle());
+    assert_eq!(leading_to(&effects, &third), 0, "and no longer");
+
+    let (mut bench, mut effects) = late();
+    bench.on(Event::WorkerAttached(third.clone()));
+    effects.extend(bench.settle());
+    assert_eq!(leading_to(&effects, &third), held, "it has not said what it holds");
+    bench.on(Event::Reported(InventoryChange { seen: legacy.held[&third.id].0, ..empty_inventory(&third) }));
+    effects.extend(bench.settle());
+    assert_eq!(leading_to(&effects, &third), 0, "now it has");
+}
+
 fn hung_up(effects: &[Effect]) -> usize {
     effects.iter().filter(|effect| matches!(effect, Effect::HangUp(_))).count()
 }

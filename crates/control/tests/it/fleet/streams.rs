@@ -202,3 +202,28 @@ async fn who_is_not_who_he_says_or_speaks_another_protocol_is_refused() {
     let mute = v1::GatewayWord { word: None };
     assert_eq!(ask(mute).await.code(), tonic::Code::InvalidArgument);
 }
+
+#[tokio::test]
+async fn of_two_processes_with_one_name_the_earlier_is_told_what_to_do() {
+    let mut stage = Stage::of(&["a", "b"]).await;
+    stage.elect(0);
+    let road = berth_control::uplink::Road { incarnation: 2, ..stage.road(1) };
+    let mut later = stage.obedient_worker(road, worker("b", 2));
+    until(&mut later, |held| held.attached == 1).await;
+    let info = worker("b", 1);
+    let hello = v1::Hello {
+        node: "b".to_owned(),
+        incarnation: 1,
+        oldest: 1,
+        newest: 1,
+        worker: Some((&info).into()),
+        ..Default::default()
+    };
+    let hello = v1::WorkerWord { word: Some(v1::worker_word::Word::Hello(hello)) };
+    let peer = stage.nodes[1].peers.get(&node("a")).expect("it is known");
+    let mut client = FleetClient::new(berth_peer::PeerChannel(peer));
+    let refused = client.work(stream::iter([hello])).await.map(drop).expect_err("there is a later one");
+    assert_eq!(refused.code(), tonic::Code::AlreadyExists, "{refused}");
+    assert!(refused.message().contains("stop one of them"), "{refused}");
+    assert_eq!(later.borrow().attached, 1, "and the later one goes on");
+}

@@ -1,0 +1,170 @@
+//! A second look at what the watch of the store has told, in a cluster: now and then all is read again, and compared with
+//! what the brain knows.
+//!
+//! ```text
+//! Waiting ──AUDIT_EVERY, nothing else under way──▶ Reading ──as it is known──▶ Waiting
+//!                                                    └──something was never told──▶ counted, read again as after a break
+//! ```
+//! A watch is to tell everything, and etcd 3.4 has had faults by which it does not: a deployment would be missing until the
+//! next leader. It is read as of the moment up to which the watch has told, so that what is on its way is no difference. The
+//! repair is [`relist`](super::relist)'s: this only finds.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_spec::{Cordon, DeploymentName, WorkerId};
+use futures::{FutureExt, future::BoxFuture};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::{Driver, persist::each_at, relist};
+use crate::{
+    controller::Controller,
+    store::{Rev, Store, StoreError, layout},
+};
+
+/// How often. Halved, the leader reads 100,000 deployments as often for nothing; doubled, what was never told is missing
+/// for as much longer.
+pub(crate) const AUDIT_EVERY: Duration = Duration::from_secs(600);
+
+/// Keys that a warning names. Halved or doubled: a shorter or longer line; the rest are counted.
+const NAMED: usize = 10;
+
+/// When the next one is, and the one under way.
+pub(super) struct Audit {
+    every: Interval,
+    reading: Option<BoxFuture<'static, Result<Found, StoreError>>>,
+}
+
+/// What was never told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Deployments, with the rev by which the brain went.
+    deployments: BTreeMap<DeploymentName, Option<Rev>>,
+    /// Workers, with what the brain took people to say of them.
+    workers: BTreeMap<WorkerId, Cordon>,
+}
+
+/// What woke it.
+pub(super) enum Woke {
+    Due,
+    Read(Result<Found, StoreError>),
+}
+
+impl Audit {
+    pub(super) fn new() -> Self {
+        let mut every = interval_at(Instant::now() + AUDIT_EVERY, AUDIT_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { every, reading: None }
+    }
+
+    pub(super) async fn next(&mut self) -> Woke {
+        match &mut self.reading {
+            Some(reading) => {
+                let found = reading.await;
+                self.reading = None;
+                Woke::Read(found)
+            }
+            None => {
+                self.every.tick().await;
+                Woke::Due
+            }
+        }
+    }
+}
+
+impl Driver {
+    pub(super) fn audit(&mut self, woke: Woke) {
+        // After a break of the watch all is read anyway, and in the midst of a commit changes wait in it.
+        let steady = self.watch.is_some() && self.relist.is_none() && !self.brain.committing();
+        match woke {
+            Woke::Due if steady => {
+                let (known, seen) = (Known::of(&self.brain), *self.outputs.seen.borrow());
+                let store = Arc::clone(&self.store);
+                if let Some(audit) = &mut self.audit {
+                    audit.reading = Some(async move { read(&*store, known, seen).await }.boxed());
+                }
+            }
+            Woke::Read(Ok(found)) if steady => self.repair(found),
+            Woke::Read(Err(error)) => tracing::info!(%error, "the store was not compared with what is known of it"),
+            Woke::Due | Woke::Read(Ok(_)) => {}
+        }
+    }
+
+    fn repair(&mut self, mut found: Found) {
+        // What was told meanwhile is known.
+        found.deployments.retain(|name, rev| self.brain.rev_of(name) == *rev);
+        found.workers.retain(|worker, cordon| said(self.brain.cordons(), worker) == *cordon);
+        let keys: Vec<String> = found.keys().collect();
+        if keys.is_empty() {
+            return;
+        }
+        self.metrics.never_told(keys.len());
+        tracing::warn!(
+            event = "store_watch_incomplete",
+            keys = keys.len(),
+            first = keys[..keys.len().min(NAMED)].join(", "),
+            "the store did not tell of changes: reading it again; if this comes back, upgrade etcd"
+        );
+        self.watch = None;
+        self.relist = Some(relist::start(&self.store, &self.brain, (self.clock)()));
+    }
+}
+
+impl Found {
+    fn keys(&self) -> impl Iterator<Item = String> {
+        let deployments = self.deployments.keys().map(layout::deployment_key);
+        deployments.chain(self.workers.keys().map(layout::worker_key))
+    }
+}
+
+/// What the brain knows.
+struct Known {
+    revs: BTreeMap<DeploymentName, Rev>,
+    cordons: BTreeMap<WorkerId, Cordon>,
+}
+
+impl Known {
+    fn of(brain: &Controller) -> Self {
+        Self {
+            revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
+            cordons: brain.cordons().clone(),
+        }
+    }
+}
+
+/// Reads the store as of `seen`; where it does not keep the past, as it is, without what is newer.
+async fn read(store: &dyn Store, mut known: Known, seen: Rev) -> Result<Found, StoreError> {
+    let mut found = Found::default();
+    each_at(store, layout::DEPLOYMENTS, seen, |entry| {
+        let Some(name) = layout::name_in(&entry.key, layout::DEPLOYMENTS) else { return };
+        let before = known.revs.remove(&name);
+        // One that cannot be read is not known, and was told of.
+        let readable = || layout::StoredDeployment::read_deployment(entry).is_ok();
+        if before != Some(entry.modified) && entry.modified <= seen && readable() {
+            found.deployments.insert(name, before);
+        }
+    })
+    .await?;
+    found.deployments.extend(known.revs.into_iter().map(|(name, rev)| (name, Some(rev))));
+    let (mut cordons, mut newer) = (BTreeMap::new(), BTreeSet::new());
+    each_at(store, layout::WORKERS, seen, |entry| {
+        let Some(worker) = layout::worker_in(&entry.key) else { return };
+        match layout::read_cordon(entry) {
+            Ok(cordon) if entry.modified <= seen => drop(cordons.insert(worker, cordon)),
+            Ok(_) | Err(_) => drop(newer.insert(worker)),
+        }
+    })
+    .await?;
+    let workers: BTreeSet<&WorkerId> = known.cordons.keys().chain(cordons.keys()).collect();
+    let differs =
+        |worker: &&WorkerId| !newer.contains(*worker) && said(&known.cordons, worker) != said(&cordons, worker);
+    found.workers = workers.into_iter().filter(differs).map(|id| (id.clone(), said(&known.cordons, id))).collect();
+    Ok(found)
+}
+
+fn said(cordons: &BTreeMap<WorkerId, Cordon>, worker: &WorkerId) -> Cordon {
+    cordons.get(worker).copied().unwrap_or_default()
+}
