@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_loss_of_many_is_one_line_above_the_table() {
-        let at = |seconds| berth_wire::api::Timestamp(berth_spec::Time(seconds * 1_000_000_000));
+        let at = |seconds: u64| berth_wire::api::Timestamp(berth_spec::Time(seconds * 1_000_000_000));
         let loss = MassLossView { lost: 6, known: 10, since: at(1_795_000_000), until: at(1_795_000_030) };
         let line = mass_loss(&loss);
         assert!(line.starts_with("6 of 10 workers were lost at once since 2026-11-18T"), "{line}");
