@@ -91,6 +91,9 @@ impl Client {
     /// asked: nothing has been done yet.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let mut request = request.build().map_err(|e| Failure::doing("cannot make a request", root(&e)))?;
+        if !request.method().is_safe() && self.bases.len() > 1 {
+            request = self.towards_one_that_answers(request).await;
+        }
         let first = self.at.load(Ordering::Relaxed);
         for offset in 0.. {
             let at = (first + offset) % self.bases.len();
@@ -119,6 +122,23 @@ impl Client {
             }
         }
         Err(Failure::Failed("there is no address of a control API".to_owned()))
+    }
+
+    /// A change that was sent cannot be sent again elsewhere when no answer comes. So it goes to an address that has just
+    /// answered a question, if there is one.
+    async fn towards_one_that_answers(&self, mut request: Request) -> Request {
+        for _ in 0..self.bases.len() {
+            let at = self.at.load(Ordering::Relaxed) % self.bases.len();
+            let mut url = self.bases[at].clone();
+            url.set_path("/healthz");
+            let asked = self.http.get(url).timeout(HEAD_WITHIN).send().await;
+            if asked.is_ok_and(|answer| answer.status().is_success()) {
+                break;
+            }
+            request = self.moved(request, at);
+            self.at.store((at + 1) % self.bases.len(), Ordering::Relaxed);
+        }
+        request
     }
 
     /// The head of an answer; `None`: it did not come within `patience`.

@@ -131,8 +131,8 @@ pub fn build(
 
 impl Gateway {
     /// Serves until `shutdown`, says for [`Limits::lame_duck`](crate::Limits::lame_duck) that it is not ready, then drains:
-    /// new inferences are refused, of other nodes as well, and those inside have [`Limits::drain`](crate::Limits::drain)
-    /// to finish. Routes are followed to the end, so that parked requests can
+    /// connections end with what was sent on them (without a lame-duck time new inferences are refused at once), and those
+    /// inside have [`Limits::drain`](crate::Limits::drain) to finish. Routes are followed to the end, so that parked requests can
     /// still be answered.
     ///
     /// # Errors
@@ -171,20 +171,29 @@ impl Gateway {
             tracing::info!(lame_duck = ?config.limits.lame_duck, "gateway: leaving");
             tokio::time::sleep(config.limits.lame_duck).await;
         }
-        let inside = stack.door.close();
-        hops.close();
+        // One of several has told its clients to go elsewhere: what still comes on a connection before that is closed is
+        // served. One that is alone refuses at once.
+        let alone = config.limits.lame_duck.is_zero();
+        let inside = if alone { stack.door.close() } else { stack.door.inside() };
         stopping.cancel();
         tracing::info!(inside, "gateway: draining");
         let drained = async {
-            stack.door.emptied().await;
-            hops.emptied().await;
+            if alone {
+                hops.close();
+                stack.door.emptied().await;
+                hops.emptied().await;
+            }
             // The last answers are being written.
             if port.await.is_err() {
                 tracing::error!("gateway: the listener panicked");
             }
+            stack.door.close();
+            hops.close();
+            hops.emptied().await;
         };
         let in_time = timeout(config.limits.drain, drained).await.is_ok();
-        let left = if in_time { 0 } else { stack.door.inside() };
+        let left = if in_time { 0 } else { stack.door.close() };
+        hops.close();
         cut.cancel();
         told.cancel();
         tasks.wait().await;
