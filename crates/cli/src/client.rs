@@ -28,9 +28,9 @@ pub(crate) struct ApiArgs {
     pub(crate) api: String,
 }
 
-/// How long an address has to begin its answer to a question before the next one is asked: a node may be there and hang.
-/// Halved, busy nodes are passed over; doubled, a node that hangs holds every command up for twice as long.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
+/// How long one of several addresses has to say that it is there. Halved, busy nodes are passed over; doubled, a node that
+/// hangs holds every command up for twice as long.
+const HEAD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Talks to the control API, at the first of its addresses that answers.
 #[derive(Debug, Clone)]
@@ -87,35 +87,34 @@ impl Client {
         self.http.request(method, url)
     }
 
-    /// Sends it; anything but a success is a failure. Where nothing listens, or no leader is known, the next address is
-    /// asked: nothing has been done yet.
+    /// Sends it; anything but a success is a failure. Where nothing listens, nothing answers, or no leader is known, the
+    /// next address is asked: nothing has been done yet.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let mut request = request.build().map_err(|e| Failure::doing("cannot make a request", root(&e)))?;
-        if !request.method().is_safe() && self.bases.len() > 1 {
-            request = self.towards_one_that_answers(request).await;
-        }
         let first = self.at.load(Ordering::Relaxed);
         for offset in 0.. {
             let at = (first + offset) % self.bases.len();
             let last = offset + 1 >= self.bases.len();
+            if let Err(error) = self.answers(at).await {
+                if last {
+                    return Err(self.unreachable(&error));
+                }
+                request = self.moved(request, at);
+                continue;
+            }
             // A body that is a stream cannot be sent twice; there is none.
             let again = if last { None } else { request.try_clone() };
-            let patience = (!last && request.method().is_safe()).then_some(HEAD_WITHIN);
-            match self.execute(request, patience).await {
-                None => match again {
-                    Some(again) => request = self.moved(again, at),
-                    None => return Err(Failure::TimedOut(format!("{} does not answer", self.bases[at]))),
-                },
-                Some(Err(error)) if error.is_connect() => match again {
+            match self.http.execute(request).await {
+                Err(error) if error.is_connect() => match again {
                     Some(again) => request = self.moved(again, at),
                     None => return Err(self.unreachable(&error)),
                 },
-                Some(Err(error)) => return Err(self.unreachable(&error)),
-                Some(Ok(response)) if response.status().is_success() => {
+                Err(error) => return Err(self.unreachable(&error)),
+                Ok(response) if response.status().is_success() => {
                     self.at.store(at, Ordering::Relaxed);
                     return Ok(response);
                 }
-                Some(Ok(response)) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
+                Ok(response) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
                     Some(again) => request = self.moved(again, at),
                     None => return Err(refused(response).await),
                 },
@@ -124,30 +123,15 @@ impl Client {
         Err(Failure::Failed("there is no address of a control API".to_owned()))
     }
 
-    /// A change that was sent cannot be sent again elsewhere when no answer comes. So it goes to an address that has just
-    /// answered a question, if there is one.
-    async fn towards_one_that_answers(&self, mut request: Request) -> Request {
-        for _ in 0..self.bases.len() {
-            let at = self.at.load(Ordering::Relaxed) % self.bases.len();
-            let mut url = self.bases[at].clone();
-            url.set_path("/healthz");
-            let asked = self.http.get(url).timeout(HEAD_WITHIN).send().await;
-            if asked.is_ok_and(|answer| answer.status().is_success()) {
-                break;
-            }
-            request = self.moved(request, at);
-            self.at.store((at + 1) % self.bases.len(), Ordering::Relaxed);
+    /// Whether an address is worth asking, where there are several: a node may be there and hang, and a change that was
+    /// sent to it cannot be sent again elsewhere.
+    async fn answers(&self, at: usize) -> Result<(), reqwest::Error> {
+        if self.bases.len() == 1 {
+            return Ok(());
         }
-        request
-    }
-
-    /// The head of an answer; `None`: it did not come within `patience`.
-    async fn execute(&self, request: Request, patience: Option<Duration>) -> Option<Result<Response, reqwest::Error>> {
-        let answer = self.http.execute(request);
-        match patience {
-            Some(patience) => tokio::time::timeout(patience, answer).await.ok(),
-            None => Some(answer.await),
-        }
+        let mut url = self.bases[at].clone();
+        url.set_path("/healthz");
+        self.http.get(url).timeout(HEAD_WITHIN).send().await.map(drop)
     }
 
     /// A request for the address at `from`, for the one after it.
