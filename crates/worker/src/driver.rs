@@ -50,6 +50,10 @@ const NEWS: usize = 256;
 /// engine holds up the end of the process.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
+/// How long the last report of a worker that holds nothing any more may wait for a controller. Halved, a busy one may not
+/// hear it and takes the worker for lost; doubled, a cluster that is stopped whole takes that much longer.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
 /// The ends of the channels to the controller.
 pub struct WorkerLink {
     /// What the worker should hold, and that a controller was attached, which comes first. When it closes, the worker
@@ -179,10 +183,16 @@ impl Worker {
         let mut load = LoadWatch::new(self.limits.memory);
         let mut hands = Hands::new(self.info.id, self.runtimes, self.artifacts, self.local, self.metrics, news);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
+        let mut last_word = None;
         loop {
             let event = loop {
-                if agent.stopped() && outbox.is_empty() {
-                    return hands.finish(0).await;
+                if agent.stopped() {
+                    if outbox.is_empty() {
+                        return hands.finish(0).await;
+                    }
+                    // Where no controller is left to hear the last word, it is not waited for.
+                    let soon = *last_word.get_or_insert_with(|| Instant::now() + LAST_WORD);
+                    give_up = give_up.map(|at: Instant| at.min(soon));
                 }
                 let wake = agent.wake_at().map(|at| clock.instant(at));
                 tokio::select! {

@@ -67,6 +67,8 @@ struct Presence {
 
 /// Opens, binds and builds everything, and starts it.
 pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
+    // Also a node that holds no models keeps its last routes there.
+    fs_err::create_dir_all(&settings.server.data)?;
     let mut registry = Registry::default();
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
