@@ -137,7 +137,8 @@ class Node(Process):
 
     def alive(self) -> bool:
         assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
-        status, _ = self.call("/v2/health/live", 8080)
+        # Ready, as a load balancer asks: a gateway that no controller has told anything knows no model.
+        status, _ = self.call("/v2/health/ready", 8080)
         return status == 200
 
     def call(self, path: str, port: int = 8081, method: str = "GET", body: str | None = None) -> tuple[int, str]:
