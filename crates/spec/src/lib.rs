@@ -27,6 +27,7 @@
 //! | **controller** | the one decider; it runs [`plan`](https://docs.rs) over a world of these nouns |
 //! | **source** | where deployments come from: the API, a directory, later Git, etcd, Kubernetes |
 //! | **store** | the strongly consistent, watchable key-value state |
+//! | **credential** | what opens a store, a repository or a registry; a worker is given a whole numbered set of them |
 //! | **demand** | what a gateway tells the controller about use: who waits, who was used when |
 //! | **claim** | the bytes of a worker's memory that the plan sets aside for a replica |
 //! | **miss** | a request for a deployment with no ready replica |
@@ -50,6 +51,7 @@ pub mod assignment;
 pub mod residency;
 pub mod worker;
 
+pub mod credential;
 pub mod member;
 
 pub mod routes;
@@ -62,6 +64,7 @@ pub mod status;
 
 pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving};
 pub use class::Class;
+pub use credential::{Credential, CredentialSet, Secret};
 pub use deployment::{Deployment, Origin, Replicas, Spec};
 pub use event::Event;
 pub use id::{DeploymentName, Digest, Generation, RevisionId, WorkerId};

@@ -12,7 +12,7 @@
 mod check;
 mod copies;
 mod error;
-mod node;
+pub mod node;
 mod raw;
 mod reference;
 mod resolve;

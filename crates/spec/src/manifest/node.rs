@@ -10,9 +10,11 @@ use serde_saphyr::{Location, Spanned};
 
 /// A place in the text: line and column from 1, both 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+pub struct Place {
+    /// From 1.
+    pub line: u32,
+    /// In characters, from 1.
+    pub column: u32,
 }
 
 impl From<Location> for Place {
@@ -27,37 +29,50 @@ impl From<Location> for Place {
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) at: Place,
-    pub(crate) value: Value,
+pub struct Node {
+    /// Where it begins.
+    pub at: Place,
+    /// What it holds.
+    pub value: Value,
 }
 
 /// What a node holds.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub enum Value {
+    /// `null`, or nothing.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A finite number.
     Number(serde_json::Number),
+    /// Text; also `yes`, `on` and the like.
     Text(String),
+    /// A list.
     List(Vec<Node>),
+    /// A mapping, in reading order; no key twice.
     Map(Vec<(Key, Node)>),
 }
 
 /// A key of a map and its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Key {
-    pub(crate) at: Place,
-    pub(crate) name: String,
+pub struct Key {
+    /// Where it begins.
+    pub at: Place,
+    /// The key.
+    pub name: String,
 }
 
 impl Node {
     /// The documents of `text`, empty ones left out.
-    pub(crate) fn documents(text: &str) -> Result<Vec<Self>, serde_saphyr::Error> {
+    ///
+    /// # Errors
+    /// The first error of syntax, or that it is larger or deeper than a file of Berth may be.
+    pub fn documents(text: &str) -> Result<Vec<Self>, serde_saphyr::Error> {
         serde_saphyr::from_multiple_with_options(text, options())
     }
 
     /// A tree without places.
-    pub(crate) fn of(json: &serde_json::Value) -> Self {
+    pub fn of(json: &serde_json::Value) -> Self {
         let value = match json {
             serde_json::Value::Null => Value::Null,
             serde_json::Value::Bool(b) => Value::Bool(*b),
@@ -72,7 +87,7 @@ impl Node {
     }
 
     /// The same as plain JSON.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,
             Value::Bool(b) => (*b).into(),
@@ -84,7 +99,7 @@ impl Node {
     }
 
     /// The field of that name, where this is a map that has it.
-    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+    pub fn get(&self, name: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(fields) => fields.iter().find(|(k, _)| k.name == name).map(|(_, v)| v),
             _ => None,
@@ -92,7 +107,7 @@ impl Node {
     }
 
     /// The names of the fields, where this is a map.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         let fields: &[(Key, Self)] = match &self.value {
             Value::Map(fields) => fields,
             _ => &[],
@@ -101,7 +116,7 @@ impl Node {
     }
 
     /// The text, where this is one.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -109,7 +124,7 @@ impl Node {
     }
 
     /// The place of the deepest node on the way of `path` (`spec.replicas.min`) that exists.
-    pub(crate) fn place_of(&self, path: &str) -> Place {
+    pub fn place_of(&self, path: &str) -> Place {
         let mut node = self;
         for name in path.split('.').filter(|name| !name.is_empty()) {
             match node.get(name) {
@@ -121,7 +136,7 @@ impl Node {
     }
 
     /// What it is, for messages.
-    pub(crate) const fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "true or false",
