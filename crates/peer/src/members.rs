@@ -21,6 +21,7 @@ const ORDERS: usize = 256;
 pub struct MemberTable {
     members: BTreeMap<WorkerId, (Arc<Member>, Health)>,
     recovering: BTreeSet<WorkerId>,
+    parting: BTreeSet<WorkerId>,
 }
 
 /// How a member stands, in the words of G9: [`Health`], with one more for those that came back.
@@ -57,8 +58,17 @@ impl MemberTable {
         self.members.values().filter(|(_, health)| health.is_there()).map(|(member, _)| member)
     }
 
+    /// Those of them that were not told to stop, as far as is known.
+    pub fn staying(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.there().filter(|member| !self.parting.contains(&member.name))
+    }
+
     pub(crate) fn set(&mut self, member: Arc<Member>, health: Health) {
         self.members.insert(member.name.clone(), (member, health));
+    }
+
+    pub(crate) fn set_parting(&mut self, parting: BTreeSet<WorkerId>) {
+        self.parting = parting;
     }
 
     pub(crate) fn set_recovering(&mut self, recovering: BTreeSet<WorkerId>) {
@@ -89,6 +99,7 @@ pub struct Hint {
 #[derive(Debug)]
 pub(crate) enum Order {
     Say(Hint),
+    Announce,
     Leave(oneshot::Sender<()>),
 }
 
@@ -156,6 +167,13 @@ impl Members {
         let _ = self.orders.try_send(Order::Say(hint));
     }
 
+    /// Tells the others that this node was told to stop: it answers still, and nobody should count on it
+    /// ([`MemberTable::staying`]). Returns when that is on its way.
+    pub async fn announce(&self) {
+        // Membership has ended: nobody is to be told.
+        let _ = self.orders.send(Order::Announce).await;
+    }
+
     /// Tells the others that this node goes, and returns when a good part of them should have heard it (a few rounds
     /// of gossip, well under a second). Afterwards this node takes no more part.
     pub async fn leave(&self) {
@@ -187,6 +205,13 @@ impl Roster {
                 Arc::make_mut(table).set(member, health);
             }
             changed
+        });
+    }
+
+    /// A member says that it will go.
+    pub fn set_leaving(&self, name: &WorkerId) {
+        self.table.send_modify(|table| {
+            Arc::make_mut(table).parting.insert(name.clone());
         });
     }
 

@@ -28,6 +28,7 @@ mod node;
 mod packet;
 mod policy;
 mod rtt;
+mod silence;
 mod swim;
 mod view;
 

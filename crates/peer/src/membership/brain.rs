@@ -29,7 +29,7 @@ use super::{
     hints::{Hints, WireHint},
     metrics::Metrics,
     node::Node,
-    packet::{self, Accusation, Card, Kind, Newer, PACKET},
+    packet::{self, Accusation, Card, Kind, Leaving, Newer, PACKET},
     policy::Policy,
     rtt::Rtts,
     swim::{News, Out},
@@ -56,6 +56,8 @@ pub enum Event<'a> {
     Seeds(Vec<SocketAddr>),
     /// Tell the others.
     Say(Hint),
+    /// Say that this node will go: it answers still.
+    Announce,
     /// Go.
     Leave,
     /// [`Membership::wake_at`] has come. Give datagrams that wait before it.
@@ -113,6 +115,8 @@ pub struct Membership {
     look_at: Instant,
     announce_at: Instant,
     reach_at: Instant,
+    /// When to say again that this node will go, if it will.
+    parting_at: Option<Instant>,
     /// When it came in, or began anew.
     fresh_since: Instant,
     metrics: Metrics,
@@ -170,6 +174,7 @@ impl Membership {
             look_at: now,
             announce_at: now,
             reach_at: now,
+            parting_at: None,
             metrics,
             effects: Vec::new(),
         })
@@ -197,6 +202,7 @@ impl Membership {
             (Phase::Leaving { .. }, _) => {}
             (Phase::In, Event::Seeds(seeds)) => self.seeds = seeds,
             (Phase::In, Event::Say(hint)) => self.say(hint, now),
+            (Phase::In, Event::Announce) => self.announce_parting(now),
             (Phase::In, Event::Leave) => self.leave(now),
             (Phase::In, Event::Wake) => self.wake(now),
         }
@@ -216,6 +222,7 @@ impl Membership {
             Some((Kind::Newer, content)) => {
                 fine(packet::read(content).map(|newer: Newer| self.claim(newer.start, now)))
             }
+            Some((Kind::Leaving, content)) => fine(packet::read(content).map(|said: Leaving| self.parts(&said, now))),
         };
         if let Some(reason) = dropped {
             self.metrics.drop_for(reason);
@@ -241,6 +248,7 @@ impl Membership {
             self.announce(now);
             self.reach(now);
             self.ask(now);
+            self.tell_parting(now);
             self.effects.extend(self.rtts.take().map(Effect::Rtts));
             self.look(now);
         } else if self.view.wake_at(&self.policy).is_some_and(|doubted| doubted <= now) {

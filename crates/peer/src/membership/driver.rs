@@ -20,6 +20,7 @@ use super::{
     metrics::Metrics,
     packet::DATAGRAM,
     policy::Policy,
+    silence::Silence,
 };
 use crate::{
     members::{Members, Order, Roster},
@@ -171,8 +172,18 @@ impl Gossip {
     async fn take_part(self, shutdown: CancellationToken) -> io::Result<()> {
         let Self { name, socket, identity, join, brain, mut roster, metrics } = self;
         let socket = UdpSocket::from_std(socket)?;
-        let mut running =
-            Running { name, socket, identity, brain, metrics, sealed: Vec::new(), told: false, leaving: Vec::new() };
+        let silence = Silence::new(!join.is_empty(), Instant::now().into_std());
+        let mut running = Running {
+            name,
+            socket,
+            identity,
+            brain,
+            metrics,
+            silence,
+            sealed: Vec::new(),
+            told: false,
+            leaving: Vec::new(),
+        };
         let mut buffer = vec![0; ROOM];
         let mut look_up = interval(LOOK_UP);
         look_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -180,6 +191,7 @@ impl Gossip {
         let mut looking = tokio::task::JoinSet::new();
         while !running.is_done() {
             let wake = running.brain.wake_at().map(Instant::from_std);
+            let silent = running.silence.wake_at().map(Instant::from_std);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -193,6 +205,11 @@ impl Gossip {
                 }
                 () = async { sleep_until(wake.unwrap_or_else(Instant::now)).await }, if wake.is_some() => {
                     running.give(Event::Wake, &roster);
+                }
+                () = async { sleep_until(silent.unwrap_or_else(Instant::now)).await }, if silent.is_some() => {
+                    if let Some(why) = running.silence.complaint(Instant::now().into_std()) {
+                        tracing::warn!(event = "join_unanswered", join = join.join(","), why, "no other node answers");
+                    }
                 }
                 Some(order) = roster.orders.recv() => running.order(order, &roster),
                 Some(found) = seeds.recv() => running.give(Event::Seeds(found), &roster),
@@ -214,6 +231,7 @@ struct Running {
     identity: Identity,
     brain: Membership,
     metrics: Metrics,
+    silence: Silence,
     sealed: Vec<u8>,
     /// Whether it was said that another node has this node's name.
     told: bool,
@@ -228,7 +246,7 @@ impl Running {
     fn receive(&mut self, buffer: &mut [u8], roster: &Roster) {
         for _ in 0..IN_A_ROW {
             match self.socket.try_recv_from(buffer) {
-                Ok((length, _)) => self.datagram(&mut buffer[..length], roster),
+                Ok((length, from)) => self.datagram(&mut buffer[..length], from, roster),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // A former datagram met a closed port; the next one is fine.
                 Err(_) => {}
@@ -236,7 +254,7 @@ impl Running {
         }
     }
 
-    fn datagram(&mut self, sealed: &mut [u8], roster: &Roster) {
+    fn datagram(&mut self, sealed: &mut [u8], from: SocketAddr, roster: &Roster) {
         self.metrics.received.inc();
         let keyring = self.identity.keyring();
         match keyring.open(sealed) {
@@ -246,7 +264,17 @@ impl Running {
                 self.perform(effects, roster);
             }
             Err(Unopened::Form) => self.metrics.drop_for("form"),
-            Err(Unopened::Key) => self.metrics.drop_for("key"),
+            Err(Unopened::Key) => {
+                self.metrics.drop_for("key");
+                if self.silence.unopened(from, Instant::now().into_std()) {
+                    tracing::warn!(
+                        event = "gossip_foreign",
+                        %from,
+                        "sealed with a key that this node does not have: one of both has certificates of another \
+                         `berth pki init`"
+                    );
+                }
+            }
             Err(Unopened::Forged) => self.metrics.drop_for("forged"),
         }
     }
@@ -254,6 +282,7 @@ impl Running {
     fn order(&mut self, order: Order, roster: &Roster) {
         match order {
             Order::Say(hint) => self.give(Event::Say(hint), roster),
+            Order::Announce => self.give(Event::Announce, roster),
             Order::Leave(told) => {
                 self.leaving.push(told);
                 self.give(Event::Leave, roster);
@@ -282,13 +311,15 @@ impl Running {
                 }
                 Effect::Table(table) => {
                     log(&roster.table(), &table);
+                    let others = table.there().filter(|member| member.name != self.name).count();
+                    self.silence.others(others, Instant::now().into_std());
                     roster.publish(table);
                 }
                 Effect::Hint(hint) => roster.hint(hint),
                 Effect::Rtts(rtts) => roster.publish_rtts(rtts),
                 Effect::Namesake if !self.told => {
                     self.told = true;
-                    tracing::error!(name = %self.name, "another node has this node's name: stop one of them, or give it another name");
+                    tracing::error!(event = "name_contested", name = %self.name, "another node has this node's name: stop one of them, or give it another name");
                 }
                 Effect::Namesake => {}
                 Effect::Left => self.leaving.drain(..).for_each(|told| {
@@ -306,7 +337,7 @@ fn log(before: &crate::MemberTable, after: &crate::MemberTable) {
         let was = before.get(name).map(|(_, was)| *was);
         if was != Some(*health) {
             let from = was.map_or("unknown", berth_spec::Health::as_str);
-            tracing::info!(member = %name, from, to = health.as_str(), peer = %member.peer, "a member changed");
+            tracing::info!(event = "member_changed", member = %name, from, to = health.as_str(), peer = %member.peer);
         }
     }
 }
@@ -317,8 +348,8 @@ async fn resolve(join: &[String]) -> Vec<SocketAddr> {
     for seed in join {
         match timeout(LOOK_UP_WITHIN, tokio::net::lookup_host(seed.as_str())).await {
             Ok(Ok(addresses)) => found.extend(addresses),
-            Ok(Err(error)) => tracing::warn!(%seed, %error, "cannot look up a node to join"),
-            Err(_) => tracing::warn!(%seed, "cannot look up a node to join: no answer"),
+            Ok(Err(error)) => tracing::warn!(event = "join_unresolved", %seed, %error),
+            Err(_) => tracing::warn!(event = "join_unresolved", %seed, error = "no answer"),
         }
     }
     found

@@ -29,10 +29,12 @@ pub(super) enum Kind {
     Accusation = 4,
     /// [`Newer`].
     Newer = 5,
+    /// [`Leaving`].
+    Leaving = 6,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Swim, Self::Ask, Self::Cards, Self::Accusation, Self::Newer];
+    const ALL: [Self; 6] = [Self::Swim, Self::Ask, Self::Cards, Self::Accusation, Self::Newer, Self::Leaving];
 
     /// The kind of a packet, and its content. `None`: empty, or of a kind that this version does not know.
     pub(super) fn split(packet: &[u8]) -> Option<(Self, &[u8])> {
@@ -61,6 +63,13 @@ pub(super) struct Accusation {
 /// "I know a later start of a node with your name."
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Newer {
+    pub(super) start: u64,
+}
+
+/// "I was told to stop: I answer still, but give me nothing to keep."
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Leaving {
+    pub(super) name: WorkerId,
     pub(super) start: u64,
 }
 
@@ -169,7 +178,8 @@ mod tests {
         #[test]
         fn whatever_comes_is_read_or_refused(bytes: Vec<u8>) {
             if let Some((_, content)) = Kind::split(&bytes) {
-                let _ = (read::<Ask>(content), read::<Vec<Card>>(content), read::<Accusation>(content), read::<Newer>(content));
+                let _ = (read::<Ask>(content), read::<Vec<Card>>(content), read::<Accusation>(content));
+                let _ = (read::<Newer>(content), read::<Leaving>(content));
             }
         }
     }

@@ -43,6 +43,8 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct View {
     nodes: BTreeMap<WorkerId, Seen>,
+    /// Those that say that they will go, this node among them.
+    parting: BTreeSet<WorkerId>,
     changed: bool,
 }
 
@@ -61,10 +63,19 @@ impl View {
         if matches!(seen.shown, Shown::Failed { .. }) {
             seen.recovering_until = Some(now + policy.recovering);
         }
+        if seen.node.start != node.start {
+            // Started anew, it stays.
+            self.changed |= self.parting.remove(name);
+        }
         if seen.shown != shown || seen.node != *node {
             (seen.node, seen.shown) = (node.clone(), shown);
             self.changed = true;
         }
+    }
+
+    /// A node that takes part says that it will go.
+    pub(super) fn part(&mut self, name: &WorkerId) {
+        self.changed |= self.parting.insert(name.clone());
     }
 
     /// A node that no longer does.
@@ -103,6 +114,7 @@ impl View {
         for name in &forgotten {
             self.changed = true;
             self.nodes.remove(name);
+            self.parting.remove(name);
         }
         forgotten
     }
@@ -110,6 +122,12 @@ impl View {
     /// Whether anything that the table shows changed since the last time.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
+    }
+
+    /// Whether a node failed or left.
+    pub(super) fn is_gone(&self, name: &WorkerId) -> bool {
+        let gone = |seen: &Seen| matches!(seen.shown, Shown::Failed { .. } | Shown::Left { .. });
+        self.nodes.get(name).is_some_and(gone)
     }
 
     /// The number under which a node is known.
@@ -162,6 +180,7 @@ impl View {
             table.set(member, health);
         }
         let recovering = self.nodes.iter().filter(|(_, seen)| seen.recovering_until.is_some());
+        table.set_parting(self.parting.clone());
         table.set_recovering(recovering.map(|(name, _)| name.clone()).collect::<BTreeSet<_>>());
         table
     }

@@ -408,6 +408,57 @@ fn two_nodes_with_one_name_are_told_and_do_not_flood_the_others() {
     }
 }
 
+/// The address of a second process with a name must not outlive it.
+#[test]
+fn who_stays_of_two_with_one_name_is_found_where_he_is() {
+    for (seed, leaves, after) in [(0, false, 20), (1, true, 20), (2, false, 1), (3, true, 1), (4, false, 120)] {
+        let mut net = Net::new(seed, 0.01);
+        net.names[4] = 3;
+        for _ in 0..5 {
+            net.start();
+        }
+        net.run(after * SECOND);
+        if leaves {
+            net.give(4, Event::Leave);
+            net.until(SECOND, |net| net.hosts[4].left);
+        }
+        net.hosts[4].up = false;
+        let stays = |net: &Net, by: usize| {
+            net.hosts[by]
+                .table
+                .get(&id(3))
+                .is_some_and(|(member, health)| (member.gossip, member.peer, *health) == (at(3), at(3), Health::Alive))
+        };
+        let took = net.until(5 * SECOND, |net| (0..3).all(|by| stays(net, by)));
+        println!("the second one gone after {after} s: the first one is known again after {took:?}");
+        net.run(10 * SECOND);
+        assert!((0..3).all(|by| stays(&net, by)), "{}", net.shown());
+    }
+}
+
+/// Who is told to stop says so long before it goes: nobody should wait for it to take anything over.
+#[test]
+fn that_a_node_will_leave_is_known_before_it_goes() {
+    for loss in [0.0, 0.05] {
+        let mut net = Net::of(5, 11, loss);
+        net.until(10 * SECOND, Net::all_alive);
+        let stays = |net: &Net, by: usize, of: usize| net.hosts[by].table.staying().any(|member| member.name == id(of));
+        assert!(stays(&net, 0, 1) && stays(&net, 1, 1));
+        net.give(1, Event::Announce);
+        net.until(SECOND, |net| (0..5).all(|by| !stays(net, by, 1)));
+        net.run(10 * SECOND);
+        assert!(net.all_alive() && (0..5).all(|by| stays(&net, by, 2)), "it goes on answering: {}", net.shown());
+        assert_eq!(net.failures, []);
+        // One who comes later is told, too.
+        net.start();
+        net.until(10 * SECOND, |net| net.all_alive() && !stays(net, 5, 1));
+        // Started anew, it stays.
+        net.hosts[1].up = false;
+        net.restart(1, 200);
+        net.until(10 * SECOND, |net| net.all_alive() && (0..6).all(|by| stays(net, by, 1)));
+    }
+}
+
 #[test]
 fn hints_reach_others_and_the_newest_counts() {
     let mut net = Net::of(10, 2, 0.05);

@@ -1,15 +1,57 @@
-//! How a node goes: it says so under a last number, a few times, and is silent then.
+//! How a node goes. Told to stop, it says so for as long as it hands over; in the end it says so under a last number, a few
+//! times, and is silent then.
+//!
+//! That it will go is said to each member by itself, again and again: it concerns everybody at once, and is true for seconds.
 
 use std::time::{Duration, Instant};
 
 use super::{Effect, Membership, Phase};
-use crate::membership::node::Node;
+use crate::membership::{
+    node::Node,
+    packet::{self, Kind, Leaving},
+};
+
+/// How often a node that will go says so. Halved: twice the packets while nodes stop. Doubled: where one is lost, others
+/// wait that much longer for a node that takes nothing over.
+const PARTING_EVERY: Duration = Duration::from_millis(250);
 
 /// Rounds of gossip in which a leaving node tells so, and the time between them.
 const FAREWELLS: u32 = 5;
 const FAREWELL_EVERY: Duration = Duration::from_millis(40);
 
 impl Membership {
+    /// This node will go, and answers still.
+    pub(super) fn announce_parting(&mut self, now: Instant) {
+        self.parting_at = Some(now);
+        self.view.part(&self.me.name.clone());
+        self.tell_parting(now);
+        self.look(now);
+    }
+
+    /// Says to all others that this node will go, if it will.
+    pub(super) fn tell_parting(&mut self, now: Instant) {
+        if self.parting_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.parting_at = Some(now + PARTING_EVERY);
+        let node = self.foca.identity();
+        let packet = packet::write(Kind::Leaving, &Leaving { name: self.me.name.clone(), start: node.start });
+        let others: Vec<_> = self.foca.iter_members().map(|member| member.id().gossip).collect();
+        for to in others {
+            self.send(to, packet.clone());
+        }
+    }
+
+    /// Another node will go.
+    pub(super) fn parts(&mut self, said: &Leaving, now: Instant) {
+        if self.view.node(&said.name).is_some_and(|node| node.start == said.start) {
+            self.view.part(&said.name);
+            if self.phase == Phase::In {
+                self.look(now);
+            }
+        }
+    }
+
     pub(super) fn leave(&mut self, now: Instant) {
         self.phase = Phase::Leaving { rounds: FAREWELLS, next: now + FAREWELL_EVERY };
         let node = Node { leaving: true, ..self.foca.identity().renewed() };

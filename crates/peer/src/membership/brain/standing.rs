@@ -20,6 +20,11 @@ impl Membership {
         if accused.name.as_ref() != Some(&self.me.name) || self.phase != Phase::In {
             return;
         }
+        if suspected.is_none() && accused.start > self.foca.identity().start {
+            // A later start of this name was there and is gone: the name is free again.
+            self.claims = 0;
+            return self.claim(accused.start, now);
+        }
         if accused == *self.foca.identity() {
             let charge = match suspected {
                 Some(incarnation) => foca::Member::new(accused, incarnation, State::Suspect),
@@ -33,9 +38,15 @@ impl Membership {
     /// Tells a node that speaks under an older start than is known: its clock went back, or there are two.
     pub(super) fn heard(&mut self, node: &Node) {
         let known = node.name.as_ref().and_then(|name| self.view.node(name));
-        if let Some(start) = known.map(|known| known.start).filter(|start| *start > node.start) {
-            self.send(node.gossip, packet::write(Kind::Newer, &Newer { start }));
-        }
+        let Some(known) = known.filter(|known| known.start > node.start) else { return };
+        let packet = if node.name.as_ref().is_some_and(|name| self.view.is_gone(name)) {
+            // What is later is dead: who speaks may take the name, however often it claimed it in vain.
+            let (by, accused) = (self.foca.identity().clone(), known.clone());
+            packet::write(Kind::Accusation, &Accusation { by, accused, suspected: None })
+        } else {
+            packet::write(Kind::Newer, &Newer { start: known.start })
+        };
+        self.send(node.gossip, packet);
     }
 
     /// Takes a later start than the one that others know under this name.

@@ -1,0 +1,114 @@
+//! What people should be told when a node hears nobody, or somebody whom it does not understand.
+//!
+//! ```text
+//! Company ──nobody is there──▶ Alone ──PATIENCE, and it was to join others──▶ Told ──somebody is there──▶ Company
+//! ```
+//! Whose packets our key does not open is told at once, and again after a while: it is a node of another authority, or one
+//! whose folder of certificates was made anew.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// How long nobody may answer before that is said. Halved: it is said of clusters that are just starting. Doubled: people
+/// look at a node that does nothing for longer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a foreign key is told of at most. Halved: more lines while somebody tries. Doubled: who starts to look later
+/// waits longer for one.
+const FOREIGN_EVERY: Duration = Duration::from_secs(60);
+
+/// Whether others are heard.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Company,
+    Alone { since: Instant },
+    Told,
+}
+
+/// Who is not heard.
+#[derive(Debug)]
+pub(super) struct Silence {
+    state: State,
+    /// There is somebody to join.
+    joins: bool,
+    /// The last one whose packets could not be opened.
+    foreign: Option<SocketAddr>,
+    foreign_told: Option<Instant>,
+}
+
+impl Silence {
+    /// Nobody was heard yet.
+    pub(super) fn new(joins: bool, now: Instant) -> Self {
+        Self { state: State::Alone { since: now }, joins, foreign: None, foreign_told: None }
+    }
+
+    /// How many others are there.
+    pub(super) fn others(&mut self, others: usize, now: Instant) {
+        match (self.state, others) {
+            (State::Company, 0) => self.state = State::Alone { since: now },
+            (_, 0) => {}
+            _ => self.state = State::Company,
+        }
+    }
+
+    /// A packet came that our key does not open. Says whether people are to be told.
+    pub(super) fn unopened(&mut self, from: SocketAddr, now: Instant) -> bool {
+        self.foreign = Some(from);
+        let tell = self.foreign_told.is_none_or(|told| now >= told + FOREIGN_EVERY);
+        if tell {
+            self.foreign_told = Some(now);
+        }
+        tell
+    }
+
+    /// When to look whether somebody has answered.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        match self.state {
+            State::Alone { since } if self.joins => Some(since + PATIENCE),
+            _ => None,
+        }
+    }
+
+    /// Nobody has answered for too long: what it may be. `None`: nothing is to be said (again).
+    pub(super) fn complaint(&mut self, now: Instant) -> Option<String> {
+        if self.wake_at().is_none_or(|at| now < at) {
+            return None;
+        }
+        self.state = State::Told;
+        let why = match self.foreign {
+            Some(from) => format!(
+                "packets come from {from} that this node's key does not open: the certificates of both must be of one \
+                 `berth pki init`"
+            ),
+            None => "no node runs there, UDP does not get through, or its certificate is of another `berth pki init`, \
+                     which its log says"
+                .to_owned(),
+        };
+        Some(format!("{why}; asking again and again"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nobody_answers_is_said_once_and_why_it_may_be() {
+        let begun = Instant::now();
+        let at = |seconds: u64| begun + Duration::from_secs(seconds);
+        let from = SocketAddr::from(([10, 0, 0, 9], 7946));
+        let mut silence = Silence::new(true, begun);
+        assert_eq!((silence.wake_at(), silence.complaint(at(2))), (Some(at(3)), None));
+        assert!(silence.complaint(at(3)).is_some_and(|text| text.contains("no node runs there")));
+        assert_eq!((silence.wake_at(), silence.complaint(at(60))), (None, None), "once");
+        silence.others(2, at(61));
+        silence.others(0, at(70));
+        assert!(silence.unopened(from, at(71)) && !silence.unopened(from, at(72)) && silence.unopened(from, at(131)));
+        assert_eq!(silence.wake_at(), Some(at(73)), "it is alone again");
+        assert!(silence.complaint(at(131)).is_some_and(|text| text.contains("from 10.0.0.9:7946")));
+        let mut first = Silence::new(false, begun);
+        assert_eq!((first.wake_at(), first.complaint(at(60))), (None, None), "it was to join nobody");
+    }
+}
