@@ -1,0 +1,262 @@
+//! How a call to git can fail, sorted by what to do about it.
+
+use std::fmt;
+
+/// What kind of failure it was; it decides whether trying again can help and who has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Category {
+    /// The other side cannot be reached, or the line broke.
+    Network,
+    /// It did not come about before the deadline.
+    TimedOut,
+    /// The other side does not let us in: no credentials, wrong ones, or a host key that is not known.
+    Auth,
+    /// No such repository (or none that these credentials may see).
+    NotFound,
+    /// No such tag, branch or commit.
+    RefNotFound,
+    /// No such file in that commit.
+    PathNotFound,
+    /// The ref is not where it was: somebody else pushed first. Fetch, build on the new tip, push again.
+    Moved,
+    /// The other side refused the push: a hook, or a protected branch.
+    Refused,
+    /// No space, no permission, or a broken disk on this machine.
+    Disk,
+    /// More than the caller allowed.
+    TooLarge,
+    /// What was asked for makes no sense, or must not be given to git.
+    Invalid,
+    /// The signature is missing, wrong, or by nobody who is trusted.
+    Signature,
+    /// The caller cancelled.
+    Cancelled,
+    /// Anything else.
+    Internal,
+}
+
+impl Category {
+    /// Whether the same call may well succeed later without anybody acting.
+    #[must_use]
+    pub const fn is_transient(self) -> bool {
+        matches!(self, Self::Network | Self::TimedOut | Self::Moved | Self::Cancelled)
+    }
+
+    /// One word, for metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::TimedOut => "timed_out",
+            Self::Auth => "auth",
+            Self::NotFound => "not_found",
+            Self::RefNotFound => "ref_not_found",
+            Self::PathNotFound => "path_not_found",
+            Self::Moved => "moved",
+            Self::Refused => "refused",
+            Self::Disk => "disk",
+            Self::TooLarge => "too_large",
+            Self::Invalid => "invalid",
+            Self::Signature => "signature",
+            Self::Cancelled => "cancelled",
+            Self::Internal => "internal",
+        }
+    }
+
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Auth => "check the credentials for this repository (and the host key, for ssh)",
+            Self::NotFound => "check the URL, and that the credentials may see the repository",
+            Self::RefNotFound => "push the tag or commit, or name one that is there",
+            Self::Disk => "make room, or mend the permissions of the data folder",
+            _ => "",
+        }
+    }
+
+    /// What git's words (in the C locale) mean. The order matters: a broken line also says that the remote hung up.
+    fn of(words: &str) -> Self {
+        const KNOWN: [(Category, &[&str]); 7] = [
+            (
+                Category::Disk,
+                &["No space left", "Read-only file system", "Disk quota exceeded", "unable to write file"],
+            ),
+            (
+                Category::Auth,
+                &[
+                    "Authentication failed",
+                    "could not read Username",
+                    "could not read Password",
+                    "terminal prompts disabled",
+                    "Permission denied (",
+                    "Host key verification failed",
+                    "returned error: 401",
+                    "returned error: 403",
+                    "Access denied",
+                ],
+            ),
+            (
+                Category::Network,
+                &[
+                    "Could not resolve host",
+                    "Temporary failure in name resolution",
+                    "Failed to connect",
+                    "Couldn't connect",
+                    "Connection refused",
+                    "Connection timed out",
+                    "Connection reset",
+                    "Connection closed by",
+                    "Network is unreachable",
+                    "No route to host",
+                    "Operation timed out",
+                    "Operation too slow",
+                    "early EOF",
+                    "RPC failed",
+                    "Empty reply from server",
+                    "gnutls_handshake",
+                    "SSL",
+                    "certificate",
+                    "returned error: 429",
+                    "returned error: 5",
+                ],
+            ),
+            (
+                Category::RefNotFound,
+                &["couldn't find remote ref", "not our ref", "unadvertised object", "Server does not allow request"],
+            ),
+            (
+                Category::NotFound,
+                &[
+                    "not found",
+                    "does not appear to be a git repository",
+                    "returned error: 404",
+                    "does not exist",
+                    "not a git repository",
+                ],
+            ),
+            (Category::Disk, &["Permission denied", "cannot lock ref", "index.lock", "shallow.lock"]),
+            (Category::Network, &["The remote end hung up", "Could not read from remote repository"]),
+        ];
+        KNOWN
+            .iter()
+            .find(|(_, phrases)| phrases.iter().any(|phrase| words.contains(phrase)))
+            .map_or(Self::Internal, |(category, _)| *category)
+    }
+}
+
+/// A call to git that failed. The text names what was being done, where, git's own words, and a remedy; it never
+/// holds a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitError {
+    /// What kind of failure.
+    pub category: Category,
+    /// What was being done, for example `fetch`.
+    pub doing: String,
+    /// The repository, without credentials; empty for a local question.
+    pub remote: String,
+    /// The words of git or of the machine, shortened.
+    pub detail: String,
+}
+
+impl GitError {
+    pub(crate) fn new(category: Category, doing: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { category, doing: doing.into(), remote: String::new(), detail: detail.into() }
+    }
+
+    /// From what git wrote to standard error.
+    pub(crate) fn said(doing: &str, words: &str) -> Self {
+        Self::new(Category::of(words), doing, gist(words))
+    }
+
+    /// From the machine.
+    pub(crate) fn io(doing: &str, error: &std::io::Error) -> Self {
+        let category = match error.kind() {
+            std::io::ErrorKind::NotFound if doing == STARTING => Category::Internal,
+            _ => Category::Disk,
+        };
+        Self::new(category, doing, error.to_string())
+    }
+
+    pub(crate) fn at(mut self, remote: &str) -> Self {
+        remote.clone_into(&mut self.remote);
+        self
+    }
+
+    /// Whether the same call may well succeed later without anybody acting.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        self.category.is_transient()
+    }
+}
+
+/// What starting the program is called in errors.
+pub(crate) const STARTING: &str = "start git";
+
+/// The lines that say why, without progress and hints; bounded.
+fn gist(words: &str) -> String {
+    /// Bytes. Halved, the report of a hook is cut in the middle; doubled, a hostile server fills logs.
+    const LONGEST: usize = 4_096;
+    let telling = |line: &&str| {
+        let line = line.trim();
+        !line.is_empty()
+            && !line.starts_with("hint:")
+            && !line.starts_with("Please make sure you have the correct access rights")
+            && !line.starts_with("and the repository exists")
+            && !line.starts_with("remote: Enumerating")
+            && !line.starts_with("remote: Counting")
+            && !line.starts_with("remote: Compressing")
+    };
+    let printable = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+    let mut text: String =
+        words.lines().filter(telling).map(|line| line.trim_end().to_owned() + "\n").collect::<String>();
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(" … (shortened)");
+    }
+    text.trim().chars().map(printable).collect()
+}
+
+impl fmt::Display for GitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}", self.doing)?;
+        if !self.remote.is_empty() {
+            write!(f, " {}", self.remote)?;
+        }
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        let remedy = self.category.remedy();
+        if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
+    }
+}
+
+impl std::error::Error for GitError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gits_words_are_sorted() {
+        for (words, category) in [
+            ("fatal: could not read Username for 'https://h': terminal prompts disabled", Category::Auth),
+            ("git@h: Permission denied (publickey).\nfatal: Could not read from remote repository.", Category::Auth),
+            ("fatal: unable to access 'https://h/': Could not resolve host: h", Category::Network),
+            ("error: RPC failed; curl 56\nfatal: the remote end hung up unexpectedly", Category::Network),
+            ("fatal: unable to access 'https://h/': The requested URL returned error: 503", Category::Network),
+            ("fatal: repository 'https://h/x/' not found", Category::NotFound),
+            ("fatal: '/srv/x' does not appear to be a git repository", Category::NotFound),
+            ("fatal: couldn't find remote ref refs/tags/v9", Category::RefNotFound),
+            ("error: Server does not allow request for unadvertised object 1234", Category::RefNotFound),
+            ("fatal: write error: No space left on device", Category::Disk),
+            ("fatal: something else", Category::Internal),
+        ] {
+            assert_eq!(GitError::said("fetch", words).category, category, "{words}");
+        }
+    }
+
+    #[test]
+    fn long_words_are_cut() {
+        assert!(GitError::said("fetch", &"é".repeat(10_000)).detail.len() < 5_000);
+    }
+}

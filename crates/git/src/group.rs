@@ -1,0 +1,155 @@
+//! One process with all that it starts: fed, read up to a bound, and ended as a group.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, Command, ExitStatus},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::Stop;
+
+/// How often a cancelled flag is looked at. Doubled, a shutdown waits longer; halved, a waiting thread wakes more.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long git has to remove its lock files once it is told to end. Halved, locks may stay behind on a slow disk and
+/// are swept at the next start; doubled, a shutdown may take longer.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Bytes of standard error that are kept: it is for people.
+const MOST_WORDS: usize = 64 << 10;
+
+/// What a process left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: Vec<u8>,
+    pub(crate) words: String,
+}
+
+/// Why there is nothing.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It could not be started or watched.
+    Io(io::Error),
+    /// It wrote more than allowed.
+    TooMuch,
+    /// The caller cancelled.
+    Cancelled,
+    /// The deadline passed. With the last words, which often say what it waited for.
+    TimedOut,
+}
+
+/// What a reading thread says at its end.
+enum Part {
+    Done,
+    TooMuch,
+}
+
+/// Runs `command`, whose standard output and error must be pipes (or a file, for the output), until it ends.
+pub(crate) fn run(mut command: Command, input: Option<Vec<u8>>, most: usize, stop: &Stop) -> Result<Finished, Ended> {
+    if stop.is_cancelled() {
+        return Err(Ended::Cancelled);
+    }
+    let mut child = command.process_group(0).spawn().map_err(Ended::Io)?;
+    // A sender stays here, so that the receiver waits for its time when all threads have ended.
+    let (done, parts) = sync_channel(4);
+    let watched = watch(&mut child, input, most, &done, &parts, stop);
+    if watched.is_err() {
+        end(&mut child);
+    }
+    watched
+}
+
+fn watch(
+    child: &mut Child,
+    input: Option<Vec<u8>>,
+    most: usize,
+    done: &SyncSender<Part>,
+    parts: &Receiver<Part>,
+    stop: &Stop,
+) -> Result<Finished, Ended> {
+    if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
+        // A process that does not read to the end has its reasons, and says so elsewhere.
+        let feed = move || drop(pipe.write_all(&input));
+        thread::Builder::new().name("git-in".to_owned()).spawn(feed).map_err(Ended::Io)?;
+    }
+    let out = child.stdout.take().map(|pipe| read(pipe, most, true, done)).transpose().map_err(Ended::Io)?;
+    let err = child.stderr.take().map(|pipe| read(pipe, MOST_WORDS, false, done)).transpose().map_err(Ended::Io)?;
+    let mut reading = usize::from(out.is_some()) + usize::from(err.is_some());
+    let status = loop {
+        if reading == 0
+            && let Some(status) = child.try_wait().map_err(Ended::Io)?
+        {
+            break status;
+        }
+        if stop.is_cancelled() {
+            return Err(Ended::Cancelled);
+        }
+        let left = stop.left();
+        if left.is_zero() {
+            return Err(Ended::TimedOut);
+        }
+        // The pipes close a moment before the process can be collected.
+        let pause = if reading == 0 { Duration::from_millis(1) } else { LOOK };
+        match parts.recv_timeout(pause.min(left)) {
+            Ok(Part::Done) => reading -= 1,
+            Ok(Part::TooMuch) => return Err(Ended::TooMuch),
+            Err(_) => {}
+        }
+    };
+    let whole = |thread: Option<JoinHandle<Vec<u8>>>| thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    Ok(Finished { status, out: whole(out), words: String::from_utf8_lossy(&whole(err)).into_owned() })
+}
+
+/// Reads a pipe to its end. What is above `most` is either too much, or read and forgotten.
+fn read(
+    mut pipe: impl Read + Send + 'static,
+    most: usize,
+    strict: bool,
+    done: &SyncSender<Part>,
+) -> io::Result<JoinHandle<Vec<u8>>> {
+    let done = done.clone();
+    let work = move || {
+        let mut kept = Vec::new();
+        let ended = match (&mut pipe).take(most as u64 + 1).read_to_end(&mut kept) {
+            Ok(read) if read > most && strict => Part::TooMuch,
+            Ok(read) if read > most => {
+                kept.truncate(most);
+                let _ = io::copy(&mut pipe, &mut io::sink());
+                Part::Done
+            }
+            _ => Part::Done,
+        };
+        let _ = done.send(ended);
+        kept
+    };
+    thread::Builder::new().name("git-out".to_owned()).spawn(work)
+}
+
+/// Asks the group to end, which lets git remove its lock files; then makes it.
+fn end(child: &mut Child) {
+    let group = Pid::from_child(child);
+    let _ = kill_process_group(group, Signal::TERM);
+    let until = Instant::now() + GRACE;
+    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Also when git itself has gone: what it started may still be there. The group's number cannot have been taken by
+    // another group while a member of it lives, and without members this does nothing.
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = child.wait();
+}
+
+/// How a process ended, for people.
+pub(crate) fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("git ended with code {code} and said nothing"),
+        (None, Some(signal)) => format!("git was ended by signal {signal}"),
+        (None, None) => "git ended".to_owned(),
+    }
+}

@@ -1,0 +1,236 @@
+//! Where a repository is: a URL that may be given to git, and what of it may be shown.
+
+use std::fmt;
+
+use url::Url;
+
+use crate::{Category, GitError};
+
+/// Ways to a repository that are let through. The default is `https`, `http` and `ssh`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Protocols {
+    local: bool,
+    git: bool,
+}
+
+impl Protocols {
+    /// Repositories of this machine (`file:`, absolute paths), too: whoever names the URL can read what this process
+    /// can.
+    #[must_use]
+    pub const fn with_local(self) -> Self {
+        Self { local: true, ..self }
+    }
+
+    /// `git:`, too, which neither hides nor proves anything.
+    #[must_use]
+    pub const fn with_git(self) -> Self {
+        Self { git: true, ..self }
+    }
+
+    fn allows(self, scheme: &str) -> bool {
+        match scheme {
+            "https" | "http" | "ssh" => true,
+            "file" => self.local,
+            "git" => self.git,
+            _ => false,
+        }
+    }
+}
+
+/// The URL of a repository, checked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Remote {
+    url: String,
+    scheme: &'static str,
+    host: String,
+    user: String,
+    port: Option<u16>,
+}
+
+/// What git may be told to use; it gets exactly the scheme of the remote.
+const SCHEMES: [&str; 5] = ["https", "http", "ssh", "file", "git"];
+
+/// Longer ones are no URLs that people write.
+const LONGEST: usize = 2_048;
+
+impl Remote {
+    /// Checks a URL: `https://host/path.git`, `ssh://git@host/path.git`, `git@host:path.git`, and where they are
+    /// allowed `file:///path.git` or an absolute path.
+    ///
+    /// # Errors
+    /// For another protocol, a password inside the URL, and what git would take for an option.
+    pub fn parse(text: &str, protocols: Protocols) -> Result<Self, GitError> {
+        let refused = |why: &str| Err(GitError::new(Category::Invalid, "use the URL", why).at(&redact(text)));
+        if text.is_empty() || text.len() > LONGEST {
+            return refused("it is empty or too long");
+        }
+        if text.starts_with('-') || text.chars().any(|c| c.is_control() || c == ' ') {
+            return refused("it begins with a dash, or holds blanks or control characters");
+        }
+        if text.contains("::") {
+            return refused("remote helpers (`name::address`) are not used");
+        }
+        let parsed = if text.starts_with('/') {
+            Self { url: text.to_owned(), scheme: "file", host: String::new(), user: String::new(), port: None }
+        } else if text.contains("://") {
+            match Self::of_url(text) {
+                Ok(remote) => remote,
+                Err(why) => return refused(why),
+            }
+        } else if let Some(remote) = Self::of_short_form(text) {
+            remote
+        } else {
+            return refused("write https://host/path.git, ssh://git@host/path.git or git@host:path.git");
+        };
+        if !protocols.allows(parsed.scheme) {
+            let why = match parsed.scheme {
+                "file" => "repositories of this machine are not allowed here: write an https or ssh URL",
+                _ => "this protocol is not allowed: write an https or ssh URL",
+            };
+            return refused(why);
+        }
+        Ok(parsed)
+    }
+
+    fn of_url(text: &str) -> Result<Self, &'static str> {
+        let url = Url::parse(text).map_err(|_| "it is no URL")?;
+        let scheme =
+            SCHEMES.into_iter().find(|scheme| *scheme == url.scheme()).ok_or("its protocol is not one of git's")?;
+        if url.password().is_some() {
+            return Err("it holds a password: put credentials into the secrets instead");
+        }
+        let host = url.host_str().unwrap_or_default().to_owned();
+        if scheme != "file" && (host.is_empty() || host.starts_with('-') || url.username().starts_with('-')) {
+            return Err("it has no proper host");
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err("a repository's URL has no ? and no #");
+        }
+        Ok(Self { url: text.to_owned(), scheme, host, user: url.username().to_owned(), port: url.port() })
+    }
+
+    /// `user@host:path`, which is ssh.
+    fn of_short_form(text: &str) -> Option<Self> {
+        let (place, path) = text.split_once(':')?;
+        let (user, host) = place.split_once('@').unwrap_or(("", place));
+        let proper = |part: &str| !part.starts_with('-') && !part.contains(['/', '@']);
+        let fine = proper(user) && proper(host) && !host.is_empty() && !path.is_empty() && !path.starts_with('-');
+        fine.then(|| Self {
+            url: text.to_owned(),
+            scheme: "ssh",
+            host: host.to_owned(),
+            user: user.to_owned(),
+            port: None,
+        })
+    }
+
+    /// As git gets it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// For people: without user and password.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        redact(&self.url)
+    }
+
+    /// `https`, `http`, `ssh`, `file` or `git`.
+    #[must_use]
+    pub const fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// The host; empty for a repository of this machine.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// What breaks together, for circuit breakers: `https://host:port`.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        match self.port {
+            Some(port) => format!("{}://{}:{port}", self.scheme, self.host),
+            None => format!("{}://{}", self.scheme, self.host),
+        }
+    }
+
+    pub(crate) fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Whether what is sent stays on this machine.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.host.trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+/// A URL without what stands between `://` and `@`, in printable characters.
+fn redact(text: &str) -> String {
+    let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect();
+    let Some((scheme, rest)) = plain.split_once("://") else { return plain };
+    let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match place.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{host}{path}"),
+        None => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_urls_that_are_safe_and_allowed_pass() {
+        let plain = Protocols::default();
+        for text in [
+            "https://h/x.git",
+            "https://user@h:8443/x.git",
+            "ssh://git@h:22/x.git",
+            "git@h:team/x.git",
+            "http://127.0.0.1:80/x",
+        ] {
+            assert!(Remote::parse(text, plain).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "-x",
+            "--upload-pack=touch /tmp/x",
+            "ext::sh -c true",
+            "fd::3",
+            "file:///srv/x.git",
+            "/srv/x.git",
+            "git://h/x",
+            "https://u:p@h/x",
+            "ssh://-oProxyCommand=x/y",
+            "ssh://-o@h/y",
+            "-oProxyCommand=x:y",
+            "git@-h:x",
+            "https://h/x?y",
+            "h/x",
+            "ftp://h/x",
+            "https://h/a\nb",
+        ] {
+            assert!(Remote::parse(text, plain).is_err(), "{text}");
+        }
+        assert!(Remote::parse("/srv/x.git", plain.with_local()).is_ok());
+        assert!(Remote::parse("git://h/x", plain.with_git()).is_ok());
+    }
+
+    #[test]
+    fn nobody_sees_the_user_or_password() {
+        let error = Remote::parse("https://u:hunter2@h/x", Protocols::default()).expect_err("a password");
+        assert!(!error.to_string().contains("hunter2") && error.to_string().contains("https://h/x"), "{error}");
+        let remote = Remote::parse("https://tok3n@h/x", Protocols::default()).expect("a user");
+        assert_eq!((remote.shown().as_str(), remote.origin().as_str()), ("https://h/x", "https://h"));
+    }
+}

@@ -1,0 +1,58 @@
+//! When a call has to end: at a deadline, or as soon as somebody says so.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Ends calls: one deadline and one flag, shared by all clones.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    deadline: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Calls end when `limit` from now has passed.
+    #[must_use]
+    pub fn within(limit: Duration) -> Self {
+        Self { deadline: Instant::now() + limit, cancelled: Arc::default() }
+    }
+
+    /// The same with somebody else's flag: calls also end once it is true.
+    #[must_use]
+    pub fn with_flag(self, cancelled: Arc<AtomicBool>) -> Self {
+        Self { cancelled, ..self }
+    }
+
+    /// The same flag with another deadline, if that is earlier.
+    #[must_use]
+    pub fn at_most(&self, limit: Duration) -> Self {
+        Self { deadline: self.deadline.min(Instant::now() + limit), cancelled: Arc::clone(&self.cancelled) }
+    }
+
+    /// Ends all calls that share this flag.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// What is left until the deadline.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether calls have to end.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        self.is_cancelled() || self.left().is_zero()
+    }
+}

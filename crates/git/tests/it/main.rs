@@ -1,0 +1,8 @@
+//! The crate against the real `git` program.
+
+mod checkout;
+mod fixture;
+mod mirror;
+mod program;
+mod signatures;
+mod writer;
