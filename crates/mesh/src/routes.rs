@@ -1,6 +1,9 @@
 //! Every deployment by name, as the controller told it. Read without a lock by every request; written by one task.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use arc_swap::ArcSwap;
 use berth_spec::{DeploymentName, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
@@ -16,11 +19,13 @@ use crate::{
 pub(crate) struct Routes {
     entries: HashMap<DeploymentName, Arc<Entry>>,
     readiness: ArcSwap<Readiness>,
+    /// Somebody has said which deployments there are.
+    told: AtomicBool,
 }
 
 impl Routes {
     pub(crate) fn new() -> Self {
-        Self { entries: HashMap::new(), readiness: ArcSwap::default() }
+        Self { entries: HashMap::new(), readiness: ArcSwap::default(), told: AtomicBool::new(false) }
     }
 
     /// A deployment by the name that a client sent.
@@ -38,6 +43,11 @@ impl Routes {
     /// Calls `each` for every deployment, in no order, without copying the list.
     pub(crate) fn each(&self, mut each: impl FnMut(&Arc<Entry>)) {
         self.entries.pin().values().for_each(&mut each);
+    }
+
+    /// Nobody has said yet which deployments there are: no controller that has planned, and no routes that were kept.
+    pub(crate) fn never_told(&self) -> bool {
+        !self.told.load(Relaxed)
     }
 
     pub(crate) fn readiness(&self) -> Arc<Readiness> {
@@ -113,6 +123,10 @@ impl Applier {
         }
         if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
             remotes.prune();
+        }
+        // A controller that has planned nothing and names nothing has just begun: it knows no more than this gateway.
+        if change.readiness.planned || !change.set.is_empty() {
+            routes.told.store(true, Relaxed);
         }
         self.routes.readiness.store(Arc::new(change.readiness));
         Ok(())

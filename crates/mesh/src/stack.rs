@@ -54,6 +54,10 @@ use crate::{
 /// When to try again after a deployment had all the requests that it takes.
 const RETRY_FULL: Duration = Duration::from_millis(500);
 
+/// When to try again while no controller has said what there is. Halved: clients ask twice as often in vain. Doubled: the
+/// first answers after a cold start come later.
+const RETRY_UNTOLD: Duration = Duration::from_secs(1);
+
 /// Everything that an inference passes through.
 pub(crate) struct Stack {
     pub(crate) routes: Arc<Routes>,
@@ -83,9 +87,21 @@ impl Stack {
     /// A deployment that somebody declared.
     pub(crate) fn find(&self, model: &str) -> Result<Arc<Entry>, InferError> {
         self.routes.find(model).ok_or_else(|| {
+            if let Err(untold) = self.told() {
+                return untold;
+            }
             let shown: String = model.chars().take(berth_spec::id::MAX_NAME).collect();
             InferError::NotFound(format!("model {shown:?} is not found: no deployment of that name is declared"))
         })
+    }
+
+    /// Refuses while nobody has said which deployments there are: a name that is not known may well be declared.
+    pub(crate) fn told(&self) -> Result<(), InferError> {
+        if !self.routes.never_told() {
+            return Ok(());
+        }
+        let message = "this gateway has not been told yet which models there are; try again";
+        Err(InferError::shed(Shed::Unavailable, message, RETRY_UNTOLD))
     }
 
     /// Lets a request in, or says why not. Reads nothing but its head.
@@ -94,7 +110,8 @@ impl Stack {
         let entry = match self.find(call.model) {
             Ok(entry) => entry,
             Err(error) => {
-                self.totals.unknown.record(call.protocol, Outcome::NotFound, started.elapsed());
+                self.totals.error(&error);
+                self.totals.unknown.record(call.protocol, Outcome::of(&error), started.elapsed());
                 return Err(error);
             }
         };

@@ -287,6 +287,7 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
         let ready_only = request.into_inner().ready;
+        self.stack.told().map_err(status)?;
         let mut models = Vec::new();
         for entry in repository::entries(&self.stack) {
             repository::index(&entry, ready_only, |row| models.push(row.to_proto()));

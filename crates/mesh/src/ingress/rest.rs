@@ -104,12 +104,13 @@ impl Rest {
             Endpoint::Server => {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
-            Endpoint::List => Ok(self.list()),
+            Endpoint::List => self.list(),
             Endpoint::Model { model, version, what } => self.model(head, model, version.as_deref(), *what).await,
             Endpoint::AllStatistics => Ok(statistics(&statistics::here(&self.stack))),
             Endpoint::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
+                self.stack.told()?;
                 Ok(index::index(repository::entries(&self.stack), ready_only))
             }
             Endpoint::Load(model) => {
@@ -186,10 +187,11 @@ impl Rest {
         }
     }
 
-    fn list(&self) -> Response<ReplyBody> {
+    fn list(&self) -> Reply {
+        self.stack.told()?;
         let entries = self.stack.routes.all();
         let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        described(&serde_json::json!({ "models": names }))
+        Ok(described(&serde_json::json!({ "models": names })))
     }
 }
 

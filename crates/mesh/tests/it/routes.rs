@@ -1,8 +1,13 @@
 //! Routes as they come: in order, joined, or with some missing.
 
-use berth_spec::{GatewayEvent, RouteChange};
+use berth_spec::{GatewayEvent, RouteChange, routes::Readiness};
+use berth_wire::oip as wire;
+use tonic::{Code, Status};
 
-use crate::fixture::{House, cold};
+use crate::{
+    fixture::{House, REQUEST, cold},
+    grpc::{client, infer},
+};
 
 /// The next word on routes.
 async fn word(house: &mut House) -> GatewayEvent {
@@ -36,4 +41,48 @@ async fn a_gateway_that_missed_changes_asks_for_everything_once() {
     for (gone, status) in [("a", 404), ("d", 404), ("e", 503)] {
         assert_eq!(house.get(&format!("/v2/models/{gone}/ready")).await.status, status, "{gone}");
     }
+}
+
+/// What it answers about a model that it does not know, over every face: the HTTP status.
+async fn unknown(house: &House) -> Vec<u16> {
+    let mut seen = Vec::new();
+    for path in ["/v2/models/iris", "/v2/models/iris/ready", "/v2/models/iris/config", "/v2/models/iris/stats"] {
+        seen.push(house.get(path).await.status.as_u16());
+    }
+    for (path, body) in [("/v2/models/iris/infer", REQUEST), ("/v2/repository/models/iris/load", "{}")] {
+        seen.push(house.post(path, body).await.status.as_u16());
+    }
+    seen
+}
+
+/// Who was never told which models there are does not know that one is missing.
+#[tokio::test]
+async fn a_gateway_that_was_never_told_anything_says_that_and_not_that_a_model_is_missing() {
+    let mut house = House::new();
+    assert_eq!(unknown(&house).await, [503; 6]);
+    for path in ["/v2/models", "/v2/repository/index"] {
+        let listed = if path == "/v2/models" { house.get(path).await } else { house.post(path, "{}").await };
+        assert_eq!((listed.status.as_u16(), listed.reason().as_str()), (503, "unavailable"), "{path}: {listed:?}");
+    }
+    let answer = house.infer("iris", &[]).await;
+    assert_eq!((answer.reason().as_str(), answer.header("retry-after")), ("unavailable", "1"), "{answer:?}");
+    let mut client = client(&house).await;
+    let refused = |status: &Status| (status.code(), status.metadata().get("retry-after").is_some());
+    let status = client.model_infer(infer("iris", "1")).await.expect_err("nobody knows");
+    assert_eq!(refused(&status), (Code::Unavailable, true), "{status:?}");
+    let asked = wire::ModelMetadataRequest { name: "iris".to_owned(), version: String::new() };
+    let status = client.model_metadata(asked.clone()).await.expect_err("nobody knows");
+    assert_eq!(refused(&status), (Code::Unavailable, true), "{status:?}");
+    let status = client.repository_index(wire::RepositoryIndexRequest::default()).await.expect_err("nobody knows");
+    assert_eq!(refused(&status), (Code::Unavailable, true), "{status:?}");
+
+    // A controller that has planned nothing yet has said nothing of what there is.
+    house.change(RouteChange::default()).await;
+    assert_eq!(unknown(&house).await, [503; 6]);
+    let readiness = Readiness { planned: true, ..Readiness::default() };
+    house.change(RouteChange { readiness, ..RouteChange::default() }).await;
+    assert_eq!(unknown(&house).await, [404; 6]);
+    let status = client.model_metadata(asked).await.expect_err("there is none");
+    assert_eq!(status.code(), Code::NotFound);
+    assert_eq!(house.get("/v2/models").await.status, 200);
 }
