@@ -137,6 +137,7 @@ fn info(nth: usize) -> Result<WorkerInfo> {
         gpus: Vec::new(),
         max_models: None,
         formats: vec![ModelFormat::Onnx],
+        schema_versions: Vec::new(),
         version: "bench".to_owned(),
     })
 }
@@ -149,6 +150,7 @@ async fn worker(handle: Handle, info: WorkerInfo, sent: Arc<Sent>) {
         whole,
         state: WorkerState::Serving,
         load: None,
+        breakers: None,
         replicas,
     };
     let Ok((reports, mut orders)) = handle.attach_worker(info.clone()).await else { return };

@@ -83,6 +83,7 @@ async fn gateway(cold: usize) -> SocketAddr {
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 100 },
         idempotent: true,
+        endpoint: None,
     };
     let bare = |i| Route {
         deployment: DeploymentName::new(&format!("model-{i:07}")).expect("a name"),
@@ -104,7 +105,7 @@ async fn gateway(cold: usize) -> SocketAddr {
         println!(r#"{{"bench":"registered","models":{cold},"bytes_each_upper_bound":{each},"names":{}}}"#, names.len());
     }
     std::mem::forget(routes);
-    handle.local_addr()
+    handle.local_addr().expect("it listens")
 }
 
 /// Bytes of resident memory.

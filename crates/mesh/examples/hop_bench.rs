@@ -110,6 +110,7 @@ async fn gateway(me: &str, holder: &str, fleet: Option<Fleet>) -> (SocketAddr, F
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 1_000 },
         idempotent: true,
+        endpoint: None,
     };
     let readiness = Readiness { planned: true, ..Readiness::default() };
     let change = RouteChange { seq: 1, base: None, set: vec![route], unset: Vec::new(), readiness };
@@ -118,7 +119,7 @@ async fn gateway(me: &str, holder: &str, fleet: Option<Fleet>) -> (SocketAddr, F
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     std::mem::forget(routes);
-    (handle.local_addr(), handle.forwarded())
+    (handle.local_addr().expect("it listens"), handle.forwarded())
 }
 
 /// Passes requests on as they are, with the headers that the worker wants.

@@ -44,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) concurrency: Concurrency,
     /// A request may be sent again where it is not known whether it was run.
     pub(crate) idempotent: bool,
+    /// The path at which it answers in its own JSON.
+    pub(crate) endpoint: Option<Box<str>>,
     /// The deployment was deleted; whoever still waits for it is told so.
     pub(crate) gone: bool,
 }
@@ -97,6 +99,7 @@ impl Terms {
             timeout: route.timeout,
             concurrency: route.concurrency,
             idempotent: route.idempotent,
+            endpoint: route.endpoint.clone(),
             gone: false,
         }
     }

@@ -202,6 +202,7 @@ fn load(world: &mut World) {
                 replicas,
                 state: berth_spec::WorkerState::Serving,
                 load: None,
+                breakers: None,
             },
             NOW,
         );

@@ -76,6 +76,7 @@ pub fn deployment(called: &str) -> Deployment {
         sha256: None,
         version: None,
         signature: None,
+        card: None,
     };
     let settings = Settings {
         replicas: Replicas { min: 1, max: 1 },
@@ -102,6 +103,7 @@ pub fn deployment(called: &str) -> Deployment {
         pinned: false,
         scaling: Scaling::default(),
         idempotent: true,
+        endpoint: None,
     };
     Deployment {
         name: name(called),
@@ -127,7 +129,8 @@ pub fn worker(called: &str, memory: ByteSize) -> WorkerInfo {
         cpus: 4.0,
         gpus: Vec::new(),
         max_models: None,
-        formats: vec![ModelFormat::Onnx],
+        formats: vec![ModelFormat::Onnx, ModelFormat::Python],
+        schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
         version: "test".to_owned(),
     }
 }
@@ -185,6 +188,7 @@ impl Fixture {
             replicas: Vec::new(),
             state: seats.state,
             load: Some(load),
+            breakers: None,
         };
         let _ = self.world.observe(&change, self.now);
     }
@@ -261,9 +265,10 @@ impl Fixture {
         let incarnation = info.map_or(0, |info| info.incarnation);
         let state = self.world.worker(&worker).map(|seats| seats.state).unwrap_or_default();
         let seen = self.world.generation();
-        let _ = self
-            .world
-            .observe(&InventoryChange { worker, incarnation, seen, whole, replicas, state, load: None }, self.now);
+        let _ = self.world.observe(
+            &InventoryChange { worker, incarnation, seen, whole, replicas, state, load: None, breakers: None },
+            self.now,
+        );
     }
 
     /// Plans for what is due, lints, commits.
@@ -331,6 +336,8 @@ impl Fixture {
             attempts: 1,
             at: self.now,
             retry_at: retry.map(|retry| self.now + retry),
+            trace: None,
+            history: Vec::new(),
         };
         let revision = self.revision(called);
         self.report(worker, false, vec![(revision, Some(Residency::Failed(Arc::new(failure))))]);

@@ -127,6 +127,7 @@ fn make_ready(world: &mut World, now: Time) -> bool {
             whole: !seats.reported,
             state: seats.state,
             load: None,
+            breakers: None,
             replicas: Vec::new(),
         };
         for (revision, placed) in seats.assigned.iter().filter(|(revision, _)| !seats.ready(revision)) {

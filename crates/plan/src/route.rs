@@ -27,6 +27,7 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
         timeout: deployment.spec.timeout,
         concurrency: deployment.spec.concurrency,
         idempotent: deployment.spec.idempotent,
+        endpoint: deployment.spec.endpoint.clone(),
     }
 }
 
@@ -109,5 +110,6 @@ pub(crate) fn fingerprint(route: &Route) -> u64 {
     }
     (route.on_demand, route.idempotent, route.timeout, route.concurrency.max, route.concurrency.queue)
         .hash(&mut hasher);
+    route.endpoint.hash(&mut hasher);
     hasher.finish().max(1)
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use sharing::Sharing;
 
-use crate::{ByteSize, DeploymentName, Digest, Generation, Revision, RevisionId, Signature, Time};
+use crate::{ByteSize, DeploymentName, Digest, Generation, PinnedCard, Revision, RevisionId, Signature, Time};
 
 /// A deployment as the system holds it.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +47,8 @@ pub enum Origin {
     Api,
     /// A folder of manifests; the path is the folder's.
     Directory(String),
+    /// A Git registry; the text is its URL and branch, without credentials.
+    Git(String),
 }
 
 /// What is wanted of a deployment: a model and its [`Settings`], whose fields are read and written as if they were here.
@@ -101,6 +103,9 @@ pub struct Settings {
     pub scaling: Scaling,
     /// A request may be run twice: it is sent to another replica when the first one broke under it.
     pub idempotent: bool,
+    /// The path at which the gateway answers in the model's own JSON beside the Open Inference Protocol, e.g.
+    /// `/v1/sentiment`.
+    pub endpoint: Option<Box<str>>,
 }
 
 impl Spec {
@@ -137,6 +142,8 @@ pub struct ModelSource {
     pub version: Option<String>,
     /// The signature, where the author gives it: it must agree with the artifact's own.
     pub signature: Option<Box<Signature>>,
+    /// How its code is run: for [`ModelFormat::Python`], and only there.
+    pub card: Option<Arc<PinnedCard>>,
 }
 
 /// The formats that a runtime exists for.
@@ -145,6 +152,8 @@ pub struct ModelSource {
 pub enum ModelFormat {
     /// An ONNX graph, run by the built-in engine.
     Onnx,
+    /// A model card: Python code, an environment of its own, and weights, run in a process of its own.
+    Python,
 }
 
 impl ModelFormat {
@@ -153,6 +162,7 @@ impl ModelFormat {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Onnx => "onnx",
+            Self::Python => "python",
         }
     }
 }

@@ -10,6 +10,8 @@
 //! | word | meaning |
 //! |---|---|
 //! | **deployment** | what somebody wants: a model source, how many replicas (or "on demand"), where, how to roll out. Mutable; has a generation |
+//! | **model card** | the immutable description of one model version in a Git repository: runtime, artifacts, code, interface, resources |
+//! | **registry** | the Git repository of manifests, worker configurations and encrypted secrets that operations own |
 //! | **revision** | one resolved, immutable model version of a deployment, named by a hash of everything that decides what is loaded |
 //! | **alias** | a mutable name that resolves to a revision or a weighted set of them. Every deployment is one |
 //! | **node** | one `berth` process of a cluster, with one or more of the roles controller, worker, gateway |
@@ -25,7 +27,7 @@
 //! | **gateway** | the data-plane entrance: it parks, limits and forwards requests |
 //! | **route** | what a gateway knows of one deployment: which revisions share its traffic and where they are ready |
 //! | **controller** | the one decider; it runs [`plan`](https://docs.rs) over a world of these nouns |
-//! | **source** | where deployments come from: the API, a directory, later Git, etcd, Kubernetes |
+//! | **source** | where deployments come from: the API, a directory, a Git registry, later etcd, Kubernetes |
 //! | **store** | the strongly consistent, watchable key-value state |
 //! | **credential** | what opens a store, a repository or a registry; a worker is given a whole numbered set of them |
 //! | **demand** | what a gateway tells the controller about use: who waits, who was used when |
@@ -43,6 +45,7 @@ pub mod unit;
 
 pub mod tensor;
 
+pub mod card;
 pub mod deployment;
 pub mod manifest;
 pub mod revision;
@@ -63,6 +66,7 @@ pub mod inference;
 pub mod status;
 
 pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving};
+pub use card::{ModelCard, PinnedCard};
 pub use class::Class;
 pub use credential::{Credential, CredentialSet, Secret};
 pub use deployment::{Deployment, Origin, Replicas, Spec};
@@ -76,4 +80,4 @@ pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent};
 pub use unit::{ByteSize, Time};
-pub use worker::{Gpu, Load, WorkerInfo, WorkerState};
+pub use worker::{Breaker, Gpu, Load, WorkerInfo, WorkerState, WorkerTerms};

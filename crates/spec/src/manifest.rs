@@ -11,6 +11,7 @@
 
 mod check;
 mod copies;
+mod endpoint;
 mod error;
 pub mod node;
 mod raw;
@@ -161,7 +162,14 @@ impl Reader<'_> {
             resource_version: document.metadata.resource_version,
             spec,
             raw: as_written(raw),
-            base: uri::is_relative(&document.spec.model.uri.0).then(|| self.context.base.clone()).flatten(),
+            base: document
+                .spec
+                .model
+                .uri
+                .as_ref()
+                .is_some_and(|uri| uri::is_relative(&uri.0))
+                .then(|| self.context.base.clone())
+                .flatten(),
         })
     }
 

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
+use crate::{Breaker, ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
 
 /// What is true of one replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +22,8 @@ pub enum Residency {
         /// Bytes in all, once known.
         total: Option<ByteSize>,
     },
-    /// What the runtime needs beside the artifact is being made (an environment, a checkout).
-    Preparing,
+    /// What the runtime needs beside the artifact is being made.
+    Preparing(Preparing),
     /// The runtime is loading it.
     Loading,
     /// The validation inference is running.
@@ -39,6 +39,29 @@ pub enum Residency {
     },
     /// It could not be made ready.
     Failed(Arc<Failure>),
+}
+
+/// What is made for a model card before its model can be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Preparing {
+    /// Its code is checked out at the exact commit.
+    Code,
+    /// Its packages of the operating system are looked for, or installed.
+    SystemPackages,
+    /// Its Python environment is made.
+    Environment,
+}
+
+impl Preparing {
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Code => "code",
+            Self::SystemPackages => "system_packages",
+            Self::Environment => "environment",
+        }
+    }
 }
 
 /// What is known of a ready replica.
@@ -86,6 +109,30 @@ pub struct Failure {
     pub at: Time,
     /// When the worker tries again by itself; `None`: it does not.
     pub retry_at: Option<Time>,
+    /// What the model's own code said: a Python traceback, its last words on standard error. Bounded by
+    /// [`MAX_TRACE`](Failure::MAX_TRACE) bytes.
+    pub trace: Option<Box<str>>,
+    /// The attempts before the last one, the oldest first; at most [`MAX_HISTORY`](Failure::MAX_HISTORY).
+    pub history: Vec<Attempt>,
+}
+
+/// An attempt to load that failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// When it ended.
+    pub at: Time,
+    /// What kind of failure it was.
+    pub category: FailureCategory,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl Failure {
+    /// The most bytes of a trace. Halved, the cause at the end of a long Python traceback may be cut; doubled, a worker
+    /// full of failed models reports megabytes.
+    pub const MAX_TRACE: usize = 16 << 10;
+    /// The most attempts that are remembered. An operation has four (one, and three more).
+    pub const MAX_HISTORY: usize = 4;
 }
 
 /// The kinds of failure (seed G §6.5, §8.1).
@@ -101,6 +148,12 @@ pub enum FailureCategory {
     Checksum,
     /// The artifact is not a model that the runtime can load.
     InvalidModel,
+    /// The model card's schema version is not one that the worker reads.
+    Schema,
+    /// The environment of a model card cannot be made: packages that do not exist or do not go together, no such Python.
+    Dependencies,
+    /// The model card's own code failed: it cannot be imported, lacks a function, or raised an error while it loaded.
+    Code,
     /// Not enough memory.
     Memory,
     /// Not enough disk.
@@ -131,6 +184,9 @@ impl FailureCategory {
             Self::NotFound => "not_found",
             Self::Checksum => "checksum",
             Self::InvalidModel => "invalid_model",
+            Self::Schema => "schema",
+            Self::Dependencies => "dependencies",
+            Self::Code => "code",
             Self::Memory => "memory",
             Self::Disk => "disk",
             Self::Validation => "validation",
@@ -148,7 +204,7 @@ impl Residency {
         match self {
             Self::Queued => "Queued",
             Self::Fetching { .. } => "Fetching",
-            Self::Preparing => "Preparing",
+            Self::Preparing(_) => "Preparing",
             Self::Loading => "Loading",
             Self::Validating => "Validating",
             Self::Ready(_) => "Ready",
@@ -192,6 +248,8 @@ pub struct InventoryChange {
     pub state: WorkerState,
     /// Its load, if there is news of it.
     pub load: Option<Load>,
+    /// Circuit breakers that are not simply closed, if there is news of them.
+    pub breakers: Option<Vec<Breaker>>,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
 }

@@ -1,9 +1,11 @@
 //! One resolved, immutable model version of a deployment.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Deployment, Digest, RevisionId, Signature,
+    ByteSize, Deployment, Digest, PinnedCard, RevisionId, Signature,
     deployment::{ModelFormat, RuntimeOptions},
 };
 
@@ -26,6 +28,9 @@ pub struct Revision {
     pub runtime: RuntimeOptions,
     /// The author's word on its memory.
     pub memory: Option<ByteSize>,
+    /// How its code is run, for a model card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Arc<PinnedCard>>,
 }
 
 impl Revision {
@@ -42,6 +47,7 @@ impl Revision {
             signature: model.signature.clone(),
             runtime: deployment.spec.runtime.clone(),
             memory: deployment.spec.memory,
+            card: model.card.clone(),
             id,
         }
     }
@@ -63,6 +69,11 @@ impl Revision {
             model.signature,
             deployment.spec.runtime
         );
-        RevisionId::of(deployment.name.clone(), content.as_bytes())
+        let mut content = content.into_bytes();
+        if let Some(card) = &model.card {
+            content.extend_from_slice(b"\ncard ");
+            content.extend_from_slice(&card.content());
+        }
+        RevisionId::of(deployment.name.clone(), &content)
     }
 }

@@ -23,6 +23,8 @@ pub struct Route {
     pub concurrency: Concurrency,
     /// A request may be sent to another replica when it is not known whether the first one ran it.
     pub idempotent: bool,
+    /// The path at which the gateway answers in the model's own JSON.
+    pub endpoint: Option<Box<str>>,
 }
 
 /// One reachable revision.

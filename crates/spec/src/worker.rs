@@ -1,6 +1,6 @@
 //! What a worker says of itself.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     ByteSize, Time, WorkerId,
@@ -27,6 +27,8 @@ pub struct WorkerInfo {
     pub max_models: Option<u32>,
     /// The formats that it has a runtime for.
     pub formats: Vec<ModelFormat>,
+    /// The versions of model cards that it reads.
+    pub schema_versions: Vec<String>,
     /// Its version of Berth.
     pub version: String,
 }
@@ -42,6 +44,134 @@ impl WorkerInfo {
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.labels.get(ZONE).map(String::as_str)
+    }
+}
+
+/// What the registry says of a worker: it overrides what the worker says of itself (seed G §3.3). Written by the Git
+/// source only.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerTerms {
+    /// Labels, over the worker's own.
+    pub labels: BTreeMap<String, String>,
+    /// Memory that models may take, if that is less than the worker has.
+    pub memory: Option<ByteSize>,
+    /// CPU cores that models may take.
+    pub cpus: Option<f32>,
+    /// The most models at once.
+    pub max_models: Option<u32>,
+    /// GPUs that models may use: the first so many.
+    pub max_gpus: Option<u32>,
+    /// The versions of model cards that it may be given.
+    pub schema_versions: Vec<String>,
+    /// How room is made on it.
+    pub eviction: Eviction,
+}
+
+/// How room is made on a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Eviction {
+    /// What goes first.
+    pub strategy: EvictionStrategy,
+    /// Whether anything goes at all to make room for another model.
+    pub automatic: bool,
+}
+
+impl Default for Eviction {
+    fn default() -> Self {
+        Self { strategy: EvictionStrategy::Lru, automatic: true }
+    }
+}
+
+/// What goes first. A model of higher priority never goes for one of lower priority.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EvictionStrategy {
+    /// The lowest priority, and among equals the one that was not used for longest.
+    #[default]
+    Lru,
+    /// The lowest priority; models of equal priority never go for each other.
+    Priority,
+}
+
+impl WorkerTerms {
+    /// The worker as it is under these terms. What the registry allows beyond what the worker has is not there.
+    #[must_use]
+    pub fn apply(&self, info: &WorkerInfo) -> WorkerInfo {
+        let mut under = info.clone();
+        under.labels.extend(self.labels.clone());
+        under.memory = self.memory.map_or(info.memory, |memory| memory.min(info.memory));
+        under.cpus = self.cpus.map_or(info.cpus, |cpus| cpus.min(info.cpus));
+        under.max_models = [self.max_models, info.max_models].into_iter().flatten().min();
+        if let Some(most) = self.max_gpus {
+            under.gpus.truncate(most as usize);
+        }
+        under.schema_versions.retain(|version| self.schema_versions.contains(version));
+        under
+    }
+}
+
+/// A circuit breaker towards one dependency of a worker, unless it is closed and counts nothing (seed G §8.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breaker {
+    /// The dependency: `s3://bucket`, `https://host`.
+    pub dependency: Arc<str>,
+    /// What it is.
+    pub kind: DependencyKind,
+    /// How it stands.
+    pub state: BreakerState,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it opened.
+    pub opened_at: Option<Time>,
+    /// When it lets somebody try again.
+    pub retry_at: Option<Time>,
+}
+
+/// What a dependency is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DependencyKind {
+    /// An object store or web server.
+    Storage,
+    /// A Git host.
+    Git,
+    /// A package index.
+    Packages,
+    /// The controller.
+    Controller,
+}
+
+impl DependencyKind {
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Git => "git",
+            Self::Packages => "packages",
+            Self::Controller => "controller",
+        }
+    }
+}
+
+/// How a circuit breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerState {
+    /// All goes through; failures are counted.
+    Closed,
+    /// Nothing goes through.
+    Open,
+    /// One may try.
+    HalfOpen,
+}
+
+impl BreakerState {
+    /// The word in status, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half-open",
+        }
     }
 }
 

@@ -75,6 +75,7 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
         signature: None,
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         memory: None,
+        card: None,
     };
     let serving = Serving {
         deployment,

@@ -327,6 +327,7 @@ impl Agent {
             whole,
             state: self.state,
             load,
+            breakers: None,
             replicas,
         }))
     }

@@ -132,6 +132,7 @@ pub fn build_with(
         gpus: config.gpus,
         max_models: config.max_models,
         formats,
+        schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     tracing::info!(

@@ -333,7 +333,9 @@ impl Replica {
             },
             (State::Queued, Input::HoldOff(fault, until)) => {
                 let Fault { category, message } = fault;
-                let failure = Failure { category, message, attempts: self.attempts, at: now, retry_at: Some(until) };
+                let (trace, history) = (None, Vec::new());
+                let (attempts, retry_at) = (self.attempts, Some(until));
+                let failure = Failure { category, message, attempts, at: now, retry_at, trace, history };
                 Next::To(State::Failed(Arc::new(failure)), None)
             }
             (State::Failed(_), Input::Retry) => Next::To(State::Queued, None),
@@ -369,7 +371,9 @@ impl Replica {
         self.attempts += 1;
         let Fault { category, message } = fault;
         let delay = if category.transient() { retry_delay(self.attempts) } else { None };
-        Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at: delay.map(|d| now + d) })
+        let (trace, history) = (None, Vec::new());
+        let retry_at = delay.map(|d| now + d);
+        Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at, trace, history })
     }
 }
 

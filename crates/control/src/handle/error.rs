@@ -103,5 +103,6 @@ fn owner_text(origin: &Origin) -> String {
     match origin {
         Origin::Api => "the API".to_owned(),
         Origin::Directory(folder) => format!("the folder {folder}"),
+        Origin::Git(registry) => format!("the registry {registry}"),
     }
 }

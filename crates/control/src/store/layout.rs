@@ -79,6 +79,9 @@ pub struct StoredDeployment {
     /// The folder that it comes from; absent: the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
+    /// The Git registry that it comes from, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<String>,
     /// Nanoseconds since the Unix epoch.
     pub created: u64,
     /// Deletion was asked for.
@@ -96,9 +99,10 @@ impl StoredDeployment {
     /// What is stored for a deployment that came with this manifest.
     #[must_use]
     pub fn of(deployment: &Deployment, manifest: Value, base: Option<String>) -> Self {
-        let directory = match &deployment.origin {
-            Origin::Api => None,
-            Origin::Directory(folder) => Some(folder.clone()),
+        let (directory, git) = match &deployment.origin {
+            Origin::Api => (None, None),
+            Origin::Directory(folder) => (Some(folder.clone()), None),
+            Origin::Git(registry) => (None, Some(registry.clone())),
         };
         Self {
             v: FORM,
@@ -106,6 +110,7 @@ impl StoredDeployment {
             base,
             generation: deployment.generation.0,
             directory,
+            git,
             created: deployment.created.0,
             deleting: deployment.deleting,
             digest: deployment.digest.map(|digest| digest.to_string()),
@@ -116,7 +121,11 @@ impl StoredDeployment {
     /// Who declared it.
     #[must_use]
     pub fn origin(&self) -> Origin {
-        self.directory.clone().map_or(Origin::Api, Origin::Directory)
+        match (&self.directory, &self.git) {
+            (Some(folder), _) => Origin::Directory(folder.clone()),
+            (None, Some(registry)) => Origin::Git(registry.clone()),
+            (None, None) => Origin::Api,
+        }
     }
 
     /// The deployment that it is. Fails if this version of Berth does not take the manifest any more.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{entry::Entry, routes::Routes};
 
 /// What the file begins with; the last byte is the version.
-const MAGIC: [u8; 8] = *b"berthrt\x01";
+const MAGIC: [u8; 8] = *b"berthrt\x02";
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,7 @@ struct KeptRoute {
     timeout: Duration,
     max: Option<u32>,
     queue: u32,
+    endpoint: Option<Box<str>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -115,6 +116,7 @@ impl KeptRoute {
             timeout: terms.timeout,
             max: terms.concurrency.max,
             queue: terms.concurrency.queue,
+            endpoint: terms.endpoint.clone(),
         }
     }
 }
@@ -136,6 +138,7 @@ impl From<KeptRoute> for Route {
             timeout: kept.timeout,
             concurrency: Concurrency { max: kept.max, queue: kept.queue },
             idempotent: kept.idempotent,
+            endpoint: kept.endpoint,
         }
     }
 }
@@ -192,6 +195,7 @@ mod tests {
             timeout: Duration::from_millis(1_500),
             concurrency: Concurrency { max: Some(3), queue: 9 },
             idempotent: false,
+            endpoint: Some("/v1/iris".into()),
         };
         let set = vec![iris];
         let readiness = Readiness { planned: true, expected: 2, ready: 1, missing: vec![name("rose")] };
@@ -200,7 +204,7 @@ mod tests {
         let resolver = Resolver { me: me.clone(), replicas: Arc::new(LocalReplicas::default()), remotes: None };
         Applier::new(Arc::clone(&routes), resolver).apply(change.clone()).expect("it is whole");
         assert_eq!(decode(&encode(&routes, &me)).expect("readable"), change);
-        assert!(matches!(decode(b"berthrt\x02"), Err(Unreadable::Foreign)));
+        assert!(matches!(decode(b"berthrt\x01"), Err(Unreadable::Foreign)));
         assert!(matches!(decode(b""), Err(Unreadable::Foreign)));
     }
 

@@ -293,7 +293,18 @@ fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
     let failure = |category, permanent: bool| {
         let retry_at = (!permanent).then(|| w.now + Duration::from_secs(30));
         let message = "chance".to_owned();
-        Residency::Failed(berth_spec::Failure { category, message, attempts: 1, at: w.now, retry_at }.into())
+        Residency::Failed(
+            berth_spec::Failure {
+                category,
+                message,
+                attempts: 1,
+                at: w.now,
+                retry_at,
+                trace: None,
+                history: Vec::new(),
+            }
+            .into(),
+        )
     };
     let residency = match how {
         Progress::Gone if assigned => Residency::Queued,

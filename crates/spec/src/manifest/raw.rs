@@ -128,6 +128,10 @@ pub(crate) struct RawSpec {
     /// Settings of the engine. Changing them makes a new revision.
     #[serde(default)]
     pub(crate) runtime: RawRuntime,
+    /// For a model card: where the gateway answers in the model's own JSON beside the Open Inference Protocol. A path, or
+    /// a URL whose path is meant: `https://api.acme.com/v1/sentiment` is served at `/v1/sentiment`.
+    #[serde(default)]
+    pub(crate) endpoint: Option<String>,
 }
 
 /// A model's source.
@@ -137,8 +141,10 @@ pub(crate) struct RawModel {
     /// What kind of file it is, which says what runs it.
     pub(crate) format: Format,
     /// Where the artifact is: `file:` (absolute, or relative to the manifest), `http:`, `https:`, `s3:`, `gs:` or `az:`.
-    /// Credentials come from the environment of the worker, never from here.
-    pub(crate) uri: Location,
+    /// Credentials come from the environment of the worker or from the registry's secrets, never from here. A model
+    /// card names it already.
+    #[serde(default)]
+    pub(crate) uri: Option<Location>,
     /// The SHA-256 digest that the artifact must have.
     #[serde(default)]
     pub(crate) sha256: Option<Sha256>,
@@ -154,6 +160,9 @@ pub(crate) struct RawModel {
     /// The outputs, likewise.
     #[serde(default)]
     pub(crate) outputs: Vec<TensorSpec>,
+    /// For format `python`: the model card as the registry pinned it, with the commits of the card and of its code.
+    #[serde(default)]
+    pub(crate) card: Option<serde_json::Value>,
 }
 
 /// The formats that a runtime exists for.
@@ -162,6 +171,8 @@ pub(crate) struct RawModel {
 pub(crate) enum Format {
     /// An ONNX graph, run by the built-in engine.
     Onnx,
+    /// A model card: Python code with an environment and weights, run in a process of its own.
+    Python,
 }
 
 /// How a new revision replaces the old one.

@@ -1,10 +1,12 @@
 //! From the fields of a manifest that is right in form to what the system holds: defaults applied, locations absolute,
 //! and the rules that concern more than one field.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Deserialize as _;
 
 use super::{
-    copies,
+    copies, endpoint,
     raw::{
         Document, Format, RawGpu, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread, RawStrategy,
         RawWarmup, RawWhenFull, WarmupWord,
@@ -13,7 +15,7 @@ use super::{
     uri,
 };
 use crate::{
-    Replicas, Signature, Spec,
+    PinnedCard, Replicas, Signature, Spec,
     deployment::{
         Batching, Concurrency, GpuNeed, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy,
         Selector, Settings, Spread, Strategy, Warmup, WhenFull,
@@ -73,6 +75,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
         pinned: raw.pinned,
         scaling: scaling(&raw.scaling),
         idempotent: raw.idempotent,
+        endpoint: endpoint(raw, &mut problems),
     };
     if problems.is_empty() { Ok(Spec::new(model, settings)) } else { Err(problems) }
 }
@@ -120,9 +123,11 @@ fn check_times(raw: &RawSpec, replicas: Replicas, problems: &mut Problems) {
 }
 
 fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSource {
-    let uri = uri::resolve(&raw.uri.0, base).unwrap_or_else(|problem| {
+    let card = card(raw, problems);
+    let uri = location(raw, card.as_deref(), problems);
+    let uri = uri::resolve(uri, base).unwrap_or_else(|problem| {
         problems.push(("spec.model.uri", problem));
-        raw.uri.0.clone()
+        uri.to_owned()
     });
     for (path, tensors) in [("spec.model.inputs", &raw.inputs), ("spec.model.outputs", &raw.outputs)] {
         check_names(path, tensors.iter().map(|tensor| tensor.name.as_str()), problems);
@@ -135,11 +140,76 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
     ModelSource {
         format: match raw.format {
             Format::Onnx => ModelFormat::Onnx,
+            Format::Python => ModelFormat::Python,
         },
         uri,
-        sha256: raw.sha256.as_ref().map(|digest| digest.0),
-        version: raw.version.as_ref().map(|word| word.0.clone()),
+        sha256: raw.sha256.as_ref().map(|digest| digest.0).or_else(|| card.as_ref()?.card.artifacts.digest()),
+        version: raw
+            .version
+            .as_ref()
+            .map(|word| &word.0)
+            .or(card.as_ref().map(|card| &card.card.metadata.version))
+            .cloned(),
         signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
+        card,
+    }
+}
+
+/// The card of a model that has one, and only of such.
+fn card(raw: &RawModel, problems: &mut Problems) -> Option<Arc<PinnedCard>> {
+    let mut wrong = |message: String, remedy: &str| {
+        problems.push(("spec.model.card", Problem::new(message, remedy)));
+        None
+    };
+    match (raw.format, &raw.card) {
+        (Format::Onnx, None) => None,
+        (Format::Onnx, Some(_)) => {
+            wrong("a card belongs to format python".to_owned(), "write format: python, or remove the card")
+        }
+        (Format::Python, None) => wrong(
+            "the card is missing".to_owned(),
+            "declare the model in a Git registry, which adds it (docs/registry.md)",
+        ),
+        (Format::Python, Some(card)) => match PinnedCard::deserialize(card) {
+            Ok(card) => Some(Arc::new(card)),
+            Err(error) => wrong(format!("this is no pinned card: {error}"), "see `berth schema model-card`"),
+        },
+    }
+}
+
+/// Where the artifact is: a card says it too, and they must agree.
+fn location<'r>(raw: &'r RawModel, card: Option<&'r PinnedCard>, problems: &mut Problems) -> &'r str {
+    let own = raw.uri.as_ref().map(|uri| uri.0.as_str());
+    let of_card = card.map(|card| card.card.artifacts.model_path.as_str());
+    let problem = match (own, of_card) {
+        (Some(own), Some(of_card)) if own != of_card => {
+            Problem::new(format!("{own:?} here and {of_card:?} in the card"), "leave uri out")
+        }
+        (None, None) if raw.format == Format::Onnx => {
+            Problem::new("the field \"uri\" is missing", "add `uri: file:iris.onnx`")
+        }
+        (Some(uri), _) | (None, Some(uri)) => return uri,
+        (None, None) => return "",
+    };
+    problems.push(("spec.model.uri", problem));
+    own.or(of_card).unwrap_or_default()
+}
+
+/// The path that is meant.
+fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
+    let text = raw.endpoint.as_deref()?;
+    match endpoint::path(text) {
+        Ok(_) if raw.model.format != Format::Python => {
+            let problem =
+                Problem::new("only a model card answers in its own JSON", "remove it: /v2/models/NAME/infer is there");
+            problems.push(("spec.endpoint", problem));
+            None
+        }
+        Ok(path) => Some(path.into()),
+        Err(problem) => {
+            problems.push(("spec.endpoint", problem));
+            None
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, DeploymentName, Generation, Placed, Revision, RevisionId, Serving,
+    AssignmentChange, ByteSize, DeploymentName, Generation, PinnedCard, Placed, Revision, RevisionId, Serving,
     deployment::{Batching, Concurrency, RuntimeOptions, Warmup},
 };
+use bytes::Bytes;
 use prost::Message;
 
 use super::{
@@ -58,7 +59,7 @@ impl InParts for AssignmentChange {
 }
 
 fn placed_to(placed: &Placed) -> v1::Placed {
-    let Revision { id, format, uri, digest, version, signature, runtime, memory } = &*placed.revision;
+    let Revision { id, format, uri, digest, version, signature, runtime, memory, card } = &*placed.revision;
     v1::Placed {
         name: Some(name_to(id)),
         format: format_to(*format).into(),
@@ -72,7 +73,12 @@ fn placed_to(placed: &Placed) -> v1::Placed {
         claim: placed.claim.0,
         urgent: placed.urgent,
         serving: Some(serving_to(&placed.serving, id)),
+        card: card.as_ref().map(|card| card_to(card)).unwrap_or_default(),
     }
+}
+
+fn card_to(card: &PinnedCard) -> Bytes {
+    serde_json::to_vec(card).expect("texts, numbers and JSON").into()
 }
 
 /// `None`: it cannot be understood. Such a replica is not held; the controller sees that it is not there.
@@ -83,6 +89,7 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
         Some(signature) => Some(Box::new(signature_of(signature)?)),
         None => None,
     };
+    let card = if placed.card.is_empty() { None } else { Some(Arc::new(serde_json::from_slice(&placed.card).ok()?)) };
     let revision = Revision {
         format: format_of(placed.format)?,
         uri: placed.uri,
@@ -94,6 +101,7 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
             threads: u16::try_from(placed.threads).unwrap_or(u16::MAX),
         },
         memory: placed.memory.map(ByteSize),
+        card,
         id,
     };
     let (claim, urgent) = (ByteSize(placed.claim), placed.urgent);

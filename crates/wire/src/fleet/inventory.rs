@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use berth_spec::{
-    ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId, Time,
-    WorkerId, WorkerState,
-    residency::{Phases, Ready},
+    Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId,
+    Time, WorkerId, WorkerState,
+    residency::{Attempt, Phases, Preparing, Ready},
+    worker::{BreakerState, DependencyKind},
 };
 use prost::Message;
 
@@ -29,7 +30,7 @@ impl InParts for InventoryChange {
     type Context = Reporter;
 
     fn in_parts(self) -> impl Iterator<Item = v1::InventoryPart> + Send + 'static {
-        let Self { seen, whole, state, mut load, replicas, .. } = self;
+        let Self { seen, whole, state, mut load, mut breakers, replicas, .. } = self;
         let mut replicas = replicas.into_iter().map(|(id, residency)| replica_to(&id, residency)).peekable();
         let mut numbering = Numbering::default();
         std::iter::from_fn(move || {
@@ -40,6 +41,7 @@ impl InParts for InventoryChange {
                 whole,
                 state: state_to(state).into(),
                 load: load.take().map(load_to),
+                breakers: breakers.take().map(breakers_to),
                 replicas: fill(&mut replicas, &mut budget, Message::encoded_len),
                 more: numbering.more(replicas.peek().is_some()),
             })
@@ -58,6 +60,7 @@ impl InParts for InventoryChange {
             whole: first.whole,
             state: state_of(first.state),
             load: first.load.take().map(load_of),
+            breakers: first.breakers.take().map(breakers_of),
             replicas: Vec::new(),
         }
     }
@@ -106,6 +109,66 @@ const fn load_of(load: v1::Load) -> Load {
     }
 }
 
+fn breakers_to(breakers: Vec<Breaker>) -> v1::Breakers {
+    let one = |breaker: Breaker| v1::Breaker {
+        dependency: breaker.dependency.to_string(),
+        kind: match breaker.kind {
+            DependencyKind::Storage => v1::DependencyKind::Storage,
+            DependencyKind::Git => v1::DependencyKind::Git,
+            DependencyKind::Packages => v1::DependencyKind::Packages,
+            DependencyKind::Controller => v1::DependencyKind::Controller,
+        }
+        .into(),
+        state: match breaker.state {
+            BreakerState::Closed => v1::BreakerState::Closed,
+            BreakerState::Open => v1::BreakerState::Open,
+            BreakerState::HalfOpen => v1::BreakerState::HalfOpen,
+        }
+        .into(),
+        failures: breaker.failures,
+        opened_at: breaker.opened_at.map(|at| at.0),
+        retry_at: breaker.retry_at.map(|at| at.0),
+    };
+    v1::Breakers { breakers: breakers.into_iter().map(one).collect() }
+}
+
+fn breakers_of(breakers: v1::Breakers) -> Vec<Breaker> {
+    let one = |breaker: v1::Breaker| Breaker {
+        kind: match breaker.kind() {
+            v1::DependencyKind::Storage => DependencyKind::Storage,
+            v1::DependencyKind::Git => DependencyKind::Git,
+            v1::DependencyKind::Packages => DependencyKind::Packages,
+            v1::DependencyKind::Controller => DependencyKind::Controller,
+        },
+        state: match breaker.state() {
+            v1::BreakerState::Closed => BreakerState::Closed,
+            v1::BreakerState::Open => BreakerState::Open,
+            v1::BreakerState::HalfOpen => BreakerState::HalfOpen,
+        },
+        failures: breaker.failures,
+        opened_at: breaker.opened_at.map(Time),
+        retry_at: breaker.retry_at.map(Time),
+        dependency: breaker.dependency.into(),
+    };
+    breakers.breakers.into_iter().map(one).collect()
+}
+
+const fn preparing_to(preparing: Preparing) -> v1::Preparing {
+    match preparing {
+        Preparing::Code => v1::Preparing::Code,
+        Preparing::SystemPackages => v1::Preparing::SystemPackages,
+        Preparing::Environment => v1::Preparing::Environment,
+    }
+}
+
+fn preparing_of(preparing: i32) -> Preparing {
+    match v1::Preparing::try_from(preparing) {
+        Ok(v1::Preparing::Code) => Preparing::Code,
+        Ok(v1::Preparing::SystemPackages) => Preparing::SystemPackages,
+        Ok(v1::Preparing::Environment) | Err(_) => Preparing::Environment,
+    }
+}
+
 fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
     use v1::Residency as Word;
     let (word, detail) = match residency {
@@ -115,7 +178,7 @@ fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
             let fetching = v1::Fetching { done: done.0, total: total.map(|total| total.0) };
             (Word::Fetching, Some(Detail::Fetching(fetching)))
         }
-        Some(Residency::Preparing) => (Word::Preparing, None),
+        Some(Residency::Preparing(what)) => (Word::Preparing, Some(Detail::Preparing(preparing_to(what).into()))),
         Some(Residency::Loading) => (Word::Loading, None),
         Some(Residency::Validating) => (Word::Validating, None),
         Some(Residency::Ready(ready)) => (Word::Ready, Some(Detail::Ready(ready_to(&ready)))),
@@ -138,7 +201,8 @@ fn replica_of(replica: v1::Replica) -> Option<(RevisionId, Option<Residency>)> {
             Residency::Fetching { done: ByteSize(fetching.done), total: fetching.total.map(ByteSize) }
         }
         (Ok(Word::Fetching), _) => Residency::Fetching { done: ByteSize::ZERO, total: None },
-        (Ok(Word::Preparing), _) => Residency::Preparing,
+        (Ok(Word::Preparing), Some(Detail::Preparing(what))) => Residency::Preparing(preparing_of(what)),
+        (Ok(Word::Preparing), _) => Residency::Preparing(Preparing::Environment),
         (Ok(Word::Validating), _) => Residency::Validating,
         (Ok(Word::Ready), Some(Detail::Ready(ready))) => Residency::Ready(Arc::new(ready_of(ready))),
         (Ok(Word::Draining), Some(Detail::Draining(draining))) => {
@@ -191,6 +255,8 @@ fn failed_to(failure: &Failure) -> v1::Failed {
         attempts: failure.attempts,
         at: failure.at.0,
         retry_at: failure.retry_at.map(|at| at.0),
+        trace: failure.trace.as_deref().map(str::to_owned),
+        history: failure.history.iter().map(attempt_to).collect(),
     }
 }
 
@@ -202,7 +268,18 @@ fn failed_of(failed: v1::Failed) -> Failure {
         attempts: failed.attempts,
         at: Time(failed.at),
         retry_at: failed.retry_at.map(Time),
+        trace: failed.trace.map(Into::into),
+        history: failed.history.into_iter().map(attempt_of).collect(),
     }
+}
+
+fn attempt_to(attempt: &Attempt) -> v1::Attempt {
+    let Attempt { at, category, message } = attempt;
+    v1::Attempt { at: at.0, category: category_to(*category).into(), message: message.clone() }
+}
+
+fn attempt_of(attempt: v1::Attempt) -> Attempt {
+    Attempt { at: Time(attempt.at), category: category_of(attempt.category()), message: attempt.message }
 }
 
 const fn category_to(category: FailureCategory) -> v1::FailureCategory {
@@ -218,6 +295,9 @@ const fn category_to(category: FailureCategory) -> v1::FailureCategory {
         FailureCategory::Runtime => v1::FailureCategory::Runtime,
         FailureCategory::Timeout => v1::FailureCategory::Timeout,
         FailureCategory::Internal => v1::FailureCategory::Internal,
+        FailureCategory::Schema => v1::FailureCategory::Schema,
+        FailureCategory::Dependencies => v1::FailureCategory::Dependencies,
+        FailureCategory::Code => v1::FailureCategory::Code,
     }
 }
 
@@ -234,5 +314,8 @@ const fn category_of(category: v1::FailureCategory) -> FailureCategory {
         v1::FailureCategory::Runtime => FailureCategory::Runtime,
         v1::FailureCategory::Timeout => FailureCategory::Timeout,
         v1::FailureCategory::Internal => FailureCategory::Internal,
+        v1::FailureCategory::Schema => FailureCategory::Schema,
+        v1::FailureCategory::Dependencies => FailureCategory::Dependencies,
+        v1::FailureCategory::Code => FailureCategory::Code,
     }
 }

@@ -35,6 +35,7 @@ impl v1::Hello {
             max_models: worker.max_models,
             formats: worker.formats.into_iter().filter_map(format_of).collect(),
             version: worker.version,
+            schema_versions: worker.schema_versions,
         }))
     }
 }
@@ -51,6 +52,7 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
             max_models: info.max_models,
             formats: info.formats.iter().map(|format| format_to(*format).into()).collect(),
             version: info.version.clone(),
+            schema_versions: info.schema_versions.clone(),
         }
     }
 }
@@ -58,12 +60,14 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
 pub(super) const fn format_to(format: ModelFormat) -> v1::ModelFormat {
     match format {
         ModelFormat::Onnx => v1::ModelFormat::Onnx,
+        ModelFormat::Python => v1::ModelFormat::Python,
     }
 }
 
 pub(super) fn format_of(format: i32) -> Option<ModelFormat> {
     match v1::ModelFormat::try_from(format) {
         Ok(v1::ModelFormat::Onnx) => Some(ModelFormat::Onnx),
+        Ok(v1::ModelFormat::Python) => Some(ModelFormat::Python),
         Ok(v1::ModelFormat::Unspecified) | Err(_) => None,
     }
 }

@@ -106,6 +106,7 @@ fn bound(route: &Route) -> usize {
         OnMiss::Park | OnMiss::ScaledDown => 0,
     };
     let versions: usize = route.versions.iter().map(version).sum();
+    let message = message + route.endpoint.as_ref().map_or(0, |path| path.len() + 4);
     NUMBERS + route.deployment.as_str().len() + revisions + versions + message
 }
 
@@ -136,6 +137,7 @@ fn route_to(route: Route, workers: &mut Workers) -> v1::Route {
         max: route.concurrency.max,
         queue: route.concurrency.queue,
         not_idempotent: !route.idempotent,
+        endpoint: route.endpoint.as_deref().map(str::to_owned),
         deployment: route.deployment.to_string(),
     }
 }
@@ -175,6 +177,7 @@ fn route_of(route: v1::Route, workers: &[Option<WorkerId>]) -> Option<Route> {
         timeout: Duration::from_nanos(route.timeout),
         concurrency: Concurrency { max: route.max, queue: route.queue },
         idempotent: !route.not_idempotent,
+        endpoint: route.endpoint.map(Into::into),
         deployment,
     })
 }

@@ -94,6 +94,7 @@ fn route(number: usize, ready: &[&str]) -> Route {
         timeout: Duration::from_secs(30),
         concurrency: Concurrency { max: None, queue: 100 },
         idempotent: true,
+        endpoint: None,
     }
 }
 
@@ -138,6 +139,7 @@ fn a_change_costs_a_few_hundred_bytes() {
         whole: false,
         state: WorkerState::Serving,
         load: None,
+        breakers: None,
         replicas: vec![(revision("resnet-50", 3), residency)],
     };
     let (_, fetching) =

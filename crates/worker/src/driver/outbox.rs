@@ -54,6 +54,7 @@ mod tests {
             whole,
             state: WorkerState::Serving,
             load: None,
+            breakers: None,
             replicas,
         }
     }

@@ -42,6 +42,7 @@ fn placed(name: &str, claim: u64) -> Placed {
         signature: None,
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         memory: None,
+        card: None,
     };
     Placed { revision: Arc::new(revision), claim: ByteSize(claim), urgent: false, serving: Arc::new(serving) }
 }

@@ -48,6 +48,7 @@ fn revision(uri: &str, digest: Option<Digest>) -> Revision {
         signature: None,
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         memory: None,
+        card: None,
     }
 }
 

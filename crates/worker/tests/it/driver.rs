@@ -70,6 +70,7 @@ impl Bench {
             signature: None,
             runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
             memory: None,
+            card: None,
         };
         Placed { revision: Arc::new(revision), claim: ByteSize::mib(4), urgent: false, serving: Arc::new(serving) }
     }

@@ -56,6 +56,7 @@ fn request(name: &str) -> LoadRequest {
         signature: None,
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         memory: None,
+        card: None,
     };
     let serving = Serving {
         deployment,

@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory, Generation, Gpu,
-    InventoryChange, Load, Placed, Residency, Revision, RevisionId, Route, RouteChange, Serving, Signature, TensorSpec,
-    Time, WorkerId, WorkerInfo, WorkerState,
+    AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
+    Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route, RouteChange,
+    Serving, Signature, TensorSpec, Time, WorkerId, WorkerInfo, WorkerState,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
-    residency::{Phases, Ready},
+    residency::{Attempt, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
+    worker::{BreakerState, DependencyKind},
 };
 use berth_wire::fleet::Reporter;
 use proptest::{collection::vec, option, prelude::*};
@@ -82,6 +83,28 @@ fn serving(of: DeploymentName) -> impl Strategy<Value = Serving> {
     )
 }
 
+/// A card, with what differs from card to card.
+fn card() -> impl Strategy<Value = Arc<PinnedCard>> {
+    let card = |(version, description, batch_size): (String, String, Option<u32>)| {
+        let card = serde_json::json!({
+            "card": {
+                "schemaVersion": "3.0.0",
+                "metadata": {"name": "m", "version": version, "description": description, "owner": "a@example.org"},
+                "runtime": {"framework": "sklearn", "framework_version": "1.5.0", "python_version": "3.11",
+                            "dependencies": ["numpy==2.0.0"]},
+                "artifacts": {"storage_type": "s3", "model_path": "s3://m/m"},
+                "code": {"repository": "https://example.org/m.git", "path": "src/", "ref": "v1.0.0"},
+                "preprocessing": {"module": "src.pre", "function": "f", "config": {"a": [1, null]}},
+                "postprocessing": {"module": "src.post", "function": "f"},
+                "interface": {"input_schema": {"type": "object"}, "output_schema": true, "batch_size": batch_size},
+            },
+            "repository": "https://example.org/m.git", "ref": "v1.0.0", "commit": "0", "codeCommit": "1",
+        });
+        Arc::new(serde_json::from_value(card).expect("a card"))
+    };
+    (text(), text(), option::of(any::<u32>())).prop_map(card)
+}
+
 fn revision() -> impl Strategy<Value = Revision> {
     let runtime = (prop_oneof![Just("cpu".to_owned()), text()], any::<u16>())
         .prop_map(|(execution_provider, threads)| RuntimeOptions { execution_provider, threads });
@@ -93,8 +116,9 @@ fn revision() -> impl Strategy<Value = Revision> {
         option::of(signature().prop_map(Box::new)),
         runtime,
         option::of(bytes()),
+        option::of(card()),
     )
-        .prop_map(|(id, uri, digest, version, signature, runtime, memory)| Revision {
+        .prop_map(|(id, uri, digest, version, signature, runtime, memory, card)| Revision {
             format: ModelFormat::Onnx,
             uri,
             digest,
@@ -102,6 +126,7 @@ fn revision() -> impl Strategy<Value = Revision> {
             signature,
             runtime,
             memory,
+            card,
             id,
         })
 }
@@ -147,15 +172,23 @@ fn residency() -> impl Strategy<Value = Residency> {
         FailureCategory::Runtime,
         FailureCategory::Timeout,
         FailureCategory::Internal,
+        FailureCategory::Schema,
+        FailureCategory::Dependencies,
+        FailureCategory::Code,
     ]);
-    let failed = (category, text(), any::<u32>(), time(), option::of(time())).prop_map(
-        |(category, message, attempts, at, retry_at)| {
-            Residency::Failed(Arc::new(Failure { category, message, attempts, at, retry_at }))
+    let attempt =
+        (time(), category.clone(), text()).prop_map(|(at, category, message)| Attempt { at, category, message });
+    let before = (option::of(text()), vec(attempt, 0..Failure::MAX_HISTORY));
+    let failed = (category, text(), any::<u32>(), time(), option::of(time()), before).prop_map(
+        |(category, message, attempts, at, retry_at, (trace, history))| {
+            let trace = trace.map(Into::into);
+            Residency::Failed(Arc::new(Failure { category, message, attempts, at, retry_at, trace, history }))
         },
     );
     prop_oneof![
         Just(Residency::Queued),
-        Just(Residency::Preparing),
+        proptest::sample::select(vec![Preparing::Code, Preparing::SystemPackages, Preparing::Environment])
+            .prop_map(Residency::Preparing),
         Just(Residency::Loading),
         Just(Residency::Validating),
         (bytes(), option::of(bytes())).prop_map(|(done, total)| Residency::Fetching { done, total }),
@@ -163,6 +196,22 @@ fn residency() -> impl Strategy<Value = Residency> {
         ready,
         failed,
     ]
+}
+
+fn breaker() -> impl Strategy<Value = Breaker> {
+    let kinds = [DependencyKind::Storage, DependencyKind::Git, DependencyKind::Packages, DependencyKind::Controller];
+    let states = [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
+    let (kind, state) = (proptest::sample::select(kinds.to_vec()), proptest::sample::select(states.to_vec()));
+    (text(), kind, state, any::<u32>(), option::of(time()), option::of(time())).prop_map(
+        |(dependency, kind, state, failures, opened_at, retry_at)| Breaker {
+            dependency: dependency.into(),
+            kind,
+            state,
+            failures,
+            opened_at,
+            retry_at,
+        },
+    )
 }
 
 pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryChange> {
@@ -177,14 +226,15 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
     );
     let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
     let replicas = vec((id(), option::of(residency())), 0..6);
-    (any::<u64>(), any::<bool>(), state, option::of(load), replicas).prop_map(
-        move |(seen, whole, state, load, replicas)| InventoryChange {
+    (any::<u64>(), any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), replicas).prop_map(
+        move |(seen, whole, state, load, breakers, replicas)| InventoryChange {
             worker: reporter.worker.clone(),
             incarnation: reporter.incarnation,
             seen: Generation(seen),
             whole,
             state,
             load,
+            breakers,
             replicas,
         },
     )
@@ -214,17 +264,21 @@ fn route() -> impl Strategy<Value = Route> {
             flags,
             duration(),
             concurrency(),
+            option::of(text()),
         )
             .prop_map(
-                |(deployment, split, versions, on_miss, (on_demand, idempotent), timeout, concurrency)| Route {
-                    deployment,
-                    split,
-                    versions,
-                    on_miss,
-                    on_demand,
-                    timeout,
-                    concurrency,
-                    idempotent,
+                |(deployment, split, versions, on_miss, (on_demand, idempotent), timeout, concurrency, endpoint)| {
+                    Route {
+                        deployment,
+                        split,
+                        versions,
+                        on_miss,
+                        on_demand,
+                        timeout,
+                        concurrency,
+                        idempotent,
+                        endpoint: endpoint.map(Into::into),
+                    }
                 },
             )
     })
@@ -253,8 +307,10 @@ pub(super) fn demands() -> impl Strategy<Value = Vec<Demand>> {
 pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     let gpu = (text(), bytes()).prop_map(|(kind, memory)| Gpu { kind, memory });
     let labels = proptest::collection::btree_map(text(), text(), 0..4);
-    (worker(), any::<u64>(), labels, bytes(), float(), vec(gpu, 0..3), option::of(any::<u32>()), text()).prop_map(
-        |(id, incarnation, labels, memory, cpus, gpus, max_models, version)| WorkerInfo {
+    let versions = vec(text(), 0..3);
+    let rest = (option::of(any::<u32>()), text(), versions);
+    (worker(), any::<u64>(), labels, bytes(), float(), vec(gpu, 0..3), rest).prop_map(
+        |(id, incarnation, labels, memory, cpus, gpus, (max_models, version, schema_versions))| WorkerInfo {
             id,
             incarnation,
             labels,
@@ -262,7 +318,8 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
             cpus,
             gpus,
             max_models,
-            formats: vec![ModelFormat::Onnx],
+            formats: vec![ModelFormat::Onnx, ModelFormat::Python],
+            schema_versions,
             version,
         },
     )
@@ -279,6 +336,7 @@ pub(super) fn plain_placed(id: &RevisionId) -> Placed {
         signature: None,
         runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
         memory: None,
+        card: None,
     };
     let serving = Serving {
         deployment: id.deployment().clone(),
