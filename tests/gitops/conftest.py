@@ -1,0 +1,106 @@
+"""A registry, a model repository, a store for weights, and two workers that follow them.
+
+The binary comes from BERTH, `uv` from BERTH_UV, the object store from S3_SERVER (`cargo xtask test` sets them).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fleet import BERTH, Fleet, until
+from forge import Model, Registry
+from storage import S3, Web
+
+WORKERS = ["worker-eu-west-1a", "worker-eu-west-1b"]
+
+
+class World:
+    """All of it, and the questions that tests ask."""
+
+    def __init__(self, folder: Path, workers: list[str] = WORKERS, options: tuple[str, ...] = ()):
+        self.folder = folder
+        self.artifacts = folder / "artifacts"
+        self.web = Web(self.artifacts)
+        self.registry = Registry(folder, workers)
+        self.workers, self.options = workers, options
+        self.fleet: Fleet | None = None
+
+    def model(self, name: str, **more) -> Model:
+        return Model(self.folder, name, self.artifacts, self.web.url, **more)
+
+    def start(self, *more: str) -> Fleet:
+        arguments = ["--source", f"git={self.registry.url}#main", "--source-interval", "1s", "--memory", "2GiB"]
+        self.fleet = Fleet(self.folder / "fleet", self.workers, [*arguments, *self.options, *more])
+        return self.fleet
+
+    def push(self, message: str) -> str:
+        commit = self.registry.commit(message)
+        self.registry.push()
+        return commit
+
+    # === questions ===
+
+    def replicas(self, id: str) -> dict[str, str]:
+        """Where a deployment is, and what is true of it there: worker → `version state`."""
+        found = {}
+        for replica in self.fleet.listed("replicas"):
+            if replica["deployment"] == id:
+                found.setdefault(replica["worker"], []).append(f"{replica['version']} {replica['state']}")
+        return {worker: ", ".join(sorted(states)) for worker, states in found.items()}
+
+    def ready(self, id: str, version: str, copies: int = 1) -> bool:
+        """Exactly so many replicas, all ready with this version."""
+        replicas = self.replicas(id)
+        return len(replicas) == copies and all(state == f"{version} Ready" for state in replicas.values())
+
+    def until_ready(self, id: str, version: str, copies: int = 1) -> None:
+        until(f"{id} {version} on {copies}; it is {self.replicas(id)}", lambda: self.ready(id, version, copies))
+
+    def actual(self) -> dict | None:
+        """What the broker wrote down."""
+        return self.registry.shown("berth/actual-state", "transactions/actual-state.yaml")
+
+    def errors(self) -> list[dict]:
+        names = self.registry.listed("berth/actual-state", "errors")
+        return [self.registry.shown("berth/actual-state", name) for name in names if name.endswith(".yaml")]
+
+    def source(self) -> dict:
+        return self.fleet.listed("sources")[0]
+
+    def close(self) -> None:
+        if self.fleet:
+            self.fleet.close()
+        self.web.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def s3(tmp_path):
+    server = S3(tmp_path / "s3")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def hook():
+    """Installs the validating hook into a bare repository."""
+
+    def install(bare: Path) -> None:
+        subprocess.run([BERTH, "registry", "hook", "install", str(bare)], check=True, capture_output=True, timeout=60)
+
+    return install
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_git():
+    os.environ |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}

@@ -1,0 +1,184 @@
+"""What goes wrong while models are loaded and served, and what people read about it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from fleet import BERTH, Load, until
+from storage import Web
+
+
+def first(world, **changes):
+    """`doubler` 1.0.0 on both workers."""
+    model = world.model("doubler")
+    model.release("1.0.0")
+    world.registry.deploy("doubler", model, "1.0.0", replicas=2, **changes)
+    world.push("Deploy doubler 1.0.0")
+    world.start()
+    world.until_ready("doubler", "1.0.0", 2)
+    return model
+
+
+def error_about(world, text: str) -> dict:
+    def found():
+        return next((error for error in world.errors() if text in json.dumps(error)), None)
+
+    return until(f"an error file that says {text!r}; there is {world.errors()}", found)
+
+
+def stays(world, model, version: str, text: str) -> dict:
+    """A bad version is committed under load: what is said of it, while the old one goes on serving."""
+    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
+    world.registry.deploy("doubler", model, version, replicas=2)
+    world.push(f"Deploy doubler {version}")
+    error = error_about(world, text)
+    answers = load.end()
+    assert load.failed == [] and set(answers) == {"1.0.0"}
+    assert error["error_type"] == "model_load_failure" and error["deployment"]["id"] == "doubler"
+    assert error["actions_taken"] and error["recommended_actions"]
+    return error
+
+
+def test_a_damaged_artifact_is_not_loaded(world):
+    model = first(world)
+    model.release("1.1.0")
+    model.weights("1.1.0").write_text('{"version": "1.1.0", "factor": 3}')
+    stays(world, model, "1.1.0", "SHA-256")
+
+
+def test_code_that_raises_is_told_with_its_traceback(world):
+    model = first(world)
+    model.write("src/model.py", 'def load(path):\n    raise RuntimeError("the weights are of another model")\n')
+    model.release("1.1.0")
+    error = stays(world, model, "1.1.0", "the weights are of another model")
+    assert "Traceback" in error["error"]["stack_trace"] and "src/model.py" in error["error"]["stack_trace"]
+    described = world.fleet.berth("describe", "deployment", "doubler")
+    assert "the weights are of another model" in described
+
+
+def test_answers_that_break_the_contract_are_not_served(world):
+    model = first(world)
+    model.write("src/postprocessing.py", 'def write(output, config):\n    return {"y": "many"}\n')
+    model.release("1.1.0")
+    stays(world, model, "1.1.0", "output_schema")
+
+
+def test_packages_that_do_not_exist_are_told(world):
+    model = first(world)
+    model.release("1.1.0", **{"runtime.dependencies": ["there-is-no-such-package-at-all==1.0.0"]})
+    stays(world, model, "1.1.0", "there-is-no-such-package-at-all")
+
+
+def test_a_store_that_is_away_is_waited_for(world):
+    model = first(world)
+    model.release("1.1.0")
+    port = world.web.port
+    world.web.close()
+    world.registry.deploy("doubler", model, "1.1.0", replicas=2)
+    world.push("Deploy doubler 1.1.0")
+    failed = until("the failed download", lambda: world.fleet.logged("model_load_failed"))
+    assert failed[0]["context"]["error_type"] == "network"
+    assert all(node.ask("/v1/doubler", {"x": 1})[1]["version"] == "1.0.0" for node in world.fleet.nodes)
+    world.web = Web(world.artifacts, port)
+    world.until_ready("doubler", "1.1.0", 2)
+
+
+def test_a_process_that_dies_comes_back(world):
+    first(world)
+    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
+    load.until("1.0.0")
+    victims = subprocess.run(["pgrep", "-f", "berth.host"], capture_output=True, text=True).stdout.split()
+    assert victims, "every model has a process of its own"
+    subprocess.run(["kill", "-9", victims[0]], check=True)
+    answered = load.sent
+    until("more answers", lambda: load.sent > answered + 200)
+    load.end()
+    assert load.failed == [], "the other copy takes over what is safe to run again"
+    until("both are back", lambda: all(node.ask("/v1/doubler", {"x": 1})[0] == 200 for node in world.fleet.nodes))
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_deployment(world):
+    world.workers.append("worker-eu-west-1c")
+    world.registry.worker("worker-eu-west-1c")
+    model = first(world)
+    load = Load(world.fleet.nodes[:1], "/v1/doubler", {"x": 1}, threads=2)
+    load.until("1.0.0")
+    model.write("src/model.py", "import time\n\n\ndef load(path):\n    time.sleep(1)\n    return lambda x: {'y': x, 'version': '1.1.0'}\n")
+    model.release("1.1.0")
+    world.registry.deploy("doubler", model, "1.1.0", replicas=2)
+    world.push("Deploy doubler 1.1.0")
+    until("it begins", lambda: any("1.1.0" in state for state in world.replicas("doubler").values()))
+    # Not the one that the load goes through: what stands in its gateway would be lost with it.
+    held = world.replicas("doubler")
+    victim = next(node for node in world.fleet.nodes[1:] if node.name in held)
+    victim.kill()
+    live = [node for node in world.fleet.nodes if node is not victim]
+
+    def two_copies():
+        here = {worker: state for worker, state in world.replicas("doubler").items() if worker != victim.name}
+        return len(here) == 2 and set(here.values()) == {"1.1.0 Ready"}
+
+    until("two copies of 1.1.0 on the other two", two_copies)
+    load.until("1.1.0")
+    load.end()
+    assert load.failed == []
+    assert all(node.ask("/v1/doubler", {"x": 1})[1]["version"] == "1.1.0" for node in live)
+    error_about(world, victim.name)
+
+
+def test_what_matters_more_takes_the_place_of_what_matters_less(world):
+    for worker in world.workers:
+        world.registry.worker(worker, capacity={"max_models": 1})
+    model = world.model("doubler")
+    model.release("1.0.0")
+    for id in ("low-a", "low-b"):
+        world.registry.deploy(id, model, "1.0.0", priority=10)
+    world.push("Two of little importance")
+    world.start()
+    for id in ("low-a", "low-b"):
+        world.until_ready(id, "1.0.0")
+    world.registry.deploy("high", model, "1.0.0", priority=90)
+    world.push("One that matters")
+    world.until_ready("high", "1.0.0")
+    left = [id for id in ("low-a", "low-b") if world.ready(id, "1.0.0")]
+    assert len(left) == 1
+    gone = ({"low-a", "low-b"} - set(left)).pop()
+    assert "high" in world.fleet.berth("explain", gone) or "priority" in world.fleet.berth("explain", gone)
+
+
+def test_terms_of_the_registry_hold(world):
+    first(world)
+    nodes = {node["name"]: node for node in world.fleet.listed("nodes")}
+    for name in world.workers:
+        assert nodes[name]["labels"]["region"] == "eu-west-1" and nodes[name]["labels"]["pool"] == "production"
+
+
+def test_a_plan_says_what_a_branch_would_do(world):
+    model = first(world)
+    model.release("1.1.0")
+    world.registry.deploy("doubler", model, "1.1.0", replicas=2)
+    world.registry.deploy("another", model, "1.0.0")
+    world.registry.commit("Not pushed yet")
+    told = world.fleet.berth("plan", "--registry", str(world.registry.work))
+    assert "doubler" in told and "another" in told
+    assert world.ready("doubler", "1.0.0", 2), "nothing is touched"
+
+
+def test_one_machine_follows_a_registry_too(world, tmp_path):
+    from fleet import Server
+
+    model = world.model("doubler")
+    model.release("1.0.0")
+    world.registry.deploy("doubler", model, "1.0.0")
+    world.push("Deploy doubler")
+    server = Server("worker-eu-west-1a", tmp_path / "up")
+    server.spawn(
+        BERTH, "up", "--name", server.name, "--data", str(tmp_path / "up/data"), "--http", server.http, "--api", server.api,
+        "--source", f"git={world.registry.url}#main", "--source-interval", "1s",
+    )  # fmt: skip
+    try:
+        until("an answer", lambda: server.ask("/v1/doubler", {"x": 4}) == (200, {"y": 8, "version": "1.0.0"}))
+        assert server.stop() == 0
+    finally:
+        server.close()
