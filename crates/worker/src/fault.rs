@@ -1,6 +1,6 @@
 //! Why a piece of the worker's work failed.
 
-use berth_spec::FailureCategory;
+use berth_spec::{Failure, FailureCategory};
 
 use crate::runtime::LoadError;
 
@@ -12,13 +12,21 @@ pub struct Fault {
     pub category: FailureCategory,
     /// For people: what went wrong and what to do.
     pub message: String,
+    /// What somebody else's program said: a traceback, the words of an installer. Bounded.
+    pub trace: Option<Box<str>>,
 }
 
 impl Fault {
     /// A fault of `category`.
     #[must_use]
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: message.into() }
+        Self { category, message: message.into(), trace: None }
+    }
+
+    /// With what somebody else's program said; of too much the end is kept.
+    #[must_use]
+    pub fn with_trace(self, trace: &str) -> Self {
+        Self { trace: bounded_trace(trace), ..self }
     }
 
     /// A fault of the disk below the worker's data folder.
@@ -41,7 +49,31 @@ impl Fault {
 }
 
 impl From<LoadError> for Fault {
-    fn from(LoadError { category, message }: LoadError) -> Self {
-        Self { category, message }
+    fn from(LoadError { category, message, trace }: LoadError) -> Self {
+        let trace = trace.as_deref().and_then(bounded_trace);
+        Self { category, message, trace }
+    }
+}
+
+/// At most [`Failure::MAX_TRACE`] bytes of a trace, from its end, where the cause is; nothing of an empty one.
+#[must_use]
+pub fn bounded_trace(trace: &str) -> Option<Box<str>> {
+    let trace = trace.trim_end();
+    let surplus = trace.len().saturating_sub(Failure::MAX_TRACE);
+    let start = (surplus..=trace.len()).find(|&at| trace.is_char_boundary(at)).unwrap_or(0);
+    (!trace.is_empty()).then(|| trace[start..].into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_trace_the_end_is_kept() {
+        let long = format!("{}ValueError: no\n", "é".repeat(Failure::MAX_TRACE));
+        let kept = bounded_trace(&long).expect("something");
+        assert!(kept.len() <= Failure::MAX_TRACE && kept.ends_with("ValueError: no"));
+        assert_eq!(bounded_trace(" \n"), None);
+        assert_eq!(bounded_trace("short").as_deref(), Some("short"));
     }
 }

@@ -21,6 +21,7 @@ pub mod order;
 pub mod replica;
 
 pub mod artifacts;
+pub mod prepare;
 pub mod runtime;
 
 pub mod capacity;

@@ -332,8 +332,8 @@ impl Replica {
                 false => Next::Gone(Some(A::Forget)),
             },
             (State::Queued, Input::HoldOff(fault, until)) => {
-                let Fault { category, message } = fault;
-                let (trace, history) = (None, Vec::new());
+                let Fault { category, message, trace } = fault;
+                let history = Vec::new();
                 let (attempts, retry_at) = (self.attempts, Some(until));
                 let failure = Failure { category, message, attempts, at: now, retry_at, trace, history };
                 Next::To(State::Failed(Arc::new(failure)), None)
@@ -369,9 +369,9 @@ impl Replica {
 
     fn failure(&mut self, fault: Fault, now: Time) -> Arc<Failure> {
         self.attempts += 1;
-        let Fault { category, message } = fault;
+        let Fault { category, message, trace } = fault;
         let delay = if category.transient() { retry_delay(self.attempts) } else { None };
-        let (trace, history) = (None, Vec::new());
+        let history = Vec::new();
         let retry_at = delay.map(|d| now + d);
         Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at, trace, history })
     }

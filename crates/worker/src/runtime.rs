@@ -25,6 +25,8 @@ use berth_spec::{
     deployment::{ModelFormat, Warmup},
 };
 
+use crate::{fault::bounded_trace, prepare::Prepared};
+
 /// What to load.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
@@ -36,6 +38,8 @@ pub struct LoadRequest {
     pub digest: Digest,
     /// How to serve it. Later changes go to [`LoadedModel::set_serving`].
     pub serving: Arc<Serving>,
+    /// For a model card: its code and environment.
+    pub prepared: Option<Arc<Prepared>>,
 }
 
 /// A model that was loaded and has not proved itself yet.
@@ -59,12 +63,21 @@ pub struct LoadError {
     pub category: FailureCategory,
     /// For people: what went wrong and what to do, without paths of the cache.
     pub message: String,
+    /// What the model's own code said, e.g. a traceback; see [`fault::bounded_trace`](crate::fault::bounded_trace).
+    pub trace: Option<Box<str>>,
 }
 
 impl LoadError {
     /// An error of `category`.
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: message.into() }
+        Self { category, message: message.into(), trace: None }
+    }
+
+    /// With what the model's own code said. Of more than [`Failure::MAX_TRACE`](berth_spec::Failure::MAX_TRACE) bytes
+    /// the end is kept.
+    #[must_use]
+    pub fn with_trace(self, trace: &str) -> Self {
+        Self { trace: bounded_trace(trace), ..self }
     }
 
     /// What to do about it.

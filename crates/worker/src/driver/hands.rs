@@ -7,8 +7,8 @@ use std::{
 };
 
 use berth_mesh::local::{LocalReplicas, Model, Replica as Callable};
-use berth_spec::{ByteSize, FailureCategory, Revision, RevisionId, Serving, WorkerId};
-use tokio::sync::mpsc;
+use berth_spec::{ByteSize, CredentialSet, FailureCategory, Revision, RevisionId, Serving, WorkerId};
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -71,6 +71,8 @@ pub(super) struct Hands {
     news: mpsc::Sender<News>,
     tasks: TaskTracker,
     pub(super) commands: Commands,
+    /// What opens stores and repositories; who uses it takes the latest.
+    pub(super) credentials: watch::Sender<Arc<CredentialSet>>,
     pub(super) slots: BTreeMap<RevisionId, Slot>,
     stopped: Stopped,
 }
@@ -86,7 +88,8 @@ impl Hands {
     ) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
         let commands = Commands::new(worker);
-        Self { runtimes, artifacts, local, metrics, news, tasks, commands, slots, stopped }
+        let credentials = watch::Sender::default();
+        Self { runtimes, artifacts, local, metrics, news, tasks, commands, credentials, slots, stopped }
     }
 
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -101,7 +104,16 @@ impl Hands {
             Effect::Load { revision, ticket, artifact, serving, share } => match share {
                 Some(twin) => self.share(&revision, ticket, &twin),
                 None => self
-                    .load(LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving }, ticket),
+                    .load(
+                        LoadRequest {
+                            revision,
+                            artifact: artifact.path,
+                            digest: artifact.digest,
+                            serving,
+                            prepared: None,
+                        },
+                        ticket,
+                    ),
             },
             Effect::Validate { revision, ticket, serving } => self.validate(revision, ticket, serving),
             Effect::Announce { revision, serving } => self.announce(&revision, &serving),

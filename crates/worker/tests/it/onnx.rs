@@ -65,7 +65,7 @@ fn request(name: &str) -> LoadRequest {
         batching: Batching { max_rows: 32, max_delay: Duration::ZERO },
         drain_timeout: Duration::from_secs(1),
     };
-    LoadRequest { revision: Arc::new(revision), artifact, digest, serving: Arc::new(serving) }
+    LoadRequest { revision: Arc::new(revision), artifact, digest, serving: Arc::new(serving), prepared: None }
 }
 
 fn load(engine: &OnnxEngine, name: &str) -> Result<Loaded, LoadError> {
