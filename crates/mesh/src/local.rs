@@ -16,6 +16,7 @@ use std::{
 };
 
 use berth_spec::{InferError, InferRequest, RevisionId, Signature};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use papaya::HashMap;
 use tokio::sync::Notify;
@@ -36,6 +37,25 @@ pub trait Model: Send + Sync + 'static {
         request: InferRequest,
         deadline: Instant,
     ) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
+
+    /// Whether it answers JSON documents of its own kind, by [`call`](Self::call).
+    fn has_json(&self) -> bool {
+        false
+    }
+
+    /// Answers one JSON document with another: the model's own interface, as its input and output schema say. A
+    /// document that its schema does not take fails with [`InferError::Unprocessable`] before anything is run. As in
+    /// [`infer`](Self::infer), `deadline` is the caller's, and dropping the future cancels what was not started.
+    fn call(&self, body: Bytes, deadline: Instant) -> BoxFuture<'_, Result<Bytes, InferError>> {
+        let _ = (body, deadline);
+        let message = "this model takes tensors only: use the Open Inference Protocol (/v2/models/NAME/infer)";
+        Box::pin(std::future::ready(Err(InferError::Unsupported(message.to_owned()))))
+    }
+
+    /// The JSON schemas of what [`call`](Self::call) takes and gives, if it has them.
+    fn schemas(&self) -> Option<(&serde_json::Value, &serde_json::Value)> {
+        None
+    }
 
     /// Counts and times since it was loaded, for the statistics extension.
     fn statistics(&self) -> Statistics;

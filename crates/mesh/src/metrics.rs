@@ -82,14 +82,14 @@ impl Outcome {
 
     pub(crate) fn of(error: &InferError) -> Self {
         match error {
-            InferError::Invalid(_) => Self::Invalid,
+            InferError::Invalid(_) | InferError::Unprocessable { .. } => Self::Invalid,
             InferError::TooLarge(_) => Self::TooLarge,
             InferError::NotFound(_) => Self::NotFound,
             InferError::Unsupported(_) => Self::Unsupported,
             InferError::Shed { .. } => Self::Shed,
             InferError::TimedOut(_) => Self::TimedOut,
             InferError::Cancelled => Self::Cancelled,
-            InferError::Model(_) | InferError::Internal(_) => Self::Internal,
+            InferError::Model(_) | InferError::Lost(_) | InferError::Internal(_) => Self::Internal,
         }
     }
 

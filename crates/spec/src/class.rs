@@ -7,6 +7,8 @@ use std::time::Duration;
 pub enum Class {
     /// The caller sent something wrong; sending it again will not help.
     Invalid,
+    /// What was sent can be read, but is not what it has to be: its fields have to change.
+    Unprocessable,
     /// No such thing.
     NotFound,
     /// Somebody else changed it first, or it is owned elsewhere: read again, then decide.

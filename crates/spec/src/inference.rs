@@ -94,12 +94,34 @@ impl Shed {
     }
 }
 
+/// A place in a JSON document that is not as its schema says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// A JSON pointer into the document, e.g. `/items/3/price`; empty: all of it.
+    pub path: String,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl Violation {
+    /// The most that are told of one document. Doubled or halved, nothing is lost but words.
+    pub const MAX: usize = 16;
+}
+
 /// Why an inference failed. Each says whether the request was at fault.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InferError {
     /// The request does not fit the model or the protocol. Nothing was run.
     #[error("{0}")]
     Invalid(String),
+    /// The document can be read, but the model's input schema, or its own code, does not take it.
+    #[error("{message}")]
+    Unprocessable {
+        /// For people: what is wrong where.
+        message: String,
+        /// Where, at most [`Violation::MAX`] places.
+        violations: Vec<Violation>,
+    },
     /// More than a limit allows. Nothing was run.
     #[error("{0}")]
     TooLarge(String),
@@ -128,6 +150,9 @@ pub enum InferError {
     /// The model failed on this request. It was run and must not be retried.
     #[error("{0}")]
     Model(String),
+    /// The process that ran it is gone. It may have been run: only a request that may be run twice may be sent again.
+    #[error("{0}")]
+    Lost(String),
     /// A fault of ours.
     #[error("{0}")]
     Internal(String),
@@ -145,13 +170,14 @@ impl InferError {
     pub fn class(&self) -> Class {
         match self {
             Self::Invalid(_) => Class::Invalid,
+            Self::Unprocessable { .. } => Class::Unprocessable,
             Self::TooLarge(_) => Class::TooLarge,
             Self::NotFound(_) => Class::NotFound,
             Self::Unsupported(_) => Class::Unsupported,
             Self::Shed { retry_in: Some(retry_in), .. } => Class::Waiting { retry_in: *retry_in },
             Self::Shed { retry_in: None, .. } => Class::Stalled,
             Self::TimedOut(_) | Self::Cancelled => Class::TimedOut,
-            Self::Model(_) | Self::Internal(_) => Class::Internal,
+            Self::Model(_) | Self::Lost(_) | Self::Internal(_) => Class::Internal,
         }
     }
 
@@ -160,6 +186,7 @@ impl InferError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid",
+            Self::Unprocessable { .. } => "unprocessable",
             Self::TooLarge(_) => "too_large",
             Self::NotFound(_) => "not_found",
             Self::Unsupported(_) => "unsupported",
@@ -167,6 +194,7 @@ impl InferError {
             Self::TimedOut(_) => "deadline",
             Self::Cancelled => "cancelled",
             Self::Model(_) => "model",
+            Self::Lost(_) => "lost",
             Self::Internal(_) => "internal",
         }
     }

@@ -3,6 +3,7 @@
 //! | class | HTTP | gRPC | |
 //! |---|---|---|---|
 //! | `Invalid` | 400 | INVALID_ARGUMENT | |
+//! | `Unprocessable` | 422 | INVALID_ARGUMENT | the body says where in the document |
 //! | `NotFound` | 404 | NOT_FOUND | |
 //! | `Conflict` | 409 | ABORTED | gRPC's word for a lost compare-and-set |
 //! | `Waiting` | 503 | UNAVAILABLE | with `Retry-After`; safe to send again |
@@ -21,6 +22,7 @@ use tonic::Code;
 pub const fn http_status(class: Class) -> StatusCode {
     match class {
         Class::Invalid => StatusCode::BAD_REQUEST,
+        Class::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
         Class::NotFound => StatusCode::NOT_FOUND,
         Class::Conflict => StatusCode::CONFLICT,
         Class::Waiting { .. } | Class::Stalled => StatusCode::SERVICE_UNAVAILABLE,
@@ -35,7 +37,7 @@ pub const fn http_status(class: Class) -> StatusCode {
 #[must_use]
 pub const fn grpc_code(class: Class) -> Code {
     match class {
-        Class::Invalid => Code::InvalidArgument,
+        Class::Invalid | Class::Unprocessable => Code::InvalidArgument,
         Class::NotFound => Code::NotFound,
         Class::Conflict => Code::Aborted,
         Class::Waiting { .. } => Code::Unavailable,
@@ -77,6 +79,7 @@ mod tests {
     fn clients_and_servers_agree_on_whose_fault_it_is() {
         for (class, http, grpc) in [
             (Class::Invalid, 400, Code::InvalidArgument),
+            (Class::Unprocessable, 422, Code::InvalidArgument),
             (Class::NotFound, 404, Code::NotFound),
             (Class::Conflict, 409, Code::Aborted),
             (Class::Waiting { retry_in: Duration::ZERO }, 503, Code::Unavailable),

@@ -138,7 +138,7 @@ impl Fault {
 
     const fn reason(self) -> &'static str {
         match self {
-            Self::Class(Class::Invalid) => "BadRequest",
+            Self::Class(Class::Invalid | Class::Unprocessable) => "BadRequest",
             Self::Class(Class::NotFound) => "NotFound",
             Self::Class(Class::Conflict) => "Conflict",
             Self::Class(Class::Waiting { .. }) => "Unavailable",

@@ -33,7 +33,18 @@ struct ErrorLabel {
 }
 
 /// The words of [`InferError::reason`] that a model's own requests can end with.
-const REASONS: [&str; 7] = ["invalid", "too_large", "queue_full", "deadline", "cancelled", "model", "internal"];
+const REASONS: [&str; 10] = [
+    "invalid",
+    "unprocessable",
+    "too_large",
+    "queue_full",
+    "unavailable",
+    "deadline",
+    "cancelled",
+    "model",
+    "lost",
+    "internal",
+];
 
 /// A family of histograms whose buckets are chosen here.
 type Histograms = Family<ModelLabel, Histogram, fn() -> Histogram>;
