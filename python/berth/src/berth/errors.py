@@ -1,0 +1,83 @@
+"""The errors that this package raises or understands."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any, Dict, List, Optional
+
+#: The most characters of a traceback that are kept, from its end, where the cause is.
+MAX_TRACE = 16 * 1024
+
+#: The most characters of an error's message that are kept.
+MAX_MESSAGE = 2 * 1024
+
+
+class RequestError(Exception):
+    """The request cannot be answered because of what is in it: the client gets status 422 and the message.
+
+    ``path`` is a JSON pointer to what is wrong, e.g. ``/text``; empty means the whole request.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+
+
+class CardError(Exception):
+    """The card and its code do not go together. The message says what was expected and what was found."""
+
+    category = "code"
+
+
+class InvalidModel(CardError):
+    """The artifact cannot be loaded as what the card says it is."""
+
+    category = "invalid_model"
+
+
+def shortened(text: str, most: int = MAX_MESSAGE) -> str:
+    """The beginning of a text that is too long."""
+    return text if len(text) <= most else text[: most - 4] + " ..."
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback without the frames of this package, which say nothing to an author."""
+    lines: List[str] = []
+    seen: List[int] = []
+    current: Optional[BaseException] = error
+    while current is not None and id(current) not in seen and len(seen) < 8:
+        seen.append(id(current))
+        frames = traceback.extract_tb(current.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        part = ["Traceback (most recent call last):\n"] + traceback.format_list(own) if own else []
+        part += traceback.format_exception_only(type(current), current)
+        lines = part + (["\nwhich led to\n\n"] if lines else []) + lines
+        hidden = getattr(current, "__suppress_context__", False)
+        current = current.__cause__ or (None if hidden else current.__context__)
+    text = "".join(lines)
+    return text if len(text) <= MAX_TRACE else "... " + text[-MAX_TRACE + 4 :]
+
+
+def described(error: BaseException) -> Dict[str, Any]:
+    """An error as it crosses to the worker."""
+    try:
+        message = str(error)
+    except Exception:  # A broken __str__ must not hide the error itself.
+        message = "(its message cannot be printed)"
+    return {
+        "type": type(error).__name__,
+        "message": shortened(message),
+        "trace": traceback_of(error),
+        "memory": isinstance(error, MemoryError) or _out_of_device_memory(error),
+    }
+
+
+def _out_of_device_memory(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
+    return kind is not None and isinstance(error, kind)
+
+
+_PACKAGE = __file__.rsplit("/", 1)[0]

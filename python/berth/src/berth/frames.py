@@ -1,0 +1,92 @@
+"""The frames between the worker and a model's process.
+
+    u32 kind | u32 length of the head | u64 length of the body | head: JSON | body: bytes
+
+All numbers are little-endian. What the body holds is said by the head.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any, Dict, List, Tuple, Union
+
+#: Worker to model.
+LOAD, RUN, SHUTDOWN = 1, 2, 3
+
+#: Model to worker.
+STEP, LOADED, FAILED, RESULT, LOG = 16, 17, 18, 19, 20
+
+#: The largest head. Doubled, nothing changes but what a broken peer can make us allocate; halved, a batch of a
+#: thousand documents with many arrays each may not fit.
+MAX_HEAD = 4 << 20
+
+#: The largest body: beyond what the worker joins into one run.
+MAX_BODY = 1 << 30
+
+_PREFIX = struct.Struct("<IIQ")
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Malformed(Exception):
+    """What came is not a frame."""
+
+
+class Line:
+    """One end of the line."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._prefix = bytearray(_PREFIX.size)
+
+    def fileno(self) -> int:
+        """Its file descriptor."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._socket.close()
+
+    def receive(self) -> Tuple[int, Dict[str, Any], memoryview]:
+        """Waits for the next frame."""
+        self._fill(memoryview(self._prefix))
+        kind, head_length, body_length = _PREFIX.unpack(self._prefix)
+        if head_length > MAX_HEAD or body_length > MAX_BODY:
+            raise Malformed("a frame of {} and {} bytes".format(head_length, body_length))
+        # A buffer of its own for every frame: arrays over it may outlive the request.
+        buffer = memoryview(bytearray(head_length + body_length))
+        self._fill(buffer)
+        try:
+            head = json.loads(bytes(buffer[:head_length])) if head_length else {}
+        except ValueError as error:
+            raise Malformed("the head is no JSON: {}".format(error)) from None
+        if not isinstance(head, dict):
+            raise Malformed("the head is no object")
+        return kind, head, buffer[head_length:]
+
+    def send(self, kind: int, head: Dict[str, Any], body: List[Buffer]) -> None:
+        """Sends a frame."""
+        text = json.dumps(head).encode()
+        if len(text) > MAX_HEAD:
+            raise Malformed("a head of {} bytes".format(len(text)))
+        length = sum(len(part) for part in body)
+        prefix = _PREFIX.pack(kind, len(text), length)
+        if length < 1 << 16:
+            self._socket.sendall(b"".join([prefix, text, *body]))
+            return
+        for part in [prefix + text, *body]:
+            self._socket.sendall(part)
+
+    def _fill(self, view: memoryview) -> None:
+        at, length = 0, len(view)
+        while at < length:
+            count = self._socket.recv_into(view[at:])
+            if count == 0:
+                raise Closed
+            at += count

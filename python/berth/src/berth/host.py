@@ -1,0 +1,132 @@
+"""The process of one model: ``python -m berth.host``, started by a Berth worker and of no use without it.
+
+Standard input is the line to the worker (a socket). What the model prints goes to the worker's log.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import sys
+from typing import Any, Dict, List, Tuple
+
+from . import frames, isolation, logs
+from .errors import CardError, MAX_MESSAGE, described, shortened
+from .frames import Closed, Line
+from .pipeline import Failed, Pipeline
+
+
+def main() -> int:
+    """Loads what the first frame says, then answers until the worker says that it is over."""
+    line = _take_line()
+    kind, spec, _ = line.receive()
+    if kind != frames.LOAD:
+        return 2
+    undone = isolation.apply(spec["limits"], line.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logs.send_to(lambda level, text: line.send(frames.LOG, {"level": level, "text": text}, []))
+    for what in undone:
+        line.send(frames.LOG, {"level": "warning", "text": what}, [])
+    _paths(spec)
+    pipeline = _loaded(spec, line)
+    if pipeline is None:
+        return 1
+    return _serve(pipeline, line)
+
+
+def _take_line() -> Line:
+    """Moves the line away from where the model's code, or a program that it starts, would read."""
+    sock = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = open(0, closefd=False)
+    return Line(sock)
+
+
+def _paths(spec: Dict[str, Any]) -> None:
+    root = spec["code"]
+    own = os.getcwd()
+    sys.path[:] = [path for path in sys.path if path not in ("", own)]
+    # `path: src/` goes with modules named `src.model`, and with modules named `model`.
+    for path in reversed([root, os.path.normpath(os.path.join(root, spec.get("path") or "."))]):
+        if path not in sys.path:
+            sys.path.insert(0, path)
+    isolation.read_only_below(root)
+
+
+def _loaded(spec: Dict[str, Any], line: Line) -> Any:
+    def tell(step: str) -> None:
+        line.send(frames.STEP, {"step": step}, [])
+
+    try:
+        pipeline = Pipeline(spec, tell)
+    except (Exception, SystemExit) as error:
+        line.send(frames.FAILED, _failure(error), [])
+        return None
+    head = {
+        "notes": [shortened(note, MAX_MESSAGE) for note in pipeline.notes],
+        "batched": pipeline.batched,
+        "arrays": pipeline.as_arrays,
+        "python": platform.python_version(),
+    }
+    line.send(frames.LOADED, head, [])
+    return pipeline
+
+
+def _failure(error: BaseException) -> Dict[str, Any]:
+    told = described(error)
+    told["category"] = "memory" if told["memory"] else getattr(error, "category", "code")
+    told["expected"] = isinstance(error, CardError)
+    return told
+
+
+def _serve(pipeline: Pipeline, line: Line) -> int:
+    while True:
+        try:
+            kind, head, body = line.receive()
+        except (Closed, ConnectionError):
+            return 0
+        if kind == frames.SHUTDOWN:
+            return 0
+        if kind != frames.RUN:
+            return 2
+        answers = _answers(pipeline, head, body)
+        told, parts = _told(answers)
+        try:
+            line.send(frames.RESULT, {"run": head["run"], "answers": told}, parts)
+        except (Closed, ConnectionError):
+            return 0
+
+
+def _answers(pipeline: Pipeline, head: Dict[str, Any], body: memoryview) -> List[Any]:
+    requests: List[Tuple[memoryview, List[List[Any]]]] = []
+    for start, end, attached in head["requests"]:
+        requests.append((body[start:end], attached))
+    try:
+        return pipeline.run(requests, body)
+    except SystemExit as error:
+        # A model that calls sys.exit has failed on this batch; the process is the worker's to end.
+        return [Failed("model", RuntimeError("the code called sys.exit({!r})".format(error.code)))] * len(requests)
+
+
+def _told(answers: List[Any]) -> Tuple[List[Any], List[frames.Buffer]]:
+    told: List[Any] = []
+    parts: List[frames.Buffer] = []
+    for answer in answers:
+        if isinstance(answer, Failed):
+            told.append(answer.told())
+        else:
+            told.append(len(answer))
+            parts.append(answer)
+    return told, parts
+
+
+if __name__ == "__main__":
+    # Not `sys.exit`: threads that the model started must not keep the process.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

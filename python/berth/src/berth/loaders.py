@@ -1,0 +1,233 @@
+"""Models of the usual frameworks, for cards whose code has no loading function.
+
+Each loader gives an object whose ``predict`` takes the list of what preprocessing gave and returns a list: one
+result per item. An item that is one row (a flat list or a one-dimensional array) gives the result of that row; an
+item that is a table of rows gives the results of all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List
+
+from .errors import InvalidModel
+from .marks import batched
+
+
+def default(framework: str) -> Callable[[str], Any]:
+    """The loader of a framework."""
+    return _LOADERS[framework]
+
+
+def has_default(framework: str) -> bool:
+    """Whether cards of a framework need no loading function."""
+    return framework in _LOADERS
+
+
+class Rows:
+    """Calls a function that takes a table with the rows of all items together."""
+
+    def __init__(self, model: Any, function: Callable[[Any], Any]) -> None:
+        #: The framework's own object.
+        self.model = model
+        self._function = function
+
+    @batched
+    def predict(self, items: List[Any]) -> List[Any]:
+        """Runs all items in one call."""
+        import numpy
+
+        if len(items) == 1 and hasattr(items[0], "iloc"):
+            return [self._function(items[0])]
+        tables, flat = [], []
+        for item in items:
+            table = numpy.asarray(item)
+            if table.ndim == 0:
+                raise TypeError(
+                    "preprocessing gave {!r:.80} for a model that takes rows of numbers: return a list of numbers, "
+                    "or write a `load` function".format(item)
+                )
+            flat.append(table.ndim == 1)
+            tables.append(table.reshape(1, -1) if table.ndim == 1 else table)
+        results = self._function(tables[0] if len(tables) == 1 else numpy.concatenate(tables))
+        split, at = [], 0
+        for table, single in zip(tables, flat):
+            part = results[at : at + len(table)]
+            at += len(table)
+            split.append(part[0] if single else part)
+        return split
+
+
+def _sklearn(path: str) -> Any:
+    try:
+        import joblib
+
+        model = joblib.load(path)
+    except ImportError:
+        import pickle
+
+        with open(path, "rb") as file:
+            model = pickle.load(file)
+    if not callable(getattr(model, "predict", None)):
+        kind = type(model).__name__
+        raise InvalidModel("the artifact holds a {}, which has no `predict`: write a `load` function".format(kind))
+    return Rows(model, model.predict)
+
+
+def _xgboost(path: str) -> Any:
+    import xgboost
+
+    if path.endswith((".pkl", ".pickle", ".joblib")):
+        return _sklearn(path)
+    booster = xgboost.Booster()
+    booster.load_model(path)
+
+    def predict(rows: Any) -> Any:
+        # A data frame brings its own names; rows of numbers are taken to be in the order of training.
+        names = None if hasattr(rows, "iloc") else booster.feature_names
+        return booster.predict(xgboost.DMatrix(rows, feature_names=names))
+
+    return Rows(booster, predict)
+
+
+class Session:
+    """An ONNX Runtime session: takes a mapping of input names to arrays, or one array where there is one input."""
+
+    def __init__(self, path: str) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        providers = onnxruntime.get_available_providers()
+        #: The session itself.
+        self.session = onnxruntime.InferenceSession(path, options, providers=providers)
+        self._inputs = self.session.get_inputs()
+        self._outputs = [output.name for output in self.session.get_outputs()]
+
+    def predict(self, input: Any) -> Any:
+        """Runs one item: its outputs by name, or the output where there is one."""
+        import numpy
+
+        if not isinstance(input, dict):
+            if len(self._inputs) != 1:
+                names = ", ".join(repr(one.name) for one in self._inputs)
+                raise TypeError("the model has the inputs {}: preprocessing must return a dict of them".format(names))
+            input = {self._inputs[0].name: input}
+        feed: Dict[str, Any] = {}
+        for one in self._inputs:
+            if one.name in input:
+                value = numpy.asarray(input[one.name], dtype=_ONNX_TYPES.get(one.type))
+                # A single row for a model that takes rows.
+                rank = len(one.shape) if one.shape is not None else value.ndim
+                feed[one.name] = value[None] if value.ndim == rank - 1 else value
+        outputs = self.session.run(None, feed)
+        return outputs[0] if len(outputs) == 1 else dict(zip(self._outputs, outputs))
+
+
+_ONNX_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int8)": "int8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+    "tensor(string)": "object",
+}
+
+
+class Module:
+    """A PyTorch module, without gradients."""
+
+    def __init__(self, module: Any) -> None:
+        #: The module itself.
+        self.module = module
+
+    def predict(self, input: Any) -> Any:
+        """Runs one item: a mapping is spread over the module's parameters, a list becomes a tensor."""
+        import torch
+
+        with torch.no_grad():
+            if isinstance(input, dict) or hasattr(input, "keys"):
+                return self.module(**input)
+            return self.module(torch.as_tensor(input) if isinstance(input, (list, tuple)) else input)
+
+
+def _pytorch(path: str) -> Any:
+    import torch
+
+    try:
+        module = torch.jit.load(path, map_location="cpu")
+    except RuntimeError as script:
+        try:
+            module = torch.load(path, map_location="cpu", weights_only=False)
+        except TypeError:
+            module = torch.load(path, map_location="cpu")
+        except Exception as error:
+            raise InvalidModel("neither torch.jit.load ({}) nor torch.load ({}) read it".format(script, error)) from None
+    if not isinstance(module, torch.nn.Module):
+        kind = type(module).__name__
+        raise InvalidModel(
+            "the artifact holds a {}, not a module: write a `load` function that builds the module and fills in "
+            "these weights".format(kind)
+        )
+    module.eval()
+    return Module(module)
+
+
+def _tensorflow(path: str) -> Any:
+    import tensorflow
+
+    if os.path.isfile(path) and not path.endswith((".keras", ".h5", ".hdf5")):
+        path = _unpacked(path)
+    if os.path.isdir(path):
+        loaded = tensorflow.saved_model.load(path)
+        function = loaded.signatures.get("serving_default") or loaded
+        names = list(getattr(function, "structured_input_signature", ((), {}))[1])
+
+        def predict(rows: Any) -> Any:
+            tensor = tensorflow.convert_to_tensor(rows)
+            result = function(**{names[0]: tensor}) if len(names) == 1 else function(tensor)
+            if isinstance(result, dict) and len(result) == 1:
+                result = next(iter(result.values()))
+            return result.numpy() if hasattr(result, "numpy") else result
+
+        return Rows(loaded, predict)
+    model = tensorflow.keras.models.load_model(path, compile=False)
+    return Rows(model, lambda rows: model.predict(rows, verbose=0))
+
+
+def _unpacked(path: str) -> str:
+    """The SavedModel in an archive, unpacked beside it."""
+    import tarfile
+    import zipfile
+
+    folder = os.path.realpath(path + ".unpacked")
+    os.makedirs(folder, exist_ok=True)
+    inside = lambda name: os.path.realpath(os.path.join(folder, name)).startswith(folder + os.sep)  # noqa: E731
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder, [name for name in archive.namelist() if inside(name)])
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path) as tar:
+            plain = [entry for entry in tar if (entry.isfile() or entry.isdir()) and inside(entry.name)]
+            tar.extractall(folder, plain)
+    else:
+        raise InvalidModel("it is neither .keras nor .h5, nor a .zip or .tar of a SavedModel")
+    for root, _, files in os.walk(folder):
+        if "saved_model.pb" in files:
+            return root
+    raise InvalidModel("the archive holds no saved_model.pb")
+
+
+_LOADERS: Dict[str, Callable[[str], Any]] = {
+    "sklearn": _sklearn,
+    "xgboost": _xgboost,
+    "onnx": Session,
+    "pytorch": _pytorch,
+    "tensorflow": _tensorflow,
+}
