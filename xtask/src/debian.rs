@@ -22,6 +22,11 @@ pub(crate) const IP: Program = Program { name: "ip", package: "iproute2" };
 /// Partitions and packet loss.
 pub(crate) const IPTABLES: Program = Program { name: "iptables", package: "iptables" };
 
+/// What the registry is kept with.
+pub(crate) const GIT: Program = Program { name: "git", package: "git" };
+/// A hardware security module in software, for the tests of its key provider.
+pub(crate) const SOFTHSM: Program = Program { name: "softhsm2-util", package: "softhsm2" };
+
 /// Sees to it that these programs are there; installs what is missing with apt.
 pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let missing: Vec<&Program> = programs.iter().filter(|program| !is_there(program.name)).collect();

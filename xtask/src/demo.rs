@@ -1,7 +1,9 @@
 //! `cargo xtask demo`: the main job on the example models, as a new user would do it by hand; on one machine, or with
-//! `cluster` as three nodes over etcd.
+//! `cluster` as three nodes over etcd, with `gitops` from a commit on.
 
 mod cluster;
+mod fleet;
+mod gitops;
 
 use std::{
     io::{BufRead, BufReader, IsTerminal as _},
@@ -35,6 +37,8 @@ pub(crate) struct Options {
 enum System {
     /// Three nodes and a three-member etcd: any gateway takes any request; one node is killed, one drained, under load.
     Cluster,
+    /// From a Git commit to two workers that answer: a model card, a registry, a new version, a bad commit, secrets.
+    Gitops,
 }
 
 /// What the demo shows, command by command.
@@ -78,8 +82,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     step("building berth");
     execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
-    if let Some(System::Cluster) = options.system {
-        return cluster::run(workspace, &made.engine, options.exit);
+    match options.system {
+        Some(System::Cluster) => return cluster::run(workspace, &made.engine, options.exit),
+        Some(System::Gitops) => return gitops::run(workspace, &made.engine, options.exit),
+        None => {}
     }
     let demo = Demo::start(workspace, made.engine)?;
     for (says, arguments) in TOUR {

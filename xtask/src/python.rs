@@ -73,7 +73,8 @@ impl Environment {
     }
 }
 
-fn uv(workspace: &Workspace) -> Result<PathBuf> {
+/// The installer itself: workers make the environments of model cards with it.
+pub(crate) fn uv(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.cache("uv");
     let program = folder.join("bin/uv");
     if program.exists() {

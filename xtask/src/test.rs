@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::{
     debian,
-    python::Environment,
+    python::{self, Environment},
     run::{run as execute, step},
     setup,
     workspace::Workspace,
@@ -31,16 +31,20 @@ pub(crate) struct Options {
     /// Only the tests of clusters in network namespaces (as root).
     #[arg(long, group = "only")]
     cluster: bool,
-    /// Passed on to cargo test, or to pytest after --e2e and --cluster.
+    /// Only the tests from a Git commit to a running fleet.
+    #[arg(long, group = "only")]
+    gitops: bool,
+    /// Passed on to cargo test, or to pytest after --e2e, --cluster and --gitops.
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
-    debian::ensure(&[debian::ETCD, debian::ETCDCTL])?;
-    let Options { rust, e2e, cluster, rest } = options;
-    let all = !(*rust || *e2e || *cluster);
+    debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM])?;
+    let uv = python::uv(workspace)?;
+    let Options { rust, e2e, cluster, gitops, rest } = options;
+    let all = !(*rust || *e2e || *cluster || *gitops);
     if all || *rust {
         lints(workspace)?;
         step("tests in Rust");
@@ -49,19 +53,26 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
                 .args(["test", "--workspace", "--quiet"])
                 .args(rest)
                 .env("ORT_DYLIB_PATH", &made.engine)
-                // What would be left out for want of etcd is a failure: it was installed.
-                .env("BERTH_REQUIRE_ETCD", "1"),
+                .env("BERTH_UV", &uv)
+                // What would be left out for want of etcd, uv, git or SoftHSM is a failure: they were installed.
+                .env("BERTH_REQUIRE_ETCD", "1")
+                .env("BERTH_REQUIRE_TOOLS", "1"),
         )?;
     }
     if *rust {
         return Ok(());
     }
-    let suite = Suite::prepare(workspace, &made.engine)?;
+    let suite = Suite::prepare(workspace, &made.engine, uv)?;
     // Without a choice they are cargo's.
     let rest = if all { &[] } else { rest.as_slice() };
     if all || *e2e {
         step("end-to-end tests with real clients and servers");
         suite.run("tests/e2e", rest)?;
+    }
+    if all || *gitops {
+        step("from a Git commit to a running fleet");
+        execute(cargo(workspace).args(["build", "--package", "berth-worker", "--example", "s3_server"]))?;
+        suite.run("tests/gitops", rest)?;
     }
     if all || *cluster {
         debian::ensure(&[debian::IP, debian::IPTABLES])?;
@@ -87,15 +98,16 @@ struct Suite<'a> {
     python: Environment,
     engine: &'a Path,
     transformer: PathBuf,
+    uv: PathBuf,
 }
 
 impl<'a> Suite<'a> {
-    fn prepare(workspace: &'a Workspace, engine: &'a Path) -> Result<Self> {
+    fn prepare(workspace: &'a Workspace, engine: &'a Path, uv: PathBuf) -> Result<Self> {
         let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
         let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
         step("building berth");
         execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
-        Ok(Self { workspace, python, engine, transformer })
+        Ok(Self { workspace, python, engine, transformer, uv })
     }
 
     fn run(&self, folder: &str, rest: &[String]) -> Result<()> {
@@ -108,6 +120,8 @@ impl<'a> Suite<'a> {
                 .env("ORT_DYLIB_PATH", self.engine)
                 .env("EXAMPLE_MODELS", self.workspace.path("examples/models"))
                 .env("TRANSFORMER", &self.transformer)
+                .env("BERTH_UV", &self.uv)
+                .env("S3_SERVER", self.workspace.target("debug").join("examples/s3_server"))
                 .env("PYTHONDONTWRITEBYTECODE", "1"),
         )
     }
