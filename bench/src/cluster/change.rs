@@ -151,6 +151,7 @@ async fn worker(handle: Handle, info: WorkerInfo, sent: Arc<Sent>) {
         state: WorkerState::Serving,
         load: None,
         breakers: None,
+        credentials: berth_spec::Generation(0),
         replicas,
     };
     let Ok((reports, mut orders)) = handle.attach_worker(info.clone()).await else { return };

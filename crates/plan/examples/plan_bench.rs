@@ -203,6 +203,7 @@ fn load(world: &mut World) {
                 state: berth_spec::WorkerState::Serving,
                 load: None,
                 breakers: None,
+                credentials: berth_spec::Generation(0),
             },
             NOW,
         );

@@ -15,6 +15,7 @@ pub(crate) use self::room::Usage;
 use crate::{
     Replica, Rollout, World, claim, drain, lost,
     place::{Shelves, Version},
+    planned::Evicted,
     rollout, scale,
     world::{Entry, Rank, Seats, Verdict},
 };
@@ -42,6 +43,7 @@ pub(crate) struct Draft<'w> {
     /// Workers that were looked at, with the replicas whose claim grew.
     pub(crate) grown: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
     pub(crate) events: Vec<Event>,
+    pub(crate) evicted: Vec<Evicted>,
 }
 
 /// One deployment in the plan.
@@ -150,6 +152,7 @@ impl<'w> Draft<'w> {
             by_region: OnceCell::new(),
             grown: BTreeMap::new(),
             events: Vec::new(),
+            evicted: Vec::new(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! What leaves: revisions that are not wanted any more, and replicas beyond the target. The worker refuses new requests,
 //! finishes those in flight, then unloads; the routes of the same plan no longer name what leaves.
 
+use std::cmp::Reverse;
+
 use berth_spec::{RevisionId, event::Severity};
 
 use crate::{
@@ -32,8 +34,7 @@ pub(crate) fn settle_for(draft: &mut Draft<'_>, work: &mut Work<'_>, goal: u32) 
     }
 }
 
-/// Takes away the replicas of a revision beyond the target: those that answer stay, then those that can be reached, then
-/// the oldest. What leaves its worker stays until as many answer elsewhere.
+/// Takes away the replicas of a revision beyond the target, in the order of [`best_first`]. What leaves its worker stays until as many answer elsewhere.
 pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId) {
     let surplus = surplus(draft, work, revision);
     let name = work.name().clone();
@@ -75,10 +76,21 @@ fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Rep
     surplus
 }
 
-/// Those that answer first, then those that can be reached, then the oldest.
+/// Those that answer first, then those that can be reached; then those on the workers of which the least is claimed, then
+/// those with the most models, then the oldest. So what goes when there are to be fewer is what the registry's document
+/// (§5.2) names: on the fullest worker, of those on the one with the fewest models, of those what came last. Claims are
+/// those of before this plan: which of them are left must not depend on what else it decides.
 pub(crate) fn best_first<'a>(draft: &Draft<'_>, mut replicas: Vec<&'a Replica>) -> Vec<&'a Replica> {
+    if replicas.len() < 2 {
+        return replicas; // nearly always
+    }
     let gone = |replica: &Replica| matches!(lost::standing(draft, replica), Standing::Gone { .. });
-    replicas.sort_by_key(|replica| (!ready(draft, replica), gone(replica), replica.placed, &replica.worker));
+    let full = |replica: &Replica| {
+        let seats = draft.world.workers.get(&replica.worker);
+        seats.map_or((0, Reverse(0)), |seats| (seats.utilization_percent(), Reverse(seats.assigned.len())))
+    };
+    let key = |replica: &&Replica| (!ready(draft, replica), gone(replica), full(replica), replica.placed);
+    replicas.sort_by(|a, b| (key(a), &a.worker).cmp(&(key(b), &b.worker)));
     replicas
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         gone: Vec::new(),
         readiness: Readiness::default(),
         events: std::mem::take(&mut draft.events),
+        evicted: std::mem::take(&mut draft.evicted),
         wake_at: None,
         loss: None,
         notes: BTreeMap::new(),

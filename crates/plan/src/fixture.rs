@@ -189,6 +189,7 @@ impl Fixture {
             state: seats.state,
             load: Some(load),
             breakers: None,
+            credentials: berth_spec::Generation(0),
         };
         let _ = self.world.observe(&change, self.now);
     }
@@ -266,7 +267,17 @@ impl Fixture {
         let state = self.world.worker(&worker).map(|seats| seats.state).unwrap_or_default();
         let seen = self.world.generation();
         let _ = self.world.observe(
-            &InventoryChange { worker, incarnation, seen, whole, replicas, state, load: None, breakers: None },
+            &InventoryChange {
+                worker,
+                incarnation,
+                seen,
+                whole,
+                replicas,
+                state,
+                load: None,
+                breakers: None,
+                credentials: berth_spec::Generation(0),
+            },
             self.now,
         );
     }

@@ -2,7 +2,8 @@
 //!
 //! [`plan`] is a pure function. It does no I/O, reads no clock, draws no random number and cannot fail: "nothing fits"
 //! is a result with its reason. So it can be run dry ([`preview`]), explained ([`report`]), simulated for a year in
-//! seconds, and checked by a second opinion that shares no code with it ([`lint`]).
+//! seconds, and checked by a second opinion that shares no code with it ([`lint`]). What differs between what is wanted and
+//! what workers say, in the words of operators, is [`drift`].
 //!
 //! ```text
 //! World ──▶ lost ─▶ scale ─▶ rollout ─▶ drain ─▶ place ─▶ route ──▶ Planned
@@ -39,6 +40,7 @@ mod take_back;
 mod finish;
 mod step;
 
+pub mod drift;
 pub mod lint;
 pub mod preview;
 pub mod report;
@@ -48,7 +50,7 @@ pub mod fixture;
 
 pub use claim::{Basis, Cores};
 pub use place::{Evicts, Mismatch, Pace, Queue, Rejection, Score, Together};
-pub use planned::{Observed, Planned, Scope};
+pub use planned::{Evicted, Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};
 pub use step::plan;

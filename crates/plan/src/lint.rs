@@ -33,6 +33,7 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
     capacity::capacity(world, &records, &mut broken);
     placing::newly_placed(world, planned, &mut broken);
     placing::pinned_stays(world, planned, &mut broken);
+    placing::evicted_as_the_registry_says(world, planned, &mut broken);
     placing::not_too_many(world, &records, planned.at, &mut broken);
     assignments_match(world, planned, &records, &mut broken);
     for (name, record) in &records {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, DeploymentName, Digest, Event, Generation, Route, Time, WorkerId, routes::Readiness,
+    AssignmentChange, ByteSize, DeploymentName, Digest, Event, Generation, RevisionId, Route, Time, WorkerId,
+    routes::Readiness,
 };
 
 use crate::{
@@ -50,12 +51,28 @@ pub struct Planned {
     pub readiness: Readiness,
     /// What happened, for people.
     pub events: Vec<Event>,
+    /// Replicas that had to leave their worker, and for whom. What is on demand and unused leaves whole: each of its copies
+    /// is not named.
+    pub evicted: Vec<Evicted>,
     /// When to plan again though nothing happens.
     pub wake_at: Option<Time>,
     /// The mass loss that `events` tell of.
     pub(crate) loss: Option<MassLoss>,
     /// What the world remembers of this plan in memory.
     pub(crate) notes: BTreeMap<DeploymentName, Note>,
+}
+
+/// A replica that had to leave its worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted {
+    /// When that was decided.
+    pub at: Time,
+    /// Which one.
+    pub revision: RevisionId,
+    /// From where.
+    pub worker: WorkerId,
+    /// Who gets its room; `None`: nobody, its worker has less room than was claimed.
+    pub whom: Option<DeploymentName>,
 }
 
 /// What the world remembers of one deployment's last plan, beside its record.

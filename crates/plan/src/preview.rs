@@ -128,6 +128,7 @@ fn make_ready(world: &mut World, now: Time) -> bool {
             state: seats.state,
             load: None,
             breakers: None,
+            credentials: berth_spec::Generation(0),
             replicas: Vec::new(),
         };
         for (revision, placed) in seats.assigned.iter().filter(|(revision, _)| !seats.ready(revision)) {

@@ -20,6 +20,7 @@ mod presumed;
 mod rate;
 mod seats;
 mod set;
+mod terms;
 mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ pub(crate) use liveness::{Held, Turns};
 pub use presumed::Presumed;
 pub(crate) use seats::{Hold, Rank, Standing};
 pub use seats::{Liveness, Seats};
+use terms::Registered;
 
 use crate::{Policy, Record};
 
@@ -100,6 +102,7 @@ pub struct World {
     turns: Turns,
     /// Workers that are presumed to hold what they should, by when that ends.
     presumed: BTreeSet<(Time, WorkerId)>,
+    registered: Registered,
 }
 
 impl World {
@@ -137,6 +140,7 @@ impl World {
             held_before: Time::ZERO,
             turns: Turns::default(),
             presumed: BTreeSet::new(),
+            registered: Registered::default(),
         }
     }
 
@@ -208,6 +212,16 @@ impl World {
         // The smallest name that a worker could have.
         let first = WorkerId::new("0").expect("a digit is a name");
         self.strays.range((revision.clone(), first)..).take_while(move |(id, _)| id == revision).map(|(_, on)| on)
+    }
+
+    /// The same for all revisions of a deployment.
+    pub(crate) fn strays_of_deployment<'a>(
+        &'a self,
+        name: &'a DeploymentName,
+    ) -> impl Iterator<Item = &'a (RevisionId, WorkerId)> {
+        let first = WorkerId::new("0").expect("a digit is a name");
+        // Revisions sort by deployment first.
+        self.strays.range((apply::first_of(name), first)..).take_while(move |(id, _)| id.deployment() == name)
     }
 
     /// The route of one deployment as things are.

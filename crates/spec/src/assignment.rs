@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
-    ByteSize, DeploymentName, Generation, Revision, RevisionId, WorkerId,
+    ByteSize, CredentialSet, DeploymentName, Generation, Revision, RevisionId, WorkerId,
     deployment::{Batching, Concurrency, Warmup},
 };
 
@@ -67,6 +67,17 @@ pub enum FromController {
     Attached,
     /// What it should hold changed.
     Assigned(AssignmentChange),
+    /// What opens stores and repositories to it: the whole, instead of what it was given before. Kept in memory alone, and
+    /// never logged.
+    Credentials(Arc<CredentialSet>),
+}
+
+/// What names one command in the logs of the controller and of the worker: a replica that changes with one assignment.
+///
+/// It is made of what both know, so that it need not be sent: `w-1-7-3f2a9c41d07b`.
+#[must_use]
+pub fn correlation_id(worker: &WorkerId, generation: Generation, revision: &RevisionId) -> String {
+    format!("{worker}-{generation}-{}", revision.hash())
 }
 
 impl From<AssignmentChange> for FromController {

@@ -250,6 +250,8 @@ pub struct InventoryChange {
     pub load: Option<Load>,
     /// Circuit breakers that are not simply closed, if there is news of them.
     pub breakers: Option<Vec<Breaker>>,
+    /// The number of the credentials that it has; 0: none.
+    pub credentials: Generation,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
 }

@@ -74,15 +74,25 @@ impl std::iter::Sum for ByteSize {
     }
 }
 
+impl ByteSize {
+    /// For people, where another size stands beside it: to the byte if both would read the same and are not.
+    #[must_use]
+    pub fn beside(self, other: Self) -> String {
+        let text = self.to_string();
+        if self != other && text == other.to_string() { format!("{}B", self.0) } else { text }
+    }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
         let (mut value, mut unit) = (self.0 as f64, 0);
-        while value >= 1024.0 && unit + 1 < UNITS.len() {
+        // What would be rounded to 1024 of a unit is 1 of the next.
+        while value >= 1023.5 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
         }
-        let digits = usize::from(unit > 0 && value < 100.0 && value.fract() >= 0.05);
+        let digits = usize::from(unit > 0 && value < 99.95 && (value * 10.0).round() % 10.0 != 0.0);
         f.pad(&format!("{value:.digits$}{}", UNITS[unit]))
     }
 }
@@ -180,6 +190,19 @@ mod tests {
         }
         assert_eq!(ByteSize::mib(1536).to_string(), "1.5GiB");
         assert_eq!(ByteSize::gib(2).to_string(), "2GiB");
+        let less = |size: ByteSize, by: u64| ByteSize(size.0 - by);
+        for (size, text) in [
+            (less(ByteSize::gib(1), 1), "1GiB"),
+            (less(ByteSize::gib(2), 1), "2GiB"),
+            (ByteSize::mib(1023), "1023MiB"),
+            (ByteSize(1023), "1023B"),
+            (ByteSize(1 << 60), "1048576TiB"),
+        ] {
+            assert_eq!(size.to_string(), text);
+        }
+        let (one, other) = (ByteSize::gib(1), less(ByteSize::gib(1), 1));
+        assert_eq!((one.beside(other), other.beside(one)), ("1073741824B".to_owned(), "1073741823B".to_owned()));
+        assert_eq!((one.beside(one), one.beside(ByteSize::gib(2))), ("1GiB".to_owned(), "1GiB".to_owned()));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ByteSize, Time, WorkerId,
     deployment::ModelFormat,
@@ -175,6 +177,31 @@ impl BreakerState {
     }
 }
 
+/// What becomes of a worker that the registry does not name, where there is a registry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownWorkers {
+    /// It is a worker like any other, by its own word.
+    #[default]
+    Allow,
+    /// It is connected and gets no models; what it holds moves elsewhere.
+    Ignore,
+    /// It is not let in. One that is connected already is treated as with [`Self::Ignore`].
+    Refuse,
+}
+
+impl UnknownWorkers {
+    /// The word in settings.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Ignore => "ignore",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu {
@@ -182,6 +209,18 @@ pub struct Gpu {
     pub kind: String,
     /// Its memory.
     pub memory: ByteSize,
+}
+
+impl Gpu {
+    /// Whether it is of the kind that somebody asked for: all words of that are words of its own kind. `T4` asks for a
+    /// `tesla-t4` or an `nvidia-t4`, `nvidia-a100` for an `nvidia-a100-sxm4-80gb`, and `nvidia` for any of them.
+    #[must_use]
+    pub fn is_a(&self, kind: &str) -> bool {
+        fn words(text: &str) -> impl Iterator<Item = &str> {
+            text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+        }
+        words(kind).all(|asked| words(&self.kind).any(|word| word.eq_ignore_ascii_case(asked)))
+    }
 }
 
 /// Whether a worker means to stay.
@@ -207,4 +246,27 @@ pub struct Load {
     pub queue: u32,
     /// Requests per minute over the last minute.
     pub requests_per_minute: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_gpus_are_compared_word_by_word() {
+        for (has, asked, is) in [
+            ("nvidia-h200", "nvidia-h200", true),
+            ("nvidia-t4", "T4", true),
+            ("Tesla-T4", "t4", true),
+            ("nvidia-a100-sxm4-80gb", "A100", true),
+            ("nvidia-a100-sxm4-80gb", "nvidia-a100", true),
+            ("nvidia-h100", "nvidia", true),
+            ("nvidia-t400", "T4", false),
+            ("nvidia-h200", "H100", false),
+            ("tesla-t4", "nvidia-t4", false),
+        ] {
+            let gpu = Gpu { kind: has.to_owned(), memory: ByteSize::gib(16) };
+            assert_eq!(gpu.is_a(asked), is, "{asked} of {has}");
+        }
+    }
 }

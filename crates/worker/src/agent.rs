@@ -43,6 +43,8 @@ pub struct Agent {
     asking: bool,
     stopping: bool,
     state: WorkerState,
+    /// The number of the credentials that it was given.
+    credentials: Generation,
     /// The last that was told.
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
@@ -58,13 +60,15 @@ struct Unreported {
     whole: bool,
     seen: bool,
     state: bool,
+    credentials: bool,
     load: Option<Load>,
     replicas: BTreeSet<RevisionId>,
 }
 
 impl Unreported {
     fn is_empty(&self) -> bool {
-        !self.whole && !self.seen && !self.state && self.load.is_none() && self.replicas.is_empty()
+        let said = self.whole || self.seen || self.state || self.credentials;
+        !said && self.load.is_none() && self.replicas.is_empty()
     }
 }
 
@@ -80,6 +84,7 @@ impl Agent {
             asking: true,
             stopping: false,
             state: WorkerState::Serving,
+            credentials: Generation(0),
             load: None,
             replicas: BTreeMap::new(),
             breakers: BTreeMap::new(),
@@ -133,6 +138,10 @@ impl Agent {
         match event {
             Event::Attached => self.unreported.whole = true,
             Event::Load(load) => self.unreported.load = Some(load),
+            Event::Credentials(generation) => {
+                self.credentials = generation;
+                self.unreported.credentials = true;
+            }
             Event::Leave => self.leave(),
             Event::Assigned(change) => self.assign(change, now, effects),
             Event::Progress { revision, ticket, done, total } => {
@@ -328,6 +337,7 @@ impl Agent {
             state: self.state,
             load,
             breakers: None,
+            credentials: self.credentials,
             replicas,
         }))
     }

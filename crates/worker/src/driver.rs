@@ -219,6 +219,11 @@ impl Worker {
                             hands.log_command(&change);
                             break Event::Assigned(change);
                         }
+                        Some(FromController::Credentials(set)) => {
+                            let generation = set.generation;
+                            hands.credentials.send_replace(set);
+                            break Event::Credentials(generation);
+                        }
                         None => connected = false,
                     },
                     () = sleep_until(wake) => break Event::Tick,

@@ -84,8 +84,7 @@ pub(crate) fn cores(spec: &Spec) -> Cores {
 
 /// Whether a device will do for a need.
 pub(crate) fn suits(device: &Gpu, need: &GpuNeed) -> bool {
-    need.kind.as_ref().is_none_or(|kind| *kind == device.kind)
-        && need.memory.is_none_or(|memory| device.memory >= memory)
+    need.kind.as_ref().is_none_or(|kind| device.is_a(kind)) && need.memory.is_none_or(|memory| device.memory >= memory)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Which GPUs are left. Each is claimed whole; needs differ in kind and memory, devices too.
 //!
-//! Needs that name a kind are served first, then the rest, each in the order of the memory that they ask for; each takes
-//! the smallest devices that will do. Among needs of one kind the sets of devices that will do contain each other, so
-//! this finds a way whenever there is one (as for jobs with nested machine sets), and it leaves the largest devices.
+//! Needs that name a kind are served first (the one with the fewest devices of it before others: `t4` before `nvidia`), then
+//! the rest, each in the order of the memory that they ask for; each takes the smallest devices that will do. Among needs
+//! of one kind the sets of devices that will do contain each other, so this finds a way whenever there is one (as for jobs
+//! with nested machine sets), and it leaves the largest devices.
 
 use berth_spec::{Gpu, deployment::GpuNeed};
 
@@ -27,7 +28,8 @@ pub(crate) fn spare<'a>(devices: &[Gpu], held: impl IntoIterator<Item = &'a GpuN
 /// Whether every need can have its devices at once.
 pub(crate) fn serves<'a>(devices: &[Gpu], needs: impl IntoIterator<Item = &'a GpuNeed>) -> bool {
     let mut needs: Vec<&GpuNeed> = needs.into_iter().collect();
-    needs.sort_by_key(|need| (need.kind.is_none(), std::cmp::Reverse(need.memory)));
+    let of_kind = |kind: &String| devices.iter().filter(|device| device.is_a(kind)).count();
+    needs.sort_by_key(|need| (need.kind.is_none(), need.kind.as_ref().map(of_kind), std::cmp::Reverse(need.memory)));
     let mut left: Vec<&Gpu> = devices.iter().collect();
     left.sort_by_key(|device| device.memory);
     needs.into_iter().all(|need| {

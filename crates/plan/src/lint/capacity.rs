@@ -67,7 +67,7 @@ fn overdrawn<'a>(devices: &[Gpu], needs: &[&'a GpuNeed]) -> Option<Vec<&'a GpuNe
         for kind in [None, limit.kind.as_ref()] {
             let asks =
                 |need: &&&GpuNeed| memory(need) >= memory(limit) && (kind.is_none() || need.kind.as_ref() == kind);
-            let does = |device: &&Gpu| device.memory >= memory(limit) && kind.is_none_or(|kind| device.kind == *kind);
+            let does = |device: &&Gpu| device.memory >= memory(limit) && kind.is_none_or(|kind| device.is_a(kind));
             let asking: Vec<&GpuNeed> = needs.iter().filter(asks).copied().collect();
             let count: u32 = asking.iter().map(|need| need.count).sum();
             if count as usize > devices.iter().filter(does).count() {

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{Cordon, Deployment, DeploymentName, RevisionId, Time, WorkerId, WorkerInfo, WorkerState};
+use berth_spec::{
+    Cordon, Deployment, DeploymentName, RevisionId, Time, UnknownWorkers, WorkerId, WorkerInfo, WorkerState,
+    worker::EvictionStrategy,
+};
 
 use crate::{Planned, Record, World, world::Liveness};
 
@@ -22,6 +25,9 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
             if seats.cordon != Cordon::Open || seats.state != WorkerState::Serving {
                 broken.push(format!("{id} is put on {worker}, which takes nothing new"));
             }
+            if world.unknown_workers() != UnknownWorkers::Allow && world.terms(worker).is_none() {
+                broken.push(format!("{id} is put on {worker}, which the registry does not name"));
+            }
             if let Some(info) = seats.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
                 broken.push(format!("{id} is put on {worker}, which may not hold it: {:?}", info.labels));
             }
@@ -37,7 +43,11 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
     let spec = &deployment.spec;
     let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
     let of_type = world.policy.types.iter().filter(|(name, _)| *name == kind).flat_map(|(_, rule)| &rule.required);
+    let card = spec.model.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
+    let named = world.terms(&info.id).map(|terms| &terms.schema_versions);
     info.formats.contains(&spec.model.format)
+        && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
+        && card.is_none_or(|card| named.is_none_or(|named| named.iter().any(|reads| reads == card)))
         && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
 }
 
@@ -81,6 +91,19 @@ pub(super) fn pinned_stays(world: &World, planned: &Planned, broken: &mut Vec<St
         let victim = event.deployment.as_ref().and_then(|name| world.deployment(name));
         if victim.is_some_and(|victim| victim.spec.pinned) && event.message.contains("to make room for") {
             broken.push(format!("pinned, and evicted: {}", event.message));
+        }
+    }
+}
+
+/// Nobody leaves for others on a worker of which the registry says so, nor for an equal where it says that.
+pub(super) fn evicted_as_the_registry_says(world: &World, planned: &Planned, broken: &mut Vec<String>) {
+    for evicted in &planned.evicted {
+        let Some(terms) = world.terms(&evicted.worker) else { continue };
+        let Some(whom) = &evicted.whom else { continue };
+        let priority = |name: &DeploymentName| world.deployment(name).map(|deployment| deployment.spec.priority);
+        let equal = priority(evicted.revision.deployment()) >= priority(whom);
+        if !terms.eviction.automatic || (terms.eviction.strategy == EvictionStrategy::Priority && equal) {
+            broken.push(format!("{} leaves {} for {whom}, against its terms", evicted.revision, evicted.worker));
         }
     }
 }

@@ -2,10 +2,15 @@
 //!
 //! May leave: what matters strictly less, and what matters the same if it is on demand or one copy of several, ready, and
 //! nobody waits for it. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same
-//! priority or more. What may not leave only because somebody waits for it, or because it has just come, is busy: it may
+//! priority or more. Where a worker's registry entry says so, nothing leaves for others, or nothing that matters the same.
+//! What may not leave only because somebody waits for it, or because it has just come, is busy: it may
 //! leave later.
 
-use berth_spec::{ByteSize, DeploymentName, RevisionId, Time, WorkerId, event::Severity};
+use berth_spec::{
+    ByteSize, DeploymentName, RevisionId, Time, WorkerId,
+    event::Severity,
+    worker::{Eviction, EvictionStrategy},
+};
 
 use super::{
     Evicts, Rejection,
@@ -15,6 +20,7 @@ use crate::{
     claim::{self, Cores},
     draft::Draft,
     drain,
+    planned::Evicted,
     scale::{self, Reach},
     world::{Entry, Hold, Rank, Seats},
 };
@@ -36,9 +42,9 @@ pub(super) fn victims(
     let Some(seats) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
     let mut chosen: Vec<Candidate<'_>> = Vec::new();
     let (mut busy, mut again) = (Freed::default(), NEVER);
-    let priority = entry.deployment.spec.priority;
+    let (priority, eviction) = (entry.deployment.spec.priority, seats.eviction);
     for rank in draft.sitting(worker) {
-        if lack.is_met_by(&freed) || !yields(rank, priority) {
+        if lack.is_met_by(&freed) || !yields(rank, priority, eviction) {
             break;
         }
         if rank.revision.deployment() == &entry.deployment.name || !reaches(reach, rank) || is_pinned(draft, rank) {
@@ -61,7 +67,8 @@ pub(super) fn victims(
         }
     }
     if !lack.is_met_by(&freed) {
-        return Err(lack.rejection(draft, &freed, &busy, again));
+        let short = lack.rejection(draft, &freed, &busy, again);
+        return Err(if eviction.automatic { short } else { Rejection::KeepsAll { short: Box::new(short) } });
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
@@ -79,9 +86,11 @@ pub(super) fn victims(
 /// It takes an event, not time.
 const NEVER: Time = Time(u64::MAX);
 
-/// Whether its importance lets it leave for something of `priority`.
-fn yields(rank: &Rank, priority: u8) -> bool {
-    rank.priority < priority || (rank.priority == priority && rank.hold != Hold::Resident)
+/// Whether its importance lets it leave for something of `priority`, on a worker where room is made so.
+fn yields(rank: &Rank, priority: u8, eviction: Eviction) -> bool {
+    let among_equals = eviction.strategy == EvictionStrategy::Lru;
+    eviction.automatic
+        && (rank.priority < priority || (among_equals && rank.priority == priority && rank.hold != Hold::Resident))
 }
 
 /// Whether an extra copy may push it out.
@@ -175,5 +184,7 @@ pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerI
             None => "because its worker has less room than it claims".to_owned(),
         };
         draft.tell(Severity::Normal, "Evicted", (&name, Some(worker)), format!("{victim} leaves {worker} {why}"));
+        let (at, revision, worker, whom) = (draft.now, victim.clone(), worker.clone(), whom.cloned());
+        draft.evicted.push(Evicted { at, revision, worker, whom });
     });
 }

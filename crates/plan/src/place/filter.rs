@@ -27,6 +27,10 @@ pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -
     if !info.formats.contains(&format) {
         return Some(Rejection::NoRuntime { format: format.as_str() });
     }
+    let version = spec.model.card.as_ref().map(|pinned| &pinned.card.schema_version);
+    if let Some(version) = version.filter(|version| !info.schema_versions.contains(version)) {
+        return Some(Rejection::Schema { version: version.clone(), reads: info.schema_versions.clone() });
+    }
     let lacking = |selector: &Selector, of_type: Option<&str>| {
         let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
         Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
@@ -42,6 +46,9 @@ fn closed(draft: &Draft<'_>, worker: &WorkerId, seats: &Seats) -> Option<Rejecti
         Liveness::Unseen => return Some(Rejection::Unseen),
         Liveness::Detached { .. } => return Some(Rejection::Detached),
         Liveness::Lost { .. } => return Some(Rejection::Lost),
+    }
+    if seats.unlisted {
+        return Some(Rejection::Unlisted);
     }
     match (seats.cordon, seats.state) {
         (Cordon::Open, WorkerState::Serving) => {}

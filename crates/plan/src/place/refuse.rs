@@ -1,6 +1,6 @@
 //! What becomes of a replica that has no place.
 
-use berth_spec::{ByteSize, Time, deployment::WhenFull};
+use berth_spec::{ByteSize, Time, WorkerId, deployment::WhenFull};
 
 use super::{
     Refusal, Rejection, Settled, Want, evict,
@@ -152,7 +152,7 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
         let text = format!("loading failed on {worker}: {message}");
         return Verdict::Failed { text, until };
     }
-    Verdict::NoCapacity { text: nowhere(refusals), until }
+    Verdict::NoCapacity { text: nowhere(draft, refusals), until }
 }
 
 /// That there is no room where it might be, if that is what it is for want of: the worker that comes nearest.
@@ -172,8 +172,12 @@ fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<St
             "the best worker, {worker}, {rejection}: raise its priority, declare less for it, or add a worker"
         ));
     }
-    let (_, worker, free, evictable, total) = memory.max()?;
+    let Some((_, worker, free, evictable, total)) = memory.max() else {
+        let (worker, rejection) = refusals.iter().find(|(_, why)| matches!(why, Rejection::KeepsAll { .. }))?;
+        return Some(format!("the best worker, {worker}, {rejection}; let it evict, or add a worker"));
+    };
     Some(too_large(draft.world, need).unwrap_or_else(|| {
+        let (need, free) = (need.beside(free), free.beside(need));
         format!(
             "needs {need} of memory; the best worker, {worker}, has {free} free and {evictable} that may be \
              evicted, of {total}: raise its priority, declare less memory for it, or free or add memory"
@@ -181,15 +185,22 @@ fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<St
     }))
 }
 
-fn nowhere(refusals: &[Refusal]) -> String {
+fn nowhere(draft: &Draft<'_>, refusals: &[Refusal]) -> String {
     if refusals.iter().all(|(_, rejection)| matches!(rejection, Rejection::Lost | Rejection::Unseen)) {
         return "no worker can be reached: start one".to_owned();
     }
-    let holding = refusals.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();
-    if holding > 0 {
-        let all = refusals.len();
+    if refusals.iter().any(|(_, rejection)| *rejection == Rejection::Holds) {
+        let stays =
+            |worker: &WorkerId| draft.world.workers.get(worker).is_some_and(|seats| seats.answers() && !seats.leaves());
+        let (staying, going): (Vec<&Refusal>, Vec<&Refusal>) = refusals.iter().partition(|(worker, _)| stays(worker));
+        let all = staying.len();
+        let holding = staying.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();
         let there = if all == 1 { "is 1 worker".to_owned() } else { format!("are {all} workers") };
-        let others = if holding < all { format!(", of which {holding} may hold it") } else { String::new() };
+        let mut others =
+            if going.is_empty() { String::new() } else { format!(" besides {} that leave or are lost", going.len()) };
+        if holding < all {
+            others.push_str(&format!(", of which {holding} may hold it"));
+        }
         return format!(
             "each worker holds at most one replica of a deployment, and there {there}{others}: add a worker \
              or lower replicas"

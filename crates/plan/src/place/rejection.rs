@@ -14,6 +14,13 @@ pub enum Rejection {
         /// The format.
         format: &'static str,
     },
+    /// It does not read the version of the model card, by its own word or the registry's.
+    Schema {
+        /// The card's version.
+        version: String,
+        /// The versions that it may be given.
+        reads: Vec<String>,
+    },
     /// It lacks a label that the selector requires.
     Label {
         /// The label's key.
@@ -91,6 +98,13 @@ pub enum Rejection {
         /// How many.
         max: u32,
     },
+    /// There is no room, and nothing is evicted there to make some, as the registry says.
+    KeepsAll {
+        /// What it is short of.
+        short: Box<Rejection>,
+    },
+    /// The registry does not name it, and lets no such worker hold anything.
+    Unlisted,
     /// It cannot be reached.
     Lost,
     /// It was not seen since the controller started.
@@ -141,6 +155,9 @@ impl Rejection {
             Self::Recovering { .. } => "Recovering",
             Self::Holds => "Holds",
             Self::FailedHere { .. } => "FailedHere",
+            Self::Schema { .. } => "Schema",
+            Self::KeepsAll { .. } => "KeepsAll",
+            Self::Unlisted => "Unlisted",
         }
     }
 
@@ -169,6 +186,7 @@ impl Rejection {
             Self::Cpu { need, .. } => Some(format!("{need} cores")),
             Self::Gpu { need, .. } => Some(gpus(need)),
             Self::Models { .. } => Some("a place among the models of a worker".to_owned()),
+            Self::KeepsAll { short } => short.short_of(),
             _ => None,
         }
     }
@@ -200,12 +218,31 @@ impl fmt::Display for Rejection {
                  the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
             ),
             Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
+            Self::Schema { version, reads } if reads.is_empty() => {
+                write!(f, "reads no version of model cards, and this one has version {version}")
+            }
+            Self::Schema { version, reads } => write!(
+                f,
+                "reads model cards of the versions {}, and this one has version {version}: upgrade the worker, add the \
+                 version to its registry entry, or write the card in one of these",
+                reads.join(", ")
+            ),
+            Self::KeepsAll { short } => {
+                write!(
+                    f,
+                    "{short}, and evicts nothing to make room: its registry entry says enable_auto_eviction: false"
+                )
+            }
+            Self::Unlisted => f.write_str(
+                "is not named by the registry, which lets such workers hold nothing: add it to the registry's workers",
+            ),
             Self::Label { key, value, of_type: None } => write!(f, "lacks the label {key}={value}"),
             Self::Label { key, value, of_type: Some(of_type) } => {
                 write!(f, "lacks the label {key}={value}, which models of type {of_type} require")
             }
             Self::Memory { need, free, evictable, busy, total, .. } => {
                 let soon = soon(busy, &ByteSize::ZERO);
+                let (need, free) = (need.beside(*free), free.beside(*need));
                 write!(f, "needs {need}, has {free} free and {evictable} that may be evicted{soon}, of {total}")
             }
             Self::Cpu { need, free, evictable, busy, total, .. } => {

@@ -8,7 +8,7 @@ use berth_spec::{
 
 use super::why;
 use crate::{
-    Basis, Cores, Rejection, Score, World, claim,
+    Basis, Cores, Evicted, Rejection, Score, World, claim,
     draft::{Draft, Work},
     place::{self, Asked},
     scale::Reach,
@@ -34,6 +34,8 @@ pub struct Explanation {
     pub gpu: Option<GpuNeed>,
     /// The answer in a sentence.
     pub summary: String,
+    /// The last evictions that it was part of, the oldest first: what left for it, and what it left for.
+    pub evictions: Vec<Evicted>,
     /// Every worker, by name.
     pub workers: Vec<WorkerView>,
 }
@@ -103,6 +105,12 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
         cores: claim::cores(spec),
         gpu: spec.gpu.clone(),
         summary: summary(&status),
+        evictions: world
+            .entries
+            .get(name)
+            .and_then(|e| e.warm.as_ref())
+            .map(|w| w.evictions.clone())
+            .unwrap_or_default(),
         workers,
     })
 }

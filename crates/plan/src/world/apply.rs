@@ -35,6 +35,14 @@ impl World {
                 seats.sent = change.generation;
             }
         }
+        for evicted in &planned.evicted {
+            let sides = [Some(evicted.revision.deployment()), evicted.whom.as_ref()];
+            for name in sides.into_iter().flatten() {
+                if let Some(entry) = self.entries.get_mut(name) {
+                    entry.warm_mut().remember(evicted);
+                }
+            }
+        }
         self.note_faded(planned);
         for (name, note) in &planned.notes {
             if let Some(goal) = note.settles_for {
@@ -249,7 +257,7 @@ fn ranks(entry: &Entry) -> Vec<(WorkerId, Rank)> {
 }
 
 /// The smallest revision that a deployment could have.
-fn first_of(name: &DeploymentName) -> RevisionId {
+pub(super) fn first_of(name: &DeploymentName) -> RevisionId {
     format!("{name}@000000000000").parse().expect("twelve hex digits after a checked name")
 }
 

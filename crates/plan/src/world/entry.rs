@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use berth_spec::{ByteSize, Deployment, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
 use super::{Hold, Rank, copies::Copies, demand::Use};
-use crate::{Record, claim::Basis};
+use crate::{Evicted, Record, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
 #[derive(Debug, Clone)]
@@ -41,12 +41,26 @@ pub(crate) struct Warm {
     pub(crate) copies: Copies,
     /// Waves of placing anew that go before its own, since its worker was lost.
     pub(crate) turn: u32,
+    /// The last evictions that it was part of, on either side.
+    pub(crate) evictions: Vec<Evicted>,
 }
+
+/// Evictions that are remembered of a deployment. Halved, a deployment with several copies does not say where all of them
+/// went; doubled: a longer explanation.
+const EVICTIONS: usize = 4;
 
 impl Warm {
     /// Requests that are parked, at all gateways.
     pub(crate) fn waiting(&self) -> u32 {
         self.uses.values().fold(0, |sum, each| sum.saturating_add(each.waiting))
+    }
+
+    /// Remembers an eviction that it was part of.
+    pub(crate) fn remember(&mut self, evicted: &Evicted) {
+        if self.evictions.len() == EVICTIONS {
+            self.evictions.remove(0);
+        }
+        self.evictions.push(evicted.clone());
     }
 
     /// Requests that are being answered, from all gateways.

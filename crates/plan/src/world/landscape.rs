@@ -9,7 +9,7 @@ impl Seats {
     /// Whether new replicas may be put there, as far as people and the worker itself say.
     #[must_use]
     pub fn takes_more(&self) -> bool {
-        self.cordon.is_open() && self.state == WorkerState::Serving
+        self.cordon.is_open() && self.state == WorkerState::Serving && !self.unlisted
     }
 }
 
@@ -20,6 +20,7 @@ impl World {
         let stands_in = |other: &WorkerInfo| {
             (&other.labels, &other.formats, &other.gpus, other.memory)
                 == (&info.labels, &info.formats, &info.gpus, info.memory)
+                && other.schema_versions == info.schema_versions
         };
         let mut others = self.workers.iter().filter(|(id, seats)| *id != worker && seats.alive() && seats.takes_more());
         if !others.any(|(_, seats)| seats.info.as_ref().is_some_and(stands_in)) {

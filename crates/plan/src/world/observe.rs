@@ -38,6 +38,10 @@ impl World {
         seats.sent = seats.sent.max(change.seen);
         let turned = std::mem::replace(&mut seats.state, change.state) != change.state;
         seats.load = change.load.unwrap_or(seats.load);
+        seats.credentials = change.credentials;
+        if let Some(breakers) = &change.breakers {
+            seats.breakers.clone_from(breakers);
+        }
         self.generation = self.generation.max(change.seen);
         if change.whole {
             observed.touched.extend(self.end_presumption(&change.worker));

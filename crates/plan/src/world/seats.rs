@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState};
+use berth_spec::{
+    Breaker, ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState,
+    worker::Eviction,
+};
 
 use super::Presumed;
 use crate::{
@@ -13,8 +16,14 @@ use crate::{
 /// One worker and the replicas that sit on it.
 #[derive(Debug, Clone, Default)]
 pub struct Seats {
-    /// What it said when it joined; `None`: known from records only.
+    /// What it is, under what the registry says of it; `None`: known from records only.
     pub info: Option<WorkerInfo>,
+    /// What it said of itself when it joined.
+    pub said: Option<WorkerInfo>,
+    /// It may hold nothing, since the registry does not name it.
+    pub unlisted: bool,
+    /// How room is made on it.
+    pub eviction: Eviction,
     /// Whether it can be reached.
     pub liveness: Liveness,
     /// What people say of it.
@@ -23,6 +32,10 @@ pub struct Seats {
     pub state: WorkerState,
     /// What it last said of its load.
     pub load: Load,
+    /// Circuit breakers that it last spoke of: those that are not simply closed.
+    pub breakers: Vec<Breaker>,
+    /// The number of the credentials that it has.
+    pub credentials: Generation,
     /// Its inventory is whole: it has reported since it joined.
     pub reported: bool,
     /// What it says it holds.
@@ -114,6 +127,14 @@ impl Seats {
         self.info.as_ref().map_or(ByteSize::ZERO, |info| info.memory)
     }
 
+    /// What of its memory or its cores is claimed, whichever is more, in whole percent.
+    #[must_use]
+    pub fn utilization_percent(&self) -> u64 {
+        let cores = self.info.as_ref().map(Cores::in_all).unwrap_or_default();
+        let percent = |used: u64, all: u64| used.saturating_mul(100).checked_div(all).unwrap_or(0);
+        percent(self.used.0, self.memory().0).max(percent(self.cores.0, cores.0))
+    }
+
     /// Whether it can be reached.
     #[must_use]
     pub fn alive(&self) -> bool {
@@ -148,7 +169,7 @@ impl Seats {
     /// Whether what it holds should move elsewhere, because somebody said so.
     #[must_use]
     pub fn leaves(&self) -> bool {
-        self.cordon == Cordon::Draining || self.state == WorkerState::Leaving
+        self.cordon == Cordon::Draining || self.state == WorkerState::Leaving || self.unlisted
     }
 
     /// When it was lost, if it is.

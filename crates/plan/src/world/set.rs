@@ -77,8 +77,10 @@ impl World {
     }
 
     /// A worker joined, came back, or started anew. Its inventory is unknown until it reports the whole of it.
-    pub fn set_worker(&mut self, info: WorkerInfo) {
-        let id = info.id.clone();
+    pub fn set_worker(&mut self, said: WorkerInfo) {
+        let id = said.id.clone();
+        let (info, unlisted) = (self.under_terms(&said), self.is_unlisted(&id));
+        let eviction = self.terms(&id).map(|terms| terms.eviction).unwrap_or_default();
         let seats = self.workers.entry(id.clone()).or_default();
         if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
             let restarted = seats.info.is_some();
@@ -96,8 +98,10 @@ impl World {
         let may_more = seats.info.as_ref().is_none_or(|known| {
             (known.memory, &known.labels, &known.formats) != (info.memory, &info.labels, &info.formats)
                 || (known.cpus, &known.gpus, known.max_models) != (info.cpus, &info.gpus, info.max_models)
+                || known.schema_versions != info.schema_versions
         });
-        seats.info = Some(info);
+        (seats.info, seats.said) = (Some(info), Some(said));
+        (seats.unlisted, seats.eviction) = (unlisted, eviction);
         let before = std::mem::replace(&mut seats.liveness, Liveness::Alive);
         self.recount_coming(&id);
         if matches!(before, Liveness::Lost { .. }) {
@@ -114,7 +118,7 @@ impl World {
     }
 
     /// Keeps `largest` true, and has those looked at again that fit where they did not, or no longer do.
-    fn measure_workers(&mut self) {
+    pub(super) fn measure_workers(&mut self) {
         let largest = self.workers.values().map(super::Seats::memory).max().unwrap_or_default();
         let before = std::mem::replace(&mut self.largest, largest);
         let never = |need: ByteSize, largest: ByteSize| largest > ByteSize::ZERO && need > largest;
@@ -141,7 +145,7 @@ impl World {
     }
 
     /// There may be room now for those that there was none for.
-    fn give_hope(&mut self) {
+    pub(super) fn give_hope(&mut self) {
         let refused = self.refused.clone();
         for name in &refused {
             if let Some(warm) = self.entries.get_mut(name).and_then(|entry| entry.warm.as_mut())

@@ -30,7 +30,7 @@ impl InParts for InventoryChange {
     type Context = Reporter;
 
     fn in_parts(self) -> impl Iterator<Item = v1::InventoryPart> + Send + 'static {
-        let Self { seen, whole, state, mut load, mut breakers, replicas, .. } = self;
+        let Self { seen, whole, state, mut load, mut breakers, credentials, replicas, .. } = self;
         let mut replicas = replicas.into_iter().map(|(id, residency)| replica_to(&id, residency)).peekable();
         let mut numbering = Numbering::default();
         std::iter::from_fn(move || {
@@ -42,6 +42,7 @@ impl InParts for InventoryChange {
                 state: state_to(state).into(),
                 load: load.take().map(load_to),
                 breakers: breakers.take().map(breakers_to),
+                credentials: credentials.0,
                 replicas: fill(&mut replicas, &mut budget, Message::encoded_len),
                 more: numbering.more(replicas.peek().is_some()),
             })
@@ -61,6 +62,7 @@ impl InParts for InventoryChange {
             state: state_of(first.state),
             load: first.load.take().map(load_of),
             breakers: first.breakers.take().map(breakers_of),
+            credentials: Generation(first.credentials),
             replicas: Vec::new(),
         }
     }

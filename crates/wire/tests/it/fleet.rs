@@ -140,6 +140,7 @@ fn a_change_costs_a_few_hundred_bytes() {
         state: WorkerState::Serving,
         load: None,
         breakers: None,
+        credentials: berth_spec::Generation(0),
         replicas: vec![(revision("resnet-50", 3), residency)],
     };
     let (_, fetching) =

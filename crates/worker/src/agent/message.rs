@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, InventoryChange, Load, Revision, RevisionId, Serving};
+use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Load, Revision, RevisionId, Serving};
 
 use crate::{artifacts::Artifact, fault::Fault, replica::Facts};
 
@@ -72,6 +72,8 @@ pub enum Event {
     Tick,
     /// The load was looked at and is worth telling.
     Load(Load),
+    /// Credentials of this number are in use from now on.
+    Credentials(Generation),
     /// The process will end before long: say so, and go on answering until [`Event::Stop`].
     Leave,
     /// The process is to end: drain and unload everything, take nothing new.

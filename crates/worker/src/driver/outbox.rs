@@ -55,6 +55,7 @@ mod tests {
             state: WorkerState::Serving,
             load: None,
             breakers: None,
+            credentials: berth_spec::Generation(0),
             replicas,
         }
     }

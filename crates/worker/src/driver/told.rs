@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId};
+use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id};
 
 use super::hands::Hands;
 use crate::{
@@ -124,7 +124,7 @@ impl Commands {
 
     /// The id of the last command for a revision.
     pub(super) fn of(&self, id: &RevisionId) -> Option<String> {
-        self.last.get(id).map(|generation| format!("{}-{generation}", self.worker))
+        self.last.get(id).map(|generation| correlation_id(&self.worker, *generation, id))
     }
 
     pub(super) fn forget(&mut self, id: &RevisionId) {
@@ -145,9 +145,9 @@ mod tests {
         let mut commands = Commands::new(WorkerId::new("w-1").expect("a name"));
         let id: RevisionId = "iris@000000000000".parse().expect("a revision");
         commands.receive("LOAD", &id, Generation(7));
-        assert_eq!(commands.of(&id).as_deref(), Some("w-1-7"), "as in the controller's command_dispatched");
+        assert_eq!(commands.of(&id).as_deref(), Some("w-1-7-000000000000"), "as in the controller's command_dispatched");
         commands.receive("UNLOAD", &id, Generation(9));
-        assert_eq!(commands.of(&id).as_deref(), Some("w-1-9"));
+        assert_eq!(commands.of(&id).as_deref(), Some("w-1-9-000000000000"));
         commands.forget(&id);
         assert_eq!(commands.of(&id), None);
     }

@@ -226,8 +226,9 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
     );
     let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
     let replicas = vec((id(), option::of(residency())), 0..6);
-    (any::<u64>(), any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), replicas).prop_map(
-        move |(seen, whole, state, load, breakers, replicas)| InventoryChange {
+    let numbers = (any::<u64>(), any::<u64>());
+    (numbers, any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), replicas).prop_map(
+        move |((seen, credentials), whole, state, load, breakers, replicas)| InventoryChange {
             worker: reporter.worker.clone(),
             incarnation: reporter.incarnation,
             seen: Generation(seen),
@@ -235,6 +236,7 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
             state,
             load,
             breakers,
+            credentials: Generation(credentials),
             replicas,
         },
     )

@@ -1,0 +1,94 @@
+//! What the registry says of workers, over what they say of themselves.
+//!
+//! ```text
+//! set_worker(said) ─┐
+//! set_terms ────────┼──▶ terms.apply(said) ──▶ Seats::info, Seats::eviction, Seats::unlisted
+//! set_unknown ──────┘        what grew: hope for those that had no room; what shrank: relieved by the next plan
+//! ```
+//! Everything that plans reads [`Seats::info`], so that a worker under terms is like one that says so itself.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerTerms};
+
+use super::World;
+
+/// What is said of workers beside their own word.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Registered {
+    terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+    unknown: UnknownWorkers,
+}
+
+impl World {
+    /// What the registry says of a worker; `None`: nothing.
+    #[must_use]
+    pub fn terms(&self, worker: &WorkerId) -> Option<&Arc<WorkerTerms>> {
+        self.registered.terms.get(worker)
+    }
+
+    /// Every worker that the registry names.
+    #[must_use]
+    pub fn all_terms(&self) -> &BTreeMap<WorkerId, Arc<WorkerTerms>> {
+        &self.registered.terms
+    }
+
+    /// What becomes of workers that it does not name.
+    #[must_use]
+    pub fn unknown_workers(&self) -> UnknownWorkers {
+        self.registered.unknown
+    }
+
+    /// Whether a worker is to be turned away when it comes.
+    #[must_use]
+    pub fn refuses(&self, worker: &WorkerId) -> bool {
+        self.registered.unknown == UnknownWorkers::Refuse && self.terms(worker).is_none()
+    }
+
+    /// The registry says something else of a worker than before, or nothing any more.
+    pub fn set_terms(&mut self, worker: &WorkerId, terms: Option<Arc<WorkerTerms>>) {
+        match terms {
+            Some(terms) => self.registered.terms.insert(worker.clone(), terms),
+            None => self.registered.terms.remove(worker),
+        };
+        self.apply_terms(worker);
+    }
+
+    /// What becomes of workers that the registry does not name.
+    pub fn set_unknown_workers(&mut self, unknown: UnknownWorkers) {
+        if self.registered.unknown == unknown {
+            return;
+        }
+        self.registered.unknown = unknown;
+        let known = &self.registered.terms;
+        let unnamed: Vec<WorkerId> = self.workers.keys().filter(|id| !known.contains_key(*id)).cloned().collect();
+        unnamed.iter().for_each(|worker| self.apply_terms(worker));
+    }
+
+    /// A worker as it is under what is said of it.
+    pub(super) fn under_terms(&self, said: &WorkerInfo) -> WorkerInfo {
+        self.terms(&said.id).map_or_else(|| said.clone(), |terms| terms.apply(said))
+    }
+
+    /// Whether a worker may hold nothing, since the registry does not name it.
+    pub(super) fn is_unlisted(&self, worker: &WorkerId) -> bool {
+        self.registered.unknown != UnknownWorkers::Allow && self.terms(worker).is_none()
+    }
+
+    fn apply_terms(&mut self, worker: &WorkerId) {
+        let unlisted = self.is_unlisted(worker);
+        let eviction = self.terms(worker).map(|terms| terms.eviction).unwrap_or_default();
+        let Some(said) = self.workers.get(worker).and_then(|seats| seats.said.clone()) else { return };
+        let info = self.under_terms(&said);
+        let Some(seats) = self.workers.get_mut(worker) else { return };
+        let same = seats.info.as_ref() == Some(&info) && (seats.unlisted, seats.eviction) == (unlisted, eviction);
+        if same {
+            return;
+        }
+        (seats.info, seats.unlisted, seats.eviction) = (Some(info), unlisted, eviction);
+        self.touch_worker(worker);
+        self.measure_workers();
+        self.give_hope();
+        self.touch_regional();
+    }
+}
