@@ -6,6 +6,8 @@
 //! ```
 //! Here are the typed fields only; the published schema and its messages with line and path are the registry's.
 
+pub mod signature;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
