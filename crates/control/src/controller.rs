@@ -17,6 +17,7 @@
 //! ([`settle`]), and until then gateways keep the routes that the last leader sent. Who is late then, and seen by the
 //! members, is presumed to hold for a while what it held.
 
+mod drifting;
 mod effect;
 mod event;
 mod hear;
@@ -24,6 +25,7 @@ mod leaving;
 mod send;
 mod settle;
 mod stopwatch;
+mod terms;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,12 +36,13 @@ use std::{
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
     ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Time, WorkerId,
-    routes::Readiness,
+    UnknownWorkers, WorkerTerms, routes::Readiness,
 };
 
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
 pub use settle::{SETTLE, SETTLE_CLUSTER};
+use drifting::Drifting;
 use stopwatch::Stopwatch;
 
 use crate::{debouncer::Debouncer, store::Rev};
@@ -65,6 +68,10 @@ pub struct Restored {
     pub measured: Vec<(Digest, ByteSize)>,
     /// Workers that are cordoned or drained.
     pub cordons: BTreeMap<WorkerId, Cordon>,
+    /// What the registry says of workers.
+    pub terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+    /// What becomes of those that it does not name.
+    pub unknown: UnknownWorkers,
     /// The number of the last plan that was stored.
     pub generation: Generation,
 }
@@ -97,6 +104,7 @@ pub struct Controller {
     route_seq: u64,
     readiness: Readiness,
     stopwatch: Stopwatch,
+    drifting: Drifting,
     /// The rev up to which the store's changes have been taken in.
     seen: Rev,
     /// The rev up to which they are in the routes that were sent.
@@ -144,6 +152,10 @@ impl Controller {
         for (name, record) in restored.records {
             world.set_record(name, Some(record));
         }
+        for (worker, terms) in restored.terms {
+            world.set_terms(&worker, Some(terms));
+        }
+        world.set_unknown_workers(restored.unknown);
         world.resume(restored.generation);
         Self {
             world,
@@ -162,6 +174,7 @@ impl Controller {
             route_seq: 0,
             readiness: Readiness::default(),
             stopwatch: Stopwatch::default(),
+            drifting: Drifting::default(),
             seen: restored.rev,
             in_force: Rev::NONE,
         }
@@ -171,9 +184,15 @@ impl Controller {
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         let mut out = Vec::new();
         match event {
-            Event::Changed { .. } | Event::Cordon { .. } if self.committing() => self.held.push(event),
+            Event::Changed { .. } | Event::Cordon { .. } | Event::Terms { .. } | Event::UnknownWorkers(_)
+                if self.committing() =>
+            {
+                self.held.push(event);
+            }
             Event::Changed { rev, changes } => self.changed(rev, changes, now, &mut out),
             Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now, &mut out),
+            Event::Terms { worker, terms } => self.terms(&worker, terms, now, &mut out),
+            Event::UnknownWorkers(unknown) => self.unknown_workers(unknown, now, &mut out),
             Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
             Event::WorkerDetached(id) => self.worker_detached(&id, now),
             Event::Reported(change) => self.reported(&change, now, &mut out),
@@ -276,6 +295,7 @@ impl Controller {
         let scope = self.scope(now);
         // What was put off until the next plan is not in this one.
         let covers = if self.again.is_some() { Rev::NONE } else { self.seen };
+        self.drifting.look(&self.world, &scope, out);
         let planned = plan(&self.world, &scope, now);
         if planned.records.is_empty() && planned.gone.is_empty() {
             self.take_over(InFlight { planned, scope, covers }, now, out);

@@ -21,13 +21,14 @@ mod relist;
 mod workers;
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use berth_peer::Members;
 use berth_plan::Policy;
-use berth_spec::{DeploymentName, InventoryChange, Time, routes::Readiness};
+use berth_spec::{DeploymentName, Time, WorkerId, routes::Readiness};
 use futures::{StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -56,9 +57,6 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// Questions that may wait. Halved, bursts of API calls wait outside; doubled, the last one waits longer inside.
 const REQUESTS: usize = 256;
-
-/// Reports that may wait; their senders wait beyond that.
-const REPORTS: usize = 1_024;
 
 /// Touches that a watch may be behind before it must list again.
 const BEHIND: usize = 4_096;
@@ -117,7 +115,6 @@ pub fn build(config: Config, store: Arc<dyn Store>, registry: &mut Registry) -> 
 /// while the term lasts.
 pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (Control, Handle) {
     let (request_sender, requests) = mpsc::channel(REQUESTS);
-    let (report_sender, reports) = mpsc::channel(REPORTS);
     let (seen_sender, seen) = watch::channel(Rev::NONE);
     let (in_force_sender, in_force) = watch::channel(Rev::NONE);
     let (readiness_sender, readiness) = watch::channel(Readiness::default());
@@ -136,9 +133,8 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
         config,
         store,
         metrics,
-        inputs: Inputs { requests, reports },
+        inputs: Inputs { requests },
         outputs: Outputs { seen: seen_sender, in_force: in_force_sender, readiness: readiness_sender, touched },
-        report_sender,
     };
     (control, handle)
 }
@@ -150,12 +146,10 @@ pub struct Control {
     metrics: Metrics,
     inputs: Inputs,
     outputs: Outputs,
-    report_sender: mpsc::Sender<InventoryChange>,
 }
 
 struct Inputs {
     requests: mpsc::Receiver<Request>,
-    reports: mpsc::Receiver<InventoryChange>,
 }
 
 struct Outputs {
@@ -174,7 +168,7 @@ impl Control {
     /// # Errors
     /// [`StoreError`] if the store cannot be read at the start. Later failures are retried.
     pub async fn run(self, shutdown: CancellationToken) -> Result<Ended, StoreError> {
-        let Self { config, store, metrics, inputs, outputs, report_sender } = self;
+        let Self { config, store, metrics, inputs, outputs } = self;
         let mut events = EventRing::default();
         let now = (config.clock)();
         let (restored, key) = persist::restore(&*store, &mut events, now).await?;
@@ -199,11 +193,12 @@ impl Control {
             relist: None,
             audit: config.members.is_some().then(Audit::new),
             roll: config.members.as_ref().map(Roll::new),
-            connections: Connections::new(report_sender),
+            connections: Connections::new(),
             events,
             metrics,
             outputs,
             cycle: None,
+            refused: BTreeMap::new(),
         };
         driver.call_roll();
         Ok(driver.run(inputs, shutdown).await)
@@ -233,6 +228,8 @@ struct Driver {
     outputs: Outputs,
     /// Since when the plan that is being stored was in the making.
     cycle: Option<Instant>,
+    /// Workers that were turned away, with the start of them that this was told of.
+    refused: BTreeMap<WorkerId, u64>,
 }
 
 /// What the loop woke up for.
@@ -301,7 +298,6 @@ impl Driver {
                 self.commit = None;
                 Wake::Stored(stored)
             }
-            Some(report) = inputs.reports.recv() => Wake::Event(Event::Reported(report)),
             commit = optional(self.watch.as_mut().map(StreamExt::next)), if listening => Wake::Changes(commit),
             Some(request) = inputs.requests.recv() => Wake::Request(request),
             Some(woke) = self.connections.next() => Wake::Connection(woke),

@@ -24,6 +24,7 @@ use berth_wire::fleet::{
         gateway_word, route_order, worker_order, worker_word,
     },
 };
+use bytes::Bytes;
 use futures::{Stream, StreamExt, future::BoxFuture, stream};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -102,16 +103,12 @@ impl Fleet for Leader {
             events: reports,
             pending: None,
             orders,
-            change: |order| match order {
-                FromController::Assigned(change) => Some(change.in_parts()),
-                // That it is, the welcome says.
-                FromController::Attached => None,
-            },
+            change: orders_of,
             parts: None,
             term: Term::new(Arc::clone(&self.door), admitted.epoch, admitted.node),
         };
         let welcome = v1::WorkerOrder { order: Some(worker_order::Order::Welcome(admitted.welcome)) };
-        let order = |part| v1::WorkerOrder { order: Some(worker_order::Order::Assignment(part)) };
+        let order = |order| v1::WorkerOrder { order: Some(order) };
         let orders = pump.run().map(move |part| part.map(order));
         Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
     }
@@ -148,6 +145,22 @@ impl Fleet for Leader {
     }
 }
 
+type OrdersOfOne = Box<dyn Iterator<Item = worker_order::Order> + Send>;
+
+/// What the other node is told, part by part.
+fn orders_of(order: FromController) -> Option<OrdersOfOne> {
+    match order {
+        FromController::Assigned(change) => Some(Box::new(change.in_parts().map(worker_order::Order::Assignment))),
+        FromController::Credentials(set) => {
+            // Wiped when the last part of it has gone.
+            let bytes = Bytes::from_owner(set.to_wire());
+            Some(Box::new(std::iter::once(worker_order::Order::Credentials(bytes))))
+        }
+        // That it is, the welcome says.
+        FromController::Attached => None,
+    }
+}
+
 /// What a worker's word means to the controller; `None`: nothing yet, or nothing that this version knows.
 fn heard_of_worker(
     word: v1::WorkerWord,
@@ -157,7 +170,7 @@ fn heard_of_worker(
     let change = assembly.push(part).map_err(|error| Status::data_loss(error.to_string()))?;
     let left_out = assembly.left_out();
     if left_out > 0 {
-        tracing::warn!(left_out, "a worker reports replicas that this version cannot understand");
+        tracing::warn!(event = "replicas_unknown", left_out, "a worker reports replicas that this version cannot understand");
     }
     Ok(change)
 }

@@ -10,12 +10,13 @@ mod error;
 mod queries;
 pub(crate) mod view;
 mod watching;
+mod workers;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation, world::MassLoss};
 use berth_spec::{
-    Cordon, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
     routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -74,6 +75,7 @@ pub(crate) enum Request {
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
     Note { event: Box<berth_spec::Event>, reply: oneshot::Sender<()> },
     AttachWorker { info: Box<WorkerInfo>, reply: oneshot::Sender<Result<WorkerEnds, Error>> },
+    SetCredentials { sets: BTreeMap<WorkerId, Arc<CredentialSet>>, reply: oneshot::Sender<()> },
     AttachGateway { node: WorkerId, region: Option<String>, reply: oneshot::Sender<GatewayEnds> },
 }
 
@@ -82,7 +84,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Stopped`] when the control plane is stopping; [`Error::NameTaken`] while a later start of a worker with its
-    /// name is connected.
+    /// name is connected; [`Error::Unlisted`] where the registry lets no worker in that it does not name.
     pub async fn attach_worker(&self, info: WorkerInfo) -> Result<WorkerEnds, Error> {
         self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await?
     }

@@ -2,11 +2,12 @@
 //! as underscores; the rest begins with `berth_`.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicI64, AtomicU64},
     time::Duration,
 };
 
-use berth_plan::{World, world::Liveness};
+use berth_plan::{World, drift::DriftKind, world::Liveness};
 use berth_spec::{Residency, RevisionId};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -18,6 +19,11 @@ use crate::controller::{CommandKind, Effect};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CommandLabels {
+    r#type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DriftLabels {
     r#type: &'static str,
 }
 
@@ -41,6 +47,9 @@ pub struct Metrics {
     never_told: Counter,
     pub(crate) time_to_ready: Histogram,
     drift: Count,
+    drift_by_type: Family<DriftLabels, Count>,
+    drifted: Family<DriftLabels, Counter>,
+    schema_violations: Counter,
     workers_healthy: Count,
     workers_suspect: Count,
     workers_failed: Count,
@@ -76,6 +85,9 @@ impl Metrics {
             never_told: Counter::default(),
             time_to_ready: seconds(),
             drift: Count::default(),
+            drift_by_type: Family::default(),
+            drifted: Family::default(),
+            schema_violations: Counter::default(),
             workers_healthy: Count::default(),
             workers_suspect: Count::default(),
             workers_failed: Count::default(),
@@ -123,6 +135,16 @@ impl Metrics {
             "Commands sent to workers, by type",
             self.dispatched_by_type.clone(),
         );
+        registry.register(
+            "broker_reconciliation_state_drift_detected",
+            "Differences between what is wanted and what workers say, each counted when it begins, by type",
+            self.drifted.clone(),
+        );
+        registry.register(
+            "broker_schema_compatibility_violations",
+            "Model cards that no worker they may go to reads, each counted when it is found",
+            self.schema_violations.clone(),
+        );
     }
 
     fn register_state(&self, registry: &mut Registry) {
@@ -130,7 +152,7 @@ impl Metrics {
             ("berth_leader", "1 where the controller that decides runs, 0 on those that stand by", &self.leader),
             (
                 "broker_reconciliation_state_drift_count",
-                "Replicas that are not as they should be: assigned and not ready, or held and not assigned",
+                "Differences between what is wanted and what workers say",
                 &self.drift,
             ),
             ("broker_workers_healthy_count", "Workers that are attached and have reported", &self.workers_healthy),
@@ -153,6 +175,11 @@ impl Metrics {
         for (name, help, gauge) in counts {
             registry.register(name, help, gauge.clone());
         }
+        registry.register(
+            "broker_reconciliation_state_drift_by_type_count",
+            "Differences between what is wanted and what workers say, by type",
+            self.drift_by_type.clone(),
+        );
         registry.register("system_models_per_worker_average", "Replicas per worker", self.models_per_worker.clone());
         registry.register(
             "system_capacity_utilization_percent",
@@ -193,13 +220,32 @@ impl Metrics {
         self.loop_duration.observe(took.as_secs_f64());
     }
 
+    /// Something differs that did not before.
+    pub(crate) fn drifted(&self, kind: DriftKind) {
+        self.drifted.get_or_create(&DriftLabels { r#type: kind.as_str() }).inc();
+    }
+
+    /// So much differs now.
+    pub(crate) fn drifting(&self, counted: &BTreeMap<DriftKind, usize>) {
+        for kind in DriftKind::ALL {
+            let count = counted.get(&kind).copied().unwrap_or(0);
+            self.drift_by_type.get_or_create(&DriftLabels { r#type: kind.as_str() }).set(signed(count as u64));
+        }
+        self.drift.set(signed(counted.values().sum::<usize>() as u64));
+    }
+
+    /// A model card was found that no worker it may go to reads.
+    pub(crate) fn schema_violation(&self) {
+        self.schema_violations.inc();
+    }
+
     pub(crate) fn evicted(&self, evictions: usize) {
         self.evictions.inc_by(evictions as u64);
     }
 
     /// Sets the gauges by a walk over everything.
     pub(crate) fn gauges(&self, world: &World) {
-        let (mut healthy, mut suspect, mut failed, mut drift, mut replicas) = (0, 0, 0, 0, 0);
+        let (mut healthy, mut suspect, mut failed, mut replicas) = (0, 0, 0, 0);
         let mut broken = std::collections::BTreeSet::new();
         for (_, seats) in world.workers() {
             match seats.liveness {
@@ -208,8 +254,6 @@ impl Metrics {
                 Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!seats.assigned.is_empty()),
             }
             replicas += seats.assigned.len();
-            drift += seats.assigned.keys().filter(|revision| !seats.ready(revision)).count();
-            drift += seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision)).count();
             let is_broken = |(revision, residency): (&RevisionId, &Residency)| {
                 matches!(residency, Residency::Failed(_)).then(|| revision.deployment().clone())
             };
@@ -222,7 +266,6 @@ impl Metrics {
         self.workers_healthy.set(healthy);
         self.workers_suspect.set(suspect);
         self.workers_failed.set(failed);
-        self.drift.set(signed(drift as u64));
         self.memory_available.set(signed(available.0));
         self.memory_used.set(signed(used.0));
         self.deployments.set(total);

@@ -1,8 +1,11 @@
 //! What the controller wants done.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use berth_plan::Record;
+use berth_plan::{
+    Record,
+    drift::{Drift, DriftKind},
+};
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, RouteChange, WorkerId,
     routes::Readiness,
@@ -37,6 +40,10 @@ pub enum Effect {
     HangUp(WorkerId),
     /// Tell people.
     Emit(berth_spec::Event),
+    /// Something differs from what is wanted that did not before.
+    Drifted(Drift),
+    /// So much differs now, by kind.
+    DriftCount(BTreeMap<DriftKind, usize>),
     /// Remember what an artifact's replica takes.
     PersistMeasured(Digest, ByteSize),
     /// Tell those who watch that something about these changed.

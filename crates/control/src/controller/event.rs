@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use berth_spec::{
-    Cordon, Deployment, DeploymentName, GatewayEvent, GatewayId, Health, InventoryChange, Time, WorkerId, WorkerInfo,
-    event::Severity,
+    Cordon, Deployment, DeploymentName, GatewayEvent, GatewayId, Health, InventoryChange, Time, UnknownWorkers,
+    WorkerId, WorkerInfo, WorkerTerms, event::Severity,
 };
 
 use crate::store::Rev;
@@ -26,6 +26,15 @@ pub enum Event {
         /// What people say of it.
         cordon: Cordon,
     },
+    /// The store took what the registry says of a worker.
+    Terms {
+        /// Which worker.
+        worker: WorkerId,
+        /// What it says; `None`: nothing any more.
+        terms: Option<Arc<WorkerTerms>>,
+    },
+    /// The store took what becomes of workers that the registry does not name.
+    UnknownWorkers(UnknownWorkers),
     /// The members think this of a node's health. Not told where there are no members but this process.
     Member {
         /// Which node.

@@ -13,6 +13,7 @@ use crate::store::Rev;
 impl Controller {
     pub(super) fn changed(&mut self, rev: Rev, changes: Vec<Declared>, now: Time, out: &mut Vec<Effect>) {
         let mut touched = Vec::with_capacity(changes.len());
+        let mut disables = false;
         for change in changes {
             match change {
                 Declared::Set { deployment, rev } => {
@@ -21,6 +22,8 @@ impl Controller {
                     let known = self.revs.insert(name.clone(), rev);
                     out.extend(event::declared(before.as_deref(), &deployment, now).map(Effect::Emit));
                     self.stopwatch.start(&deployment, now);
+                    // What is to be nowhere is taken away before anything else is thought about.
+                    disables |= before.is_some() && (deployment.deleting || deployment.spec.replicas.max == 0);
                     self.world.set_deployment(deployment);
                     touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
                 }
@@ -35,7 +38,11 @@ impl Controller {
         let routes_as_told = touched.is_empty() && self.in_force == self.seen;
         self.seen = rev;
         if !touched.is_empty() {
-            self.due.change(now);
+            if disables {
+                self.due.hurry(now);
+            } else {
+                self.due.change(now);
+            }
             out.push(Effect::Touched(touched));
         }
         out.push(Effect::Seen(rev));
@@ -57,6 +64,10 @@ impl Controller {
     pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
         let id = info.id.clone();
         self.world.set_worker(info);
+        if self.world.worker(&id).is_some_and(|seats| seats.unlisted) {
+            let message = format!("{id} joined, is not named by the registry, and gets no models");
+            out.push(Effect::Emit(event::worker(&id, Severity::Warning, "WorkerUnlisted", message, now)));
+        }
         self.world.set_cordon(&id, self.cordons.get(&id).copied().unwrap_or_default());
         out.push(Effect::Emit(event::worker(&id, Severity::Normal, "WorkerJoined", format!("{id} joined"), now)));
         // What it should hold it hears when it has said what it holds, and by which number it goes.

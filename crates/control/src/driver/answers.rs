@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use berth_plan::{World, preview, report};
-use berth_spec::{DeploymentName, RevisionId};
+use berth_plan::{World, preview, report, world::Liveness};
+use berth_spec::{DeploymentName, RevisionId, WorkerInfo};
 
 use super::Driver;
 use crate::{
     controller::Event,
     handle::{
-        ReplicaView, Request,
+        Error, ReplicaView, Request,
         view::{Known, Scan, Scanned},
     },
 };
@@ -37,11 +37,19 @@ impl Driver {
                 reply.send(()).is_err()
             }
             Request::AttachWorker { info, reply } => {
-                let ends = self.connections.attach_worker(&info);
+                let ends = if world.refuses(&info.id) {
+                    Err(self.refuse(&info))
+                } else {
+                    self.connections.attach_worker(&info)
+                };
                 if ends.is_ok() {
                     self.feed(Event::WorkerAttached(*info));
                 }
                 reply.send(ends).is_err()
+            }
+            Request::SetCredentials { sets, reply } => {
+                self.connections.set_credentials(sets);
+                reply.send(()).is_err()
             }
             Request::AttachGateway { node, region, reply } => {
                 let (id, ends) = self.connections.attach_gateway();
@@ -49,6 +57,15 @@ impl Driver {
                 reply.send(ends).is_err()
             }
         };
+    }
+
+    /// The registry does not name a worker. It tries again each second: told once for each start of it.
+    fn refuse(&mut self, info: &WorkerInfo) -> Error {
+        let error = Error::Unlisted(info.id.clone());
+        if self.refused.insert(info.id.clone(), info.incarnation) != Some(info.incarnation) {
+            tracing::warn!(event = "worker_refused", worker_id = %info.id, "{error}");
+        }
+        error
     }
 
     fn known(&self, name: &DeploymentName) -> Option<Known> {
@@ -84,6 +101,7 @@ fn replicas(world: &World) -> Vec<ReplicaView> {
             revision: revision.clone(),
             worker: id.clone(),
             residency: seats.inventory.get(revision).cloned(),
+            lost: matches!(seats.liveness, Liveness::Lost { .. }),
             claim: seats.assigned.get(revision).map(|placed| placed.claim),
         }));
     }

@@ -1,9 +1,12 @@
 //! The connected workers and gateways: a mailbox for each, and word when one has room again or is gone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use berth_spec::{
-    AssignmentChange, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    AssignmentChange, CredentialSet, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId, WorkerInfo,
 };
 use futures::{
     FutureExt, StreamExt,
@@ -26,6 +29,9 @@ use crate::{
 /// reader from waiting for a turn of the loop.
 const CHANNEL: usize = 4;
 
+/// Reports of one worker that may wait; it joins what comes after. Halved or doubled, nothing is seen.
+const REPORTS: usize = 4;
+
 /// Words of one gateway that may wait; it waits beyond that.
 const SPEECH: usize = 256;
 
@@ -40,6 +46,8 @@ pub(super) struct ConnectionId(u64);
 /// What happened to a connection.
 pub(super) enum Woke {
     WorkerRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
+    WorkerSpoke(ConnectionId, InventoryChange),
+    CredentialsRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
     WorkerGone(WorkerId, ConnectionId),
     GatewayRoom(GatewayId, OwnedPermit<RouteChange>),
     GatewaySpoke(GatewayId, GatewayEvent),
@@ -47,15 +55,35 @@ pub(super) enum Woke {
 }
 
 pub(super) struct Connections {
-    reports: mpsc::Sender<InventoryChange>,
     workers: BTreeMap<WorkerId, Worker>,
+    /// The last connection that each worker had: what comes late on an earlier one is old, and must not stand beside what
+    /// was said on a later one.
+    latest: BTreeMap<WorkerId, ConnectionId>,
     gateways: BTreeMap<GatewayId, Gateway>,
-    /// What gateways say.
+    /// What workers and gateways say.
     heard: SelectAll<BoxStream<'static, Woke>>,
     waits: FuturesUnordered<BoxFuture<'static, Option<Woke>>>,
     /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
     unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
+    /// What each worker is given, attached or not.
+    credentials: BTreeMap<WorkerId, Arc<CredentialSet>>,
     last: u64,
+}
+
+/// Credentials on their way to a worker: the latest are the whole.
+#[derive(Debug)]
+struct Given(Arc<CredentialSet>);
+
+impl Join for Given {
+    fn join(&mut self, later: Self) {
+        *self = later;
+    }
+}
+
+impl From<Given> for FromController {
+    fn from(given: Given) -> Self {
+        Self::Credentials(given.0)
+    }
 }
 
 struct Worker {
@@ -63,6 +91,8 @@ struct Worker {
     /// Which start of it.
     incarnation: u64,
     mailbox: Mailbox<AssignmentChange, FromController>,
+    /// Beside the other, into the same channel.
+    credentials: Mailbox<Given, FromController>,
     /// The start of another process that goes by its name and was refused last.
     refused: Option<u64>,
     /// Dropped with the rest: then what waits for the other end to go lets go of it, and the other end is told.
@@ -80,14 +110,15 @@ struct Gateway {
 }
 
 impl Connections {
-    pub(super) fn new(reports: mpsc::Sender<InventoryChange>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            reports,
             workers: BTreeMap::new(),
+            latest: BTreeMap::new(),
             gateways: BTreeMap::new(),
             heard: SelectAll::new(),
             waits: FuturesUnordered::new(),
             unapplied: VecDeque::new(),
+            credentials: BTreeMap::new(),
             last: 0,
         }
     }
@@ -125,9 +156,26 @@ impl Connections {
             }
             .boxed(),
         );
-        self.workers
-            .insert(id, Worker { connection, incarnation: info.incarnation, mailbox, refused: None, _let_go: let_go });
-        Ok((self.reports.clone(), receiver))
+        let credentials = Mailbox::new(mailbox.sender());
+        let incarnation = info.incarnation;
+        let worker = Worker { connection, incarnation, mailbox, credentials, refused: None, _let_go: let_go };
+        self.workers.insert(id.clone(), worker);
+        self.latest.insert(id.clone(), connection);
+        let (speaking, speech) = mpsc::channel(REPORTS);
+        let heard = stream::unfold(speech, move |mut speech| async move {
+            let report = speech.recv().await?;
+            Some((Woke::WorkerSpoke(connection, report), speech))
+        });
+        self.heard.push(heard.boxed());
+        if let Some(set) = self.credentials.get(&id).cloned() {
+            self.give(&id, set);
+        }
+        Ok((speaking, receiver))
+    }
+
+    /// Whether a worker has not connected again since: also its last word before it goes is heard.
+    pub(super) fn is_latest(&self, id: &WorkerId, connection: ConnectionId) -> bool {
+        self.latest.get(id) == Some(&connection)
     }
 
     pub(super) fn attach_gateway(&mut self) -> (GatewayId, GatewayEnds) {
@@ -158,6 +206,25 @@ impl Connections {
         if to.mailbox.post(change) == Posted::AwaitRoom {
             let (worker, connection) = (worker.clone(), to.connection);
             self.waits.push(room(&to.mailbox, move |permit| Woke::WorkerRoom(worker, connection, permit)));
+        }
+    }
+
+    /// Gives workers what opens stores and repositories to them, where that differs from what they were given last.
+    pub(super) fn set_credentials(&mut self, sets: BTreeMap<WorkerId, Arc<CredentialSet>>) {
+        let before = std::mem::replace(&mut self.credentials, sets);
+        let revoked = before.iter().filter(|(worker, _)| !self.credentials.contains_key(*worker));
+        let none = |set: &CredentialSet| CredentialSet { generation: set.generation.next(), secrets: BTreeMap::new() };
+        let revoked: Vec<_> = revoked.map(|(worker, set)| (worker.clone(), Arc::new(none(set)))).collect();
+        let news = self.credentials.iter().filter(|(worker, set)| before.get(*worker) != Some(*set));
+        let news: Vec<_> = news.map(|(worker, set)| (worker.clone(), Arc::clone(set))).collect();
+        news.into_iter().chain(revoked).for_each(|(worker, set)| self.give(&worker, set));
+    }
+
+    fn give(&mut self, worker: &WorkerId, set: Arc<CredentialSet>) {
+        let Some(to) = self.workers.get_mut(worker) else { return };
+        if to.credentials.post(Given(set)) == Posted::AwaitRoom {
+            let (worker, connection) = (worker.clone(), to.connection);
+            self.waits.push(room(&to.credentials, move |permit| Woke::CredentialsRoom(worker, connection, permit)));
         }
     }
 
@@ -210,6 +277,19 @@ impl Connections {
             && worker.connection == connection
         {
             worker.mailbox.deliver(permit);
+        }
+    }
+
+    pub(super) fn credentials_room(
+        &mut self,
+        id: &WorkerId,
+        connection: ConnectionId,
+        permit: OwnedPermit<FromController>,
+    ) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.connection == connection
+        {
+            worker.credentials.deliver(permit);
         }
     }
 

@@ -48,7 +48,7 @@ impl Driver {
     pub(super) fn call_roll(&mut self) {
         let Some(roll) = &mut self.roll else { return };
         for (worker, health) in roll.news() {
-            tracing::info!(event = "member_changed", worker_id = %worker, health = health.as_str());
+            tracing::debug!(event = "member_told", worker_id = %worker, health = health.as_str());
             self.feed(Event::Member { worker, health });
         }
     }

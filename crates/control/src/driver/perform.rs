@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_spec::{GatewayEvent, event::Severity};
+use berth_plan::drift::Drift;
+use berth_spec::{GatewayEvent, WorkerId, WorkerState, event::Severity};
 
 use super::{Driver, connections::Woke, persist};
 use crate::{
@@ -31,6 +32,11 @@ impl Driver {
                     log_event(&event);
                     self.events.push(event);
                 }
+                Effect::Drifted(drift) => {
+                    self.metrics.drifted(drift.kind);
+                    log_drift(&drift);
+                }
+                Effect::DriftCount(counted) => self.metrics.drifting(&counted),
                 Effect::PersistMeasured(digest, size) => self.chores.measured(digest, size),
                 Effect::Touched(touched) => {
                     // Nobody may be watching.
@@ -74,9 +80,28 @@ impl Driver {
         }
     }
 
+    /// One that said that it would go has not failed.
+    fn log_gone(&self, id: &WorkerId) {
+        let seats = self.brain.world().worker(id);
+        let loaded = seats.map_or(0, |seats| seats.inventory.len());
+        if seats.is_some_and(|seats| seats.state == WorkerState::Leaving) {
+            tracing::info!(event = "worker_left", worker_id = %id, loaded_models = loaded);
+        } else {
+            tracing::error!(event = "worker_marked_failed", worker_id = %id, loaded_models = loaded);
+        }
+    }
+
     pub(super) fn connection(&mut self, woke: Woke) {
         match woke {
             Woke::WorkerRoom(id, connection, permit) => self.connections.worker_room(&id, connection, permit),
+            Woke::CredentialsRoom(id, connection, permit) => {
+                self.connections.credentials_room(&id, connection, permit);
+            }
+            Woke::WorkerSpoke(connection, report) => {
+                if self.connections.is_latest(&report.worker, connection) {
+                    self.feed(Event::Reported(report));
+                }
+            }
             Woke::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
             Woke::GatewaySpoke(id, GatewayEvent::Applied(seq)) => {
                 let settled = self.connections.applied(id, seq);
@@ -91,8 +116,7 @@ impl Driver {
             }
             Woke::WorkerGone(id, connection) => {
                 if self.connections.worker_gone(&id, connection) {
-                    let loaded = self.brain.world().worker(&id).map_or(0, |seats| seats.inventory.len());
-                    tracing::error!(event = "worker_marked_failed", worker_id = %id, loaded_models = loaded);
+                    self.log_gone(&id);
                     self.feed(Event::WorkerDetached(id));
                 }
             }
@@ -107,9 +131,17 @@ fn log_command(command: &Command, worker: &berth_spec::WorkerId, generation: ber
         command_type = command.kind.as_str(),
         deployment_id = %command.revision.deployment(),
         worker_id = %worker,
-        correlation_id = format_args!("{worker}-{generation}"),
+        correlation_id = berth_spec::correlation_id(worker, generation, &command.revision),
         revision = %command.revision
     );
+}
+
+/// The log line of the registry's document for a difference (§9.2).
+fn log_drift(drift: &Drift) {
+    let deployment_id = drift.deployment.as_ref().map(berth_spec::DeploymentName::as_str);
+    let worker_id = drift.worker.as_ref().map(berth_spec::WorkerId::as_str);
+    let (drift_type, details) = (drift.kind.as_str(), &drift.details);
+    tracing::info!(event = "state_drift_detected", drift_type, deployment_id, worker_id, details);
 }
 
 /// Events for people appear in the log as well, under their own word.

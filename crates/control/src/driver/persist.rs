@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, Cordon, DeploymentName, Digest, Generation, Time, deployment::Sharing, event::Severity};
+use berth_spec::{
+    ByteSize, Cordon, DeploymentName, Digest, Generation, Time, UnknownWorkers, deployment::Sharing, event::Severity,
+};
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
@@ -15,6 +17,7 @@ use crate::{
     store::{
         Change, Commit, Compare, Entry, Op, Outcome, Page, Rev, Store, StoreError, Txn,
         layout::{self, StoredDeployment},
+        terms,
     },
 };
 
@@ -96,6 +99,17 @@ pub(super) async fn restore(
         (None, Ok(_)) => {}
     })
     .await?;
+    each(store, layout::TERMS, |entry| match (terms::named_in(&entry.key), terms::read_terms(entry)) {
+        (Some(worker), Ok(terms)) => drop(restored.terms.insert(worker, terms)),
+        (_, Err(error)) => unreadable(&error, events, now),
+        (None, Ok(_)) => {}
+    })
+    .await?;
+    match store.get(layout::UNKNOWN_WORKERS).await?.as_ref().map(terms::read_unknown) {
+        Some(Ok(unknown)) => restored.unknown = unknown,
+        Some(Err(error)) => unreadable(&error, events, now),
+        None => {}
+    }
     let plan = store.get(layout::PLAN).await?;
     restored.generation = match plan.as_ref().map(layout::read_plan) {
         Some(Ok(generation)) => generation,
@@ -180,11 +194,29 @@ pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> V
                 Ok(cordon) => others.push(Event::Cordon { worker, cordon }),
                 Err(error) => unreadable(&error, events, now),
             }
+        } else if let Some(told) = of_terms(key, change) {
+            match told {
+                Ok(event) => others.push(event),
+                Err(error) => unreadable(&error, events, now),
+            }
         }
     }
     // Also a commit that changes no deployment moves on what has been seen.
     others.push(Event::Changed { rev: commit.rev, changes });
     others
+}
+
+/// What a change of what the registry says of workers means; `None`: it is none.
+fn of_terms(key: &str, change: &Change) -> Option<Result<Event, StoreError>> {
+    let entry = match change {
+        Change::Put(entry) => Some(entry),
+        Change::Deleted { .. } => None,
+    };
+    if key == layout::UNKNOWN_WORKERS {
+        return Some(entry.map_or(Ok(UnknownWorkers::default()), terms::read_unknown).map(Event::UnknownWorkers));
+    }
+    let worker = terms::named_in(key)?;
+    Some(entry.map(terms::read_terms).transpose().map(|terms| Event::Terms { worker, terms }))
 }
 
 fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreError> {

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{Cordon, DeploymentName, Time, WorkerId, deployment::Sharing};
+use berth_spec::{Cordon, DeploymentName, Time, WorkerId, WorkerTerms, deployment::Sharing};
 use futures::{FutureExt, future::BoxFuture};
 
 use super::{
@@ -21,6 +21,7 @@ use crate::{
     store::{
         Rev, Store, StoreError, Watch,
         layout::{self, StoredDeployment},
+        terms,
     },
 };
 
@@ -42,6 +43,7 @@ pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Re
     let known = Known {
         revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
         cordons: brain.cordons().clone(),
+        terms: brain.world().all_terms().clone(),
     };
     let store = Arc::clone(store);
     async move { read(&*store, known, now).await }.boxed()
@@ -68,6 +70,7 @@ impl Driver {
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
+    terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
 }
 
 async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted, StoreError> {
@@ -99,11 +102,37 @@ async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted
         (None, Ok(_)) => {}
     })
     .await?;
+    let mut differences = turned(&known.cordons, &cordons);
+    differences.extend(retold(store, known.terms, (&mut unreadable, now)).await?);
     let key = PlanKey(plan_rev(store).await?);
     let watch = store.watch("/", rev.next()).await?;
-    let mut differences = turned(&known.cordons, &cordons);
     differences.push(Event::Changed { rev, changes });
     Ok(Relisted { differences, unreadable, key, watch })
+}
+
+/// Workers of which the registry says something else now, and what becomes of those that it does not name.
+async fn retold(
+    store: &dyn Store,
+    mut known: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+    (unreadable, now): (&mut Vec<berth_spec::Event>, Time),
+) -> Result<Vec<Event>, StoreError> {
+    let mut retold = Vec::new();
+    each(store, layout::TERMS, |entry| {
+        let Some(worker) = terms::named_in(&entry.key) else { return };
+        let before = known.remove(&worker);
+        match terms::read_terms(entry) {
+            Ok(terms) if before.as_ref() != Some(&terms) => retold.push(Event::Terms { worker, terms: Some(terms) }),
+            Ok(_) => {}
+            Err(error) => unreadable.push(unreadable_event(&error, now)),
+        }
+    })
+    .await?;
+    retold.extend(known.into_keys().map(|worker| Event::Terms { worker, terms: None }));
+    match store.get(layout::UNKNOWN_WORKERS).await?.as_ref().map(terms::read_unknown).transpose() {
+        Ok(unknown) => retold.push(Event::UnknownWorkers(unknown.unwrap_or_default())),
+        Err(error) => unreadable.push(unreadable_event(&error, now)),
+    }
+    Ok(retold)
 }
 
 /// Workers of which people say something else now.
@@ -148,6 +177,7 @@ mod tests {
         let known = Known {
             revs: [(name("same"), same), (name("gone"), Rev(1))].into(),
             cordons: [(worker("both"), Cordon::Draining), (worker("before"), Cordon::Cordoned)].into(),
+            terms: BTreeMap::new(),
         };
         let relisted = read(&store, known, Time(1)).await.expect("read");
         let mut told = Vec::new();
@@ -160,6 +190,7 @@ mod tests {
                         Declared::Gone(name) => format!("gone {name}"),
                     }));
                 }
+                Event::UnknownWorkers(unknown) => assert_eq!(unknown, berth_spec::UnknownWorkers::Allow),
                 other => panic!("{other:?}"),
             }
         }

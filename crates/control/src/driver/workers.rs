@@ -34,6 +34,10 @@ impl Driver {
         Some(WorkerView {
             state,
             cordon: seats.cordon,
+            terms: world.terms(id).cloned(),
+            unlisted: seats.unlisted,
+            credentials: seats.credentials,
+            breakers: seats.breakers.clone(),
             claimed: seats.used,
             load: seats.load,
             leaving,
@@ -60,7 +64,7 @@ fn gpus_claimed(devices: &[Gpu], seats: &Seats) -> Vec<ByteSize> {
     needs.sort_by_key(|need| std::cmp::Reverse((need.kind.is_some(), need.memory)));
     for need in needs {
         let suits = |device: &Gpu| {
-            need.kind.as_ref().is_none_or(|kind| *kind == device.kind)
+            need.kind.as_ref().is_none_or(|kind| device.is_a(kind))
                 && need.memory.is_none_or(|memory| device.memory >= memory)
         };
         let free =

@@ -93,6 +93,7 @@ impl Door {
         match error {
             Error::Stopped => self.not_leading(),
             error @ Error::NameTaken(_) => Status::already_exists(error.to_string()),
+            error @ Error::Unlisted(_) => Status::permission_denied(error.to_string()),
             error => Status::unavailable(error.to_string()),
         }
     }

@@ -21,6 +21,12 @@ pub enum Error {
          another name with --name"
     )]
     NameTaken(WorkerId),
+    /// The registry does not name it, and lets nobody else in.
+    #[error(
+        "the registry does not name the worker {0:?}, and no other workers are let in: add it to the registry's workers \
+         folder, or give it another name with --name"
+    )]
+    Unlisted(WorkerId),
     /// Another source declared it.
     #[error(
         "deployment {name:?} belongs to {}, not to {}: change it there, or take it over with --force",
@@ -73,7 +79,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::NotFound(_) | Self::NoWorker(_) => Class::NotFound,
-            Self::NameTaken(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
+            Self::NameTaken(_) | Self::Unlisted(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
             Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
             Self::Store(error) => error.class(),
             Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
@@ -87,6 +93,7 @@ impl Error {
         match self {
             Self::NotFound(_) | Self::NoWorker(_) => "NotFound",
             Self::NameTaken(_) => "NameTaken",
+            Self::Unlisted(_) => "WorkerUnlisted",
             Self::Owned { .. } => "OwnedElsewhere",
             Self::Stale { .. } => "ResourceVersionChanged",
             Self::Contended(_) => "Contended",

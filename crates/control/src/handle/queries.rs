@@ -191,7 +191,8 @@ fn revisions_of(known: &Known) -> Vec<RevisionView> {
         for replica in &status.replicas {
             let row = rows.entry(replica.revision.clone()).or_insert_with(|| blank(&replica.revision));
             row.replicas += 1;
-            row.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
+            let ready = replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready);
+            row.ready += u32::from(ready && !replica.lost);
         }
     }
     let row = rows.entry(wanted.id.clone()).or_insert_with(|| blank(&wanted.id));

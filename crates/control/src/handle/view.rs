@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, Load, Residency, RevisionId, Time, WorkerId, WorkerInfo,
-    status::Status,
+    Breaker, ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Load, Residency, RevisionId, Time, WorkerId, WorkerInfo,
+    WorkerTerms, status::Status,
 };
 use serde_json::Value;
 
@@ -48,8 +48,16 @@ pub struct DeploymentPage<T = DeploymentView> {
 /// A worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// What it says of itself.
+    /// What it is, under what the registry says of it.
     pub info: WorkerInfo,
+    /// What the registry says of it.
+    pub terms: Option<Arc<WorkerTerms>>,
+    /// The registry does not name it and lets no such worker hold anything.
+    pub unlisted: bool,
+    /// The number of the credentials that it says it has; 0: none.
+    pub credentials: Generation,
+    /// Its circuit breakers that are not simply closed.
+    pub breakers: Vec<Breaker>,
     /// How it is.
     pub state: WorkerState,
     /// What people say of it.
@@ -118,6 +126,8 @@ pub struct ReplicaView {
     pub worker: WorkerId,
     /// What the worker says; `None`: assigned, not yet reported.
     pub residency: Option<Residency>,
+    /// The worker is lost: what it said last need not be true any more.
+    pub lost: bool,
     /// The memory set aside; `None`: no longer assigned, on its way out.
     pub claim: Option<ByteSize>,
 }

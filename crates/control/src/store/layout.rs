@@ -8,6 +8,8 @@
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
+//! | `/terms/NAME` | [`terms`](super::terms)' form: what the registry says of a worker | the Git source |
+//! | `/meta/terms` | the same: what becomes of workers that it does not name | the Git source |
 //! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
@@ -32,13 +34,17 @@ pub const RECORDS: &str = "/records/";
 pub const MEASURED: &str = "/measured/";
 /// Where what people say of workers is.
 pub const WORKERS: &str = "/workers/";
+/// Where what the registry says of workers is.
+pub const TERMS: &str = "/terms/";
+/// The key of what becomes of workers that the registry does not name.
+pub const UNKNOWN_WORKERS: &str = "/meta/terms";
 /// The key that shows who leads.
 pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.
 pub const PLAN: &str = "/meta/plan";
 
 /// The number of the forms below.
-const FORM: u32 = 1;
+pub(super) const FORM: u32 = 1;
 
 /// The key of a deployment.
 #[must_use]
@@ -260,11 +266,11 @@ fn tail<'a>(entry: &'a Entry, prefix: &str) -> &'a str {
     entry.key.strip_prefix(prefix).unwrap_or(&entry.key)
 }
 
-fn bytes(value: &impl Serialize) -> Bytes {
+pub(super) fn bytes(value: &impl Serialize) -> Bytes {
     Bytes::from(serde_json::to_vec(value).expect("the stored forms have text keys and finite numbers"))
 }
 
-fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+pub(super) fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
     #[derive(Deserialize)]
     struct Form {
         v: u32,

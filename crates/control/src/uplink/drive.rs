@@ -31,8 +31,14 @@ const CHANNEL: usize = 4;
 /// doubled, a leader that hangs holds up the end of the process.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How long there may be no controller before that is said: an election takes less. Halved, each crash of a leader is told as
+/// well; doubled, people look at a node that does nothing for longer.
+const WITHOUT: Duration = Duration::from_secs(6);
+
 /// What is particular to workers and to gateways.
 pub(super) trait End: Send + 'static {
+    /// Whose way it is, in the log.
+    const OF: &'static str;
     /// What is said.
     type Word: Send + 'static;
     /// What is heard.
@@ -86,6 +92,8 @@ impl<E: End> Drive<E> {
             start,
             dialling: None,
             line: None,
+            without: Without::Since(start),
+            trouble: None,
             refused: None,
             first: None,
             up: None,
@@ -103,6 +111,9 @@ struct Running<E: End> {
     start: Instant,
     dialling: Option<Dialling<E::Word, E::Heard>>,
     line: Option<Line<E::Word, E::Heard>>,
+    without: Without,
+    /// Why the last one who was asked is not the one.
+    trouble: Option<String>,
     /// Why the leader would not have it, when it was asked last.
     refused: Option<String>,
     /// What is to be said before anything else.
@@ -111,6 +122,13 @@ struct Running<E: End> {
     up: Option<E::Word>,
     /// On its way down.
     down: Option<E::Heard>,
+}
+
+/// Whether there is a controller, and whether it was told that there is none.
+enum Without {
+    Attached,
+    Since(Instant),
+    Told,
 }
 
 /// What the loop woke up for.
@@ -194,7 +212,8 @@ impl<E: End> Running<E> {
             }
             Err(Broken::Elsewhere(leader)) => self.feed(Event::Elsewhere(leader)),
             Err(Broken::Failed(reason)) => {
-                tracing::debug!(reason, "a controller does not answer");
+                tracing::debug!(event = "controller_silent", reason);
+                self.trouble = Some(reason);
                 self.feed(Event::Failed);
             }
             Err(Broken::Refused(reason)) => {
@@ -210,6 +229,7 @@ impl<E: End> Running<E> {
 
     fn lost(&mut self, broken: Broken) {
         tracing::info!(event = "controller_lost", reason = %broken, "going on with what is known");
+        self.without = Without::Since(Instant::now());
         let leader = match broken {
             Broken::Elsewhere(leader) => leader,
             Broken::Refused(_) | Broken::Failed(_) => None,
@@ -220,6 +240,7 @@ impl<E: End> Running<E> {
     fn feed(&mut self, event: Event) {
         let now = Time::ZERO + self.start.elapsed();
         let controllers: Vec<WorkerId> = self.drive.road.controllers();
+        self.complain(controllers.len());
         for effect in self.search.on(event, &controllers, now) {
             match effect {
                 Effect::Dial(whom) => {
@@ -232,6 +253,21 @@ impl<E: End> Running<E> {
         }
     }
 
+    /// Tells, once, that no controller was found for long, and what came of asking.
+    fn complain(&mut self, controllers: usize) {
+        let Without::Since(since) = self.without else { return };
+        if since.elapsed() < WITHOUT {
+            return;
+        }
+        self.without = Without::Told;
+        let why = match (self.trouble.take(), controllers) {
+            (_, 0) => "the members name no other controller".to_owned(),
+            (Some(trouble), _) => trouble,
+            (None, some) => format!("none of {some} controllers leads: has the store a quorum?"),
+        };
+        tracing::warn!(event = "controller_missing", of = E::OF, why, "going on with what is known, and asking again");
+    }
+
     fn attach(&mut self) {
         let epoch = self.line.as_ref().map_or(Epoch(0), |line| line.epoch);
         let name = match self.search.whom() {
@@ -240,7 +276,7 @@ impl<E: End> Running<E> {
         };
         tracing::info!(event = "controller_attached", leader = %name, %epoch);
         self.drive.leader.send_replace(Some((name, epoch)));
-        self.refused = None;
+        (self.refused, self.trouble, self.without) = (None, None, Without::Attached);
         self.first = self.drive.end.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.
         self.up = self.up.take().and_then(|word| self.drive.end.up(word));
@@ -252,7 +288,7 @@ impl<E: End> Running<E> {
         drop(speak);
         let ended = async { while let Some(Ok(_)) = hear.next().await {} };
         if timeout(FAREWELL, ended).await.is_err() {
-            tracing::debug!("the controller did not take the last words in time");
+            tracing::debug!(event = "farewell_late", "the controller did not take the last words in time");
         }
     }
 }

@@ -53,6 +53,7 @@ impl GatewayEnd {
 type GatewayLine = Line<GatewayEvent, RouteChange>;
 
 impl End for GatewayEnd {
+    const OF: &'static str = "gateway";
     type Word = GatewayEvent;
     type Heard = RouteChange;
 
@@ -114,7 +115,7 @@ async fn there(road: Road, name: WorkerId, region: Option<String>) -> Result<Gat
         let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
         let left_out = assembly.left_out();
         if left_out > 0 {
-            tracing::warn!(left_out, "there are routes that this version cannot understand");
+            tracing::warn!(event = "routes_unknown", left_out, "there are routes that this version cannot understand");
         }
         Ok(change)
     });

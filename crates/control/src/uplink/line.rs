@@ -52,7 +52,7 @@ impl From<Status> for Broken {
         if status.code() == tonic::Code::FailedPrecondition {
             return Self::Elsewhere(leader_in(status.metadata()));
         }
-        if status.code() == tonic::Code::AlreadyExists {
+        if matches!(status.code(), tonic::Code::AlreadyExists | tonic::Code::PermissionDenied) {
             return Self::Refused(status.message().to_owned());
         }
         Self::Failed(format!("{}: {}", status.code(), status.message()))
@@ -62,7 +62,7 @@ impl From<Status> for Broken {
 impl From<Error> for Broken {
     fn from(error: Error) -> Self {
         match error {
-            error @ Error::NameTaken(_) => Self::Refused(error.to_string()),
+            error @ (Error::NameTaken(_) | Error::Unlisted(_)) => Self::Refused(error.to_string()),
             error => Self::Failed(error.to_string()),
         }
     }

@@ -160,11 +160,16 @@ impl Search {
             (Event::Failed, State::Dialling { .. }) => self.next(controllers, now),
             (Event::Lost(leader), State::Attached { since, .. }) => {
                 self.hear_of_another(leader);
-                if now.since(since) >= GOOD {
+                let good = now.since(since) >= GOOD;
+                if good {
                     self.rounds = 0;
                 }
                 // Others have lost it as well: not all of them at the same moment.
                 let at = now + self.jittered(self.pause());
+                if !good {
+                    // Whoever takes everybody in and drops them at once is asked ever less.
+                    self.rounds = self.rounds.saturating_add(1);
+                }
                 self.state = State::Searching { at };
                 vec![Effect::HangUp]
             }

@@ -5,7 +5,9 @@
 //!     └── changes of a report that this controller has not had are left out
 //! ```
 
-use berth_spec::{FromController, InventoryChange, WorkerInfo};
+use std::sync::Arc;
+
+use berth_spec::{CredentialSet, FromController, InventoryChange, WorkerInfo};
 use berth_wire::fleet::{
     Assembly, InParts,
     v1::{self, worker_order, worker_word},
@@ -37,6 +39,7 @@ impl WorkerEnd {
 type WorkerLine = Line<InventoryChange, FromController>;
 
 impl End for WorkerEnd {
+    const OF: &'static str = "worker";
     type Word = InventoryChange;
     type Heard = FromController;
 
@@ -85,14 +88,29 @@ async fn there(road: Road, name: berth_spec::WorkerId, info: WorkerInfo) -> Resu
     .await?;
     let mut assembly = Assembly::new(());
     let orders = heard(peer, words, move |word: v1::WorkerOrder| {
-        let Some(worker_order::Order::Assignment(part)) = word.order else { return Ok(None) };
+        let part = match word.order {
+            Some(worker_order::Order::Assignment(part)) => part,
+            Some(worker_order::Order::Credentials(bytes)) => return Ok(credentials(&bytes)),
+            Some(worker_order::Order::Welcome(_)) | None => return Ok(None),
+        };
         let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
         let left_out = assembly.left_out();
         if left_out > 0 {
-            tracing::warn!(left_out, "replicas are assigned here that this version cannot understand");
+            tracing::warn!(event = "assignments_unknown", left_out, "replicas are assigned here that this version cannot understand");
         }
         Ok(change.map(FromController::Assigned))
     });
     let hear = stream::iter([Ok(FromController::Attached)]).chain(orders).boxed();
     Ok(Line { epoch, far: true, speak, hear })
+}
+
+/// Credentials that this version cannot read are none: what it has stays. The error says nothing of what is in them.
+fn credentials(bytes: &[u8]) -> Option<FromController> {
+    match CredentialSet::from_wire(bytes) {
+        Ok(set) => Some(FromController::Credentials(Arc::new(set))),
+        Err(error) => {
+            tracing::error!(event = "credentials_unreadable", %error, "going on with those of before");
+            None
+        }
+    }
 }

@@ -72,6 +72,7 @@ pub(crate) fn worker(id: &str, incarnation: u64) -> WorkerInfo {
         gpus: Vec::new(),
         max_models: None,
         formats: vec![ModelFormat::Onnx],
+        schema_versions: Vec::new(),
         version: "test".to_owned(),
     }
 }
@@ -94,6 +95,8 @@ pub(crate) fn inventory(
         replicas,
         state: berth_spec::WorkerState::Serving,
         load: None,
+        breakers: None,
+        credentials: berth_spec::Generation(0),
     }
 }
 

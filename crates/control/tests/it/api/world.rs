@@ -15,7 +15,10 @@ use berth_spec::{
 };
 use prometheus_client::registry::Registry;
 use serde_json::Value;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    task::{AbortHandle, JoinSet},
+};
 use tokio_util::sync::CancellationToken;
 
 /// A control plane that serves its API; it stops when this goes.
@@ -74,14 +77,15 @@ impl World {
             version: "1.2.3".into(),
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),
+            rules: None,
         };
         let served = api::serve(listener, Front::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
         Self { base, handle, shutdown, tasks, client: reqwest::Client::new() }
     }
 
-    /// Adds a worker that reports everything that it is assigned as ready.
-    pub(crate) async fn worker(&mut self, name: &str, memory: ByteSize) {
+    /// Adds a worker that reports everything that it is assigned as ready; aborted, it is lost.
+    pub(crate) async fn worker(&mut self, name: &str, memory: ByteSize) -> AbortHandle {
         let id = WorkerId::new(name).expect("a name");
         let info = WorkerInfo {
             id: id.clone(),
@@ -92,6 +96,7 @@ impl World {
             gpus: Vec::new(),
             max_models: None,
             formats: vec![ModelFormat::Onnx],
+            schema_versions: Vec::new(),
             version: "1.2.3".into(),
         };
         let (reports, mut assignments) = self.handle.attach_worker(info).await.expect("it is running");
@@ -104,6 +109,8 @@ impl World {
                 replicas: vec![],
                 state: Default::default(),
                 load: None,
+                breakers: None,
+                credentials: berth_spec::Generation(0),
             };
             let _ = reports.send(hello).await;
             while let Some(word) = assignments.recv().await {
@@ -119,10 +126,12 @@ impl World {
                     replicas,
                     state: Default::default(),
                     load: None,
+                    breakers: None,
+                    credentials: berth_spec::Generation(0),
                 };
                 let _ = reports.send(report).await;
             }
-        });
+        })
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

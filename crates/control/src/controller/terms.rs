@@ -1,0 +1,55 @@
+//! What the registry says of workers.
+
+use std::sync::Arc;
+
+use berth_spec::{Time, UnknownWorkers, WorkerId, WorkerTerms, event::Severity};
+
+use super::{Controller, Effect, event};
+
+impl Controller {
+    pub(super) fn terms(
+        &mut self,
+        worker: &WorkerId,
+        terms: Option<Arc<WorkerTerms>>,
+        now: Time,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.world.terms(worker) == terms.as_ref() {
+            return;
+        }
+        let message = match &terms {
+            Some(terms) => format!("the registry says of {worker}: {}", in_words(terms)),
+            None => format!("the registry says nothing of {worker} any more"),
+        };
+        self.world.set_terms(worker, terms);
+        out.push(Effect::Emit(event::worker(worker, Severity::Normal, "TermsChanged", message, now)));
+        self.due.change(now);
+    }
+
+    pub(super) fn unknown_workers(&mut self, unknown: UnknownWorkers, now: Time, out: &mut Vec<Effect>) {
+        if self.world.unknown_workers() == unknown {
+            return;
+        }
+        self.world.set_unknown_workers(unknown);
+        for (worker, seats) in self.world.workers().filter(|(_, seats)| seats.unlisted) {
+            let held = seats.assigned.len();
+            let message = format!("{worker} is not named by the registry, and gets no models; {held} move elsewhere");
+            out.push(Effect::Emit(event::worker(worker, Severity::Warning, "WorkerUnlisted", message, now)));
+        }
+        self.due.change(now);
+    }
+}
+
+/// For people: `at most 5 models, 16GiB of memory; evicts nothing by itself`.
+fn in_words(terms: &WorkerTerms) -> String {
+    let most = [
+        terms.max_models.map(|models| format!("{models} models")),
+        terms.memory.map(|memory| format!("{memory} of memory")),
+        terms.cpus.map(|cpus| format!("{cpus} cores")),
+        terms.max_gpus.map(|gpus| format!("{gpus} GPUs")),
+    ];
+    let most: Vec<String> = most.into_iter().flatten().collect();
+    let most = if most.is_empty() { "as much as it has".to_owned() } else { format!("at most {}", most.join(", ")) };
+    let evicts = if terms.eviction.automatic { "" } else { "; evicts nothing by itself" };
+    format!("{most}; model cards {}{evicts}", terms.schema_versions.join(", "))
+}
