@@ -11,6 +11,8 @@ mod allocator;
 mod args;
 mod client;
 mod commands;
+mod control_thread;
+mod data;
 mod failure;
 mod files;
 mod node;

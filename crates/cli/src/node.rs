@@ -32,6 +32,7 @@ use self::{
     settings::{NodeArgs, NodeSettings},
 };
 use crate::{
+    data::DataFolder,
     failure::Failure,
     telemetry::Telemetry,
     up::{data_runtime, signals::Signals},
@@ -49,6 +50,7 @@ pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
         let _entered = runtime.enter();
         Telemetry::start(&settings.server.telemetry)?
     };
+    let _data = DataFolder::take(&settings.server.data)?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let system = compose::compose(&settings, &telemetry)?;

@@ -10,6 +10,7 @@
 //! ```
 
 pub(crate) mod effective;
+mod environment;
 mod file;
 pub(crate) mod layers;
 pub(crate) mod model_types;
@@ -140,6 +141,11 @@ impl ServerSettings {
     /// The planner's settings.
     pub(crate) fn policy(&self) -> Policy {
         Policy { types: self.types.clone(), ..Policy::default() }
+    }
+
+    /// What all controllers must be told alike, as `--model-type` takes it, always in the same order.
+    pub(crate) fn rules(&self) -> String {
+        model_types::as_text(&self.types)
     }
 }
 

@@ -25,12 +25,8 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::{compose::System, control_plane::ControlPlane, settings::Settings, signals::Signals};
-pub(crate) use self::{
-    compose::data_runtime,
-    control_plane::{BLOCKED, give_back, runtime as control_runtime},
-    settings::UpArgs,
-};
-use crate::{failure::Failure, telemetry::Telemetry};
+pub(crate) use self::{compose::data_runtime, settings::UpArgs};
+use crate::{data::DataFolder, failure::Failure, telemetry::Telemetry};
 
 /// Starts a server and serves until it is told to stop.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
@@ -41,6 +37,7 @@ pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
         let _entered = runtime.enter();
         Telemetry::start(&settings.server.telemetry)?
     };
+    let _data = DataFolder::take(&settings.server.data)?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let system = compose::compose(&settings, &telemetry)?;

@@ -7,9 +7,9 @@
 //!                                          └──▶ view: controller's words → berth_wire::api shapes
 //! ```
 //! Where another node leads, the front relays what it is asked to that one. Reading order: [`serve`], the listener;
-//! `front`, who answers; `relay`, the way to the leader; `service`, what it does; `rest` and `grpc`, how it is asked for; `view`, what it
-//! answers. Small parts: `error`, `guard`, `query`,
-//! `selector`, `body`, `watch`, `node`, [`top`].
+//! `front`, who answers; `relay`, the way to the leader; `others`, what the leader asks the other nodes; `service`, what it
+//! does; `rest` and `grpc`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
+//! `body`, `watch`, `node`, [`top`].
 
 pub mod error;
 pub mod top;
@@ -21,6 +21,7 @@ mod front;
 mod grpc;
 mod guard;
 mod node;
+mod others;
 mod query;
 mod relay;
 mod rest;
@@ -33,6 +34,8 @@ mod watch;
 use std::sync::Arc;
 
 pub use front::{Front, Relay};
+pub use others::OWN;
+pub(crate) use others::differing;
 pub use relay::RELAY;
 pub use serve::serve;
 
@@ -44,7 +47,7 @@ pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
 pub struct Seams {
     /// Every metric of the process, for `/metrics`.
     pub metrics: MetricsSource,
-    /// The gateway's counters, for `/v1/top`.
+    /// The counters of this node's gateway, for `/v1/top`.
     pub top: top::TopSource,
     /// The version of the binary, for `/version`.
     pub version: String,
@@ -52,4 +55,6 @@ pub struct Seams {
     pub members: MembersSource,
     /// Who decides.
     pub leader: LeaderSource,
+    /// What all controllers must be told alike, as text that can be compared; `None`: this node never decides.
+    pub rules: Option<String>,
 }

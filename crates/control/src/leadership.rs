@@ -34,6 +34,8 @@ pub struct Me {
     pub name: WorkerId,
     /// Where other nodes reach it, `HOST:PORT`, for those who do not know it yet.
     pub peer: String,
+    /// What all who stand must be told alike, as text that can be compared.
+    pub rules: String,
 }
 
 /// The timings of an election.

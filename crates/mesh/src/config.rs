@@ -17,7 +17,8 @@ pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 #[derive(Clone)]
 pub struct Config {
     /// The address for REST and gRPC; port 0 takes a free one, see [`Handle::local_addr`](crate::Handle::local_addr).
-    pub http: SocketAddr,
+    /// `None`: it answers no clients, only what other nodes forward.
+    pub http: Option<SocketAddr>,
     /// The version that the server metadata tells.
     pub version: String,
     /// What bounds clients.
@@ -36,7 +37,7 @@ impl Config {
     #[must_use]
     pub fn new(http: SocketAddr) -> Self {
         Self {
-            http,
+            http: Some(http),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             limits: Limits::default(),
             spans: None,

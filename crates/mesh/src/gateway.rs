@@ -61,7 +61,8 @@ pub struct Drained {
 
 /// A gateway that has its port and does not serve yet.
 pub struct Gateway {
-    listener: std::net::TcpListener,
+    /// `None`: it answers no clients.
+    listener: Option<std::net::TcpListener>,
     config: Config,
     stack: Arc<Stack>,
     applier: Applier,
@@ -74,7 +75,7 @@ pub struct Gateway {
 #[derive(Clone)]
 pub struct Handle {
     stack: Arc<Stack>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     forwarded: Forwarded,
 }
 
@@ -90,8 +91,8 @@ pub fn build(
     fleet: Option<Fleet>,
     registry: &mut Registry,
 ) -> io::Result<(Gateway, Handle)> {
-    let listener = listener::bind(config.http)?;
-    let address = listener.local_addr()?;
+    let listener = config.http.map(listener::bind).transpose()?;
+    let address = listener.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
     let limits = &config.limits;
     let (routes, ledger) = (Arc::new(Routes::new()), Ledger::new());
     let (door, totals) = (Door::new(limits.requests), Arc::new(Totals::default()));
@@ -152,17 +153,21 @@ impl Gateway {
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.ledger.run(events, told).await }
         });
-        let listener = TcpListener::from_std(listener)?;
-        let guard = Guard::of(listener.local_addr()?);
-        let port = Listener {
-            listener,
-            ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans, guard),
-            totals: Arc::clone(&stack.totals),
-            limits: config.limits.clone(),
-            stopping: stopping.clone(),
-            cut: cut.clone(),
+        let port = match listener.map(TcpListener::from_std).transpose()? {
+            Some(listener) => {
+                let guard = Guard::of(listener.local_addr()?);
+                let port = Listener {
+                    listener,
+                    ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans, guard),
+                    totals: Arc::clone(&stack.totals),
+                    limits: config.limits.clone(),
+                    stopping: stopping.clone(),
+                    cut: cut.clone(),
+                };
+                tasks.spawn(port.run())
+            }
+            None => tasks.spawn(std::future::ready(())),
         };
-        let port = tasks.spawn(port.run());
         tasks.close();
 
         shutdown.cancelled().await;
@@ -204,9 +209,9 @@ impl Gateway {
 }
 
 impl Handle {
-    /// The address that is listened on.
+    /// The address that is listened on; `None`: it answers no clients.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> Option<SocketAddr> {
         self.address
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_spec::{Event, Residency, RevisionId, Time, event::Severity};
 
 use crate::{
-    Rollout,
+    Replica, Rollout,
     draft::{Draft, Work},
     drain, lost, place,
     world::Verdict,
@@ -39,7 +39,9 @@ pub(crate) fn tell_grown(draft: &Draft<'_>, events: &mut Vec<Event>) {
     for (name, work) in draft.works().iter().filter(|(_, work)| work.goal > work.least()) {
         let Some(Rollout::Stable { revision }) = &work.rollout else { continue };
         let before = work.entry.record().map_or(0, |record| record.of(revision).count());
-        let after = work.copies(revision);
+        // What only takes the place of a copy that leaves is none more.
+        let counts = |replica: &&Replica| replica.revision == *revision && lost::counts(draft, work, replica);
+        let after = u32::try_from(work.replicas.iter().filter(counts).count()).unwrap_or(u32::MAX);
         if after as usize <= before || after <= work.least() {
             continue;
         }

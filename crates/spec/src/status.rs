@@ -69,6 +69,8 @@ pub struct ReplicaStatus {
     pub worker: WorkerId,
     /// What the worker says; `None`: assigned, not yet reported.
     pub residency: Option<Residency>,
+    /// The worker is lost: what it said last need not be true any more.
+    pub lost: bool,
     /// The memory set aside.
     pub claim: ByteSize,
 }

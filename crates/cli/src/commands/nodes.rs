@@ -60,7 +60,7 @@ pub(crate) fn mass_loss(loss: &MassLossView) -> String {
 impl Row for NodeView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
         &["NAME", "STATE", "ROLES", "MEMORY", "CPU", "GPU", "MODELS", "LAST WORD"],
-        &["QUEUE", "REQ/MIN", "CPU 1M/5M", "HEALTH", "REGION", "ZONE", "ADDRESS", "VERSION", "LABELS"],
+        &["QUEUE", "REQ/MIN", "CPU 1M/5M", "HEALTH", "REGION", "ZONE", "ADDRESS", "VERSION", "LABELS", "NOTE"],
     );
 
     fn name(&self) -> &str {
@@ -90,6 +90,7 @@ impl Row for NodeView {
             or_dash(&status.address),
             or_dash(&status.version),
             or_dash(&others.join(",")),
+            or_dash(&status.message),
         ]
     }
 }
@@ -181,6 +182,9 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         ("Version", format!("{}, incarnation {}", status.version, status.incarnation)),
         ("Last word", last_word(node)),
     ];
+    if !status.message.is_empty() {
+        facts.push(("Note", status.message.clone()));
+    }
     if let Some(capacity) = &status.capacity {
         let (memory, cpus) = (&capacity.memory, &capacity.cpus);
         let (used, free) = (size(memory.used), size(memory.free));
@@ -261,7 +265,7 @@ mod tests {
         );
         let wide = node().cells();
         assert_eq!(wide.len(), NodeView::HEADS.0.len() + NodeView::HEADS.1.len());
-        assert_eq!(wide.last().map(String::as_str), Some("pool=prod"));
+        assert_eq!(wide[wide.len() - 2..], ["pool=prod", "-"]);
         let mut bare = node();
         bare.status.capacity = None;
         assert_eq!(bare.cells()[3], "-");

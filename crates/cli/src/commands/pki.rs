@@ -137,7 +137,7 @@ fn issue(args: &IssueArgs) -> Result<(), Failure> {
         terminal::print(&format!(
             "issued a certificate for the node {node}{or} in {shown}; it holds until {until}\n  \
              {NODE}, {NODE_KEY}, {CA}, {GOSSIP_KEY}\n\n\
-             next: copy {shown} to the node, then there: berth node --pki {shown}\n"
+             next: copy {shown} to the node, then there: berth node --pki {shown} --store etcd://HOST:PORT\n"
         ))?;
     }
     Ok(())

@@ -81,8 +81,13 @@ fn cells(model: &ModelTop) -> [String; 11] {
 /// The line above the table.
 fn summary(view: &TopView) -> String {
     let sum = |pick: fn(&ModelTop) -> f64| view.models.iter().map(pick).fold(0.0, |sum, rate| sum + rate);
+    let gateways = match (view.gateways, view.missing.as_slice()) {
+        (0 | 1, []) => String::new(),
+        (some, []) => format!(" | {some} gateways"),
+        (some, missing) => format!(" | {some} gateways, no answer from {}", missing.join(", ")),
+    };
     format!(
-        "{} models loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}",
+        "{} models loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}{gateways}",
         view.models.iter().filter(|model| model.ready > 0).count(),
         size(view.memory.used),
         size(view.memory.total),
@@ -90,4 +95,28 @@ fn summary(view: &TopView) -> String {
         sum(|model| model.misses_per_second),
         terminal::short(Duration::from_millis(view.window_ms)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateways_that_do_not_answer_are_named() {
+        let view = |gateways: u32, missing: &[&str]| -> TopView {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "berth.dev/v1", "kind": "Top", "at": "2026-11-18T00:00:00.000Z", "windowMs": 9_000,
+                "gateways": gateways, "missing": missing, "memory": {"total": 0, "used": 0, "free": 0}, "models": []
+            }))
+            .expect("a view")
+        };
+        for (gateways, missing, end) in [
+            (1, &[][..], "over 9s"),
+            (3, &[], "over 9s | 3 gateways"),
+            (2, &["b"], "over 9s | 2 gateways, no answer from b"),
+        ] {
+            let line = summary(&view(gateways, missing));
+            assert!(line.ends_with(end), "{line}");
+        }
+    }
 }

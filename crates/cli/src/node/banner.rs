@@ -9,7 +9,8 @@ use super::settings::NodeSettings;
 
 /// What there is to say.
 pub(super) struct Banner {
-    http: SocketAddr,
+    /// `None`: it answers no clients.
+    http: Option<SocketAddr>,
     api: SocketAddr,
     me: Member,
     memory: Option<String>,
@@ -17,7 +18,7 @@ pub(super) struct Banner {
 }
 
 impl Banner {
-    pub(super) fn of((http, api): (SocketAddr, SocketAddr), me: &Member, worker: Option<&Worker>) -> Self {
+    pub(super) fn of((http, api): (Option<SocketAddr>, SocketAddr), me: &Member, worker: Option<&Worker>) -> Self {
         Self {
             http,
             api,
@@ -32,15 +33,19 @@ impl Banner {
         let Self { http, api, me, memory, missing } = self;
         let (data, version) = (settings.server.data.display(), &me.version);
         tracing::info!(
-            event = "started", version, node = %me.name, roles = %me.roles, %http, %api, gossip = %me.gossip, peer = %me.peer,
+            event = "started", version, node = %me.name, roles = %me.roles, http = http.map(tracing::field::display), %api, gossip = %me.gossip, peer = %me.peer,
             %data, memory, "serving"
         );
         if settings.server.telemetry.json {
             return;
         }
         let of = memory.as_ref().map(|memory| format!(", {memory} of memory for models")).unwrap_or_default();
+        let answers = match http {
+            Some(http) => format!("http://{http}/v2   (REST and gRPC)"),
+            None => "on other nodes (this one is no gateway)".to_owned(),
+        };
         let mut text = format!(
-            "\nberth {version}: node {} ({}){of}\n\n  models answer   http://{http}/v2   (REST and gRPC)\n  control API     http://{api}\n  other nodes     {} (TLS), {} (gossip)\n  state           {data}\n",
+            "\nberth {version}: node {} ({}){of}\n\n  models answer   {answers}\n  control API     http://{api}\n  other nodes     {} (TLS), {} (gossip)\n  state           {data}\n",
             me.name, me.roles, me.peer, me.gossip
         );
         for missing in missing {

@@ -23,25 +23,25 @@ use berth_peer::{
 use berth_spec::{Member, WorkerInfo, member::REGION};
 use berth_worker::{Worker, WorkerLink};
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub(super) use self::running::Running;
 use super::{
     banner::Banner,
-    control_plane::{ControlPlane, Deciding, Parts},
+    control_plane::{self, Deciding, Parts},
     election::Candidacy,
     peer_port::PeerPort,
     settings::NodeSettings,
     store,
 };
-use crate::{failure::Failure, telemetry::Telemetry, up::seams};
+use crate::{control_thread::ControlThread, failure::Failure, telemetry::Telemetry, up::seams};
 
 /// Everything of one node, running.
 pub(super) struct System {
     pub(super) members: Members,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) running: Running,
-    pub(super) control: ControlPlane,
+    pub(super) control: ControlThread,
     pub(super) candidacy: Option<Candidacy>,
     pub(super) banner: Banner,
 }
@@ -67,8 +67,6 @@ struct Presence {
 
 /// Opens, binds and builds everything, and starts it.
 pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
-    // Also a node that holds no models keeps its last routes there.
-    fs_err::create_dir_all(&settings.server.data)?;
     let mut registry = Registry::default();
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
@@ -82,20 +80,26 @@ pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<
     let addresses = (look.local_addr(), api.local_addr()?);
     let Presence { listener, members, gossip, peers, me } = presence;
     let (candidacy, deciding, seat) = deciding(settings, &me, &members, &mut registry)?;
-    let seams = node_seams(&members, &seat, look.clone(), registry);
+    let rules = settings.roles.controller.then(|| settings.server.rules());
+    let seams = node_seams(&members, &seat, look.clone(), registry, rules);
     let road = Road { me: me.name.clone(), incarnation: me.incarnation, peers: peers.clone(), seat: seat.clone() };
-    let (uplink, (events, routes)) = GatewayUplink::new(road.clone(), me.region().map(str::to_owned));
-    let relay = Relay { peers: peers.clone(), found: Some(uplink.leader()) };
+    let (routed, link) = routed(settings, &road, &me);
+    let worker = worker.map(|worker| {
+        let (uplink, (reports, assignments)) = WorkerUplink::new(road, worker.info().clone());
+        (worker, WorkerLink { assignments, reports }, uplink)
+    });
+    let found = routed.as_ref().map(GatewayUplink::leader);
+    let found = found.or_else(|| worker.as_ref().map(|(.., uplink)| uplink.leader()));
+    let relay = Relay { peers: peers.clone(), found };
     let front = Front::new(seat.clone(), Some(relay), seams);
     let port =
         PeerPort { fleet: FleetService::new(seat, Some(peers)), front: front.clone(), forwarded: look.forwarded() };
-    let control = ControlPlane::start(Parts { listener: api, front, deciding })?;
-    let banner = Banner::of(addresses, &me, worker.as_ref());
+    let control = control_plane::start(Parts { listener: api, front, deciding })?;
+    let banner = Banner::of(addresses, &me, worker.as_ref().map(|(worker, ..)| worker));
     let mut running = Running::start(listener, Arc::new(port), gossip);
-    running.gateway(gateway, GatewayLink { routes, events }, uplink);
-    if let Some(worker) = worker {
-        let (uplink, (reports, assignments)) = WorkerUplink::new(road, worker.info().clone());
-        running.worker(worker, WorkerLink { assignments, reports }, uplink);
+    running.gateway(gateway, link, routed);
+    if let Some((worker, link, uplink)) = worker {
+        running.worker(worker, link, uplink);
     }
     Ok(System { members, local, running, control, candidacy, banner })
 }
@@ -152,6 +156,17 @@ fn now() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// How a gateway hears of routes. A node that answers no clients needs none, and its part of the data plane only answers what
+/// other nodes forward.
+fn routed(settings: &NodeSettings, road: &Road, me: &Member) -> (Option<GatewayUplink>, GatewayLink) {
+    if settings.roles.gateway {
+        let (uplink, (events, routes)) = GatewayUplink::new(road.clone(), me.region().map(str::to_owned));
+        return (Some(uplink), GatewayLink { routes, events });
+    }
+    let ((events, _), (_, routes)) = (mpsc::channel(1), mpsc::channel(1));
+    (None, GatewayLink { routes, events })
+}
+
 fn gateway(
     settings: &NodeSettings,
     telemetry: &Telemetry,
@@ -170,7 +185,8 @@ fn gateway(
         limits,
         spans: telemetry.request_spans(),
         propagate: telemetry.propagation(),
-        routes_file: Some(server.data.join("routes")),
+        http: settings.roles.gateway.then_some(server.http),
+        routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
         ..berth_mesh::Config::new(server.http)
     };
     let region = server.labels.get(REGION).cloned();
@@ -190,7 +206,7 @@ fn deciding(
 ) -> Result<Decision, Failure> {
     let Some(store) = &settings.store else { return Ok((None, None, SeatView::never())) };
     let store = store::config(store)?;
-    let me = Me { name: me.name.clone(), peer: me.peer.to_string() };
+    let me = Me { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
     let (seat, candidacy) = Candidacy::start(store.clone(), me)?;
     let (view, views) = watch::channel(SeatView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
@@ -203,6 +219,7 @@ fn node_seams(
     seat: &watch::Receiver<SeatView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
+    rules: Option<String>,
 ) -> Seams {
     let (everybody, me, seat) = (members.clone(), members.me().clone(), seat.clone());
     let members = move || everybody.table().values().cloned().collect();
@@ -210,5 +227,5 @@ fn node_seams(
         let (name, epoch) = seat.borrow().leader(&me)?;
         Some(Leader { name, epoch: Some(epoch) })
     };
-    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader))
+    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), rules)
 }

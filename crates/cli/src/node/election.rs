@@ -13,7 +13,7 @@ use std::{
 
 use berth_control::{
     leadership::{Election, Me, Policy, Seat},
-    store::etcd::{EtcdConfig, EtcdStore},
+    store::etcd::{EtcdConfig, EtcdStore, Patience},
 };
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,10 @@ use tokio_util::sync::CancellationToken;
 /// How long after etcd was not there it is asked again. Halved, an etcd in trouble is asked more; doubled, a cluster that
 /// starts together with its store is ready that much later.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long the first attempt may take: an address that is wrong should be told while people still look. Halved, an etcd far
+/// away is called unreachable at first; doubled, so is the wait for the word.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// A candidacy that runs on its own thread.
 pub(super) struct Candidacy {
@@ -57,7 +61,7 @@ impl Candidacy {
 }
 
 async fn stand(config: EtcdConfig, me: Me, seat: watch::Sender<Seat>, resign: CancellationToken) {
-    let Some(store) = resign.run_until_cancelled(connect(config)).await else { return };
+    let Some(store) = resign.run_until_cancelled(connect(config, store_unreachable)).await else { return };
     let (mut seats, election) = Election::start(&store, me, Policy::default());
     loop {
         seat.send_replace(seats.borrow_and_update().clone());
@@ -70,25 +74,26 @@ async fn stand(config: EtcdConfig, me: Me, seat: watch::Sender<Seat>, resign: Ca
     election.resign().await;
 }
 
-/// A connection to etcd, as soon as there is one.
-pub(super) async fn connect(config: EtcdConfig) -> EtcdStore {
+/// A connection to etcd, as soon as there is one. `tell` hears of trouble, of the same once.
+pub(super) async fn connect(config: EtcdConfig, tell: impl Fn(&str)) -> EtcdStore {
     let mut told = None;
+    let mut patience = Patience { whole: TELL_AFTER, ..config.patience };
     loop {
-        match EtcdStore::connect(config.clone()).await {
-            Ok(store) => return store,
+        match EtcdStore::connect(EtcdConfig { patience, ..config.clone() }).await {
+            Ok(store) => return store.with_patience(config.patience),
             Err(error) => {
                 let text = error.to_string();
-                // The same trouble is told once.
                 if told.as_ref() != Some(&text) {
-                    tracing::error!(
-                        event = "store_unreachable",
-                        error = text,
-                        "warm models go on being served; trying again"
-                    );
+                    tell(&text);
                     told = Some(text);
                 }
+                patience = config.patience;
                 tokio::time::sleep(AGAIN).await;
             }
         }
     }
+}
+
+fn store_unreachable(error: &str) {
+    tracing::error!(event = "store_unreachable", error, "warm models go on being served; trying again");
 }

@@ -1,18 +1,19 @@
 //! The way out of a node that others depend on.
 //!
 //! ```text
-//! Announced: not ready for load balancers; leadership handed over; "leaving" told to the leader
-//!     │ its models are ready elsewhere and gone from here, or `patience` is over
+//! Announced: not ready for load balancers; leadership handed over; "leaving" told to the leader and to the members
+//!     │ its models are ready elsewhere and gone from here, or `patience` is over, or nobody is left who could take them
 //!     ▼
 //! Drained: the gateway takes nothing new, requests in flight finish ──▶ the worker unloads the rest
 //!     ▼
 //! Gone: goodbye to the members; the port for other nodes, the control plane and gossip end
 //! ```
+//! Where all are stopped at once, each is told of the others by themselves: nobody waits for one that goes as well.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use berth_peer::Members;
-use berth_spec::Roles;
+use berth_peer::{MemberTable, Members};
+use berth_spec::{Roles, WorkerId};
 use tokio::time::timeout;
 
 use super::compose::System;
@@ -34,7 +35,8 @@ pub(super) async fn leave(system: System, haste: Haste) {
     let System { members, mut running, control, candidacy, local, .. } = system;
     running.stop_gateway();
     // A single controller goes on deciding while its node's models move.
-    let successor = others(&members, |roles| roles.controller);
+    members.announce().await;
+    let successor = others(&members.table(), members.me(), |roles| roles.controller);
     let candidacy = match candidacy {
         Some(candidacy) if successor => {
             candidacy.resign().await;
@@ -43,11 +45,17 @@ pub(super) async fn leave(system: System, haste: Haste) {
         candidacy => candidacy,
     };
     if let Haste::Orderly { patience } = haste
-        && others(&members, |roles| roles.worker)
+        && others(&members.table(), members.me(), |roles| roles.worker)
     {
         running.announce();
-        let moved = timeout(patience, local.emptied()).await.is_ok();
-        tracing::info!(event = "models_moved", all = moved, left = local.len());
+        let waited = timeout(patience, async {
+            tokio::select! {
+                () = local.emptied() => "all",
+                () = nobody_left(&members) => "nobody is left to take them",
+            }
+        });
+        let moved = waited.await.unwrap_or("the time is over");
+        tracing::info!(event = "models_moved", moved, left = local.len());
     }
     let drained = running.gateway_drained().await;
     let stopped = running.stop_worker().await;
@@ -67,7 +75,55 @@ pub(super) async fn leave(system: System, haste: Haste) {
     );
 }
 
-/// Whether another node that may answer has such a role.
-fn others(members: &Members, has: impl Fn(Roles) -> bool) -> bool {
-    members.table().there().any(|member| member.name != *members.me() && has(member.roles))
+/// Whether another node has such a role, may answer, and means to stay.
+fn others(table: &MemberTable, me: &WorkerId, has: impl Fn(Roles) -> bool) -> bool {
+    table.staying().any(|member| member.name != *me && has(member.roles))
+}
+
+/// Waits until no other worker is there that means to stay: no model will move any more.
+async fn nobody_left(members: &Members) {
+    let takers = |table: &Arc<MemberTable>| others(table, members.me(), |roles| roles.worker);
+    // Membership has ended: nobody is known to be left.
+    let _ = members.changed().wait_for(|table| !takers(table)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::{Health, Member};
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn member(name: &str, roles: Roles) -> Member {
+        let at = "10.0.0.1:1".parse().expect("an address");
+        Member {
+            name: WorkerId::new(name).expect("a name"),
+            incarnation: 1,
+            gossip: at,
+            peer: at,
+            roles,
+            labels: Default::default(),
+            version: String::new(),
+            protocol: (1, 1),
+        }
+    }
+
+    /// Stopped together with all others, a node does not wait for them to take its models.
+    #[test]
+    fn nobody_is_waited_for_who_goes_as_well() {
+        let (members, roster) = Members::by_hand(member("a", Roles::ALL));
+        let waits = || nobody_left(&members).now_or_never().is_none();
+        let decides = |others: &Members| super::others(&others.table(), others.me(), |roles| roles.controller);
+        assert!(!waits() && !decides(&members), "it is alone");
+        roster.set(member("b", Roles::ALL), Health::Alive);
+        roster.set(member("c", Roles { controller: false, ..Roles::ALL }), Health::Suspect);
+        roster.set(member("d", Roles { worker: false, ..Roles::ALL }), Health::Alive);
+        assert!(waits());
+        roster.set_leaving(&WorkerId::new("b").expect("a name"));
+        assert!(waits() && decides(&members), "c and d are left");
+        roster.set_health(&WorkerId::new("c").expect("a name"), Health::Failed);
+        assert!(!waits() && decides(&members), "d holds no models, and may decide");
+        roster.set_leaving(&WorkerId::new("d").expect("a name"));
+        assert!(!decides(&members));
+    }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! /berth.fleet.v1.Fleet/…   streams of workers and gateways    ──▶ the controller, if it decides here
 //! /relay/…                  calls of the control API           ──▶ the same
+//! /own/…                    what this node tells of itself     ──▶ its gateway's counters, its rules
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
 
@@ -30,6 +31,8 @@ impl PeerHandler for PeerPort {
             self.fleet.serve(caller, request)
         } else if Front::is_relayed(path) {
             self.front.relayed(caller, request)
+        } else if Front::is_own(path) {
+            self.front.own(&request)
         } else {
             self.forwarded.serve(request)
         }

@@ -118,7 +118,9 @@ impl NodeSettings {
             )));
         }
         let server = ServerSettings::new(server, name)?;
-        apart(&[("--http", server.http), ("--api", server.api), ("--peer", cluster.peer)])?;
+        let http = cluster.roles.gateway.then_some(("--http", server.http));
+        let ports = [("--api", server.api), ("--peer", cluster.peer)];
+        apart(&http.into_iter().chain(ports).collect::<Vec<_>>())?;
         for (flag, address) in [("--gossip", cluster.gossip), ("--peer", cluster.peer)] {
             if address.ip().is_unspecified() && cluster.advertise.is_none() {
                 return Err(Failure::Usage(format!(
@@ -204,7 +206,7 @@ mod tests {
             "10.0.0.2:7946 10.0.0.3:7946 c:7946"
         );
         assert_eq!((node.gpus.len(), node.roles), (3, Roles::ALL));
-        assert_eq!(node.store.map(|store| store.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
+        assert_eq!(node.store.map(|store| store.address.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
         let bound = "0.0.0.0:7".parse().expect("an address");
         let node = settings("--pki p --store etcd://s --gossip 0.0.0.0:7946 --advertise 10.0.0.9").expect("settings");
         assert_eq!(node.reached_at(bound).map(|at| at.to_string()).ok().as_deref(), Some("10.0.0.9:7"));

@@ -88,7 +88,7 @@ impl Setting {
 }
 
 /// A password in an address is nobody's business.
-fn redacted(value: &str) -> String {
+pub(super) fn redacted(value: &str) -> String {
     match Url::parse(value) {
         Ok(mut url) if url.password().is_some() => {
             // What has a password can have another one.

@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, builder::Resetta
 
 use super::{
     effective::Effective,
+    environment,
     file::{Entry, File, Words},
 };
 use crate::{
@@ -35,10 +36,10 @@ pub(crate) const NOT_SETTINGS: [&str; 4] = ["help", "version", "config", "output
 /// process with clap's own words.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// What is wrong with the file, or with a variable of the environment.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words = with_kind(words.into_iter().collect());
-    let matches = args::command().get_matches_from(&words);
+    let matches = read(args::command(), &words)?;
     let Some((path, leaf)) = server(&matches) else { return parsed(&matches, None) };
     let file = leaf.get_one::<PathBuf>("config").map(|path| File::read(path)).transpose()?;
     let Some(file) = file else {
@@ -46,9 +47,21 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         return parsed(&matches, Some(effective));
     };
     check(&file, path)?;
-    let matches = at(args::command(), path, &mut |command| with_defaults(command, &file)).get_matches_from(&words);
+    let matches = read(at(args::command(), path, &mut |command| with_defaults(command, &file)), &words)?;
     let effective = server(&matches).map(|(path, leaf)| Effective::of(&definitions(path), leaf, Some(&file)));
     parsed(&matches, effective)
+}
+
+/// Reads a command line. What is wrong with it ends the process; what is wrong with a variable is told by its name.
+fn read(command: Command, words: &[OsString]) -> Result<ArgMatches, Failure> {
+    let error = match command.try_get_matches_from(words) {
+        Ok(matches) => return Ok(matches),
+        Err(error) => error,
+    };
+    match environment::explained(&error, (&args::command(), words), |name| std::env::var_os(name)) {
+        Some(failure) => Err(failure),
+        None => error.exit(),
+    }
 }
 
 fn parsed(matches: &ArgMatches, effective: Option<Effective>) -> Result<Parsed, Failure> {

@@ -82,6 +82,15 @@ pub(super) fn by_type(labels: Vec<TypeLabel>) -> Result<BTreeMap<String, Selecto
     Ok(types)
 }
 
+/// The labels as they are written, in one order whatever order they came in.
+pub(super) fn as_text(types: &BTreeMap<String, Selector>) -> String {
+    let labels = types.iter().flat_map(|(of, selector)| {
+        let required = selector.required.iter().map(move |label| (of, "required", label));
+        required.chain(selector.preferred.iter().map(move |label| (of, "preferred", label)))
+    });
+    labels.map(|(of, wish, (key, value))| format!("{of}:{wish}:{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +117,12 @@ mod tests {
             preferred: labels(&[("zone", "b")]),
         };
         let ranker = Selector { required: labels(&[]), preferred: labels(&[("disk", "nvme:4")]) };
-        assert_eq!(types, Ok([("onnx".to_owned(), onnx), ("ranker.v2".to_owned(), ranker)].into()));
+        let types = types.expect("they agree");
+        assert_eq!(
+            as_text(&types),
+            "onnx:required:pool=production,onnx:required:zone=a,onnx:preferred:zone=b,ranker.v2:preferred:disk=nvme:4"
+        );
+        assert_eq!(types, [("onnx".to_owned(), onnx), ("ranker.v2".to_owned(), ranker)].into());
     }
 
     #[test]

@@ -1,23 +1,20 @@
 //! Where the cluster's store is: `etcd://10.0.0.2:2379,10.0.0.3:2379`, `etcds://` for TLS, with `/PREFIX` at the end
 //! where several clusters share one.
 
-use std::{fmt, path::PathBuf};
+use std::{path::PathBuf, str::FromStr as _};
 
+use berth_control::store::etcd::Address;
 use clap::Args;
 
-use super::values::HostPort;
 use crate::failure::Failure;
-
-/// The port of etcd for clients.
-const PORT: u16 = 2379;
 
 /// Where the store is and how to be let in.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store of the cluster")]
 pub(crate) struct StoreArgs {
     /// The cluster's store; etcds:// for TLS. Only nodes with the role controller ask it
-    #[arg(long, value_name = "etcd://HOST:PORT,…", env = "BERTH_STORE", value_parser = StoreUrl::parse)]
-    pub(crate) store: Option<StoreUrl>,
+    #[arg(long, value_name = "etcd://HOST:PORT,…", env = "BERTH_STORE", value_parser = Address::from_str)]
+    pub(crate) store: Option<Address>,
     /// The authorities that the store's certificate may come from (PEM) [default: those of the system]
     #[arg(long, value_name = "FILE", env = "BERTH_STORE_CA")]
     pub(crate) store_ca: Option<PathBuf>,
@@ -35,28 +32,11 @@ pub(crate) struct StoreArgs {
     pub(crate) store_password_file: Option<PathBuf>,
 }
 
-/// The address of a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoreUrl {
-    scheme: Scheme,
-    endpoints: Vec<HostPort>,
-    /// With a slash in front and none at the end.
-    prefix: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
-    Plain,
-    Tls,
-}
-
 /// A store that can be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
-    /// Its members, `HOST:PORT`.
-    pub(crate) endpoints: Vec<String>,
-    /// What all keys begin with: a slash in front, none at the end. `None`: the usual `/berth`.
-    pub(crate) prefix: Option<String>,
+    /// Where it is.
+    pub(crate) address: Address,
     /// How connections are secured; `None`: they are not.
     pub(crate) tls: Option<StoreTls>,
     /// Who to be in it.
@@ -95,42 +75,6 @@ impl StoreLogin {
     }
 }
 
-impl StoreUrl {
-    fn parse(text: &str) -> Result<Self, String> {
-        let how = "write etcd://HOST:PORT,HOST:PORT, or etcds:// for TLS";
-        let (scheme, rest) = match text.trim().split_once("://") {
-            Some(("etcd", rest)) => (Scheme::Plain, rest),
-            Some(("etcds", rest)) => (Scheme::Tls, rest),
-            Some((other, _)) => return Err(format!("{other}:// is no store that Berth knows: {how}")),
-            None => return Err(how.to_owned()),
-        };
-        let (hosts, prefix) = match rest.split_once('/') {
-            Some((hosts, prefix)) => (hosts, prefix.trim_matches('/')),
-            None => (rest, ""),
-        };
-        if hosts.contains('@') {
-            return Err(
-                "a password does not belong in an address: say --store-user and --store-password-file".to_owned()
-            );
-        }
-        let read = |host: &str| HostPort::parse(host, PORT).map_err(|e| format!("{host:?}: {e}"));
-        let endpoints = hosts.split(',').map(read).collect::<Result<_, _>>()?;
-        let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if !prefix.chars().all(fine) {
-            return Err(format!("the prefix {prefix:?} may hold letters, digits, - _ . and /"));
-        }
-        Ok(Self { scheme, endpoints, prefix: (!prefix.is_empty()).then(|| format!("/{prefix}")) })
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.scheme == Scheme::Tls { "etcds" } else { "etcd" };
-        let endpoints: Vec<String> = self.endpoints.iter().map(ToString::to_string).collect();
-        write!(f, "{scheme}://{}{}", endpoints.join(","), self.prefix.as_deref().unwrap_or_default())
-    }
-}
-
 impl StoreArgs {
     /// The store, if one was named.
     ///
@@ -145,16 +89,15 @@ impl StoreArgs {
         both("--store-cert and --store-key", self.store_cert.is_some(), self.store_key.is_some())?;
         both("--store-user and --store-password-file", self.store_user.is_some(), self.store_password_file.is_some())?;
         let secured = self.store_ca.is_some() || self.store_cert.is_some();
-        if url.scheme == Scheme::Plain && secured {
+        if !url.tls && secured {
             return Err(Failure::Usage(format!(
                 "--store {url} is without TLS, so certificates are of no use: write etcds://"
             )));
         }
         let identity = self.store_cert.zip(self.store_key);
         Ok(Some(StoreSettings {
-            endpoints: url.endpoints.iter().map(ToString::to_string).collect(),
-            prefix: url.prefix,
-            tls: (url.scheme == Scheme::Tls).then_some(StoreTls { ca: self.store_ca, identity }),
+            tls: url.tls.then_some(StoreTls { ca: self.store_ca, identity }),
+            address: url,
             login: self
                 .store_user
                 .zip(self.store_password_file)
@@ -165,28 +108,27 @@ impl StoreArgs {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: StoreArgs,
+    }
+
     #[test]
-    fn addresses_of_stores() {
-        for (text, shown) in [
-            ("etcd://127.0.0.1", "etcd://127.0.0.1:2379"),
-            ("etcd://a:1,b:2", "etcd://a:1,b:2"),
-            ("etcds://a.example.org:2379/prod/", "etcds://a.example.org:2379/prod"),
-            ("etcd://[::1]:7,10.0.0.1", "etcd://[::1]:7,10.0.0.1:2379"),
-        ] {
-            assert_eq!(StoreUrl::parse(text).map(|url| url.to_string()).as_deref(), Ok(shown));
-        }
+    fn an_address_that_is_none_is_told_by_its_flag() {
         for (text, says) in [
             ("127.0.0.1:2379", "etcd://"),
-            ("redis://a", "redis:// is no store"),
-            ("etcd://", "without a port"),
-            ("etcd://a:x", "not a port"),
-            ("etcd://root:secret@a", "--store-password-file"),
+            ("redis://a", "etcds://"),
+            ("etcd://a:x", "no HOST:PORT"),
+            ("etcd://root:secret@a", "the settings have places for them"),
             ("etcd://a/b c", "prefix"),
         ] {
-            let error = StoreUrl::parse(text).expect_err(text);
-            assert!(error.contains(says), "{text}: {error}");
+            let error = Line::try_parse_from(["node", "--store", text]).expect_err(text).to_string();
+            assert!(error.contains("--store") && error.contains(says), "{text}: {error}");
         }
     }
 }

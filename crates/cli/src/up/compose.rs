@@ -60,7 +60,7 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
             Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
         })?;
     let api = listener.local_addr()?;
-    let http = look.local_addr();
+    let http = look.local_addr().unwrap_or(settings.server.http);
     let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
     let folder = folder.map_err(|e| Failure::Usage(e.to_string()))?;
     let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());

@@ -12,6 +12,7 @@ pub(crate) fn of(
     gateway: berth_mesh::Handle,
     members: MembersSource,
     leader: LeaderSource,
+    rules: Option<String>,
 ) -> Seams {
     Seams {
         metrics: Arc::new(move || metrics(&registry)),
@@ -19,13 +20,14 @@ pub(crate) fn of(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         members,
         leader,
+        rules,
     }
 }
 
 /// The same for a server that is alone: nobody else, and it decides.
 pub(super) fn alone(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle, name: WorkerId) -> Seams {
     let leader = move || Some(Leader { name: name.clone(), epoch: None });
-    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader))
+    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader), None)
 }
 
 fn metrics(registry: &Mutex<Registry>) -> String {

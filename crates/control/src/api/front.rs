@@ -22,9 +22,11 @@ use tower::ServiceExt;
 
 use super::{
     Seams, grpc,
+    others::{self, OWN, Others},
     relay::{self, RELAY},
     rest,
     service::Service,
+    top::Sampler,
 };
 use crate::{Handle, seat::SeatView};
 
@@ -45,6 +47,8 @@ struct Inner {
     seat: watch::Receiver<SeatView>,
     relay: Option<Relay>,
     seams: Seams,
+    /// What this node's gateway did lately.
+    sampler: Arc<Sampler>,
     /// Ends watches, which would not end by themselves.
     stop: CancellationToken,
     term: Mutex<Option<Term>>,
@@ -61,7 +65,8 @@ impl Front {
     /// `relay` is `None` for a process that is alone.
     #[must_use]
     pub fn new(seat: watch::Receiver<SeatView>, relay: Option<Relay>, seams: Seams) -> Self {
-        Self(Arc::new(Inner { seat, relay, seams, stop: CancellationToken::new(), term: Mutex::new(None) }))
+        let (sampler, stop) = (Arc::new(Sampler::new(Arc::clone(&seams.top))), CancellationToken::new());
+        Self(Arc::new(Inner { seat, relay, seams, sampler, stop, term: Mutex::new(None) }))
     }
 
     /// For a process that is alone.
@@ -103,7 +108,7 @@ impl Front {
             let response = match (front.router(), relay::stripped(request)) {
                 (Some(router), Ok(request)) => routed(router, request).await,
                 (None, Ok(request)) => {
-                    tracing::debug!(%caller, "a relayed request came to a node that does not lead");
+                    tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
                     relay::nobody(request.headers())
                 }
                 (_, Err(error)) => error.into_response(),
@@ -116,6 +121,19 @@ impl Front {
     #[must_use]
     pub fn is_relayed(path: &str) -> bool {
         path.strip_prefix(RELAY).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// Answers what another node asks of this one; its path begins with [`OWN`].
+    pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
+        let (uri, Inner { sampler, seams, .. }) = (request.uri(), &*self.0);
+        let response = others::answer(uri.path(), uri.query(), sampler, seams.rules.as_deref());
+        Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
+    }
+
+    /// Whether a path on the port for other nodes is one that [`Front::own`] answers.
+    #[must_use]
+    pub fn is_own(path: &str) -> bool {
+        path.starts_with(OWN)
     }
 
     fn leader(&self) -> Option<(WorkerId, Epoch)> {
@@ -143,7 +161,9 @@ impl Front {
             return Some(current.router.clone());
         }
         let over = self.0.stop.child_token();
-        let service = Arc::new(Service::new(handle, self.0.seams.clone(), over.clone()));
+        let others = Others(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
+        let gateways = (Arc::clone(&self.0.sampler), others);
+        let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
         let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
         *term = Some(Term { epoch, router: router.clone(), _over: over.drop_guard() });
         Some(router)

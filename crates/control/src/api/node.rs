@@ -101,6 +101,7 @@ impl Sides {
                 capacity: self.worker.as_ref().map(capacity),
                 last_word: reported.map(Timestamp),
                 last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
+                message: String::new(),
                 drain: self.worker.as_ref().and_then(|worker| worker.drain.as_ref()).map(drain),
             },
             metadata: Metadata { name: name.to_string(), labels },

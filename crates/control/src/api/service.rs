@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use declare::{Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
-use super::{Seams, error::ApiError, query::nearest, top::Sampler};
+use super::{Seams, error::ApiError, others::Others, query::nearest, top::Sampler};
 use crate::{
     Handle,
     handle::{Error, ListRequest},
@@ -29,7 +29,10 @@ pub(crate) const BODIES: usize = 8;
 /// What the control API does.
 pub(crate) struct Service {
     pub(super) handle: Handle,
-    sampler: Sampler,
+    /// What the gateway of this node did lately.
+    sampler: Arc<Sampler>,
+    others: Others,
+    rules: Option<String>,
     metrics: super::MetricsSource,
     version: String,
     members: super::MembersSource,
@@ -40,10 +43,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(handle: Handle, seams: Seams, shutdown: CancellationToken) -> Self {
+    pub(super) fn new(
+        handle: Handle,
+        seams: Seams,
+        (sampler, others): (Arc<Sampler>, Others),
+        shutdown: CancellationToken,
+    ) -> Self {
         Self {
             handle,
-            sampler: Sampler::new(seams.top),
+            sampler,
+            others,
+            rules: seams.rules,
             metrics: seams.metrics,
             version: seams.version,
             members: seams.members,

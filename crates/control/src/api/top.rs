@@ -1,20 +1,24 @@
 //! Rates and latencies for `berth top`, from counters that only grow.
 //!
 //! ```text
-//! TopSource ──sample──▶ history (a few, seconds apart) ──newest minus oldest in the window──▶ rates, quantiles
+//! each node: TopSource ──sample──▶ history (a few, seconds apart) ──newest minus oldest in the window──▶ its busiest models
+//! the one that is asked: the answers of all nodes ──together──▶ rates, quantiles
 //! ```
-//! Nothing runs while nobody looks: a sample is taken when somebody asks.
+//! Nothing runs while nobody looks: a sample is taken when somebody asks. Quantiles of several nodes cannot be put together,
+//! so that nodes tell each other how many requests took how long.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    cmp::Ordering,
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use berth_spec::Time;
 use berth_wire::api::{LatencyMs, ModelTop};
+use serde::{Deserialize, Serialize};
 
-/// Reads the gateway's counters: one entry per model that was asked for since the start. Called at most twice a
+/// Reads this node's gateway's counters: one entry per model that was asked for since the start. Called at most twice a
 /// second, from the API's runtime: it may walk the metrics but must not wait.
 pub type TopSource = Arc<dyn Fn() -> Vec<ModelCounters> + Send + Sync>;
 
@@ -41,6 +45,24 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Samples are at least this far apart. Halved, two viewers cost twice as much; doubled, `top` looks frozen.
 const SPACING: Duration = Duration::from_millis(500);
 
+/// What one gateway did lately: its busiest models first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GatewayTop {
+    /// How many milliseconds the rates are taken over; 0: its first sample.
+    pub(crate) window_ms: u64,
+    pub(crate) models: Vec<ModelUse>,
+}
+
+/// What one gateway did with one model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModelUse {
+    /// Without latency: that is said below.
+    #[serde(flatten)]
+    figures: ModelTop,
+    /// Requests in the window that took at most so many milliseconds, ascending; `None`: longer than that, too.
+    took: Vec<(Option<f64>, u64)>,
+}
+
 /// What was counted when.
 #[derive(Debug, Default)]
 struct History(VecDeque<(Time, BTreeMap<String, ModelCounters>)>);
@@ -56,14 +78,67 @@ impl Sampler {
         Self { source, history: Mutex::default() }
     }
 
-    /// Figures of every model that the source knows, and the window that they are taken over.
-    pub(crate) fn look(&self, now: Time) -> (Duration, Vec<ModelTop>) {
+    /// The `limit` busiest models of those that the source knows.
+    pub(crate) fn look(&self, now: Time, limit: usize) -> GatewayTop {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.wants_sample(now) {
             history.push(now, (self.source)());
         }
-        history.figures()
+        let mut top = history.figures();
+        top.models.sort_by(|a, b| by_use(&a.figures, &b.figures));
+        top.models.truncate(limit);
+        top
     }
+}
+
+/// The busiest first.
+pub(crate) fn by_use(a: &ModelTop, b: &ModelTop) -> Ordering {
+    let busy = b.requests_per_second.total_cmp(&a.requests_per_second).then(b.in_flight.cmp(&a.in_flight));
+    busy.then(b.memory.cmp(&a.memory)).then(b.requests.cmp(&a.requests)).then_with(|| a.deployment.cmp(&b.deployment))
+}
+
+/// What several gateways did, by model, and the longest window of theirs.
+pub(crate) fn together(tops: impl IntoIterator<Item = GatewayTop>) -> (Duration, BTreeMap<String, ModelTop>) {
+    let (mut window, mut models) = (0, BTreeMap::<String, ModelUse>::new());
+    for top in tops {
+        window = window.max(top.window_ms);
+        for one in top.models {
+            match models.entry(one.figures.deployment.clone()) {
+                Entry::Vacant(none) => {
+                    none.insert(one);
+                }
+                Entry::Occupied(mut sum) => sum.get_mut().add(one),
+            }
+        }
+    }
+    let figures = |(name, one): (String, ModelUse)| (name, ModelTop { latency: quantiles(&one.took), ..one.figures });
+    (Duration::from_millis(window), models.into_iter().map(figures).collect())
+}
+
+impl ModelUse {
+    fn add(&mut self, other: Self) {
+        let (sum, more) = (&mut self.figures, other.figures);
+        sum.in_flight += more.in_flight;
+        sum.requests += more.requests;
+        sum.failures += more.failures;
+        sum.misses += more.misses;
+        sum.requests_per_second += more.requests_per_second;
+        sum.failures_per_second += more.failures_per_second;
+        sum.misses_per_second += more.misses_per_second;
+        self.took = joined(&self.took, &other.took);
+    }
+}
+
+/// Two cumulative histograms as one, whose bounds may differ: at each bound of either, how many of both there were.
+fn joined(one: &[(Option<f64>, u64)], other: &[(Option<f64>, u64)]) -> Vec<(Option<f64>, u64)> {
+    let bound = |bound: Option<f64>| bound.unwrap_or(f64::INFINITY);
+    let mut bounds: Vec<Option<f64>> = one.iter().chain(other).map(|(bound, _)| *bound).collect();
+    bounds.sort_by(|a, b| bound(*a).total_cmp(&bound(*b)));
+    bounds.dedup();
+    let below = |some: &[(Option<f64>, u64)], at: Option<f64>| {
+        some.iter().rev().find(|(other, _)| bound(*other) <= bound(at)).map_or(0, |(_, count)| *count)
+    };
+    bounds.into_iter().map(|at| (at, below(one, at) + below(other, at))).collect()
 }
 
 impl History {
@@ -77,23 +152,24 @@ impl History {
         self.0.push_back((now, by_name));
     }
 
-    fn figures(&self) -> (Duration, Vec<ModelTop>) {
+    fn figures(&self) -> GatewayTop {
         let (Some((began, before)), Some((ended, after))) = (self.0.front(), self.0.back()) else {
-            return (Duration::ZERO, Vec::new());
+            return GatewayTop::default();
         };
         let window = ended.since(*began);
         let nothing = ModelCounters::default();
         let models = after.values().map(|new| figures(before.get(&new.deployment).unwrap_or(&nothing), new, window));
-        (window, models.collect())
+        let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        GatewayTop { window_ms, models: models.collect() }
     }
 }
 
-fn figures(old: &ModelCounters, new: &ModelCounters, window: Duration) -> ModelTop {
+fn figures(old: &ModelCounters, new: &ModelCounters, window: Duration) -> ModelUse {
     let rate = |old: u64, new: u64| match window.as_secs_f64() {
         seconds if seconds > 0.0 => new.saturating_sub(old) as f64 / seconds,
         _ => 0.0,
     };
-    ModelTop {
+    let figures = ModelTop {
         deployment: new.deployment.clone(),
         in_flight: new.in_flight,
         requests: new.requests,
@@ -102,19 +178,25 @@ fn figures(old: &ModelCounters, new: &ModelCounters, window: Duration) -> ModelT
         requests_per_second: rate(old.requests, new.requests),
         failures_per_second: rate(old.failures, new.failures),
         misses_per_second: rate(old.misses, new.misses),
-        latency: latency(&old.latency, &new.latency),
         ..ModelTop::default()
-    }
+    };
+    ModelUse { figures, took: added(&old.latency, &new.latency) }
 }
 
-/// Quantiles of what was added to a histogram; `None` where nothing was.
-fn latency(old: &[(f64, u64)], new: &[(f64, u64)]) -> Option<LatencyMs> {
+/// What was added to a histogram.
+fn added(old: &[(f64, u64)], new: &[(f64, u64)]) -> Vec<(Option<f64>, u64)> {
     let before = |bound: f64| old.iter().find(|(other, _)| *other == bound).map_or(0, |(_, count)| *count);
-    let added: Vec<(f64, u64)> =
-        new.iter().map(|(bound, count)| (*bound, count.saturating_sub(before(*bound)))).collect();
-    let total = added.last().map_or(0, |(_, count)| *count);
+    let added =
+        |(bound, count): &(f64, u64)| (Some(*bound).filter(|b| b.is_finite()), count.saturating_sub(before(*bound)));
+    new.iter().map(added).collect()
+}
+
+/// Quantiles of a histogram; `None` where it is empty.
+fn quantiles(took: &[(Option<f64>, u64)]) -> Option<LatencyMs> {
+    let total = took.last().map_or(0, |(_, count)| *count);
+    let took: Vec<(f64, u64)> = took.iter().map(|(bound, count)| (bound.unwrap_or(f64::INFINITY), *count)).collect();
     (total > 0).then(|| {
-        let at = |quantile: f64| quantile_of(&added, quantile * total as f64);
+        let at = |quantile: f64| quantile_of(&took, quantile * total as f64);
         LatencyMs { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
     })
 }
@@ -136,7 +218,7 @@ fn quantile_of(cumulative: &[(f64, u64)], rank: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     use super::*;
 
@@ -144,34 +226,67 @@ mod tests {
         Time(millis * 1_000_000)
     }
 
+    /// What `berth top` would show of one gateway.
+    fn shown(sampler: &Sampler, millis: u64) -> (Duration, Vec<ModelTop>) {
+        let (window, models) = together([sampler.look(at(millis), 10)]);
+        (window, models.into_values().collect())
+    }
+
     #[test]
     fn rates_are_over_the_window() {
         let requests = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&requests);
         let sampler = Sampler::new(Arc::new(move || {
-            let requests = counter.load(Ordering::Relaxed);
+            let requests = counter.load(Relaxed);
             let latency = vec![(1.0, requests / 2), (2.0, requests), (f64::INFINITY, requests)];
             vec![ModelCounters { deployment: "iris".into(), requests, misses: 1, latency, ..Default::default() }]
         }));
-        let (window, models) = sampler.look(at(1_000));
+        let (window, models) = shown(&sampler, 1_000);
         assert_eq!((window, models[0].requests_per_second, models[0].latency), (Duration::ZERO, 0.0, None));
-        requests.store(100, Ordering::Relaxed);
-        assert_eq!(sampler.look(at(1_100)).0, Duration::ZERO, "too soon for another sample");
-        let (window, models) = sampler.look(at(3_000));
+        requests.store(100, Relaxed);
+        assert_eq!(shown(&sampler, 1_100).0, Duration::ZERO, "too soon for another sample");
+        let (window, models) = shown(&sampler, 3_000);
         assert_eq!((window, models[0].requests_per_second), (Duration::from_secs(2), 50.0));
         assert_eq!((models[0].misses, models[0].misses_per_second), (1, 0.0));
         assert_eq!(models[0].latency.map(|latency| (latency.p50, latency.p90)), Some((1.0, 1.8)));
-        let (window, models) = sampler.look(at(60_000));
+        let (window, models) = shown(&sampler, 60_000);
         assert_eq!((window, models[0].requests), (Duration::ZERO, 100), "old samples are forgotten");
     }
 
     #[test]
-    fn quantiles() {
+    fn several_gateways_are_told_as_one() {
+        let gateway = |window_ms, requests, took: &[(Option<f64>, u64)]| {
+            let figures = |name: &str| ModelTop {
+                deployment: name.to_owned(),
+                requests,
+                in_flight: 1,
+                requests_per_second: requests as f64,
+                ..ModelTop::default()
+            };
+            let used = ModelUse { figures: figures("iris"), took: took.to_vec() };
+            let own = ModelUse { figures: figures(&format!("own-{requests}")), took: Vec::new() };
+            GatewayTop { window_ms, models: vec![used, own] }
+        };
+        let quick = gateway(9_000, 30, &[(Some(1.0), 30), (None, 30)]);
+        let slow = gateway(2_000, 10, &[(Some(1.0), 0), (Some(8.0), 10), (None, 10)]);
+        // As they come from other nodes.
+        let text = serde_json::to_string(&slow).expect("it has a JSON form");
+        let (window, models) = together([quick, serde_json::from_str(&text).expect("it is read")]);
+        assert_eq!((window, models.len()), (Duration::from_secs(9), 3));
+        let iris = &models["iris"];
+        assert_eq!((iris.requests, iris.in_flight, iris.requests_per_second), (40, 2, 40.0));
+        let latency = iris.latency.expect("there were requests");
+        assert!(latency.p50 < 1.0 && latency.p90 > 1.0 && latency.p99 < 8.0, "{latency:?}");
+        assert_eq!(together([]), (Duration::ZERO, BTreeMap::new()));
+    }
+
+    #[test]
+    fn quantiles_lie_inside_their_buckets() {
         let buckets = [(1.0, 10), (10.0, 10), (100.0, 20), (f64::INFINITY, 21)];
         for (rank, expected) in [(5.0, 0.5), (10.0, 1.0), (15.0, 55.0), (21.0, 100.0)] {
             assert!((quantile_of(&buckets, rank) - expected).abs() < 1e-9, "{rank}");
         }
-        assert_eq!(latency(&buckets, &buckets), None);
+        assert_eq!(quantiles(&added(&buckets, &buckets)), None);
         assert_eq!(quantile_of(&[], 1.0), 0.0);
     }
 }

@@ -98,7 +98,7 @@ where
                         Ok(Some(event)) => self.pending = event,
                         Ok(None) => self.term.end("the node has nothing more to say"),
                         Err(status) => {
-                            tracing::debug!(%status, node = %self.term.node, "a stream broke");
+                            tracing::debug!(event = "stream_broke", %status, node = %self.term.node);
                             self.term.end("it broke");
                             return Some(Err(status));
                         }

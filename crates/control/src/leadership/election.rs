@@ -15,6 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{Candidate, Effect, Event, Fence, Kept, Leader, Me, Policy, Seat, Standing, fence::now};
+use crate::api::differing;
 use crate::store::{
     Change, Commit, Page, Rev, Store, StoreError, Watch,
     etcd::{Claim, EtcdStore, LeaseId, Patience},
@@ -51,6 +52,7 @@ impl Election {
             policy,
             seat,
             fence: None,
+            differs: None,
             pending: FuturesUnordered::new(),
         };
         let mut tasks = JoinSet::new();
@@ -76,6 +78,8 @@ struct Run {
     seat: watch::Sender<Seat>,
     /// Of the term that we lead.
     fence: Option<Fence>,
+    /// The term of a leader with other rules that was told of.
+    differs: Option<Epoch>,
     /// What etcd has been asked; a look that fails comes to nothing.
     pending: FuturesUnordered<BoxFuture<'static, Option<Event>>>,
 }
@@ -112,6 +116,9 @@ impl Run {
     }
 
     fn feed(&mut self, event: Event) {
+        if let Event::Seen { leader: Some(leader), .. } = &event {
+            self.compare(leader);
+        }
         for effect in self.candidate.on(event, now()) {
             match effect {
                 Effect::Stand(standing) => self.stand(standing),
@@ -122,6 +129,17 @@ impl Run {
                 }
                 other => self.ask(other),
             }
+        }
+    }
+
+    /// Tells once per term where the leader was told otherwise than this node.
+    fn compare(&mut self, leader: &Leader) {
+        if leader.name == self.me.name || self.differs == Some(leader.epoch) {
+            return;
+        }
+        if let Some(why) = differing(Some(&self.me.rules), leader.rules.as_deref()) {
+            self.differs = Some(leader.epoch);
+            tracing::warn!(event = "leader_differs", leader = %leader.name, epoch = leader.epoch.0, why);
         }
     }
 

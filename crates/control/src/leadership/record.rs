@@ -17,6 +17,8 @@ pub struct Leader {
     pub name: WorkerId,
     /// Where other nodes reach it.
     pub peer: String,
+    /// What it was told that all must be told alike; `None`: it does not say.
+    pub rules: Option<String>,
     /// The lease that the key goes with: tells one candidacy of a node from another.
     pub lease: LeaseId,
     /// The term.
@@ -29,6 +31,9 @@ struct Stored {
     name: WorkerId,
     peer: String,
     lease: i64,
+    /// Later than the rest: earlier versions do not write it.
+    #[serde(default)]
+    rules: Option<String>,
 }
 
 impl Leader {
@@ -39,13 +44,19 @@ impl Leader {
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         let stored: Stored = serde_json::from_slice(&entry.value)
             .map_err(|error| StoreError::Corrupt { key: entry.key.clone(), reason: error.to_string() })?;
-        let Stored { v: _, name, peer, lease } = stored;
-        Ok(Self { name, peer, lease: LeaseId(lease), epoch: Epoch(entry.created.0) })
+        let Stored { v: _, name, peer, lease, rules } = stored;
+        Ok(Self { name, peer, rules, lease: LeaseId(lease), epoch: Epoch(entry.created.0) })
     }
 
     /// What to write there.
     pub(super) fn bytes(me: &Me, lease: LeaseId) -> Bytes {
-        let stored = Stored { v: FORM, name: me.name.clone(), peer: me.peer.clone(), lease: lease.0 };
+        let stored = Stored {
+            v: FORM,
+            name: me.name.clone(),
+            peer: me.peer.clone(),
+            lease: lease.0,
+            rules: Some(me.rules.clone()),
+        };
         Bytes::from(serde_json::to_vec(&stored).expect("text and numbers have a JSON form"))
     }
 }
@@ -57,12 +68,18 @@ mod tests {
 
     #[test]
     fn the_form_is_kept() {
-        let me = Me { name: WorkerId::new("a").expect("a name"), peer: "10.0.0.1:7947".to_owned() };
+        let me = Me {
+            name: WorkerId::new("a").expect("a name"),
+            peer: "10.0.0.1:7947".to_owned(),
+            rules: "onnx".to_owned(),
+        };
         let value = Leader::bytes(&me, LeaseId(77));
-        assert_eq!(value, r#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77}"#);
+        assert_eq!(value, r#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77,"rules":"onnx"}"#);
         let entry = Entry { key: "/leader".to_owned(), value, created: Rev(9), modified: Rev(9), version: 1 };
         let leader = Leader::read(&entry).expect("a leader");
         assert_eq!((leader.name, leader.lease, leader.epoch), (me.name, LeaseId(77), Epoch(9)));
+        let earlier = Bytes::from_static(br#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77}"#);
+        assert_eq!(Leader::read(&Entry { value: earlier, ..entry.clone() }).expect("a leader").rules, None);
         let strange = Entry { value: Bytes::from_static(b"me"), ..entry };
         assert!(matches!(Leader::read(&strange), Err(StoreError::Corrupt { .. })));
     }

@@ -85,7 +85,7 @@ impl Terms {
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(%error, %epoch, "the controller cannot start: trying again");
+                    tracing::error!(event = "term_failed", %error, %epoch, "the controller cannot start: trying again");
                     if self.until_over(epoch, Some(AGAIN), shutdown).await {
                         break;
                     }

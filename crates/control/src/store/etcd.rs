@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 
-pub use config::{ConfigError, Credentials, EtcdConfig, EtcdTls, Patience};
+pub use config::{Address, ConfigError, Credentials, EtcdConfig, EtcdTls, Patience};
 pub use lease::{Claim, Lease, LeaseId};
 
 use super::{Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch};

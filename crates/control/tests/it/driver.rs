@@ -16,11 +16,13 @@ use berth_control::{
     },
 };
 use berth_peer::Members;
-use berth_spec::{Cordon, GatewayEvent, Generation, Member, Origin, Roles, WorkerId, status::Phase};
+use berth_spec::{
+    Cordon, FromController, GatewayEvent, Generation, Member, Origin, Residency, Roles, Time, WorkerId, status::Phase,
+};
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
 
-use crate::fixture::{Running, apply, manifest, name, worker};
+use crate::fixture::{Running, apply, empty_inventory, inventory, manifest, name, ready, worker};
 
 fn running() -> Running {
     Running::start(Arc::new(MemoryStore::default()))
@@ -265,6 +267,35 @@ async fn of_two_processes_with_one_name_the_earlier_is_refused_while_the_later_l
     drop(later);
     let gone = running.handle.attach_worker(worker("w", 1)).await;
     gone.expect("that one was dropped: a clock may have been set back");
+    running.stop().await;
+}
+
+/// What was on its way when a worker connected again does not stand beside what it has said since.
+#[tokio::test]
+async fn a_word_of_an_earlier_connection_is_not_taken_for_the_latest() {
+    let running = running();
+    running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
+    let info = worker("w", 1);
+    let (late, _orders) = running.handle.attach_worker(info.clone()).await.expect("it attaches");
+    late.send(empty_inventory(&info)).await.expect("heard");
+    let (reports, mut orders) = running.handle.attach_worker(info.clone()).await.expect("it attaches again");
+    reports.send(empty_inventory(&info)).await.expect("heard");
+    let revision = loop {
+        match orders.recv().await.expect("an order") {
+            FromController::Assigned(change) if !change.set.is_empty() => break change.set[0].revision.id.clone(),
+            _ => {}
+        }
+    };
+    // It was ready once, says the old connection; it loads now, says the new one.
+    let says = |residency| inventory(&info, false, vec![(revision.clone(), Some(residency))]);
+    reports.send(says(Residency::Loading)).await.expect("heard");
+    late.send(says(ready(Time(1)))).await.expect("the channel lives");
+    // Both have been read when there is all the room again.
+    for channel in [&reports, &late] {
+        let _all = channel.reserve_many(channel.max_capacity()).await.expect("the channel lives");
+    }
+    let held = running.handle.replicas().await.expect("it runs")[0].residency.clone();
+    assert_eq!(held, Some(Residency::Loading));
     running.stop().await;
 }
 

@@ -82,6 +82,24 @@ fn pauses_grow_when_all_are_asked_in_vain_and_end_with_news() {
     );
 }
 
+/// A thousand nodes must not come back forty times a second to a leader that cannot keep them.
+#[test]
+fn who_is_dropped_at_once_comes_back_ever_later() {
+    let mut bench = Bench::new();
+    bench.on(Event::Seat(leader("b", 9)));
+    let mut lost_again = |after: Duration| {
+        assert_eq!(bench.on(Event::Welcomed(Epoch(9))), "attach");
+        bench.now = bench.now + after;
+        assert_eq!(bench.on(Event::Lost(leader("b", 9))), "hang up");
+        let (waited, effects) = bench.wake();
+        assert_eq!(effects, "dial b");
+        waited
+    };
+    let pauses: Vec<Duration> = (0..8).map(|_| lost_again(Duration::from_millis(10))).collect();
+    assert!(pauses[0] <= Duration::from_millis(50) && pauses[7] >= LONGEST_PAUSE / 2, "{pauses:?}");
+    assert!(lost_again(Duration::from_secs(60)) <= Duration::from_millis(50), "that one was good");
+}
+
 #[test]
 fn a_leader_of_an_earlier_term_is_none() {
     let mut bench = Bench::new();

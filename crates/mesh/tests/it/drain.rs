@@ -8,10 +8,15 @@ use std::{
     time::Duration,
 };
 
-use berth_mesh::Drained;
-use berth_spec::RouteChange;
+use berth_mesh::{Config, Drained, GatewayLink};
+use berth_spec::{RouteChange, WorkerId};
 use futures::future::join_all;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use prometheus_client::registry::Registry;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
 
@@ -85,6 +90,21 @@ async fn a_gateway_that_stops_finishes_what_is_inside() {
     assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
 }
 
+/// The data plane of a node that is no gateway: it listens nowhere, and ends as the others do.
+#[tokio::test]
+async fn without_an_address_nothing_is_listened_on() {
+    let config = Config { http: None, ..Config::new(([127, 0, 0, 1], 0).into()) };
+    let me = WorkerId::new("w").expect("a name");
+    let (gateway, handle) =
+        berth_mesh::build(config, me, Arc::default(), None, &mut Registry::default()).expect("nothing to bind");
+    assert_eq!(handle.local_addr(), None);
+    let ((events, _), (_, routes)) = (mpsc::channel(1), mpsc::channel(1));
+    let shutdown = CancellationToken::new();
+    let running = gateway.run(GatewayLink { routes, events }, shutdown.clone());
+    shutdown.cancel();
+    assert_eq!(running.await.expect("it ends"), Drained { finished: 0, cut: 0 });
+}
+
 #[tokio::test]
 async fn what_does_not_finish_in_time_is_cut() {
     let mut house = House::with(|limits| limits.drain = Duration::from_millis(50));
@@ -108,7 +128,7 @@ async fn kept_connections_are_told_to_close() {
     let mut house = House::new();
     let echo = Echo::shut();
     house.serve("iris", "1", echo.clone()).await;
-    let mut kept = tokio::net::TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut kept = tokio::net::TcpStream::connect(house.address()).await.expect("it listens");
     let body = crate::fixture::REQUEST;
     let post =
         format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -156,7 +176,7 @@ async fn an_open_stream_ends_with_the_reason() {
 async fn who_was_let_in_is_answered_though_it_is_deleted() {
     let mut house = House::new();
     let replica = house.serve("iris", "1", Echo::open()).await;
-    let mut stream = tokio::net::TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = tokio::net::TcpStream::connect(house.address()).await.expect("it listens");
     let head = format!(
         "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         REQUEST.len()

@@ -133,6 +133,7 @@ pub(crate) fn cold(deployment: &str) -> Route {
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 100 },
         idempotent: true,
+        endpoint: None,
     }
 }
 
@@ -242,8 +243,13 @@ impl House {
         }
     }
 
+    /// Where clients reach it.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        self.handle.local_addr().expect("it listens")
+    }
+
     pub(crate) fn uri(&self, path: &str) -> String {
-        format!("http://{}{path}", self.handle.local_addr())
+        format!("http://{}{path}", self.address())
     }
 
     pub(crate) fn request(

@@ -11,7 +11,7 @@ use tokio::{
 use crate::fixture::{Echo, House, REQUEST};
 
 async fn raw(house: &House, sent: &[u8]) -> String {
-    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     stream.write_all(sent).await.expect("written");
     let mut answer = Vec::new();
     // A reset after the answer is as good as a close.
@@ -65,7 +65,7 @@ async fn slow_clients_are_cut_off() {
 async fn answers_that_nobody_reads_are_given_up() {
     let mut house = House::with(|limits| limits.unread = Duration::from_millis(300));
     house.serve("iris", "1", Echo::open()).await;
-    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     // More than the kernel buffers between two sockets.
     const BYTES: usize = 32 << 20;
     let json = format!(
@@ -93,10 +93,10 @@ async fn answers_that_nobody_reads_are_given_up() {
 async fn connections_beyond_the_bound_wait_for_others_to_end() {
     let mut house = House::with(|limits| limits.connections = 1);
     house.serve("iris", "1", Echo::open()).await;
-    let mut first = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut first = TcpStream::connect(house.address()).await.expect("it listens");
     first.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("written");
     first.readable().await.expect("it is served");
-    let mut second = TcpStream::connect(house.handle.local_addr()).await.expect("the kernel takes it");
+    let mut second = TcpStream::connect(house.address()).await.expect("the kernel takes it");
     second.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("written");
     let mut byte = [0];
     let waits = tokio::time::timeout(Duration::from_millis(50), second.read(&mut byte)).await;

@@ -23,7 +23,7 @@ async fn over_http_1_the_next_request_is_answered() {
     let mut house = House::new();
     house.serve("iris", "1", Echo::open()).await;
     let bad = REQUEST.replace("\"x\"", "\"panic\"");
-    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     for (body, close) in [(bad.as_str(), ""), (REQUEST, "Connection: close\r\n")] {
         let head = format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\n{close}Content-Length: {}", body.len());
         stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("written");

@@ -170,7 +170,7 @@ async fn a_request_in_flight_is_known_however_slow_its_body_was() {
     let echo = Echo::shut();
     house.serve("iris", "1", echo.clone()).await;
     house.set(vec![cold("a"), cold("b")]).await;
-    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     let head = format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", REQUEST.len());
     stream.write_all(head.as_bytes()).await.expect("written");
     while !house.handle.top().iter().any(|row| row.deployment.as_str() == "iris") {

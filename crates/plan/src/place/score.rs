@@ -109,7 +109,8 @@ impl Score {
             return "the other has GPUs, which are left for models that need them".to_owned();
         }
         if self.free != other.free {
-            return format!("it has {} free, the other {}", self.free.0, other.free.0);
+            let (free, others) = (self.free.0, other.free.0);
+            return format!("it has {} free, the other {}", free.beside(others), others.beside(free));
         }
         "they are equal, and its name comes first".to_owned()
     }
@@ -127,7 +128,7 @@ impl Evicts {
         if self.last_used != other.last_used {
             return "what leaves for it was not used for longer".to_owned();
         }
-        format!("{} leaves for it, on the other {}", self.bytes, other.bytes)
+        format!("{} leaves for it, on the other {}", self.bytes.beside(other.bytes), other.bytes.beside(self.bytes))
     }
 }
 

@@ -144,16 +144,16 @@ fn has_room(world: &World, entry: &Entry) -> bool {
 fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
     let assigned = record.into_iter().flat_map(|record| &record.replicas);
     assigned
-        .map(|replica| ReplicaStatus {
-            revision: replica.revision.clone(),
-            worker: replica.worker.clone(),
-            residency: world
-                .workers
-                .get(&replica.worker)
-                .filter(|seats| seats.answers())
-                .and_then(|seats| seats.inventory.get(&replica.revision))
-                .cloned(),
-            claim: replica.claim,
+        .map(|replica| {
+            let seats = world.workers.get(&replica.worker);
+            let said = seats.filter(|seats| seats.answers() || seats.lost_at().is_some());
+            ReplicaStatus {
+                revision: replica.revision.clone(),
+                worker: replica.worker.clone(),
+                residency: said.and_then(|seats| seats.inventory.get(&replica.revision)).cloned(),
+                lost: seats.is_some_and(|seats| seats.lost_at().is_some()),
+                claim: replica.claim,
+            }
         })
         .collect()
 }

@@ -125,6 +125,20 @@ fn load_for_three_makes_three_in_one_step_on_a_small_fleet_too() {
     assert_eq!(burst.answers("iris").len(), 3, "nearly 6,000 per minute at once");
 }
 
+/// A worker with one of two copies leaves: another takes its place, and nothing has grown.
+#[test]
+fn a_hand_over_is_no_growth() {
+    let mut w = loaded(3, 2);
+    w.load("iris", 95, SECOND * 90);
+    let on = w.answers("iris");
+    assert_eq!((on.len(), w.was_told("ScaledUp")), (2, true), "{:?}", w.told);
+    w.told.clear();
+    w.leave(&on[0]);
+    w.load("iris", 95, SECOND * 10);
+    assert!(w.was_told("HandedOver") && !w.placed("iris").contains(&on[0]), "{:?}", w.told);
+    assert!(!w.was_told("ScaledUp"), "{:?}", w.told);
+}
+
 #[test]
 fn no_more_copies_than_may_be_and_no_two_on_one_worker() {
     for (workers, max, copies) in [(4, 2, 2), (2, 8, 2), (1, 8, 1)] {

@@ -47,6 +47,19 @@ fn a_worker_that_leaves_by_itself_is_drained_the_same() {
     assert_ne!(w.placed("iris"), on);
 }
 
+/// Whoever leaves is none of those that could take it.
+#[test]
+fn a_drain_without_another_worker_counts_those_that_stay() {
+    let mut w = two().deploy("iris", |spec| spec.replicas = Replicas { min: 2, max: 2 });
+    w.settle();
+    assert_eq!(w.answers("iris").len(), 2);
+    w.cordon("a", Cordon::Draining);
+    w.settle();
+    let blocked = w.leaving("a").blocked;
+    let why = "and there is 1 worker besides 1 that leave or are lost: add a worker or lower replicas";
+    assert!(blocked.len() == 1 && blocked[0].1.ends_with(why), "{blocked:?}");
+}
+
 #[test]
 fn a_drain_that_is_taken_back_keeps_what_is_there() {
     let mut w = draining();

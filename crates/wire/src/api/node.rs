@@ -74,6 +74,9 @@ pub struct NodeStatus {
     /// How long ago that was by the leader's clock, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_word_age_ms: Option<u64>,
+    /// What is worth knowing: why it does not come to the leader, what it was told otherwise than the leader.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
     /// How far it is, while its replicas move elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,

@@ -17,6 +17,11 @@ pub struct TopView {
     pub at: Timestamp,
     /// How many milliseconds the rates and latencies are taken over; 0: the first sample, no rates yet.
     pub window_ms: u64,
+    /// How many gateways the figures are of.
+    pub gateways: u32,
+    /// Nodes whose gateways did not answer in time: what they did is missing in the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// Memory of all workers together.
     pub memory: Memory,
     /// Models that were used since the start or hold memory, the busiest first.

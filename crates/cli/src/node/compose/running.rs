@@ -61,8 +61,9 @@ impl Running {
         });
     }
 
-    pub(super) fn gateway(&mut self, gateway: Gateway, link: GatewayLink, uplink: GatewayUplink) {
+    pub(super) fn gateway(&mut self, gateway: Gateway, link: GatewayLink, uplink: Option<GatewayUplink>) {
         self.gateway = Some(spawn(gateway.run(link, self.gateway_stop.clone())));
+        let Some(uplink) = uplink else { return };
         let stop = self.ties_stop.clone();
         self.ties.spawn(async move {
             uplink.run(stop).await;

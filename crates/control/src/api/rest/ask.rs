@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc};
 use axum::{
     Json,
     body::{Body, Bytes},
-    extract::{FromRequestParts, RawQuery},
+    extract::{FromRequestParts, Path, RawQuery},
     http::{HeaderMap, HeaderValue, header, request::Parts},
     response::{IntoResponse, Response},
 };
@@ -35,6 +35,24 @@ impl FromRequestParts<Arc<Service>> for Asked {
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
         let RawQuery(raw) = RawQuery::from_request_parts(parts, service).await?;
         Ok(Self(raw))
+    }
+}
+
+/// A request about one thing, whose name is all that its path says, and which takes no parameters.
+pub(super) struct Named {
+    pub(super) service: Arc<Service>,
+    pub(super) name: String,
+}
+
+impl FromRequestParts<Arc<Service>> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let Path(name) = Path::<String>::from_request_parts(parts, service)
+            .await
+            .map_err(|error| ApiError::invalid("name", error.to_string(), "check the path"))?;
+        Query::parse(parts.uri.query(), &[])?;
+        Ok(Self { service: Arc::clone(service), name })
     }
 }
 

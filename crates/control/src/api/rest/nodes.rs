@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, NodeList, NodeView};
 
-use super::ask::{Answer, Asked};
+use super::ask::{Answer, Asked, Named};
 use crate::api::service::Service;
 
 /// Every node with its capacity and load, and who leads.
@@ -36,12 +33,7 @@ pub(super) async fn nodes(State(service): State<Arc<Service>>, asked: Asked) -> 
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn node(
-    State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
-    asked: Asked,
-) -> Answer<NodeView> {
-    asked.nothing()?;
+pub(super) async fn node(Named { service, name }: Named) -> Answer<NodeView> {
     service.node(&name).await.map(Json)
 }
 
@@ -55,12 +47,7 @@ pub(super) async fn node(
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn cordon(
-    State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
-    asked: Asked,
-) -> Answer<NodeView> {
-    asked.nothing()?;
+pub(super) async fn cordon(Named { service, name }: Named) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Cordoned).await.map(Json)
 }
 
@@ -74,12 +61,7 @@ pub(super) async fn cordon(
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn uncordon(
-    State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
-    asked: Asked,
-) -> Answer<NodeView> {
-    asked.nothing()?;
+pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Open).await.map(Json)
 }
 
@@ -94,11 +76,6 @@ pub(super) async fn uncordon(
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn drain(
-    State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
-    asked: Asked,
-) -> Answer<NodeView> {
-    asked.nothing()?;
+pub(super) async fn drain(Named { service, name }: Named) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Draining).await.map(Json)
 }

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{StatusCode, header},
     response::{Html, IntoResponse, Response},
 };
@@ -12,7 +12,7 @@ use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, ReadinessView, VersionView, WorkerView};
 
 use super::{
-    ask::{Answer, Asked},
+    ask::{Answer, Named},
     document,
 };
 use crate::api::{error::ApiError, service::Service};
@@ -26,13 +26,8 @@ use crate::api::{error::ApiError, service::Service};
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn cordon(
-    State(service): State<Arc<Service>>,
-    Path(id): Path<String>,
-    asked: Asked,
-) -> Answer<WorkerView> {
-    asked.nothing()?;
-    service.cordon(&id, Cordon::Cordoned).await.map(Json)
+pub(super) async fn cordon(Named { service, name }: Named) -> Answer<WorkerView> {
+    service.cordon(&name, Cordon::Cordoned).await.map(Json)
 }
 
 /// Lets a worker take new replicas again.
@@ -44,13 +39,8 @@ pub(super) async fn cordon(
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn uncordon(
-    State(service): State<Arc<Service>>,
-    Path(id): Path<String>,
-    asked: Asked,
-) -> Answer<WorkerView> {
-    asked.nothing()?;
-    service.cordon(&id, Cordon::Open).await.map(Json)
+pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<WorkerView> {
+    service.cordon(&name, Cordon::Open).await.map(Json)
 }
 
 /// Moves the replicas of a worker elsewhere: copies first, then they leave. It goes on answering meanwhile.
@@ -62,13 +52,8 @@ pub(super) async fn uncordon(
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn drain(
-    State(service): State<Arc<Service>>,
-    Path(id): Path<String>,
-    asked: Asked,
-) -> Answer<WorkerView> {
-    asked.nothing()?;
-    service.cordon(&id, Cordon::Draining).await.map(Json)
+pub(super) async fn drain(Named { service, name }: Named) -> Answer<WorkerView> {
+    service.cordon(&name, Cordon::Draining).await.map(Json)
 }
 
 /// The process answers.

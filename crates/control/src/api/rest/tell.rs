@@ -15,6 +15,7 @@ use super::ask::{Answer, Asked, lines, tagged};
 use crate::{
     api::{
         error::ApiError,
+        others::MOST_MODELS,
         query::Query,
         service::{Page, Service, name},
         watch::{Watch, version},
@@ -24,9 +25,6 @@ use crate::{
 
 /// The most events in one answer: more than are kept.
 const MOST_EVENTS: usize = 10_000;
-
-/// The most models in one answer of `top`; the phase of each is asked for.
-const MOST_MODELS: usize = 1_000;
 
 /// Deployments, by name, a page at a time; or, with `watch=true`, as they change.
 #[utoipa::path(
@@ -189,7 +187,7 @@ pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) ->
     Ok(Json(service.events(filter).await?).into_response())
 }
 
-/// Rates and latencies per model, the busiest first. Rates need two looks, half a second to ten seconds apart.
+/// Rates and latencies per model over all gateways, the busiest first. Rates need two looks, half a second to ten seconds apart.
 #[utoipa::path(
     get, path = "/v1/top", tag = "tell",
     params(("limit" = Option<u32>, Query, description = "The most models; 100 unless given")),

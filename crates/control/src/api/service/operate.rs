@@ -17,21 +17,26 @@ const NAMED: usize = 10;
 impl Service {
     /// Every node that the selector matches, and who leads.
     pub(crate) async fn nodes(&self, selector: &LabelSelector) -> Result<NodeList, ApiError> {
-        let workers = self.handle.workers().await?;
-        let loss = self.handle.mass_loss().await?;
-        let known = Known { members: (self.members)(), workers, leader: (self.leader)(), loss };
-        let mut nodes = node::nodes(known, self.handle.now());
+        let mut nodes = self.known_nodes().await?;
         nodes.items.retain(|node| selector.matches(&node.metadata.labels));
+        self.others.remark(&mut nodes.items, self.rules.as_deref()).await;
         Ok(nodes)
     }
 
     /// One node.
     pub(crate) async fn node(&self, name: &str) -> Result<NodeView, ApiError> {
-        let nodes = self.nodes(&LabelSelector::default()).await?.items;
-        let (found, others): (Vec<NodeView>, Vec<NodeView>) =
+        let nodes = self.known_nodes().await?.items;
+        let (mut found, others): (Vec<NodeView>, Vec<NodeView>) =
             nodes.into_iter().partition(|node| node.metadata.name == name);
+        self.others.remark(&mut found, self.rules.as_deref()).await;
         let known = others.iter().map(|node| node.metadata.name.as_str());
         found.into_iter().next().ok_or_else(|| nobody("node", name, known))
+    }
+
+    async fn known_nodes(&self) -> Result<NodeList, ApiError> {
+        let (workers, loss) = (self.handle.workers().await?, self.handle.mass_loss().await?);
+        let known = Known { members: (self.members)(), workers, leader: (self.leader)(), loss };
+        Ok(node::nodes(known, self.handle.now()))
     }
 
     /// Keeps new replicas off a node, moves those that it holds elsewhere, or lets them in again.

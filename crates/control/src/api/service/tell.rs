@@ -10,7 +10,12 @@ use berth_wire::api::{
 
 use super::{Service, operate::nobody};
 use crate::{
-    api::{error::ApiError, selector::LabelSelector, view},
+    api::{
+        error::ApiError,
+        selector::LabelSelector,
+        top::{by_use, together},
+        view,
+    },
     events::EventFilter,
     handle::{self, DeploymentPage, ListRequest},
 };
@@ -127,10 +132,15 @@ impl Service {
         Ok(view::explanation(&explanation, status.as_ref()))
     }
 
-    /// The `limit` busiest models and the memory of all workers.
+    /// The `limit` busiest models of all gateways, and the memory of all workers.
     pub(crate) async fn top(&self, limit: usize) -> Result<TopView, ApiError> {
         let now = (self.handle.clock)();
-        let (window, figures) = self.sampler.look(now);
+        let (mut tops, missing) = self.others.tops(limit).await;
+        if self.has_gateway() {
+            tops.push(self.sampler.look(now, limit));
+        }
+        let gateways = u32::try_from(tops.len()).unwrap_or(u32::MAX);
+        let (window, figures) = together(tops);
         let replicas = self.handle.replicas().await?;
         let mut models = joined(figures, &replicas);
         models.truncate(limit);
@@ -148,6 +158,8 @@ impl Service {
             kind: "Top".to_owned(),
             at: Timestamp(now),
             window_ms: millis(window),
+            gateways,
+            missing: missing.iter().map(ToString::to_string).collect(),
             memory: berth_wire::api::Memory {
                 total: memory.0,
                 used: memory.1,
@@ -156,24 +168,28 @@ impl Service {
             models,
         })
     }
+
+    /// Whether this node, which leads, answers clients; one that is alone does.
+    fn has_gateway(&self) -> bool {
+        let leader = (self.leader)().map(|leader| leader.name);
+        let me = (self.members)().into_iter().find(|(member, _)| leader.as_ref() == Some(&member.name));
+        me.is_none_or(|(member, _)| member.roles.gateway)
+    }
 }
 
 /// Use and memory together, the busiest first.
-fn joined(figures: Vec<ModelTop>, replicas: &[handle::ReplicaView]) -> Vec<ModelTop> {
-    let mut models: BTreeMap<String, ModelTop> =
-        figures.into_iter().map(|model| (model.deployment.clone(), model)).collect();
+fn joined(mut models: BTreeMap<String, ModelTop>, replicas: &[handle::ReplicaView]) -> Vec<ModelTop> {
     for replica in replicas {
         let deployment = replica.revision.deployment().to_string();
         let model = models.entry(deployment.clone()).or_insert_with(|| ModelTop { deployment, ..ModelTop::default() });
-        let shown = view::replica(replica).status;
-        model.memory += shown.memory;
+        if replica.lost {
+            continue;
+        }
+        model.memory += view::replica(replica).status.memory;
         model.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
     }
     let mut models: Vec<ModelTop> = models.into_values().collect();
-    models.sort_by(|a, b| {
-        let busy = b.requests_per_second.total_cmp(&a.requests_per_second);
-        busy.then(b.memory.cmp(&a.memory)).then_with(|| a.deployment.cmp(&b.deployment))
-    });
+    models.sort_by(by_use);
     models
 }
 

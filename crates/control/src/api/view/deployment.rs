@@ -62,6 +62,7 @@ fn origin(origin: &Origin) -> String {
     match origin {
         Origin::Api => "api".to_owned(),
         Origin::Directory(folder) => format!("directory:{folder}"),
+        Origin::Git(registry) => format!("git:{registry}"),
     }
 }
 
@@ -100,7 +101,7 @@ pub(super) fn condition(condition: &Condition) -> ConditionView {
 }
 
 fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
-    let said = Said::of(replica.residency.as_ref());
+    let said = Said::of(replica.residency.as_ref(), replica.lost);
     ReplicaDetail {
         revision: replica.revision.to_string(),
         worker: replica.worker.to_string(),
@@ -123,7 +124,20 @@ pub(super) struct Said {
 }
 
 impl Said {
-    pub(super) fn of(residency: Option<&Residency>) -> Self {
+    /// Of a worker that is lost nobody knows what it holds: nothing of it is to be counted.
+    pub(super) fn of(residency: Option<&Residency>, lost: bool) -> Self {
+        let said = Self::last(residency);
+        if !lost {
+            return said;
+        }
+        let message = match residency {
+            Some(_) => format!("its worker is lost and last said {}", said.state),
+            None => "its worker is lost and had not reported it".to_owned(),
+        };
+        Self { state: "Unknown", message, progress: None, ..said }
+    }
+
+    fn last(residency: Option<&Residency>) -> Self {
         let mut said = Self {
             state: residency.map_or("Assigned", Residency::as_str),
             message: String::new(),
@@ -156,7 +170,8 @@ impl Said {
                     failure.attempts
                 );
             }
-            Some(Residency::Queued | Residency::Preparing | Residency::Loading | Residency::Validating) => {}
+            Some(Residency::Preparing(what)) => said.message = what.as_str().replace('_', " "),
+            Some(Residency::Queued | Residency::Loading | Residency::Validating) => {}
         }
         said
     }
@@ -178,6 +193,8 @@ mod tests {
             attempts: 2,
             at: Time(1),
             retry_at: Some(Time(1_000_000_000)),
+            trace: None,
+            history: Vec::new(),
         };
         let fetching = Residency::Fetching { done: ByteSize(1), total: Some(ByteSize(4)) };
         for (residency, state, message) in [
@@ -190,9 +207,16 @@ mod tests {
                 "the store did not answer (network, attempt 2, tried again at 1970-01-01T00:00:01.000Z)",
             ),
         ] {
-            let said = Said::of(residency.as_ref());
+            let said = Said::of(residency.as_ref(), false);
             assert_eq!((said.state, said.message.as_str()), (state, message));
         }
-        assert_eq!(Said::of(Some(&fetching)).progress, Some(Progress { done: 1, total: Some(4) }));
+        assert_eq!(Said::of(Some(&fetching), false).progress, Some(Progress { done: 1, total: Some(4) }));
+        for (residency, message) in [
+            (Some(fetching), "its worker is lost and last said Fetching"),
+            (None, "its worker is lost and had not reported it"),
+        ] {
+            let said = Said::of(residency.as_ref(), true);
+            assert_eq!((said.state, said.message.as_str(), said.progress), ("Unknown", message, None));
+        }
     }
 }

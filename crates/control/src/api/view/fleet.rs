@@ -41,9 +41,9 @@ pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
 /// A replica.
 pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
     let (api_version, kind) = head::<ReplicaView>();
-    let said = Said::of(view.residency.as_ref());
+    let said = Said::of(view.residency.as_ref(), view.lost);
     let ready_since = match &view.residency {
-        Some(Residency::Ready(ready)) => Some(Timestamp(ready.since)),
+        Some(Residency::Ready(ready)) if !view.lost => Some(Timestamp(ready.since)),
         _ => None,
     };
     ReplicaView {

@@ -1,8 +1,6 @@
 //! Where etcd is, and how to talk to it.
 
-use std::{fmt, path::Path, time::Duration};
-
-use url::form_urlencoded;
+use std::{fmt, path::Path, str::FromStr, time::Duration};
 
 /// Where keys go when nothing else is said.
 const PREFIX: &str = "/berth";
@@ -100,43 +98,77 @@ pub enum ConfigError {
     /// Passwords do not belong into addresses, which end up in logs and lists of processes.
     #[error("leave the user and the password out of the address of etcd: the settings have places for them")]
     Secret,
-    /// An option that we do not know.
-    #[error("{0:?} is no option of an address of etcd: there is only prefix, as in etcd://HOST:PORT?prefix=/berth")]
-    Option(String),
     /// The prefix would not work.
-    #[error("the prefix {0:?} must begin with / and must not end with one")]
+    #[error("the prefix {0:?} may hold letters, digits, - _ . and /, as in etcd://HOST:PORT/prod")]
     Prefix(String),
     /// A file of keys or certificates cannot be read.
     #[error("cannot read {0}")]
     File(String),
 }
 
-impl EtcdConfig {
-    /// Reads `etcd://HOST:PORT,HOST:PORT?prefix=/berth`, or `etcds://…` with TLS; the port may be left out (2379). What
-    /// else there is to say keeps its default.
-    ///
-    /// # Errors
-    /// [`ConfigError`] where it is none of these.
-    pub fn parse(address: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = address.split_once("://").ok_or_else(|| ConfigError::Scheme(address.to_owned()))?;
+/// Where etcd is, as people write it: `etcd://HOST:PORT,HOST:PORT`, or `etcds://…` with TLS; `/PREFIX` behind it where several
+/// systems share one. The port may be left out (2379).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// Whether connections are secured.
+    pub tls: bool,
+    /// `HOST:PORT` of members, at least one.
+    pub endpoints: Vec<String>,
+    /// With a slash in front and none at the end; `None`: the usual one.
+    pub prefix: Option<String>,
+}
+
+impl FromStr for Address {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let (scheme, rest) = text.trim().split_once("://").ok_or_else(|| ConfigError::Scheme(text.to_owned()))?;
         let tls = match scheme {
-            "etcd" => None,
-            "etcds" => Some(EtcdTls::default()),
-            _ => return Err(ConfigError::Scheme(address.to_owned())),
+            "etcd" => false,
+            "etcds" => true,
+            _ => return Err(ConfigError::Scheme(text.to_owned())),
         };
         if rest.contains('@') {
             return Err(ConfigError::Secret);
         }
-        let (hosts, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let endpoints: Vec<String> = hosts.trim_end_matches('/').split(',').map(endpoint).collect::<Result<_, _>>()?;
-        let mut prefix = PREFIX.to_owned();
-        for (name, value) in form_urlencoded::parse(options.as_bytes()) {
-            match &*name {
-                "prefix" => prefix = checked_prefix(&value)?,
-                _ => return Err(ConfigError::Option(name.into_owned())),
-            }
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoints = hosts.split(',').map(endpoint).collect::<Result<_, _>>()?;
+        let prefix = prefix.trim_matches('/');
+        let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if !prefix.chars().all(fine) {
+            return Err(ConfigError::Prefix(prefix.to_owned()));
         }
-        Ok(Self { endpoints, prefix, tls, credentials: None, patience: Patience::default() })
+        Ok(Self { tls, endpoints, prefix: (!prefix.is_empty()).then(|| format!("/{prefix}")) })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "etcds" } else { "etcd" };
+        write!(f, "{scheme}://{}{}", self.endpoints.join(","), self.prefix.as_deref().unwrap_or_default())
+    }
+}
+
+impl From<Address> for EtcdConfig {
+    /// What an address does not say keeps its default.
+    fn from(address: Address) -> Self {
+        Self {
+            endpoints: address.endpoints,
+            prefix: address.prefix.unwrap_or_else(|| PREFIX.to_owned()),
+            tls: address.tls.then(EtcdTls::default),
+            credentials: None,
+            patience: Patience::default(),
+        }
+    }
+}
+
+impl EtcdConfig {
+    /// Reads an [`Address`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] where it is none.
+    pub fn parse(address: &str) -> Result<Self, ConfigError> {
+        address.parse().map(|address: Address| address.into())
     }
 }
 
@@ -168,13 +200,6 @@ fn endpoint(text: &str) -> Result<String, ConfigError> {
     }
 }
 
-fn checked_prefix(prefix: &str) -> Result<String, ConfigError> {
-    if prefix.is_empty() || (prefix.starts_with('/') && !prefix.ends_with('/')) {
-        return Ok(prefix.to_owned());
-    }
-    Err(ConfigError::Prefix(prefix.to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,8 +213,10 @@ mod tests {
         };
         assert_eq!(one("etcd://a:1,b:2"), good(&["a:1", "b:2"], "/berth", false));
         assert_eq!(one("etcds://a/"), good(&["a:2379"], "/berth", true));
-        assert_eq!(one("etcd://[::1]:5,[::2]?prefix=/x/y"), good(&["[::1]:5", "[::2]:2379"], "/x/y", false));
-        assert_eq!(one("etcd://a?prefix=%2Fz"), good(&["a:2379"], "/z", false));
+        assert_eq!(one("etcd://[::1]:5,[::2]/x/y/"), good(&["[::1]:5", "[::2]:2379"], "/x/y", false));
+        for text in ["etcd://a:1,b:2", "etcds://a.example.org:2379/prod", "etcd://[::1]:7,10.0.0.1:2379"] {
+            assert_eq!(text.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(text));
+        }
         for (bad, error) in [
             ("a:1", ConfigError::Scheme("a:1".to_owned())),
             ("http://a:1", ConfigError::Scheme("http://a:1".to_owned())),
@@ -197,9 +224,8 @@ mod tests {
             ("etcd://a:1,,b:2", ConfigError::Host(String::new())),
             ("etcd://a:port", ConfigError::Host("a:port".to_owned())),
             ("etcd://me:secret@a:1", ConfigError::Secret),
-            ("etcd://a:1?prefix=x", ConfigError::Prefix("x".to_owned())),
-            ("etcd://a:1?prefix=/x/", ConfigError::Prefix("/x/".to_owned())),
-            ("etcd://a:1?user=me", ConfigError::Option("user".to_owned())),
+            ("etcd://a:1/x y", ConfigError::Prefix("x y".to_owned())),
+            ("etcd://a:1?prefix=x", ConfigError::Host("a:1?prefix=x".to_owned())),
         ] {
             assert_eq!(one(bad).expect_err(bad), error, "{bad}");
         }

@@ -75,6 +75,28 @@ fn row(node: &Value) -> (String, String, String, String, bool) {
     (text(&node["metadata"]["name"]), text(&status["state"]), text(&status["health"]), roles.join(","), leads)
 }
 
+/// Nobody is to count what a lost worker said last.
+#[tokio::test]
+async fn what_a_lost_worker_held_is_unknown() {
+    let mut world = World::start().await;
+    let worker = world.worker("a", ByteSize::gib(1)).await;
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    world.until_phase("iris", "Available").await;
+    let replica = &world.get("/v1/replicas").await.ok(200)["items"][0]["status"];
+    assert_eq!((&replica["state"], replica["readySince"].is_string()), (&json!("Ready"), true), "{replica}");
+    worker.abort();
+    let deployment = world.until_phase("iris", "Progressing").await;
+    let replicas = world.get("/v1/replicas").await.ok(200);
+    for replica in [&replicas["items"][0]["status"], &deployment["status"]["replicaDetails"][0]] {
+        let told = (&replica["state"], &replica["message"], &replica["readySince"]);
+        assert_eq!(told, (&json!("Unknown"), &json!("its worker is lost and last said Ready"), &json!(null)));
+    }
+    let revision = &world.get("/v1/revisions").await.ok(200)["items"][0]["status"];
+    assert_eq!((&revision["replicas"], &revision["ready"]), (&json!(1), &json!(0)), "{revision}");
+    let top = &world.get("/v1/top").await.ok(200)["models"][0];
+    assert_eq!((&top["ready"], &top["memory"]), (&json!(0), &json!(0)), "{top}");
+}
+
 /// One node alone shows itself as one of a cluster would.
 #[tokio::test]
 async fn cordon_drain_and_open_again() {

@@ -8,7 +8,10 @@ use std::{
 
 use berth_control::{
     Config, Handle, Metrics,
-    api::{self, Front, Relay, Seams},
+    api::{
+        self, Front, Leader, Relay, Seams,
+        top::{ModelCounters, TopSource},
+    },
     build_with,
     fleet::{self, FleetService},
     handle::{GatewayEnds, WorkerEnds},
@@ -18,8 +21,8 @@ use berth_control::{
 };
 use berth_peer::{Identity, PeerBody, PeerHandler, PeerListener, Peers, pki::Authority};
 use berth_spec::{
-    DeploymentName, Epoch, FromController, GatewayEvent, Generation, InventoryChange, Residency, RevisionId, Route,
-    Time, WorkerId, WorkerInfo,
+    DeploymentName, Epoch, FromController, GatewayEvent, Generation, Health, InventoryChange, Member, Residency,
+    RevisionId, Roles, Route, Time, WorkerId, WorkerInfo,
 };
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -37,6 +40,8 @@ pub(super) struct Node {
     pub(super) peers: Peers,
     /// Of its control API.
     pub(super) api: String,
+    /// Ends its port for other nodes.
+    pub(super) port: CancellationToken,
     /// Ends its controller.
     term: Option<DropGuard>,
 }
@@ -61,6 +66,8 @@ impl PeerHandler for Port {
     fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         if request.uri().path().starts_with(fleet::PATH) {
             self.fleet.serve(caller, request)
+        } else if Front::is_own(request.uri().path()) {
+            self.front.own(&request)
         } else {
             assert!(Front::is_relayed(request.uri().path()), "{}", request.uri());
             self.front.relayed(caller, request)
@@ -94,15 +101,17 @@ impl Stage {
             let peers = Peers::fixed(identity, others);
             let (seat, views) = watch::channel(SeatView::Following { leader: None });
             let relay = Relay { peers: peers.clone(), found: None };
-            let front = Front::new(views.clone(), Some(relay), seams(&name));
+            let members = addresses.iter().map(|(name, at)| member(name, *at)).collect();
+            let front = Front::new(views.clone(), Some(relay), seams(&name, members, views.clone()));
             let port = Port { fleet: FleetService::new(views, Some(peers.clone())), front: front.clone() };
-            let shutdown = stop.clone();
-            tasks.spawn(async move { listener.run(Arc::new(port), shutdown).await.expect("it listens") });
+            let (handler, port) = (Arc::new(port), stop.child_token());
+            let shutdown = port.clone();
+            tasks.spawn(async move { listener.run(handler, shutdown).await.expect("it listens") });
             let listener = TcpListener::bind(any).await.expect("loopback has free ports");
             let api = format!("http://{}", listener.local_addr().expect("bound"));
             let served = api::serve(listener, front, stop.clone());
             tasks.spawn(async move { served.await.expect("it listens") });
-            nodes.push(Node { name, seat, peers, api, term: None });
+            nodes.push(Node { name, seat, peers, api, port, term: None });
         }
         let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::register(&mut Registry::default()));
         Self { nodes, store, metrics, epoch: 0, tasks, stop, _folder: folder }
@@ -203,6 +212,7 @@ impl Held {
                 self.attached += 1;
                 (true, everything(&self))
             }
+            FromController::Credentials(_) => (false, Vec::new()),
             FromController::Assigned(change) => {
                 assert!(change.base.is_none_or(|base| base == self.seen), "{:?} on {:?}", change.base, self.seen);
                 assert!(change.generation >= self.seen, "numbers go on from one leader to the next");
@@ -243,13 +253,43 @@ impl Routed {
     }
 }
 
-fn seams(name: &WorkerId) -> Seams {
-    let version = name.to_string();
+/// A gateway that was asked for `iris`, and for a model that has the node's name.
+fn counters(name: &WorkerId) -> TopSource {
+    let of = |deployment: &str, requests| ModelCounters {
+        deployment: deployment.to_owned(),
+        requests,
+        latency: vec![(1.0, requests), (f64::INFINITY, requests)],
+        ..ModelCounters::default()
+    };
+    let both = vec![of(name.as_str(), 10), of("iris", 20)];
+    Arc::new(move || both.clone())
+}
+
+fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
+    let member = Member {
+        name: name.clone(),
+        incarnation: 1,
+        gossip: at,
+        peer: at,
+        roles: Roles::ALL,
+        labels: BTreeMap::new(),
+        version: "1.2.3".to_owned(),
+        protocol: (1, 1),
+    };
+    (Arc::new(member), Health::Alive)
+}
+
+fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, seat: watch::Receiver<SeatView>) -> Seams {
+    let (version, me) = (name.to_string(), name.clone());
     Seams {
         metrics: Arc::new(|| "# EOF\n".to_owned()),
-        top: Arc::new(Vec::new),
+        top: counters(name),
+        rules: Some(if name.as_str() == "c" { "onnx:required:pool=c".to_owned() } else { String::new() }),
         version,
-        members: Arc::new(Vec::new),
-        leader: Arc::new(|| None),
+        members: Arc::new(move || members.clone()),
+        leader: Arc::new(move || {
+            let (name, epoch) = seat.borrow().leader(&me)?;
+            Some(Leader { name, epoch: Some(epoch) })
+        }),
     }
 }

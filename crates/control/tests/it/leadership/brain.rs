@@ -19,7 +19,7 @@ fn name(name: &str) -> WorkerId {
 }
 
 fn leader(of: &str, lease: i64, epoch: u64) -> Leader {
-    Leader { name: name(of), peer: String::new(), lease: LeaseId(lease), epoch: Epoch(epoch) }
+    Leader { name: name(of), peer: String::new(), rules: None, lease: LeaseId(lease), epoch: Epoch(epoch) }
 }
 
 fn seen(at: u64, leader: Option<Leader>) -> Event {

@@ -22,7 +22,7 @@ use crate::{
 };
 
 fn me(name: &str) -> Me {
-    Me { name: WorkerId::new(name).expect("a name"), peer: "127.0.0.1:7947".to_owned() }
+    Me { name: WorkerId::new(name).expect("a name"), peer: "127.0.0.1:7947".to_owned(), rules: String::new() }
 }
 
 async fn stand(etcd: &Etcd, name: &str) -> (watch::Receiver<Seat>, Election) {

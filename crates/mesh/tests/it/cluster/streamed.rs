@@ -23,7 +23,7 @@ fn binary(bytes: usize) -> (String, Vec<u8>) {
 }
 
 async fn begin(house: &House, headers: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(house.handle.local_addr()).await.expect("it listens");
+    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     let head = format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(head.as_bytes()).await.expect("written");
     stream

@@ -1,0 +1,98 @@
+//! A control plane on a thread of its own: so that no plan, however large, delays a request.
+//!
+//! ```text
+//! Running ──stop──▶ what runs there ends ──▶ thread ends
+//!    └── it fails, or ends by itself ──▶ ended() tells why
+//! ```
+
+use std::{io, thread, time::Duration};
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::{allocator, failure::Failure};
+
+/// Threads for what blocks: reads of the store and hashing of local artifacts. Halved, a large artifact holds up the
+/// applies of others; doubled, twice as many allocators keep pages back after an apply of many models.
+const BLOCKING: usize = 4;
+
+/// How long such a thread waits for more to do. Halved or doubled, memory of a burst is free that much earlier or later.
+const BLOCKING_IDLE: Duration = Duration::from_secs(1);
+
+/// How often memory that is free is given back. Halved, the thread that decides looks through its heap twice as often
+/// (100 µs with 100,000 deployments); doubled, what a large apply took for a moment stays twice as long.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long reads and hashes that are under way may hold up the end. Halved, more often one of them still holds the store
+/// open when the process leaves; doubled, a hanging disk holds the process up for longer.
+const BLOCKED: Duration = Duration::from_secs(5);
+
+/// The thread.
+pub(crate) struct ControlThread {
+    stop: CancellationToken,
+    /// `None` once it has been told.
+    outcome: Option<oneshot::Receiver<Result<(), Failure>>>,
+}
+
+impl ControlThread {
+    /// Starts it; `run` ends soon after its token is cancelled.
+    pub(crate) fn start<F>(run: impl FnOnce(CancellationToken) -> F + Send + 'static) -> Result<Self, Failure>
+    where
+        F: Future<Output = Result<(), Failure>>,
+    {
+        let (runtime, stop) = (runtime()?, CancellationToken::new());
+        let (tell, outcome) = oneshot::channel();
+        let stopping = stop.clone();
+        let body = move || {
+            let done = runtime.block_on(run(stopping));
+            // The store is closed when the runtime has dropped what still held it. A read that hangs in the disk is left
+            // behind: it ends with the process.
+            runtime.shutdown_timeout(BLOCKED);
+            // Nobody listens any more when the process is leaving at once.
+            let _ = tell.send(done);
+        };
+        thread::Builder::new().name("berth-control".to_owned()).spawn(body)?;
+        Ok(Self { stop, outcome: Some(outcome) })
+    }
+
+    /// Resolves when it ends without being told to, with the reason.
+    pub(crate) async fn ended(&mut self) -> Failure {
+        let Some(outcome) = &mut self.outcome else { return std::future::pending().await };
+        let ended = outcome.await;
+        self.outcome = None;
+        match ended {
+            Ok(Err(failure)) => failure,
+            Ok(Ok(())) => Failure::Failed("the control plane ended without being told to".to_owned()),
+            Err(_) => Failure::Failed("the control plane broke, please report it".to_owned()),
+        }
+    }
+
+    /// Lets it finish.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let Some(outcome) = self.outcome else { return };
+        match outcome.await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => tracing::warn!(event = "control_stopped_badly", error = %failure),
+            Err(_) => tracing::error!(event = "control_broke", "the control plane broke while it stopped"),
+        }
+    }
+}
+
+/// One thread, and a few for what blocks.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING)
+        .thread_keep_alive(BLOCKING_IDLE)
+        .build()
+}
+
+/// Never ends. Here, because what is declared, and is most of what is held, is allocated by this thread.
+pub(crate) async fn give_back() {
+    let mut every = tokio::time::interval(GIVE_BACK_EVERY);
+    loop {
+        every.tick().await;
+        allocator::give_back();
+    }
+}

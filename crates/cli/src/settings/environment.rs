@@ -1,0 +1,89 @@
+//! What is wrong with a variable of the environment, in words that name it: clap's own name the flag, which nobody wrote.
+
+use std::{
+    error::Error as _,
+    ffi::{OsStr, OsString},
+};
+
+use clap::{
+    Arg, Command,
+    error::{ContextKind, ContextValue},
+};
+
+use super::effective::redacted;
+use crate::failure::Failure;
+
+/// The error in the words of the environment, where that is where the value came from; `None`: it is the command line's.
+pub(super) fn explained(
+    error: &clap::Error,
+    (command, words): (&Command, &[OsString]),
+    env: impl Fn(&OsStr) -> Option<OsString>,
+) -> Option<Failure> {
+    // `--http <ADDR>`
+    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = named.split([' ', '[', '=']).next()?.strip_prefix("--")?;
+    let arg = find(command, flag)?;
+    let (variable, value) = arg.get_env().and_then(|variable| Some((variable, env(variable)?)))?;
+    if written(arg, words) {
+        return None;
+    }
+    let shown = match arg.is_hide_env_values_set() {
+        true => String::new(),
+        false => format!(" is {:?}", redacted(&value.to_string_lossy())),
+    };
+    let choices: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let why = match error.source() {
+        Some(cause) => format!(": {cause}"),
+        None if choices.is_empty() => ", which cannot be read".to_owned(),
+        None => format!(": write one of {}", choices.join(", ")),
+    };
+    Some(Failure::Usage(format!("the variable {}{shown}{why}", variable.to_string_lossy())))
+}
+
+/// The definition of a flag, of whichever command.
+fn find<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
+    let own = command.get_arguments().find(|arg| arg.get_long() == Some(flag) && arg.get_env().is_some());
+    own.or_else(|| command.get_subcommands().find_map(|command| find(command, flag)))
+}
+
+/// Whether the command line says it.
+fn written(arg: &Arg, words: &[OsString]) -> bool {
+    let mut names = arg.get_long_and_visible_aliases().unwrap_or_default();
+    names.extend(arg.get_long());
+    words.iter().filter_map(|word| word.to_str()?.strip_prefix("--")).any(|word| {
+        let name = word.split('=').next().unwrap_or(word);
+        names.contains(&name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args;
+
+    /// What is said of `flags`, where the command line is `words` and the environment says what they say.
+    fn told(flags: &[&str], words: &[&str], variable: &str) -> Option<String> {
+        let line = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let error = args::command().try_get_matches_from(line(flags)).expect_err("it is wrong");
+        let env = |name: &OsStr| (name == variable).then(|| flags.last().map(OsString::from))?;
+        explained(&error, (&args::command(), &line(words)), env).map(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_wrong_variable_is_called_by_its_name() {
+        let up = &["berth", "up"][..];
+        let http = told(&["berth", "up", "--http", "nowhere"], up, "BERTH_HTTP_ADDR").expect("it is the variable");
+        assert!(
+            http.starts_with("the variable BERTH_HTTP_ADDR is \"nowhere\": ") && !http.contains("--http"),
+            "{http}"
+        );
+        let format = told(&["berth", "up", "--log-format", "xml"], up, "BERTH_LOG_FORMAT");
+        assert_eq!(format.as_deref(), Some("the variable BERTH_LOG_FORMAT is \"xml\": write one of auto, text, json"));
+        let flag = ["berth", "up", "--http", "nowhere"];
+        assert_eq!(told(&flag, &flag, "BERTH_HTTP_ADDR"), None, "the flag comes first");
+        assert_eq!(told(&flag, up, "BERTH_API_ADDR"), None, "it is not there");
+        let secret =
+            told(&["berth", "up", "--otlp", "me:secret"], up, "OTEL_EXPORTER_OTLP_ENDPOINT").expect("the variable");
+        assert!(!secret.contains("secret"), "{secret}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What each node tells the others of itself, over the port for other nodes: what its gateway did lately, and by which rules
+//! it would decide.
+//!
+//! ```text
+//! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
+//! ```
+//! All are asked at once, and none is waited for long: who does not answer is named, and the rest is told.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use berth_peer::{Peer, Peers, full};
+use berth_spec::{Roles, Time, WorkerId};
+use berth_wire::api::NodeView;
+use futures::{StreamExt, stream::FuturesUnordered};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    query::Query,
+    top::{GatewayTop, Sampler},
+};
+
+/// What paths of such requests begin with.
+pub const OWN: &str = "/own/";
+
+/// How long another node may take to answer. Halved, one across an ocean with a lost packet is missing; doubled, one that hangs
+/// holds up each look for twice as long.
+const ANSWER_WITHIN: Duration = Duration::from_millis(750);
+
+/// The longest answer: a thousand models take half of it. Halved or doubled, so is what a node makes another one hold.
+const ANSWER: usize = 2 << 20;
+
+/// The most models in one answer of `top`; the phase of each is asked for.
+pub(super) const MOST_MODELS: usize = 1_000;
+
+/// What all controllers must be told alike, for whoever decides decides by its own: as text, to be compared.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Rules {
+    rules: Option<String>,
+}
+
+/// The other nodes; nobody, where there is one alone.
+#[derive(Clone)]
+pub(super) struct Others(pub(super) Option<Peers>);
+
+impl Others {
+    /// What the other gateways did lately, and who of them does not answer.
+    pub(super) async fn tops(&self, limit: usize) -> (Vec<GatewayTop>, Vec<WorkerId>) {
+        let peers = self.of(|roles| roles.gateway);
+        let path = format!("{OWN}top?limit={limit}");
+        let mut asked: FuturesUnordered<_> =
+            peers.iter().map(|peer| async { (peer.name().clone(), ask::<GatewayTop>(peer, &path).await) }).collect();
+        let (mut tops, mut missing) = (Vec::new(), Vec::new());
+        while let Some((name, answer)) = asked.next().await {
+            match answer {
+                Ok(top) => tops.push(top),
+                Err(why) => {
+                    tracing::debug!(event = "gateway_silent", node = %name, why);
+                    missing.push(name);
+                }
+            }
+        }
+        missing.sort();
+        (tops, missing)
+    }
+
+    /// Says of nodes what is worth knowing: why they do not come to the leader, and where their rules are others than `rules`.
+    pub(super) async fn remark(&self, nodes: &mut [NodeView], rules: Option<&str>) {
+        let away = |node: &NodeView| matches!(node.status.state.as_str(), "Joining" | "Detached");
+        let decides = |node: &NodeView| node.status.roles.iter().any(|role| role == "controller");
+        let there = |node: &NodeView| matches!(node.status.health.as_str(), "Alive" | "Suspect");
+        let asked = nodes.iter_mut().filter(|node| !node.status.leader && there(node) && (away(node) || decides(node)));
+        let asked: FuturesUnordered<_> = asked
+            .filter_map(|node| {
+                let name = WorkerId::new(&node.metadata.name).ok()?;
+                let peer = self.0.as_ref()?.get(&name)?;
+                Some(async move {
+                    let answer = ask::<Rules>(&peer, &format!("{OWN}rules")).await;
+                    node.status.message = match answer {
+                        Ok(theirs) if decides(node) => differing(theirs.rules.as_deref(), rules).unwrap_or_default(),
+                        Err(why) if away(node) => why,
+                        _ => String::new(),
+                    };
+                })
+            })
+            .collect();
+        asked.collect::<()>().await;
+    }
+
+    fn of(&self, has: impl Fn(Roles) -> bool) -> Vec<Arc<Peer>> {
+        let mut peers = self.0.as_ref().map(Peers::all).unwrap_or_default();
+        peers.retain(|peer| has(peer.member().roles) && peer.health().is_there());
+        peers
+    }
+}
+
+/// What is wrong where a controller was told other rules than the leader. `None`: nothing, or it does not say.
+pub(crate) fn differing(theirs: Option<&str>, leaders: Option<&str>) -> Option<String> {
+    let (theirs, leaders) = (theirs?, leaders?);
+    let shown = |rules: &str| if rules.is_empty() { "none".to_owned() } else { format!("--model-type {rules}") };
+    (theirs != leaders).then(|| {
+        format!(
+            "what it was told of model types ({}) is not what the leader was told ({}): models would move if it led; start \
+             all controllers with the same",
+            shown(theirs),
+            shown(leaders)
+        )
+    })
+}
+
+/// Asks a node; in words where there is no answer.
+async fn ask<T: DeserializeOwned>(peer: &Peer, path: &str) -> Result<T, String> {
+    let name = peer.name();
+    let answered = tokio::time::timeout(ANSWER_WITHIN, async {
+        let request = Request::get(format!("https://{name}{path}")).body(full(Vec::new()));
+        let request = request.map_err(|error| error.to_string())?;
+        let response = peer.send(request).await.map_err(|error| trouble(&error.to_string()))?;
+        if response.status() != StatusCode::OK {
+            return Err(format!("{name} answers with {}: is it of an older version?", response.status()));
+        }
+        let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| format!("{name} says what is not understood: {error}"))
+    });
+    answered.await.unwrap_or_else(|_| Err(format!("{name} does not answer within {ANSWER_WITHIN:?}")))
+}
+
+/// Why a node cannot be reached, with what to do where that is known.
+fn trouble(error: &str) -> String {
+    if error.contains("UnknownIssuer") {
+        return format!(
+            "{error}: its certificate is of another authority than this cluster's; `berth pki issue` it one of this one"
+        );
+    }
+    error.to_owned()
+}
+
+/// Answers what another node asks of this one.
+pub(super) fn answer(path: &str, query: Option<&str>, sampler: &Sampler, rules: Option<&str>) -> Response {
+    match path.strip_prefix(OWN) {
+        Some("top") => {
+            let limit = Query::parse(query, &["limit"])
+                .and_then(|query| query.number("limit", MOST_MODELS))
+                .map(|limit| limit.unwrap_or(MOST_MODELS));
+            match limit {
+                Ok(limit) => Json(sampler.look(now(), limit)).into_response(),
+                Err(error) => error.into_response(),
+            }
+        }
+        Some("rules") => Json(Rules { rules: rules.map(str::to_owned) }).into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// Now, by the machine's clock.
+fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_another_authority_is_named_with_what_to_do() {
+        let told =
+            trouble("nothing was sent to d: cannot reach d at 10.0.0.4:7947: invalid peer certificate: UnknownIssuer");
+        assert!(told.starts_with("nothing was sent to d") && told.contains("berth pki issue"), "{told}");
+        assert_eq!(trouble("it is gone"), "it is gone");
+    }
+
+    #[test]
+    fn only_what_is_said_can_differ() {
+        assert_eq!(
+            (differing(None, Some("a")), differing(Some("a"), None), differing(Some(""), Some(""))),
+            (None, None, None)
+        );
+        let told = differing(Some(""), Some("onnx:required:pool=a")).expect("they differ");
+        assert!(told.contains("(none)") && told.contains("(--model-type onnx:required:pool=a)"), "{told}");
+    }
+}
