@@ -68,7 +68,7 @@ impl Telemetry {
     /// Sends what is left.
     pub(crate) fn stop(self) {
         if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown()) {
-            tracing::warn!(%error, "the last traces were not sent");
+            tracing::warn!(event = "traces_unsent", %error, "the last traces were not sent");
         }
     }
 }

@@ -277,7 +277,7 @@ impl Driver {
         if let Some(commit) = self.commit.take()
             && tokio::time::timeout(LAST_COMMIT, commit).await.is_err()
         {
-            tracing::warn!("the last plan was not stored in time");
+            tracing::warn!(event = "plan_unstored", "the last plan was not stored in time");
         }
         Ended::Stopped
     }
@@ -337,11 +337,14 @@ impl Driver {
         match stored.result {
             Ok(true) => self.feed(Event::Committed),
             Ok(false) => {
-                tracing::info!("a deployment changed while a plan was being stored: planning again");
+                tracing::info!(
+                    event = "plan_outdated",
+                    "a deployment changed while a plan was being stored: planning again"
+                );
                 self.feed(Event::Refused);
             }
             Err(error) => {
-                tracing::error!(%error, "a plan could not be stored: planning again");
+                tracing::error!(event = "plan_unstored", %error, "a plan could not be stored: planning again");
                 self.feed(Event::Refused);
             }
         }
@@ -355,7 +358,7 @@ impl Driver {
                 }
             }
             Some(Err(error)) => {
-                tracing::warn!(%error, "the watch of the store ended: reading it again");
+                tracing::warn!(event = "store_watch_ended", %error, "the watch of the store ended: reading it again");
                 self.watch = None;
             }
             None => self.watch = None,

@@ -111,7 +111,7 @@ impl PeerListener {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection of another node");
+                    tracing::warn!(event = "peer_accept_failed", %error, "cannot accept a connection of another node");
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
@@ -119,7 +119,11 @@ impl PeerListener {
         drop(listener);
         connections.close();
         if tokio::time::timeout(FINISH, connections.wait()).await.is_err() {
-            tracing::warn!(connections = connections.len(), "requests of other nodes did not end; their lines are cut");
+            tracing::warn!(
+                event = "peer_requests_cut",
+                connections = connections.len(),
+                "requests of other nodes did not end; their lines are cut"
+            );
             ends.cut.cancel();
             connections.wait().await;
         }

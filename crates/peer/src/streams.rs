@@ -26,7 +26,7 @@ where
         // A panic ends its own stream, which the other end sees reset, and not the connection with all the others.
         let stream = Box::pin(AssertUnwindSafe(stream).catch_unwind().map(|ended| {
             if ended.is_err() {
-                tracing::error!("a stream between nodes panicked");
+                tracing::error!(event = "peer_stream_broke", "a stream between nodes panicked");
             }
         }));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);

@@ -34,7 +34,7 @@ fn metrics(registry: &Mutex<Registry>) -> String {
     let mut text = String::new();
     let registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = encode(&mut text, &registry) {
-        tracing::error!(%error, "metrics cannot be encoded");
+        tracing::error!(event = "metrics_failed", %error, "metrics cannot be encoded");
     }
     text
 }

@@ -39,7 +39,9 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         Ok(reflection) => {
             router = router.route_service(&methods_of("grpc.reflection.v1.ServerReflection"), reflection);
         }
-        Err(error) => tracing::error!(%error, "reflection is off: the built-in descriptors cannot be read"),
+        Err(error) => {
+            tracing::error!(event = "reflection_off", %error, "reflection is off: the built-in descriptors cannot be read")
+        }
     }
     router
 }

@@ -124,7 +124,7 @@ pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Respon
                     ([(header::CONTENT_TYPE, content_type)], text).into_response()
                 }
                 Err(error) => {
-                    tracing::error!(%error, "encoding the metrics failed");
+                    tracing::error!(event = "metrics_failed", %error, "encoding the metrics failed");
                     ApiError::new(Class::Internal, "encoding the metrics failed: the log says why").into_response()
                 }
             }

@@ -89,13 +89,13 @@ pub async fn serve(listener: TcpListener, front: Front, shutdown: CancellationTo
                 let connection = graceful.watch(connect(&server, stream, &router));
                 connections.spawn(async move {
                     if let Err(error) = connection.await {
-                        tracing::debug!(%error, "a control connection ended badly");
+                        tracing::debug!(event = "api_connection_broke", %error, "a control connection ended badly");
                     }
                     drop(place);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting a control connection failed");
+                tracing::warn!(event = "api_accept_failed", %error, "accepting a control connection failed");
                 sleep(BREATH).await;
             }
         }
@@ -103,7 +103,11 @@ pub async fn serve(listener: TcpListener, front: Front, shutdown: CancellationTo
     drop(listener);
     front.stop();
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!(open = connections.len(), "control connections were cut at shutdown");
+        tracing::warn!(
+            event = "api_connections_cut",
+            open = connections.len(),
+            "control connections were cut at shutdown"
+        );
     }
     connections.shutdown().await;
     tracing::info!(event = "control_api_stopped", %address);

@@ -67,7 +67,7 @@ impl Service {
     pub(crate) async fn metrics(&self) -> Result<String, ApiError> {
         let source = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || source()).await.map_err(|error| {
-            tracing::error!(%error, "encoding the metrics failed");
+            tracing::error!(event = "metrics_failed", %error, "encoding the metrics failed");
             ApiError::new(berth_spec::Class::Internal, "encoding the metrics failed: the log says why")
         })
     }

@@ -108,7 +108,7 @@ impl Controller {
         let stays = self.world.worker(&change.worker).map(|seats| seats.state);
         let observed = self.world.observe(change, now);
         if observed.resync {
-            tracing::warn!(worker_id = %change.worker, "a worker reported a part of its inventory before the whole");
+            tracing::warn!(event = "inventory_incomplete", worker_id = %change.worker, "a worker reported a part of its inventory before the whole");
         } else if let Some(attached) = self.workers.get_mut(&change.worker)
             && (change.whole || attached.reported)
         {
@@ -116,7 +116,7 @@ impl Controller {
             let first = !std::mem::replace(&mut attached.reported, true);
             let asks = change.whole && change.seen == Generation(0) && attached.greeted;
             if asks && !first {
-                tracing::info!(worker_id = %change.worker, "a worker asks for its whole assignment");
+                tracing::info!(event = "assignment_asked", worker_id = %change.worker, "a worker asks for its whole assignment");
             }
             if asks || (first && matches!(self.phase, Phase::Idle)) {
                 self.greet(&change.worker, out);

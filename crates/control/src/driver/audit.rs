@@ -88,7 +88,9 @@ impl Driver {
                 }
             }
             Woke::Read(Ok(found)) if steady => self.repair(found),
-            Woke::Read(Err(error)) => tracing::info!(%error, "the store was not compared with what is known of it"),
+            Woke::Read(Err(error)) => {
+                tracing::info!(event = "store_unaudited", %error, "the store was not compared with what is known of it")
+            }
             Woke::Due | Woke::Read(Ok(_)) => {}
         }
     }

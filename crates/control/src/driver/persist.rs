@@ -159,7 +159,7 @@ pub(super) async fn plan_rev(store: &dyn Store) -> Result<Rev, StoreError> {
 
 /// One value that cannot be read does not keep the rest from being served.
 fn unreadable(error: &StoreError, events: &mut EventRing, now: Time) {
-    tracing::error!(%error, "a stored value is skipped");
+    tracing::error!(event = "stored_value_skipped", %error, "a stored value is skipped");
     events.push(unreadable_event(error, now));
 }
 
@@ -333,7 +333,7 @@ impl Chores {
             self.running = Some(
                 async move {
                     if let Err(error) = store.commit(Txn { compare: Vec::new(), ops }).await {
-                        tracing::warn!(%error, "measured sizes are not stored: they will be measured again");
+                        tracing::warn!(event = "measured_unstored", %error, "measured sizes are not stored: they will be measured again");
                     }
                 }
                 .boxed(),

@@ -61,7 +61,7 @@ impl Driver {
                 unreadable.into_iter().for_each(|event| self.events.push(event));
                 differences.into_iter().for_each(|event| self.feed(event));
             }
-            Err(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+            Err(error) => tracing::error!(event = "store_unread", %error, "the store cannot be read: trying again"),
         }
     }
 }

@@ -101,7 +101,7 @@ impl Directory {
                 Err(handle::Error::Stopped) if shutdown.is_cancelled() => return Ok(()),
                 Err(handle::Error::Stopped) => return Err(handle::Error::Stopped.into()),
                 Err(error) => {
-                    tracing::warn!(%error, folder = %self.path.display(), "the folder is tried again");
+                    tracing::warn!(event = "folder_unread", %error, folder = %self.path.display(), "the folder is tried again");
                     Vec::new()
                 }
             };
@@ -134,7 +134,7 @@ fn watcher(changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         // A full channel has a notification in it already.
         let _already_notified = changed.try_send(()).is_err();
     });
-    watcher.map_err(|error| tracing::warn!(%error, "folders cannot be watched: they are read every 30 s")).ok()
+    watcher.map_err(|error| tracing::warn!(event = "folder_unwatched", %error, "folders cannot be watched: they are read every 30 s")).ok()
 }
 
 /// Artifacts outside of the folder whose folders are watched as well; the timer finds the rest.
@@ -163,7 +163,9 @@ impl Watched {
             Ok(()) => {
                 self.folders.insert(folder.to_owned());
             }
-            Err(error) => tracing::debug!(%error, folder = %folder.display(), "not watched; read every 30 s"),
+            Err(error) => {
+                tracing::debug!(event = "folder_unwatched", %error, folder = %folder.display(), "not watched; read every 30 s")
+            }
         }
     }
 }

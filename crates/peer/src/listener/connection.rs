@@ -78,16 +78,16 @@ impl Connection {
             None => return,
             Some(Ok(Ok(greeted))) => greeted,
             Some(Ok(Err(reason))) => {
-                tracing::warn!(%from, reason, "refused a connection to the peer port");
+                tracing::warn!(event = "peer_refused", %from, reason, "refused a connection to the peer port");
                 return;
             }
             Some(Err(_)) => {
-                tracing::warn!(%from, after = ?GREET, "refused a connection to the peer port: it did not finish the handshake");
+                tracing::warn!(event = "peer_refused", %from, after = ?GREET, "refused a connection to the peer port: it did not finish the handshake");
                 return;
             }
         };
         if let Err(error) = run(stream, &caller, handler, ends).await {
-            tracing::debug!(%error, %caller, "a peer's line ended early");
+            tracing::debug!(event = "peer_line_broke", %error, %caller, "a peer's line ended early");
         }
     }
 }

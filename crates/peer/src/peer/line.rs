@@ -78,7 +78,7 @@ impl Line {
             };
             let ended = cut.run_until_cancelled(poll_fn(turn)).await;
             match ended {
-                Some(Err(error)) => tracing::debug!(%error, "a line ended"),
+                Some(Err(error)) => tracing::debug!(event = "peer_line_ended", %error, "a line ended"),
                 // What was begun is answered before the line closes.
                 Some(Ok(())) => {
                     let rest = |cx: &mut Context<'_>| {

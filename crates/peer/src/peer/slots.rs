@@ -156,12 +156,12 @@ impl Inner {
         let peer = &self.member.name;
         let Some(error) = error else {
             if std::mem::take(&mut *resting).failed > 0 {
-                tracing::info!(%peer, "lines to a peer can be made again");
+                tracing::info!(event = "peer_reached", %peer, "lines to a peer can be made again");
             }
             return;
         };
         if resting.failed == 0 {
-            tracing::warn!(%peer, %error, "no line to a peer");
+            tracing::warn!(event = "peer_unreachable", %peer, %error, "no line to a peer");
         }
         let policy = &self.dialer.policy;
         let doubled = policy.pause.saturating_mul(1 << resting.failed.min(16)).min(policy.pause_max);

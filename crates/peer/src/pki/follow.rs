@@ -28,12 +28,14 @@ impl Identity {
             let identity = self.clone();
             let Ok(reloaded) = tokio::task::spawn_blocking(move || identity.reload()).await else { continue };
             match reloaded {
-                Ok(true) => tracing::info!(folder = %self.folder().display(), "new certificates are in use"),
+                Ok(true) => {
+                    tracing::info!(event = "certificates_renewed", folder = %self.folder().display(), "new certificates are in use")
+                }
                 Ok(false) => told.clear(),
                 Err(error) => {
                     let error = error.to_string();
                     if told != error {
-                        tracing::warn!(%error, "certificates changed but cannot be used; the old ones stay");
+                        tracing::warn!(event = "certificates_unusable", %error, "certificates changed but cannot be used; the old ones stay");
                         told = error;
                     }
                 }
@@ -47,7 +49,7 @@ impl Identity {
         };
         if left < WARN_BEFORE {
             let (hours, folder) = (left.as_secs() / 3_600, self.folder().display());
-            tracing::warn!(hours, %folder, "this node's certificate ends soon: renew it with `berth pki issue`");
+            tracing::warn!(event = "certificate_ends_soon", hours, %folder, "this node's certificate ends soon: renew it with `berth pki issue`");
         }
     }
 }

@@ -90,7 +90,7 @@ impl Declared {
             Ok(Ok(documents)) => Self::some(documents),
             Ok(Err(errors)) => Err(ApiError::manifests(errors)),
             Err(error) => {
-                tracing::error!(%error, "reading manifests failed");
+                tracing::error!(event = "manifests_unread", %error, "reading manifests failed");
                 Err(ApiError::new(Class::Internal, "reading the manifests failed: the log says why"))
             }
         }

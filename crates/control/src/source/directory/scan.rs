@@ -64,7 +64,7 @@ pub(super) fn scan(folder: &Path, known: &BTreeSet<PathBuf>) -> std::io::Result<
                 Ok(kind) if !kind.is_dir() && is_manifest(&path) => {
                     let text = read(&path);
                     if text.as_ref().is_ok_and(|text| !known.contains(&path) && !declares(&path, text)) {
-                        tracing::debug!(file = %path.display(), "not a manifest: it has no apiVersion");
+                        tracing::debug!(event = "file_skipped", file = %path.display(), "not a manifest: it has no apiVersion");
                         continue;
                     }
                     scanned.files.push((path, text));

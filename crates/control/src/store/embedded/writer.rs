@@ -107,9 +107,12 @@ impl Writer {
         let Some(thread) = self.thread.take() else { return };
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if ended.recv_timeout(within) == Err(ends::RecvTimeoutError::Timeout) {
-            tracing::error!("the store's disk does not answer: what was not acknowledged may be lost");
+            tracing::error!(
+                event = "store_disk_silent",
+                "the store's disk does not answer: what was not acknowledged may be lost"
+            );
         } else if thread.join().is_err() {
-            tracing::error!("the store's writer panicked");
+            tracing::error!(event = "store_broke", "the store's writer panicked");
         }
     }
 }
@@ -130,7 +133,7 @@ pub(super) fn commit_group(file: &File, group: &mut Vec<Command>, current: &watc
             }
         }
         Err(error) => {
-            tracing::error!(%error, commands = answers.len(), "the store could not commit");
+            tracing::error!(event = "store_commit_failed", %error, commands = answers.len(), "the store could not commit");
             for answer in answers {
                 answer.send(Err(error.clone()));
             }

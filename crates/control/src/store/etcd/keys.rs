@@ -44,7 +44,7 @@ impl Keys {
         let key = key.strip_prefix(self.0.as_bytes())?;
         let short = std::str::from_utf8(key).ok().map(str::to_owned);
         if short.is_none() {
-            tracing::warn!(key = %String::from_utf8_lossy(key), "a key that is no text is skipped");
+            tracing::warn!(event = "store_key_skipped", key = %String::from_utf8_lossy(key), "a key that is no text is skipped");
         }
         short
     }
