@@ -1,0 +1,107 @@
+//! Keys of people and controllers: RSA, of which the public half wraps data keys and the private half unwraps them.
+//!
+//! | written | the private half is |
+//! |---|---|
+//! | `file:PATH` or a path | in a file of its owner's (PKCS#8, PEM) |
+//! | `pkcs11:token=…;object=…?module-path=…&pin-source=…` | in an HSM, which never hands it out |
+//! | `exec:/PATH` | with a KMS, which a program asks |
+
+mod exec;
+mod file;
+mod oaep;
+mod pem;
+mod pkcs11;
+mod public;
+mod uri;
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use berth_spec::Class;
+use zeroize::Zeroizing;
+
+pub use self::{
+    exec::Exec,
+    file::{File, generate},
+    pkcs11::Hsm,
+    public::PublicKey,
+    uri::Pkcs11Uri,
+};
+use crate::envelope::KeyId;
+
+/// Why a key cannot be used. Names the key, never what it unwraps.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the key {key}: {reason}")]
+pub struct KeyError {
+    /// Which, as the settings write it.
+    pub key: String,
+    /// What is wrong, and the remedy.
+    pub reason: String,
+    /// Whether asking again may help: the keeper did not answer.
+    pub transient: bool,
+}
+
+impl KeyError {
+    /// Asking again will not help.
+    pub(crate) fn refused(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: key.into(), reason: reason.into(), transient: false }
+    }
+
+    /// Asking again may help.
+    pub(crate) fn absent(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: key.into(), reason: reason.into(), transient: true }
+    }
+
+    /// What to do next about it.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        if self.transient { Class::Waiting { retry_in: std::time::Duration::from_secs(10) } } else { Class::Stalled }
+    }
+}
+
+/// The keeper of a private key. Blocks: an HSM or a KMS may take its time.
+pub trait Decrypt: fmt::Debug + Send + Sync {
+    /// Whose private half it keeps; `None` if the keeper decides by the id that it is asked for.
+    fn id(&self) -> Option<&KeyId>;
+
+    /// What settings call it, for messages; without a PIN.
+    fn name(&self) -> String;
+
+    /// The public half, where the keeper tells it.
+    fn public(&self) -> Option<PublicKey>;
+
+    /// Unwraps a data key: RSA-OAEP with SHA-256.
+    ///
+    /// # Errors
+    /// The keeper is not there, refuses, or the bytes are not wrapped for this key.
+    fn unwrap(&self, id: &KeyId, wrapped: &[u8]) -> Result<Zeroizing<Vec<u8>>, KeyError>;
+}
+
+/// What keepers are given beside their name. Nothing is taken from the environment by itself.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    /// Variables that a plug-in may see, and that `pin-source=env:NAME` may name.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.environment.keys()).finish()
+    }
+}
+
+/// Opens the key that a setting names.
+///
+/// # Errors
+/// No such key, or one that is open to others; with the remedy.
+pub fn open(text: &str, around: &Surroundings) -> Result<Box<dyn Decrypt>, KeyError> {
+    match text.split_once(':') {
+        Some(("file", path)) => Ok(Box::new(File::open(&PathBuf::from(path))?)),
+        Some(("pkcs11", _)) => Ok(Box::new(Hsm::open(&text.parse()?, around)?)),
+        Some(("exec", path)) => Ok(Box::new(Exec::new(&PathBuf::from(path), around)?)),
+        Some((scheme, _)) if !scheme.contains('/') => {
+            let reason = "there are no such keys: write file:PATH, pkcs11:… or exec:/PATH";
+            Err(KeyError::refused(format!("{scheme}:…"), reason))
+        }
+        _ => Ok(Box::new(File::open(&PathBuf::from(text))?)),
+    }
+}

@@ -1,0 +1,45 @@
+//! Credentials from HashiCorp Vault, or from what speaks its HTTP API (OpenBao).
+//!
+//! ```text
+//! declarations of workers ─▶ Vault (brain) ── Effect::Call ─▶ Task (driver) ─▶ HTTP
+//!        (whole)               ▲    │                              │
+//!                              │    └─ Effect::Found ─▶ watch      │
+//!                              └────── Event::Answered ◀───────────┘
+//! ```
+//!
+//! One token for all, by AppRole. What is read again when is in [`timing`]; the lease's own TTL always counts, never what was
+//! asked for. When a token ends, what was leased with it ends, too: a new login reads leased credentials anew before that.
+
+mod answer;
+mod brain;
+mod call;
+mod declared;
+mod http;
+mod settings;
+mod slot;
+mod task;
+mod timing;
+
+use std::collections::BTreeMap;
+
+use berth_spec::{WorkerId, credential::Granted};
+
+pub(crate) use self::declared::is_declared;
+pub use self::{
+    brain::{Effect, Event, Vault},
+    call::{Ask, Call, Reply},
+    declared::{Declared, Engine, Want},
+    http::Http,
+    settings::{SecretId, Settings},
+    task::{Handle, Task, build},
+};
+use crate::status::SecretStatus;
+
+/// What Vault gave, whole: a newer one replaces an older one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// By worker and name.
+    pub secrets: BTreeMap<WorkerId, BTreeMap<String, Granted>>,
+    /// What people may see.
+    pub status: Vec<SecretStatus>,
+}

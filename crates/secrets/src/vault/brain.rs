@@ -1,0 +1,232 @@
+//! The brain: what to ask of Vault next. Reads no clock, does no I/O; its chances are seeded.
+
+mod calls;
+mod token;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use berth_spec::{Generation, Time, WorkerId};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use url::Url;
+
+use self::{calls::Doing, token::Token};
+use super::{
+    Call, Declared, Found, Reply, answer,
+    answer::Outcome,
+    slot::{Held, Key, Retired, Slot},
+    timing,
+};
+use crate::status::{Backend, SecretStatus};
+
+/// Calls in flight at most. Halved, a thousand workers have their credentials after twice as long; doubled, a Vault that is
+/// busy already gets twice the load at once.
+const MOST_CALLS: usize = 8;
+
+/// How long a replaced lease lives on: workers use it until the new set is there. Halved, a slow line may bring a download to
+/// fail; doubled, an old credential is good for twice as long.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// What happens to the brain.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// What all workers need, whole.
+    Wanted(BTreeMap<WorkerId, Declared>),
+    /// A call was answered, or could not be made.
+    Answered {
+        /// [`Call::id`].
+        call: u64,
+        /// The answer, or why there is none.
+        reply: Result<Reply, String>,
+    },
+    /// Time has passed: [`Vault::wake_at`].
+    Tick,
+    /// Revoke everything, then end.
+    Stop,
+}
+
+/// What the driver must do.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Ask this; the answer comes back as [`Event::Answered`].
+    Call(Call),
+    /// What Vault gave, whole, has changed.
+    Found(Found),
+    /// After [`Event::Stop`]: everything is revoked, or Vault does not answer.
+    Stopped,
+}
+
+/// How it stands with Vault as a whole.
+#[derive(Debug)]
+struct Weather {
+    failures: u32,
+    until: Time,
+    reason: String,
+}
+
+/// One Vault, one token, all workers.
+#[derive(Debug)]
+pub struct Vault {
+    addr: Url,
+    namespace: Option<String>,
+    chances: StdRng,
+    token: Token,
+    slots: BTreeMap<Key, Slot>,
+    /// Declared for another Vault.
+    elsewhere: Vec<SecretStatus>,
+    retired: Vec<Retired>,
+    flight: BTreeMap<u64, Doing>,
+    calls: u64,
+    look_up: bool,
+    bad: Option<Weather>,
+    stopping: bool,
+    stopped: bool,
+    told: Found,
+}
+
+impl Vault {
+    /// For the Vault at `addr`, logging in within `namespace`; `seed` spreads its waits.
+    #[must_use]
+    pub fn new(addr: Url, namespace: Option<String>, seed: u64) -> Self {
+        Self {
+            addr,
+            namespace,
+            chances: StdRng::seed_from_u64(seed),
+            token: Token::default(),
+            slots: BTreeMap::new(),
+            elsewhere: Vec::new(),
+            retired: Vec::new(),
+            flight: BTreeMap::new(),
+            calls: 0,
+            look_up: false,
+            bad: None,
+            stopping: false,
+            stopped: false,
+            told: Found::default(),
+        }
+    }
+
+    /// Takes an event; says what to do.
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
+        match event {
+            Event::Wanted(all) if !self.stopping => self.wanted(all, now),
+            Event::Answered { call, reply } => self.answered(call, reply, now),
+            Event::Stop => self.stop(now),
+            Event::Wanted(_) | Event::Tick => {}
+        }
+        for slot in self.slots.values_mut() {
+            slot.expire(now);
+        }
+        let mut effects = self.next_calls(now);
+        if !self.stopping {
+            let found = self.found();
+            if found != self.told {
+                self.told = found.clone();
+                effects.push(Effect::Found(found));
+            }
+        } else if self.is_done() && !self.stopped {
+            self.stopped = true;
+            effects.push(Effect::Stopped);
+        }
+        effects
+    }
+
+    /// When to call [`Self::on`] with [`Event::Tick`] if nothing else happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        let ends = self.slots.values().filter_map(|slot| slot.value.as_ref()?.expires);
+        let room = if self.bad.is_some() { self.flight.is_empty() } else { self.flight.len() < MOST_CALLS };
+        let calls = room.then(|| self.next_due()).flatten();
+        let calls = calls.map(|due| due.max(self.bad.as_ref().map(|bad| bad.until).unwrap_or_default()));
+        ends.chain(calls).min()
+    }
+
+    fn chance(&mut self) -> f64 {
+        self.chances.random_range(0.0..=1.0)
+    }
+
+    fn wanted(&mut self, all: BTreeMap<WorkerId, Declared>, now: Time) {
+        let mut seen: BTreeSet<Key> = BTreeSet::new();
+        self.elsewhere.clear();
+        for (worker, declared) in all {
+            if declared.addr != self.addr {
+                self.refuse(&worker, &declared);
+                continue;
+            }
+            for (name, want) in declared.wants {
+                let key = (worker.clone(), name);
+                seen.insert(key.clone());
+                let namespace = declared.namespace.clone().or_else(|| self.namespace.clone());
+                match self.slots.get_mut(&key) {
+                    None => drop(self.slots.insert(key, Slot::new(want, namespace, now))),
+                    Some(slot) if slot.want == want && slot.namespace == namespace => {}
+                    Some(slot) => {
+                        let old_namespace = slot.namespace.clone();
+                        let old = slot.redeclare(want, namespace, now);
+                        self.retire(old, old_namespace, &key.0, now + GRACE);
+                    }
+                }
+            }
+        }
+        let gone: Vec<Key> = self.slots.keys().filter(|key| !seen.contains(*key)).cloned().collect();
+        for key in gone {
+            if let Some(slot) = self.slots.remove(&key) {
+                self.retire(slot.held, slot.namespace, &key.0, now);
+            }
+        }
+    }
+
+    /// Somebody's Git says which Vault; ours is the only one that gets to see our role.
+    fn refuse(&mut self, worker: &WorkerId, declared: &Declared) {
+        let problem = format!(
+            "it is declared at {}, and this controller has a role at {} alone: write this as vault_addr, or give the controller a \
+             role there",
+            declared.addr, self.addr
+        );
+        self.elsewhere.extend(declared.wants.iter().map(|(name, want)| SecretStatus {
+            worker: worker.clone(),
+            name: name.clone(),
+            kind: Some(want.kind),
+            backend: Backend::Vault,
+            held_by: want.path.clone(),
+            generation: Generation(0),
+            renewed: None,
+            expires: None,
+            problem: Some(problem.clone()),
+        }));
+    }
+
+    fn retire(&mut self, held: Option<Held>, namespace: Option<String>, worker: &WorkerId, at: Time) {
+        if let Some(Held { lease, until, .. }) = held {
+            self.retired.push(Retired { lease: lease.id, namespace, worker: worker.to_string(), at, until });
+        }
+    }
+
+    fn stop(&mut self, now: Time) {
+        self.stopping = true;
+        for ((worker, _), slot) in std::mem::take(&mut self.slots) {
+            self.retire(slot.held, slot.namespace, &worker, now);
+        }
+        self.retired.iter_mut().for_each(|retired| retired.at = now);
+    }
+
+    /// Whether nothing is left to revoke, or nobody to tell it.
+    fn is_done(&self) -> bool {
+        let nothing = self.retired.is_empty() && self.token.secret.is_none();
+        self.flight.is_empty() && (nothing || self.token.secret.is_none() || self.bad.is_some())
+    }
+
+    fn found(&self) -> Found {
+        let mut found = Found { status: self.elsewhere.clone(), ..Found::default() };
+        let weather = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
+        for (key, slot) in &self.slots {
+            if let Some(value) = &slot.value {
+                found.secrets.entry(key.0.clone()).or_default().insert(key.1.clone(), value.clone());
+            }
+            found.status.push(slot.status(key, weather));
+        }
+        found
+    }
+}

@@ -1,0 +1,211 @@
+//! Which calls are made when, and what their answers do.
+
+use berth_spec::Time;
+
+use super::{GRACE, MOST_CALLS, Vault, Weather, token::Keep};
+use crate::vault::{
+    Ask, Call, Effect, Reply, answer,
+    answer::Outcome,
+    slot::{Job, Key, Retired},
+    timing,
+};
+
+/// What a call in flight is for.
+#[derive(Debug)]
+pub(super) enum Doing {
+    LogIn,
+    RenewToken,
+    LookUp,
+    Read(Key, u64, u64),
+    Renew(Key, u64),
+    Revoke(Retired),
+    RevokeToken,
+}
+
+impl Vault {
+    /// As many calls as may be made now.
+    pub(super) fn next_calls(&mut self, now: Time) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while self.may_call(now) {
+            let Some(call) = self.next_call(now) else { break };
+            effects.push(Effect::Call(call));
+        }
+        effects
+    }
+
+    /// While Vault is away one call at a time looks whether it is back.
+    fn may_call(&self, now: Time) -> bool {
+        match &self.bad {
+            Some(_) if self.stopping => false,
+            Some(bad) => now >= bad.until && self.flight.is_empty(),
+            None => self.flight.len() < MOST_CALLS,
+        }
+    }
+
+    fn next_call(&mut self, now: Time) -> Option<Call> {
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if !self.stopping && due(self.token.due) {
+            self.token.due = None;
+            return Some(match self.token.next {
+                Keep::LogIn => self.call(Doing::LogIn, Ask::LogIn, None, None),
+                Keep::Renew => self.call(Doing::RenewToken, Ask::RenewToken, self.namespace.clone(), None),
+            });
+        }
+        self.token.secret.as_ref()?;
+        if let Some(at) = self.retired.iter().position(|retired| retired.at <= now) {
+            let retired = self.retired.swap_remove(at);
+            let (namespace, worker) = (retired.namespace.clone(), Some(retired.worker.clone()));
+            let ask = Ask::Revoke(retired.lease.clone());
+            return Some(self.call(Doing::Revoke(retired), ask, namespace, worker));
+        }
+        if self.stopping {
+            let last = self.flight.is_empty() && self.retired.is_empty();
+            return last.then(|| self.call(Doing::RevokeToken, Ask::RevokeToken, self.namespace.clone(), None));
+        }
+        if std::mem::take(&mut self.look_up) {
+            return Some(self.call(Doing::LookUp, Ask::LookUpToken, self.namespace.clone(), None));
+        }
+        // The one that waits longest.
+        let (_, key) =
+            self.slots.iter().filter(|(_, slot)| due(slot.due)).map(|(key, slot)| (slot.due, key.clone())).min()?;
+        let token = self.token.number;
+        let slot = self.slots.get_mut(&key)?;
+        slot.due = None;
+        let (namespace, worker) = (slot.namespace.clone(), Some(key.0.to_string()));
+        let (doing, ask) = match (slot.job, &slot.held) {
+            (Job::Renew, Some(held)) => {
+                let ask = Ask::Renew { lease: held.lease.id.clone(), increment: held.lease.ttl };
+                (Doing::Renew(key, slot.version), ask)
+            }
+            _ => (Doing::Read(key, slot.version, token), Ask::Read(slot.want.api_path())),
+        };
+        Some(self.call(doing, ask, namespace, worker))
+    }
+
+    fn call(&mut self, doing: Doing, ask: Ask, namespace: Option<String>, worker: Option<String>) -> Call {
+        self.calls += 1;
+        let token = if ask == Ask::LogIn { None } else { self.token.secret.clone() };
+        let namespace = if ask == Ask::LogIn { self.namespace.clone() } else { namespace };
+        self.flight.insert(self.calls, doing);
+        Call { id: self.calls, ask, token, namespace, worker }
+    }
+
+    /// When the next call is due, if it could be made.
+    pub(super) fn next_due(&self) -> Option<Time> {
+        if self.stopping {
+            return None;
+        }
+        if self.token.secret.is_none() {
+            return self.token.due;
+        }
+        let slots = self.slots.values().filter_map(|slot| slot.due);
+        let look_up = self.look_up.then_some(Time::ZERO);
+        slots.chain(self.retired.iter().map(|retired| retired.at)).chain(self.token.due).chain(look_up).min()
+    }
+
+    pub(super) fn answered(&mut self, call: u64, reply: Result<Reply, String>, now: Time) {
+        let Some(doing) = self.flight.remove(&call) else { return };
+        let outcome = answer::outcome(reply);
+        match &outcome {
+            Outcome::Unavailable(reason) => self.worse(reason, now),
+            _ => self.bad = None,
+        }
+        match doing {
+            Doing::LogIn => self.logged_in(outcome, now),
+            Doing::RenewToken => self.token_renewed(outcome, now),
+            Doing::LookUp => self.looked_up(&outcome, now),
+            Doing::Read(key, version, token) => self.read(&key, version, token, outcome, now),
+            Doing::Renew(key, version) => self.renewed(&key, version, outcome, now),
+            // Where nobody answers it is tried again while the lease lives.
+            Doing::Revoke(retired) => {
+                if matches!(outcome, Outcome::Unavailable(_)) && !self.stopping && retired.until > now {
+                    self.retired.push(retired);
+                }
+            }
+            Doing::RevokeToken => self.token.secret = None,
+        }
+    }
+
+    fn worse(&mut self, reason: &str, now: Time) {
+        let chance = self.chance();
+        let failures = match &self.bad {
+            // Calls that were in flight together fail together: that counts once.
+            Some(bad) if now < bad.until => return,
+            Some(bad) => bad.failures.saturating_add(1),
+            None => 1,
+        };
+        self.bad = Some(Weather { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
+    }
+
+    fn read(&mut self, key: &Key, version: u64, token: u64, outcome: Outcome, now: Time) {
+        let chance = self.chance();
+        let found = match (&outcome, self.slots.get(key).filter(|slot| slot.version == version)) {
+            (Outcome::Done(body), Some(slot)) => answer::credential(&slot.want, body),
+            (Outcome::Done(body), None) => return self.unwanted(key, body, now),
+            (_, None) => return,
+            (Outcome::Unavailable(_), Some(_)) => return self.again(key, now),
+            (Outcome::Denied, Some(_)) if self.token.is_fresh(now) => return self.forbidden(key, now),
+            (Outcome::Denied, Some(_)) => {
+                self.look_up = true;
+                if let Some(slot) = self.slots.get_mut(key) {
+                    slot.suspect = true;
+                }
+                return;
+            }
+            (Outcome::Missing, Some(slot)) => Err(format!("there is nothing at {} in Vault", slot.want.path)),
+            (Outcome::Rejected(words), Some(slot)) => Err(format!("Vault refuses to read {}: {words}", slot.want.path)),
+        };
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let namespace = slot.namespace.clone();
+        match found {
+            Err(problem) => slot.failed(problem, chance, now),
+            Ok(found) => {
+                let old = slot.read(found, chance, now);
+                if token != self.token.number && slot.held.is_some() {
+                    // It was leased with a token that has been replaced meanwhile.
+                    (slot.job, slot.due) = (Job::Read, Some(now));
+                }
+                self.retire(old, namespace, &key.0, now + GRACE);
+            }
+        }
+    }
+
+    /// What was read is not wanted any more: nobody gets it.
+    fn unwanted(&mut self, key: &Key, body: &serde_json::Value, now: Time) {
+        let lease = answer::lease(body);
+        if !lease.id.is_empty() {
+            let namespace = self.slots.get(key).map_or_else(|| self.namespace.clone(), |slot| slot.namespace.clone());
+            let until = now + lease.ttl;
+            self.retired.push(Retired { lease: lease.id, namespace, worker: key.0.to_string(), at: now, until });
+        }
+    }
+
+    fn renewed(&mut self, key: &Key, version: u64, outcome: Outcome, now: Time) {
+        let chance = self.chance();
+        let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.version == version) else { return };
+        match outcome {
+            Outcome::Done(body) => slot.prolonged(&answer::lease(&body), chance, now),
+            Outcome::Unavailable(_) => slot.due = Some(now),
+            // The lease is gone, or not ours to renew: another one.
+            Outcome::Denied | Outcome::Missing | Outcome::Rejected(_) => (slot.job, slot.due) = (Job::Read, Some(now)),
+        }
+    }
+
+    fn again(&mut self, key: &Key, now: Time) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.due = Some(now);
+        }
+    }
+
+    pub(super) fn forbidden(&mut self, key: &Key, now: Time) {
+        let chance = self.chance();
+        if let Some(slot) = self.slots.get_mut(key) {
+            let path = slot.want.api_path();
+            slot.failed(
+                format!("the policy of our role does not allow to read {path}: add it with capabilities = [\"read\"]"),
+                chance,
+                now,
+            );
+        }
+    }
+}

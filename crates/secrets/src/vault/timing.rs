@@ -1,0 +1,59 @@
+//! When what is asked again. Everything is spread, so that a thousand workers that start together do not ask together.
+
+use std::time::Duration;
+
+/// How often what has no lease is read again. Halved, Vault's audit log doubles; doubled, a rotated secret is noticed as
+/// much later.
+pub(super) const STATIC: Duration = Duration::from_secs(300);
+
+/// The shortest wait. Halved, a lease of a second is asked for twice a second; doubled, such a lease runs out.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// The first wait after a failure, doubled with each. Halved, a Vault that starts is asked twice as often; doubled, it is
+/// noticed later.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// The longest wait after a failure. Halved, a Vault that stays sealed is asked twice as often; doubled, workers get their
+/// credentials up to two minutes after it was unsealed.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A renewable lease: between a sixth and a third of its TTL, so that two renewals may fail.
+pub(super) fn renewal(ttl: Duration, chance: f64) -> Duration {
+    ttl.div_f64(3.0).mul_f64(0.5 + chance / 2.0).max(LEAST)
+}
+
+/// A lease that cannot be renewed (any more): read anew at 0.85 to 0.95 of its TTL.
+pub(super) fn replacement(ttl: Duration, chance: f64) -> Duration {
+    ttl.mul_f64(0.85 + chance / 10.0).max(LEAST)
+}
+
+/// What has no lease: between 0.9 and 1.1 of [`STATIC`].
+pub(super) fn reading(chance: f64) -> Duration {
+    STATIC.mul_f64(0.9 + chance / 5.0)
+}
+
+/// After so many failures in a row, from 1: doubling, of which a random half is waited at least.
+pub(super) fn retry(failures: u32, chance: f64) -> Duration {
+    let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST);
+    doubled.mul_f64(0.5 + chance / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_lie_where_they_should() {
+        let hour = Duration::from_secs(3600);
+        for (chance, renewed, replaced, read) in [(0.0, 600, 3060, 270), (0.5, 900, 3240, 300), (1.0, 1200, 3420, 330)]
+        {
+            assert_eq!(renewal(hour, chance).as_secs_f64().round() as u64, renewed);
+            assert_eq!(replacement(hour, chance).as_secs_f64().round() as u64, replaced);
+            assert_eq!(reading(chance).as_secs_f64().round() as u64, read);
+        }
+        assert_eq!(renewal(Duration::ZERO, 0.0), LEAST);
+        let waits: Vec<u64> = (1..9).map(|failures| retry(failures, 1.0).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(retry(u32::MAX, 0.0), LONGEST / 2);
+    }
+}
