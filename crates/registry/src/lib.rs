@@ -1,1 +1,55 @@
-//! The Git registry of models.
+//! The Git registry of models: which model runs where, as files of a repository that operations own.
+//!
+//! ```text
+//! Tree (commit or folder) ──▶ Validator: six steps ──▶ Report ──▶ Desired ──▶ to_manifest ──▶ the rest of Berth
+//!                                  │                     └──▶ render: people, JSON, SARIF, JUnit
+//!                                  └── Remotes: model repositories, asked once per pass; cards, read once per commit
+//! ```
+//!
+//! A commit is accepted or rejected as a whole, by the same code in the controller, on the command line and in the hook
+//! of a server. All calls block. Here nothing is written to a registry, and nobody is told: that is for others.
+
+pub mod problem;
+
+mod document;
+
+pub mod matrix;
+pub mod schema;
+
+mod manifest;
+pub mod settings;
+mod worker;
+
+mod layout;
+mod tree;
+
+mod card;
+mod cards;
+mod compatibility;
+mod ledger;
+mod parse;
+mod remotes;
+mod signature;
+
+mod validate;
+
+mod desired;
+mod hub;
+mod report;
+
+pub mod render;
+
+pub use card::{CardRules, CheckedCard, check_card};
+pub use desired::{Change, Desired, DesiredDeployment, SecretFile};
+pub use document::LARGEST;
+pub use hub::to_manifest;
+pub use layout::{Environment, FOLDERS};
+pub use manifest::{CardRef, DeploymentConfig, DeploymentManifest, ManifestMetadata};
+pub use matrix::Matrix;
+pub use problem::{Audience, Outcome, Problem, Severity, Step};
+pub use remotes::{CredentialsFor, Remotes};
+pub use report::{Counts, Report};
+pub use settings::Settings;
+pub use tree::Tree;
+pub use validate::{ALLOW_EMPTY, MATRIX_FILE, Pass, Validator};
+pub use worker::{Capacity, EvictionPolicy, Strategy, WorkerConfig};

@@ -1,0 +1,205 @@
+//! Step 4 for all manifests: every card is found, read once, and checked; and the code that it names must be there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use berth_git::{Category, GitError, Oid, Stop};
+
+use crate::{
+    DeploymentManifest, DesiredDeployment, Environment,
+    card::{CardRules, CheckedCard, check_card},
+    parse::Parsed,
+    problem::{Outcome, Problem, Step},
+    remotes::{Answers, Asked, Fault, Found, Remotes, Wanted},
+};
+
+/// Cards that were looked at, by repository, commit and path.
+pub(crate) type Known = HashMap<(String, Oid, String), Arc<CheckedCard>>;
+
+/// A manifest, where it is and what it is meant for.
+type Placed = (Environment, String, Arc<Parsed<DeploymentManifest>>);
+
+/// What became of the cards.
+pub(crate) struct Cards {
+    /// Deployments with nothing wrong so far, in the order of their files.
+    pub(crate) deployments: Vec<(DesiredDeployment, Arc<Parsed<DeploymentManifest>>)>,
+    pub(crate) problems: Vec<Problem>,
+    /// Cards that were not known.
+    pub(crate) parsed: usize,
+}
+
+/// A card of a manifest, found and right.
+struct Good<'a> {
+    placed: &'a Placed,
+    manifest: Arc<DeploymentManifest>,
+    found: Found,
+    card: Arc<berth_spec::ModelCard>,
+    file: String,
+}
+
+pub(crate) fn find(
+    remotes: &Remotes,
+    manifests: &[Placed],
+    known: &mut Known,
+    rules: &CardRules<'_>,
+    stop: &Stop,
+) -> Cards {
+    let asked = Asked::default();
+    let good = manifests.iter().filter_map(|placed| Some((placed, placed.2.value.clone()?)));
+    let manifests: Vec<(&Placed, Arc<DeploymentManifest>)> = good.collect();
+    let wanted = manifests.iter().map(|(_, manifest)| wanted_card(manifest)).collect();
+    let answers = remotes.find(&wanted, &asked, stop);
+    let mut cards = Cards { deployments: Vec::new(), problems: Vec::new(), parsed: 0 };
+    let mut current = Known::new();
+    let mut good = Vec::new();
+    for (placed, manifest) in manifests {
+        let card = &manifest.model_card_ref;
+        let found = match answers.get(&wanted_card(&manifest)) {
+            Some(Ok(found)) => found.clone(),
+            Some(Err(fault)) => {
+                cards.problems.push(not_found(placed, &manifest, fault));
+                continue;
+            }
+            None => continue,
+        };
+        cards.problems.extend(from_memory(placed, &found));
+        let file = format!("{}@{}:{}", card.repository, card.reference, card.path);
+        let key = (card.repository.clone(), found.commit.clone(), card.path.clone());
+        let checked = current.entry(key.clone()).or_insert_with(|| {
+            known.remove(&key).unwrap_or_else(|| {
+                cards.parsed += 1;
+                let text = found.text.as_deref().unwrap_or_default();
+                Arc::new(check_card(text, &file, rules))
+            })
+        });
+        // The same card under another tag, or in several manifests, is told of once.
+        let told = |problem: &Problem| Problem { manifest: placed.1.clone(), ..problem.clone() };
+        let new: Vec<Problem> = checked.problems.iter().map(told).collect();
+        let is_told = |one: &Problem| {
+            cards.problems.iter().any(|old| old.file == one.file && old.message == one.message && old.line == one.line)
+        };
+        let new: Vec<Problem> = new.into_iter().filter(|one| !is_told(one)).collect();
+        cards.problems.extend(new);
+        if let Some(card) = &checked.card {
+            good.push(Good { placed, card: Arc::clone(card), manifest, found, file });
+        }
+    }
+    *known = current;
+    with_code(remotes, good, &asked, stop, &mut cards);
+    cards
+}
+
+fn wanted_card(manifest: &DeploymentManifest) -> Wanted {
+    let card = &manifest.model_card_ref;
+    Wanted { repository: card.repository.clone(), reference: card.reference.clone(), path: Some(card.path.clone()) }
+}
+
+/// Finds the commits of the code.
+fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop, cards: &mut Cards) {
+    let wanted = |one: &Good<'_>| {
+        let code = &one.card.code;
+        Wanted { repository: code.repository.clone(), reference: code.reference.clone(), path: None }
+    };
+    let all: BTreeSet<Wanted> = good.iter().map(wanted).collect();
+    let answers: Answers = remotes.find(&all, asked, stop);
+    let mut told: BTreeMap<String, ()> = BTreeMap::new();
+    for one in good {
+        let (environment, path, parsed) = one.placed;
+        match answers.get(&wanted(&one)) {
+            Some(Ok(code)) => {
+                cards.problems.extend(version_warning(&one));
+                let deployment = DesiredDeployment {
+                    id: one.manifest.id.clone(),
+                    path: path.clone(),
+                    environment: *environment,
+                    manifest: one.manifest,
+                    card: one.card,
+                    card_commit: one.found.commit,
+                    code_commit: code.commit.clone(),
+                };
+                cards.deployments.push((deployment, Arc::clone(parsed)));
+            }
+            Some(Err(fault)) if told.insert(one.file.clone(), ()).is_none() => {
+                let message = match fault {
+                    Fault::Git(error) => format!("the code cannot be found: {error}"),
+                    Fault::Moved { before, now } => moved(&one.card.code.reference, before, now),
+                };
+                let mut problem = Problem::new(Step::Cards, "code-ref", &one.file, message);
+                problem = problem.transient(matches!(fault, Fault::Git(error) if error.is_transient()));
+                "code.ref".clone_into(&mut problem.path);
+                problem.manifest.clone_from(path);
+                cards
+                    .problems
+                    .push(problem.remedy("push the tag or commit of the code, and release a new version of the card"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The tag of the repository and the version in the card are usually the same.
+fn version_warning(one: &Good<'_>) -> Option<Problem> {
+    let reference = &one.manifest.model_card_ref.reference;
+    let version = &one.card.metadata.version;
+    let differs = reference.strip_prefix('v').is_some_and(|tag| tag != version);
+    differs.then(|| {
+        let message = format!("the card at {reference} says that it is version {version}");
+        let problem = one.placed.2.problem(Step::Cards, "/model_card_ref/ref", "card-version", message);
+        problem.remedy("tag the commit whose card has this version").warning()
+    })
+}
+
+/// A card that is not there, or not where it was.
+fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> Problem {
+    let at = |step, pointer: &str, rule, message| placed.2.problem(step, pointer, rule, message);
+    match fault {
+        Fault::Moved { before, now } => {
+            let message = moved(&manifest.model_card_ref.reference, before, now);
+            let problem = at(Step::References, "/model_card_ref/ref", "moved-tag", message);
+            problem.remedy("move it back, or release a new version: what is tagged never changes")
+        }
+        Fault::Git(error) => {
+            let pointer = match error.category {
+                Category::RefNotFound => "/model_card_ref/ref",
+                Category::PathNotFound => "/model_card_ref/path",
+                _ => "/model_card_ref/repository",
+            };
+            let problem = at(Step::Cards, pointer, rule_of(error), error.to_string());
+            let remedy = match error.category {
+                Category::PathNotFound => "name the card's file in the repository, for example model-card.yaml",
+                _ if error.is_transient() => "nothing, if the repository answers again: it is tried again",
+                // The error says it already.
+                _ => "",
+            };
+            problem.outcome(Outcome::ModelCardNotFound).remedy(remedy).transient(error.is_transient())
+        }
+    }
+}
+
+fn rule_of(error: &GitError) -> &'static str {
+    match error.category {
+        Category::RefNotFound => "ref-not-found",
+        Category::PathNotFound => "card-not-found",
+        Category::Auth => "repository-denied",
+        Category::NotFound => "repository-not-found",
+        _ => "repository-unreachable",
+    }
+}
+
+fn moved(tag: &str, before: &Oid, now: &Oid) -> String {
+    format!(
+        "the tag {tag} was moved: it was at {} when it was first accepted, and is at {} now",
+        before.short(),
+        now.short()
+    )
+}
+
+/// The card is known, but whether its tag is still where it was could not be asked.
+fn from_memory(placed: &Placed, found: &Found) -> Option<Problem> {
+    let error = found.unasked.as_ref()?;
+    let message = format!("the card is known from before, but its repository does not answer: {error}");
+    let problem = placed.2.problem(Step::Cards, "/model_card_ref/repository", "repository-unreachable", message);
+    Some(problem.outcome(Outcome::ModelCardNotFound).warning())
+}

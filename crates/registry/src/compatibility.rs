@@ -1,0 +1,125 @@
+//! Step 5: whether some worker of each deployment can load its card; and, as warnings, whether it could hold it.
+
+use std::collections::BTreeSet;
+
+use berth_spec::{ModelCard, card::size};
+
+use crate::{
+    DeploymentManifest, WorkerConfig,
+    matrix::Matrix,
+    problem::{Problem, Step},
+    settings::UnknownWorkers,
+};
+
+/// What is known of the workers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fleet<'a> {
+    pub(crate) workers: &'a [&'a WorkerConfig],
+    /// Some configuration could not be read: that a worker is missing may be its fault.
+    pub(crate) is_partial: bool,
+    pub(crate) unknown: UnknownWorkers,
+    pub(crate) matrix: &'a Matrix,
+}
+
+impl Fleet<'_> {
+    /// What stands between a deployment and every worker that was declared; `at` places a problem in the manifest.
+    pub(crate) fn check(
+        &self,
+        manifest: &DeploymentManifest,
+        card: &ModelCard,
+        at: impl Fn(&str, &'static str, String) -> Problem,
+    ) -> Vec<Problem> {
+        let labels = manifest.required_labels();
+        let matching: Vec<&WorkerConfig> =
+            self.workers.iter().copied().filter(|worker| worker.matches(&labels)).collect();
+        let wanted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let wanted = wanted.join(", ");
+        if matching.is_empty() {
+            let message = format!("no worker in workers/ has {wanted}");
+            let problem = at("/deployment_config/worker_selector", "no-worker", message).remedy(self.nearest(&labels));
+            // Workers may join without a file, unless the registry says that it knows them all.
+            let may_come = self.unknown == UnknownWorkers::Allow || manifest.wanted() == 0 || self.is_partial;
+            return vec![if may_come { problem.warning() } else { problem }];
+        }
+        let version = card.schema_version.as_str();
+        let able: Vec<&WorkerConfig> = matching
+            .iter()
+            .copied()
+            .filter(|worker| self.matrix.supports(worker.supported_schema_versions.iter().map(String::as_str), version))
+            .collect();
+        if able.is_empty() {
+            let supported: BTreeSet<String> = matching
+                .iter()
+                .map(|w| format!("{} reads {}", w.worker_id, w.supported_schema_versions.join(", ")))
+                .collect();
+            let supported: Vec<String> = supported.into_iter().take(SHOWN).collect();
+            let message = format!(
+                "the card has schema version {version}, which none of the {} workers with {wanted} reads ({})",
+                matching.len(),
+                supported.join("; ")
+            );
+            let remedy = format!(
+                "upgrade a worker, or move the card to a version that they read; the matrix: {}",
+                self.matrix.lines().join("; ")
+            );
+            return vec![at("/model_card_ref/ref", "schema-version", message).remedy(remedy)];
+        }
+        self.room(manifest, card, &able, at)
+    }
+
+    /// Whether what is declared is enough. Workers may have more than their files say, so these are warnings.
+    fn room(
+        &self,
+        manifest: &DeploymentManifest,
+        card: &ModelCard,
+        able: &[&WorkerConfig],
+        at: impl Fn(&str, &'static str, String) -> Problem,
+    ) -> Vec<Problem> {
+        let resources = card.resources.as_ref();
+        let fits = |worker: &&&WorkerConfig| {
+            resources.is_none_or(|needs| {
+                let memory = needs.memory_bytes().zip(size(&worker.capacity.max_memory));
+                memory.is_none_or(|(needed, there)| needed <= there)
+                    && needs.cpu <= worker.capacity.max_cpu
+                    && worker.capacity.max_gpu.is_none_or(|there| needs.gpu.unwrap_or(0) <= there)
+            })
+        };
+        let fitting = able.iter().filter(fits).count();
+        let mut found = Vec::new();
+        if let (0, Some(needs)) = (fitting, resources) {
+            let gpus = needs.gpu.filter(|gpus| *gpus > 0).map_or_else(String::new, |gpus| format!(", {gpus} GPUs"));
+            let message = format!(
+                "the model needs {} and {} cores{gpus}, which no worker that may hold it has by its file",
+                needs.memory, needs.cpu
+            );
+            let remedy = "choose other workers, or enlarge one";
+            found.push(at("/deployment_config/worker_selector", "too-small", message).remedy(remedy).warning());
+        } else if manifest.wanted() as usize > fitting && self.unknown != UnknownWorkers::Allow {
+            let message = format!("{} replicas are wanted, but only {fitting} workers can hold one", manifest.wanted());
+            found.push(
+                at("/deployment_config/replicas", "too-few", message).remedy("add workers, or lower it").warning(),
+            );
+        }
+        found
+    }
+
+    /// The worker that has most of the labels, and what it lacks.
+    fn nearest(&self, labels: &std::collections::BTreeMap<String, String>) -> String {
+        let lacking = |worker: &WorkerConfig| labels.iter().filter(|(n, v)| worker.labels.get(*n) != Some(v)).count();
+        match self.workers.iter().min_by_key(|worker| (lacking(worker), &worker.worker_id)) {
+            None => "add the configuration of a worker to workers/".to_owned(),
+            Some(worker) => {
+                let mut differs = labels.iter().filter(|(name, value)| worker.labels.get(*name) != Some(value));
+                let (name, value) = differs.next().map_or(("", ""), |(name, value)| (name.as_str(), value.as_str()));
+                let own = worker.labels.get(name).map_or("none", String::as_str);
+                format!("change the labels; the nearest is {}, whose {name} is {own}, not {value}", worker.worker_id)
+            }
+        }
+    }
+}
+
+/// Workers that one message names.
+const SHOWN: usize = 5;
+
+/// The step of these problems.
+pub(crate) const STEP: Step = Step::Compatibility;

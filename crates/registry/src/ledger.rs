@@ -1,0 +1,159 @@
+//! What is remembered from pass to pass: where every tag was when it was first seen, and the texts of cards.
+//!
+//! ```text
+//! FOLDER/ledger.json          tags and abbreviated commits, by repository
+//! FOLDER/cards/HASH.yaml      one card, by repository, commit and path: it can never change
+//! FOLDER/mirrors/HASH/        one bare copy for each repository
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use berth_git::Oid;
+use fs_err as fs;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Cards that are kept on disk. Halved, a registry with as many models fetches some of them again after a restart;
+/// doubled, twice the few KiB of each.
+const MOST_CARDS: usize = 20_000;
+
+/// Remembers; shared by all threads of a pass.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    folder: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Known {
+    /// By repository.
+    repositories: BTreeMap<String, OfRepository>,
+    /// Tags that were met in this pass; they count once a commit that names them is accepted.
+    #[serde(skip)]
+    met: BTreeMap<(String, String), Oid>,
+    #[serde(skip)]
+    changed: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct OfRepository {
+    tags: BTreeMap<String, Oid>,
+    abbreviations: BTreeMap<String, Oid>,
+}
+
+impl Ledger {
+    /// Reads what is remembered in `folder`; a file that cannot be read is an error: without it a moved tag would pass.
+    pub(crate) fn open(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder.join("cards"))?;
+        let known = match fs::read(folder.join("ledger.json")) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
+                let path = folder.join("ledger.json");
+                io::Error::other(format!(
+                    "{} is broken: {error}; restore it, or remove it to trust tags anew",
+                    path.display()
+                ))
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Known::default(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { folder: folder.to_owned(), known: Mutex::new(known) })
+    }
+
+    /// Where a tag was when it was first seen.
+    pub(crate) fn tag(&self, repository: &str, tag: &str) -> Option<Oid> {
+        self.with(|known| known.repositories.get(repository)?.tags.get(tag).cloned())
+    }
+
+    pub(crate) fn meet_tag(&self, repository: &str, tag: &str, commit: &Oid) {
+        self.with(|known| known.met.insert((repository.to_owned(), tag.to_owned()), commit.clone()));
+    }
+
+    /// Ends a pass: tags that were met are remembered if the commit was accepted, and what is new is written.
+    pub(crate) fn settle(&self, accepted: bool) -> io::Result<()> {
+        self.with(|known| {
+            for ((repository, tag), commit) in std::mem::take(&mut known.met).into_iter().filter(|_| accepted) {
+                known.repositories.entry(repository).or_default().tags.entry(tag).or_insert(commit);
+                known.changed = true;
+            }
+        });
+        self.trim();
+        self.save()
+    }
+
+    /// Forgets all cards when there are too many: those in use are read again.
+    fn trim(&self) {
+        let room = self.folder.join("cards");
+        if fs::read_dir(&room).map_or(0, Iterator::count) > MOST_CARDS {
+            let _ = fs::remove_dir_all(&room);
+            let _ = fs::create_dir_all(&room);
+        }
+    }
+
+    /// The commit whose name begins with `digits`.
+    pub(crate) fn abbreviation(&self, repository: &str, digits: &str) -> Option<Oid> {
+        self.with(|known| known.repositories.get(repository)?.abbreviations.get(digits).cloned())
+    }
+
+    pub(crate) fn note_abbreviation(&self, repository: &str, digits: &str, commit: &Oid) {
+        self.with(|known| {
+            let of = known.repositories.entry(repository.to_owned()).or_default();
+            of.abbreviations.insert(digits.to_owned(), commit.clone());
+            known.changed = true;
+        });
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn save(&self) -> io::Result<()> {
+        let text = self.with(|known| {
+            let text = known.changed.then(|| serde_json::to_vec_pretty(known)).transpose();
+            known.changed = false;
+            text
+        });
+        match text.map_err(io::Error::other)? {
+            Some(text) => replace(&self.folder.join("ledger.json"), &text),
+            None => Ok(()),
+        }
+    }
+
+    fn card_file(&self, repository: &str, commit: &Oid, path: &str) -> PathBuf {
+        self.folder.join("cards").join(format!("{}.yaml", hash(&[repository, commit.as_str(), path])))
+    }
+
+    /// The text of a card that was read before.
+    pub(crate) fn card(&self, repository: &str, commit: &Oid, path: &str) -> Option<String> {
+        fs::read_to_string(self.card_file(repository, commit, path)).ok()
+    }
+
+    /// Keeps the text of a card; that it could not is no reason to fail.
+    pub(crate) fn note_card(&self, repository: &str, commit: &Oid, path: &str, text: &str) {
+        let _ = replace(&self.card_file(repository, commit, path), text.as_bytes());
+    }
+
+    /// The folder of the copy of a repository.
+    pub(crate) fn mirror_folder(&self, repository: &str) -> PathBuf {
+        self.folder.join("mirrors").join(&hash(&[repository])[..32])
+    }
+}
+
+/// Writes a file that is either the old one or the whole new one, also after a power cut.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_data()?;
+    file.persist(path).map(drop).map_err(|error| error.error)
+}
+
+fn hash(parts: &[&str]) -> String {
+    let digest = Sha256::digest(parts.join("\0"));
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,270 @@
+//! What is wrong with a commit: where, what, what to do about it, and who has to.
+
+use std::fmt;
+
+use berth_git::CommitInfo;
+use berth_spec::manifest::{ManifestError, node::Place};
+use serde::Serialize;
+
+/// The six steps of validation, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The folders are there, the registry's own settings are right, and the commit is signed where it must be.
+    Structure,
+    /// Every manifest follows its schema.
+    Manifests,
+    /// Every reference is pinned, and pins what it always has.
+    References,
+    /// Every model card can be read and follows its schema.
+    Cards,
+    /// Some worker of every deployment can load its card.
+    Compatibility,
+    /// Every worker configuration follows its schema, and no secret is in the clear.
+    Workers,
+}
+
+impl Step {
+    /// 1 to 6.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// What problems of this step make of the commit.
+    #[must_use]
+    pub const fn outcome(self) -> Outcome {
+        match self {
+            Self::Structure => Outcome::StructureViolation,
+            Self::Manifests => Outcome::InvalidDeploymentManifest,
+            Self::References => Outcome::UnpinnedRef,
+            Self::Cards => Outcome::InvalidModelCard,
+            Self::Compatibility => Outcome::SchemaIncompatibility,
+            Self::Workers => Outcome::InvalidWorkerConfig,
+        }
+    }
+}
+
+/// What validation makes of a commit. Anything but the first rejects it as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All checks passed.
+    Accepted,
+    /// A folder is missing or is something else.
+    StructureViolation,
+    /// A manifest does not follow its schema.
+    InvalidDeploymentManifest,
+    /// A reference is a branch, or a tag that was moved.
+    UnpinnedRef,
+    /// A model card cannot be read.
+    ModelCardNotFound,
+    /// A model card does not follow its schema.
+    InvalidModelCard,
+    /// No worker of a deployment can load its card.
+    SchemaIncompatibility,
+    /// A worker configuration does not follow its schema.
+    InvalidWorkerConfig,
+}
+
+impl Outcome {
+    /// For logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::StructureViolation => "structure_violation",
+            Self::InvalidDeploymentManifest => "invalid_deployment_manifest",
+            Self::UnpinnedRef => "unpinned_ref",
+            Self::ModelCardNotFound => "model_card_not_found",
+            Self::InvalidModelCard => "invalid_model_card",
+            Self::SchemaIncompatibility => "schema_incompatibility",
+            Self::InvalidWorkerConfig => "invalid_worker_config",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::StructureViolation => "structure violation",
+            Self::InvalidDeploymentManifest => "invalid deployment manifest",
+            Self::UnpinnedRef => "unpinned ref",
+            Self::ModelCardNotFound => "model card not found",
+            Self::InvalidModelCard => "invalid model card",
+            Self::SchemaIncompatibility => "schema incompatibility",
+            Self::InvalidWorkerConfig => "invalid worker config",
+        }
+    }
+
+    /// Who is told.
+    #[must_use]
+    pub const fn audience(self) -> &'static [Audience] {
+        match self {
+            Self::Accepted => &[],
+            Self::InvalidModelCard => &[Audience::Ops, Audience::Ml],
+            _ => &[Audience::Ops],
+        }
+    }
+}
+
+/// Who is told of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Audience {
+    /// Operations, who own the registry.
+    Ops,
+    /// Those who own the model.
+    Ml,
+}
+
+/// Whether a problem rejects the commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It does.
+    Error,
+    /// It does not; somebody should look.
+    Warning,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// The step that found it.
+    pub step: Step,
+    /// What it makes of the commit, if it is an error.
+    pub outcome: Outcome,
+    /// The rule, in one word with dashes; stable, for filters.
+    pub rule: &'static str,
+    /// Whether it rejects the commit.
+    pub severity: Severity,
+    /// The file, from the registry's root; for a model card `URL@REF:PATH`.
+    pub file: String,
+    /// From 1; 0: the file as a whole.
+    pub line: u32,
+    /// In characters, from 1; 0: the file as a whole.
+    pub column: u32,
+    /// The field, `deployment_config.region`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it; empty if the message says it all.
+    pub remedy: String,
+    /// Whether the same commit may pass later without anybody acting: a repository could not be reached.
+    pub transient: bool,
+    /// The manifest that named the card that this is about; empty for other problems.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub manifest: String,
+    /// The last commit that touched the file (of a card: its manifest), where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitInfo>,
+    /// The line that it is in.
+    #[serde(skip)]
+    pub source_line: String,
+}
+
+impl Problem {
+    /// An error of a file as a whole.
+    #[must_use]
+    pub fn new(step: Step, rule: &'static str, file: &str, message: impl Into<String>) -> Self {
+        Self {
+            step,
+            outcome: step.outcome(),
+            rule,
+            severity: Severity::Error,
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            path: String::new(),
+            message: message.into(),
+            remedy: String::new(),
+            transient: false,
+            manifest: String::new(),
+            commit: None,
+            source_line: String::new(),
+        }
+    }
+
+    /// At a place of a text.
+    #[must_use]
+    pub fn at(mut self, place: Place, path: &str, text: &str) -> Self {
+        (self.line, self.column) = (place.line, place.column);
+        path.clone_into(&mut self.path);
+        let line = (place.line as usize).checked_sub(1).and_then(|n| text.lines().nth(n));
+        line.unwrap_or_default().clone_into(&mut self.source_line);
+        self
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+
+    /// Not worth a rejection.
+    #[must_use]
+    pub fn warning(mut self) -> Self {
+        self.severity = Severity::Warning;
+        self
+    }
+
+    pub(crate) fn outcome(mut self, outcome: Outcome) -> Self {
+        self.outcome = outcome;
+        self
+    }
+
+    pub(crate) fn transient(mut self, transient: bool) -> Self {
+        self.transient = transient;
+        self
+    }
+
+    /// Whether it rejects the commit.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// Who is told.
+    #[must_use]
+    pub const fn audience(&self) -> &'static [Audience] {
+        self.outcome.audience()
+    }
+
+    /// For terminals: the problem, its line with a caret, and the remedy.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let shown = ManifestError {
+            file: self.file.clone(),
+            line: self.line,
+            column: self.column,
+            path: self.path.clone(),
+            message: self.message.clone(),
+            remedy: self.remedy.clone(),
+            source_line: self.source_line.clone(),
+        };
+        let text = shown.render();
+        match self.severity {
+            Severity::Error => text,
+            Severity::Warning => text.replacen("error:", "warning:", 1),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    /// In one line: `models/production/iris.yaml:7:12: deployment_config.region: message; remedy`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
+    }
+}

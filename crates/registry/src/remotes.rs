@@ -1,0 +1,276 @@
+//! Model repositories: each is asked for its tags once per pass, and a card is read once per commit, ever.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use berth_git::{Category, Credentials, Git, GitError, History, Mirror, Oid, Protocols, Remote, RemoteRefs, Rev, Stop};
+
+use crate::{document::LARGEST, ledger::Ledger};
+
+/// Repositories that are asked at once. Halved, a pass over many slow hosts takes twice as long; doubled, more
+/// processes and connections at once.
+const AT_ONCE: usize = 8;
+
+/// How long one repository may take in one pass. Halved, large model repositories over slow links fail; doubled, a host
+/// that hangs holds up the pass that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Gives the credentials for a repository.
+pub type CredentialsFor = dyn Fn(&Remote) -> Credentials + Send + Sync;
+
+/// The repositories that model cards come from.
+pub struct Remotes {
+    git: Arc<Git>,
+    protocols: Protocols,
+    credentials: Box<CredentialsFor>,
+    ledger: Ledger,
+    mirrors: Mutex<BTreeMap<String, Arc<Mirror>>>,
+}
+
+impl fmt::Debug for Remotes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remotes").field("ledger", &self.ledger).finish_non_exhaustive()
+    }
+}
+
+/// What is wanted of a repository: a commit, and perhaps a file of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    pub(crate) repository: String,
+    pub(crate) reference: String,
+    pub(crate) path: Option<String>,
+}
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) commit: Oid,
+    /// The file, if one was wanted.
+    pub(crate) text: Option<Arc<str>>,
+    /// Why this is from memory: the repository could not be asked whether it is still so.
+    pub(crate) unasked: Option<GitError>,
+}
+
+/// Why nothing was found.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    Git(GitError),
+    /// The tag is not where it was when it was first seen.
+    Moved {
+        before: Oid,
+        now: Oid,
+    },
+}
+
+impl From<GitError> for Fault {
+    fn from(error: GitError) -> Self {
+        Self::Git(error)
+    }
+}
+
+/// Answers of one pass.
+pub(crate) type Answers = BTreeMap<Wanted, Result<Found, Fault>>;
+
+/// The tags of repositories as they were asked for in one pass.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(Mutex<BTreeMap<String, Result<Arc<RemoteRefs>, GitError>>>);
+
+impl Remotes {
+    /// With copies, cards and the memory of tags in `folder`.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn open(
+        git: Arc<Git>,
+        folder: &Path,
+        protocols: Protocols,
+        credentials: Box<CredentialsFor>,
+    ) -> io::Result<Self> {
+        let ledger = Ledger::open(folder)?;
+        Ok(Self { git, protocols, credentials, ledger, mirrors: Mutex::default() })
+    }
+
+    /// How repositories may be reached.
+    #[must_use]
+    pub const fn protocols(&self) -> Protocols {
+        self.protocols
+    }
+
+    /// Finds all of `wanted`, several repositories at once.
+    pub(crate) fn find(&self, wanted: &BTreeSet<Wanted>, asked: &Asked, stop: &Stop) -> Answers {
+        let mut by_repository: BTreeMap<&str, Vec<&Wanted>> = BTreeMap::new();
+        for one in wanted {
+            by_repository.entry(&one.repository).or_default().push(one);
+        }
+        let queue = Mutex::new(by_repository.into_iter());
+        let answers = Mutex::new(Answers::new());
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some((repository, wanted)) = next() {
+                let found = self.of_repository(repository, &wanted, asked, &stop.at_most(PATIENCE));
+                answers.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..AT_ONCE.min(wanted.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        answers.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a pass: what was learnt is written; where tags are counts only if the commit was accepted.
+    pub(crate) fn settle(&self, accepted: bool) -> io::Result<()> {
+        self.ledger.settle(accepted)
+    }
+
+    fn of_repository(&self, repository: &str, wanted: &[&Wanted], asked: &Asked, stop: &Stop) -> Answers {
+        let remote = match Remote::parse(repository, self.protocols) {
+            Ok(remote) => remote,
+            Err(error) => return wanted.iter().map(|one| ((*one).clone(), Err(error.clone().into()))).collect(),
+        };
+        let credentials = (self.credentials)(&remote);
+        let visit = Visit { remotes: self, repository, remote: &remote, credentials, asked, stop };
+        let mut broken: Option<GitError> = None;
+        let mut answers = Answers::new();
+        for one in wanted {
+            // A host that does not answer is not waited for once per card.
+            let found = visit.find(one, broken.as_ref());
+            if let Err(Fault::Git(error)) = &found
+                && matches!(error.category, Category::Network | Category::TimedOut | Category::Auth)
+            {
+                broken = Some(error.clone());
+            }
+            answers.insert((*one).clone(), found);
+        }
+        answers
+    }
+
+    fn mirror(&self, repository: &str, remote: &Remote, stop: &Stop) -> Result<Arc<Mirror>, GitError> {
+        let known = || self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mirror) = known().get(repository) {
+            return Ok(Arc::clone(mirror));
+        }
+        // Each repository is visited by one thread at a time.
+        let folder = self.ledger.mirror_folder(repository);
+        let mirror = Arc::new(Mirror::open(Arc::clone(&self.git), &folder, remote.clone(), stop)?);
+        known().insert(repository.to_owned(), Arc::clone(&mirror));
+        Ok(mirror)
+    }
+}
+
+/// One repository in one pass.
+struct Visit<'a> {
+    remotes: &'a Remotes,
+    repository: &'a str,
+    remote: &'a Remote,
+    credentials: Credentials,
+    asked: &'a Asked,
+    stop: &'a Stop,
+}
+
+impl Visit<'_> {
+    fn find(&self, wanted: &Wanted, broken: Option<&GitError>) -> Result<Found, Fault> {
+        let Some(rev) = Rev::pinned(&wanted.reference) else {
+            let detail = format!("{:?} is neither a version tag nor a commit", wanted.reference);
+            return Err(error(Category::Invalid, self.remote, detail).into());
+        };
+        let (commit, unasked) = match &rev {
+            Rev::Tag(tag) => self.tag(tag)?,
+            _ => (self.commit(&rev, &wanted.reference, broken)?, None),
+        };
+        let text = match &wanted.path {
+            Some(path) => Some(self.card(&rev, &commit, path, broken)?),
+            None => None,
+        };
+        Ok(Found { commit, text, unasked })
+    }
+
+    /// Where a tag is, held against where it was.
+    fn tag(&self, tag: &str) -> Result<(Oid, Option<GitError>), Fault> {
+        let before = self.remotes.ledger.tag(self.repository, tag);
+        match (self.refs(), before) {
+            (Ok(refs), before) => match (refs.tag(tag).cloned(), before) {
+                (None, _) => {
+                    let detail = format!("there is no tag {tag}");
+                    Err(error(Category::RefNotFound, self.remote, detail).into())
+                }
+                (Some(now), Some(before)) if now != before => Err(Fault::Moved { before, now }),
+                (Some(now), before) => {
+                    if before.is_none() {
+                        self.remotes.ledger.meet_tag(self.repository, tag, &now);
+                    }
+                    Ok((now, None))
+                }
+            },
+            (Err(reason), Some(before)) if reason.category != Category::Cancelled => Ok((before, Some(reason))),
+            (Err(reason), _) => Err(reason.into()),
+        }
+    }
+
+    fn refs(&self) -> Result<Arc<RemoteRefs>, GitError> {
+        let asked = || self.asked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = asked().get(self.repository) {
+            return known.clone();
+        }
+        let mirror = self.remotes.mirror(self.repository, self.remote, self.stop);
+        let refs = mirror.and_then(|mirror| mirror.ls_remote(&["refs/tags/*"], &self.credentials, self.stop));
+        let refs = refs.map(Arc::new);
+        asked().insert(self.repository.to_owned(), refs.clone());
+        refs
+    }
+
+    /// A commit by its digits; that it is there is checked once.
+    fn commit(&self, rev: &Rev, digits: &str, broken: Option<&GitError>) -> Result<Oid, Fault> {
+        if let Some(known) = self.remotes.ledger.abbreviation(self.repository, digits) {
+            return Ok(known);
+        }
+        let mirror = self.fetched(rev, broken)?;
+        let commit = mirror.repository().resolve(rev, self.stop)?;
+        self.remotes.ledger.note_abbreviation(self.repository, digits, &commit);
+        Ok(commit)
+    }
+
+    fn card(&self, rev: &Rev, commit: &Oid, path: &str, broken: Option<&GitError>) -> Result<Arc<str>, Fault> {
+        let ledger = &self.remotes.ledger;
+        if let Some(text) = ledger.card(self.repository, commit, path) {
+            return Ok(text.into());
+        }
+        let mirror = self.remotes.mirror(self.repository, self.remote, self.stop)?;
+        let mirror =
+            if mirror.repository().has_commit(commit, self.stop)? { mirror } else { self.fetched(rev, broken)? };
+        if !mirror.repository().has_commit(commit, self.stop)? {
+            let detail = format!("{rev} has moved while it was read");
+            return Err(error(Category::Moved, self.remote, detail).into());
+        }
+        let read = mirror.repository().read(commit, path, LARGEST, self.stop);
+        let bytes = read.map_err(|mut error| {
+            error.remote = self.remote.shown();
+            error
+        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| error(Category::Invalid, self.remote, format!("{path} is not UTF-8")))?;
+        ledger.note_card(self.repository, commit, path, &text);
+        Ok(text.into())
+    }
+
+    fn fetched(&self, rev: &Rev, broken: Option<&GitError>) -> Result<Arc<Mirror>, Fault> {
+        if let Some(error) = broken {
+            return Err(error.clone().into());
+        }
+        let mirror = self.remotes.mirror(self.repository, self.remote, self.stop)?;
+        mirror.fetch(std::slice::from_ref(rev), History::Tip, &self.credentials, self.stop)?;
+        Ok(mirror)
+    }
+}
+
+fn error(category: Category, remote: &Remote, detail: String) -> GitError {
+    GitError { category, doing: "read".to_owned(), remote: remote.shown(), detail }
+}

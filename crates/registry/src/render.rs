@@ -1,0 +1,29 @@
+//! A report for its readers: people at a terminal, programs, code scanners, test runners.
+
+mod junit;
+mod sarif;
+mod text;
+
+use serde_json::{Value, json};
+
+pub use self::{
+    junit::junit,
+    sarif::sarif,
+    text::{Colours, text},
+};
+use crate::Report;
+
+/// The whole report as JSON.
+#[must_use]
+pub fn json(report: &Report) -> Value {
+    json!({
+        "outcome": report.outcome,
+        "accepted": report.is_accepted(),
+        "transient": report.is_transient(),
+        "offline": report.offline,
+        "commit": report.commit,
+        "tell": report.audience(),
+        "counts": report.counts,
+        "problems": report.problems,
+    })
+}

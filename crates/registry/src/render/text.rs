@@ -1,0 +1,88 @@
+//! For people.
+
+use crate::{Audience, Problem, Report};
+
+/// Whether colours are welcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colours {
+    /// On a terminal.
+    On,
+    /// Everywhere else.
+    Off,
+}
+
+/// Problems that are shown. Halved, somebody mends a broken registry in more rounds; doubled, the first one scrolls away.
+const SHOWN: usize = 40;
+
+/// The report with the line and a caret for every problem; ends with a newline.
+#[must_use]
+pub fn text(report: &Report, colours: Colours) -> String {
+    let mut out = String::new();
+    for problem in report.problems.iter().take(SHOWN) {
+        out.push_str(&paint(&problem.render(), problem, colours));
+        if let Some(by) = &problem.commit {
+            out.push_str(&format!(
+                "\n  by: {} <{}> in {} ({})",
+                by.author.name,
+                by.author.email,
+                by.oid.short(),
+                by.subject
+            ));
+        }
+        if !problem.manifest.is_empty() {
+            out.push_str(&format!("\n  for: {}", problem.manifest));
+        }
+        out.push_str("\n\n");
+    }
+    if report.problems.len() > SHOWN {
+        out.push_str(&format!("… and {} more\n\n", report.problems.len() - SHOWN));
+    }
+    out.push_str(&summary(report));
+    out.push('\n');
+    out
+}
+
+/// One line: what is made of it, and what was looked at.
+fn summary(report: &Report) -> String {
+    let counts = report.counts;
+    let (errors, warnings) = (report.errors().count(), report.warnings().count());
+    let seen = format!(
+        "{}, {}, {}",
+        plural(counts.manifests, "manifest"),
+        plural(counts.workers, "worker"),
+        if report.offline { "cards not looked at (offline)".to_owned() } else { plural(counts.cards, "model card") }
+    );
+    let which = report.commit.as_ref().map_or_else(String::new, |commit| format!(" {}", commit.oid.short()));
+    if report.is_accepted() {
+        let also = if warnings == 0 { String::new() } else { format!("; {}", plural(warnings, "warning")) };
+        return format!("accepted{which}: {seen}{also}");
+    }
+    let tell: Vec<&str> = report
+        .audience()
+        .into_iter()
+        .map(|audience| match audience {
+            Audience::Ops => "operations",
+            Audience::Ml => "the owners of the model",
+        })
+        .collect();
+    let again = if report.is_transient() { "; it may pass later as it is" } else { "" };
+    format!(
+        "rejected{which}: {}: {}, {}; {seen}; for {}{again}",
+        report.outcome.words(),
+        plural(errors, "error"),
+        plural(warnings, "warning"),
+        tell.join(" and ")
+    )
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn paint(text: &str, problem: &Problem, colours: Colours) -> String {
+    let (word, code) = if problem.is_error() { ("error:", "31") } else { ("warning:", "33") };
+    match colours {
+        Colours::On => text.replacen(word, &format!("\u{1b}[1;{code}m{word}\u{1b}[0m"), 1),
+        Colours::Off => text.to_owned(),
+    }
+}

@@ -1,0 +1,80 @@
+//! What validation found, as a whole.
+
+use std::collections::BTreeSet;
+
+use berth_git::CommitInfo;
+
+use crate::{
+    Desired,
+    problem::{Audience, Outcome, Problem},
+};
+
+/// What validation found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The commit; `None` for a folder.
+    pub commit: Option<CommitInfo>,
+    /// What is made of it: that of the first step with an error.
+    pub outcome: Outcome,
+    /// Errors and warnings, by step, file and place.
+    pub problems: Vec<Problem>,
+    /// What the commit wants, if it passed with its cards.
+    pub desired: Option<Desired>,
+    /// What was looked at.
+    pub counts: Counts,
+    /// Cards were not looked at.
+    pub offline: bool,
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Manifests.
+    pub manifests: usize,
+    /// Worker configurations.
+    pub workers: usize,
+    /// Different model cards.
+    pub cards: usize,
+    /// Files that had to be parsed: the others were known from earlier passes.
+    pub parsed: usize,
+}
+
+impl Report {
+    pub(crate) fn new(mut problems: Vec<Problem>, counts: Counts, offline: bool) -> Self {
+        let key = |p: &Problem| (p.step, p.severity, p.file.clone(), p.line, p.column);
+        problems.sort_by_cached_key(key);
+        problems.dedup();
+        let first = problems.iter().find(|problem| problem.is_error());
+        let outcome = first.map_or(Outcome::Accepted, |problem| problem.outcome);
+        Self { commit: None, outcome, problems, desired: None, counts, offline }
+    }
+
+    /// Whether nothing rejects the commit.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.outcome == Outcome::Accepted
+    }
+
+    /// What rejects the commit.
+    pub fn errors(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().filter(|problem| problem.is_error())
+    }
+
+    /// What somebody should look at.
+    pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().filter(|problem| !problem.is_error())
+    }
+
+    /// Whether the same commit may pass later without anybody acting: all errors are of that kind.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        !self.is_accepted() && self.errors().all(|problem| problem.transient)
+    }
+
+    /// Who is told.
+    #[must_use]
+    pub fn audience(&self) -> BTreeSet<Audience> {
+        self.errors().flat_map(|problem| problem.audience().iter().copied()).collect()
+    }
+}

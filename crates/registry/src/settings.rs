@@ -1,0 +1,260 @@
+//! `registry.yaml`: how a registry is kept. Read and typed here, used elsewhere.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    document::Document,
+    problem::{Problem, Step},
+    schema::{self, SchemaKind},
+};
+
+/// Where the settings are.
+pub const SETTINGS_FILE: &str = "registry.yaml";
+
+/// How a registry is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Settings {
+    /// What becomes of workers without a file.
+    pub unknown_workers: UnknownWorkers,
+    /// Whether a commit may remove the last deployment.
+    pub allow_empty: bool,
+    /// Whose commits count.
+    pub signatures: Signatures,
+    /// Where the actual state is written.
+    pub write_back: WriteBack,
+    /// Who is told.
+    pub notifications: Vec<Notification>,
+    /// Where the outcome of a commit is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_status: Option<CommitStatus>,
+}
+
+/// What becomes of workers without a file in `workers/`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownWorkers {
+    /// They are given models.
+    #[default]
+    Allow,
+    /// They are given none.
+    Ignore,
+    /// They are not let in.
+    Refuse,
+}
+
+/// Whose commits count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Signatures {
+    /// Whether every commit must be signed by a trusted key.
+    pub required: bool,
+    /// A file of the registry: `allowed_signers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_signers: Option<String>,
+    /// A folder of the registry with armoured GPG keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpg_keys: Option<String>,
+}
+
+/// Where the actual state is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WriteBack {
+    /// How.
+    pub mode: WriteBackMode,
+    /// The branch of its own.
+    pub branch: String,
+    /// The shortest time between two commits, as `30s`.
+    pub interval: String,
+}
+
+impl Default for WriteBack {
+    fn default() -> Self {
+        Self { mode: WriteBackMode::Branch, branch: "actual-state".to_owned(), interval: "30s".to_owned() }
+    }
+}
+
+impl WriteBack {
+    /// [`WriteBack::interval`]; half a minute if it cannot be read, which the schema keeps from being.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        berth_spec::manifest::parse_duration(&self.interval).unwrap_or(Duration::from_secs(30))
+    }
+}
+
+/// How the actual state is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WriteBackMode {
+    /// To a branch of its own.
+    #[default]
+    Branch,
+    /// As commits on the registry's branch.
+    Commit,
+    /// Nowhere.
+    Off,
+}
+
+/// Who is told, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notification {
+    /// How.
+    #[serde(rename = "type")]
+    pub kind: NotificationKind,
+    /// Where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The secret of the controller that holds the URL or the password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<String>,
+    /// Who gets the email.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+    /// Whose messages.
+    #[serde(default)]
+    pub audience: NotificationAudience,
+    /// What is not worth a message.
+    #[serde(default)]
+    pub min_severity: NotificationSeverity,
+}
+
+/// How somebody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NotificationKind {
+    /// JSON by POST.
+    Webhook,
+    /// Slack's incoming webhooks.
+    Slack,
+    /// SMTP.
+    Email,
+}
+
+/// Whose messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NotificationAudience {
+    /// Those for operations.
+    #[default]
+    Ops,
+    /// Those for the owners of models.
+    Ml,
+    /// All.
+    All,
+}
+
+/// How bad it must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NotificationSeverity {
+    /// Everything.
+    Info,
+    /// What somebody should look at.
+    #[default]
+    Warning,
+    /// What has failed.
+    Error,
+    /// What is down.
+    Critical,
+}
+
+/// Where the outcome of a commit is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommitStatus {
+    /// Whose interface it is.
+    pub provider: StatusProvider,
+    /// Its address, where it is not the provider's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
+    /// owner/name there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// The secret of the controller that holds the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<String>,
+    /// The name of the check.
+    #[serde(default = "default_context")]
+    pub context: String,
+}
+
+/// Whose interface a commit status is sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatusProvider {
+    /// GitHub.
+    Github,
+    /// GitLab.
+    Gitlab,
+    /// Bitbucket.
+    Bitbucket,
+    /// Gitea and Forgejo.
+    Gitea,
+}
+
+fn default_context() -> String {
+    "berth/registry".to_owned()
+}
+
+impl Settings {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn read(text: &str) -> Result<Self, Vec<Problem>> {
+        let step = Step::Structure;
+        let document = match Document::read(text, SETTINGS_FILE, step) {
+            Ok(Some(document)) => document,
+            Ok(None) => return Ok(Self::default()),
+            Err(problem) => return Err(vec![*problem]),
+        };
+        let findings = schema::check(SchemaKind::Settings, schema::NEWEST, &document, (step, SETTINGS_FILE, text));
+        let mut problems: Vec<Problem> = findings.into_iter().flatten().map(|finding| finding.problem).collect();
+        if problems.is_empty() {
+            match serde_json::from_value::<Self>(document.json.clone()) {
+                Ok(settings) => {
+                    problems.extend(settings.contradictions(&document, text));
+                    if problems.is_empty() {
+                        return Ok(settings);
+                    }
+                }
+                Err(error) => problems.push(Problem::new(step, "schema", SETTINGS_FILE, error.to_string())),
+            }
+        }
+        Err(problems)
+    }
+
+    /// What the schema cannot say.
+    fn contradictions(&self, document: &Document, text: &str) -> Vec<Problem> {
+        let problem = |pointer: &str, message: String, remedy: &str| {
+            let (place, path) = document.place(pointer);
+            Problem::new(Step::Structure, "settings", SETTINGS_FILE, message).at(place, &path, text).remedy(remedy)
+        };
+        let mut found = Vec::new();
+        let Signatures { required, allowed_signers, gpg_keys } = &self.signatures;
+        if *required && allowed_signers.is_none() && gpg_keys.is_none() {
+            let message = "signatures are required, but no keys are named".to_owned();
+            found.push(problem("/signatures/required", message, "add allowedSigners or gpgKeys"));
+        }
+        for (n, notification) in self.notifications.iter().enumerate() {
+            let at = format!("/notifications/{n}");
+            if notification.url.is_none() && notification.secret_ref.is_none() {
+                found.push(problem(&at, "it is not said where to send it".to_owned(), "add url or secretRef"));
+            }
+            if notification.kind == NotificationKind::Email && notification.to.is_empty() {
+                found.push(problem(&at, "it is not said who gets the email".to_owned(), "add to: [name@example.com]"));
+            }
+        }
+        if self.write_back.mode == WriteBackMode::Branch
+            && !berth_git::Rev::Branch(self.write_back.branch.clone()).is_safe()
+        {
+            let message = format!("{:?} is no name of a branch", self.write_back.branch);
+            found.push(problem("/writeBack/branch", message, "write for example actual-state"));
+        }
+        found
+    }
+}

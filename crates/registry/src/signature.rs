@@ -1,0 +1,96 @@
+//! Whether commits are signed by whom the registry trusts.
+//!
+//! The keys are those of the commit that was accepted before: whoever adds a key to the registry, or turns signatures
+//! off, must have been trusted already. Only the first commit ever vouches for itself.
+
+use berth_git::{Category, GitError, Oid, Repository, Stop, TrustedKeys};
+
+use crate::{
+    problem::{Problem, Step},
+    settings::{SETTINGS_FILE, Settings, Signatures},
+    tree::Tree,
+};
+
+/// Commits of one push or pass that are checked, at most. Halved, large merges are refused; doubled, one push may keep
+/// the server busy twice as long.
+const MOST: usize = 2_000;
+
+/// Problems with the signatures of the commits after `before` up to `commit`.
+pub(crate) fn check(
+    repository: &Repository,
+    commit: &Oid,
+    before: Option<&Oid>,
+    settings: &Settings,
+    stop: &Stop,
+) -> Result<Vec<Problem>, GitError> {
+    let (vouching, rules) = match before {
+        Some(before) => {
+            let tree = Tree::Commit { repository: repository.clone(), commit: before.clone() };
+            let files = tree.files(stop)?;
+            let text = tree.read_one(&files, SETTINGS_FILE, stop)?;
+            // What was accepted was right.
+            let old = text.and_then(|text| Settings::read(&text).ok()).unwrap_or_default();
+            if old.signatures.required { (before, old.signatures) } else { (commit, settings.signatures.clone()) }
+        }
+        None => (commit, settings.signatures.clone()),
+    };
+    if !rules.required {
+        return Ok(Vec::new());
+    }
+    let keys = match trusted(repository, vouching, &rules, stop) {
+        Ok(keys) => keys,
+        Err(error) if error.is_transient() => return Err(error),
+        Err(error) => {
+            let problem = Problem::new(Step::Structure, "signature-keys", SETTINGS_FILE, error.to_string());
+            return Ok(vec![problem.remedy("name files of the registry that hold the keys of those who may sign")]);
+        }
+    };
+    let commits = match before {
+        Some(before) if vouching == before => repository.log(Some(before), commit, MOST + 1, stop)?,
+        _ => vec![repository.commit(commit, stop)?],
+    };
+    if commits.len() > MOST {
+        let message = format!("more than {MOST} commits at once");
+        return Ok(vec![Problem::new(Step::Structure, "signature", "", message).remedy("push fewer at a time")]);
+    }
+    let mut problems = Vec::new();
+    for info in commits {
+        match repository.verify_commit(&info.oid, &keys, stop) {
+            Ok(_) => {}
+            Err(error) if error.category == Category::Signature => {
+                let mut problem = Problem::new(Step::Structure, "signature", SETTINGS_FILE, error.detail);
+                problem = problem.remedy("sign it (`git commit --amend -S`) with a key that the registry trusts");
+                problem.commit = Some(info);
+                problems.push(problem);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(problems)
+}
+
+fn trusted(repository: &Repository, commit: &Oid, rules: &Signatures, stop: &Stop) -> Result<TrustedKeys, GitError> {
+    let tree = Tree::Commit { repository: repository.clone(), commit: commit.clone() };
+    let files = tree.files(stop)?;
+    let absent = |what: &str| GitError {
+        category: Category::PathNotFound,
+        doing: "read the trusted keys".to_owned(),
+        remote: String::new(),
+        detail: format!("commit {} has no {what}", commit.short()),
+    };
+    let signers = match &rules.allowed_signers {
+        Some(path) => tree.read_one(&files, path, stop)?.ok_or_else(|| absent(path))?,
+        None => String::new(),
+    };
+    let mut keys = Vec::new();
+    if let Some(folder) = &rules.gpg_keys {
+        let inside = format!("{}/", folder.trim_end_matches('/'));
+        let found: Vec<_> =
+            files.all.iter().filter(|f| f.path.starts_with(&inside) && f.path.ends_with(".asc")).collect();
+        if found.is_empty() {
+            return Err(absent(&format!("*.asc in {folder}")));
+        }
+        keys.extend(tree.read(&files, &found, stop)?.into_values());
+    }
+    TrustedKeys::new(&keys, &signers, stop)
+}

@@ -1,0 +1,168 @@
+//! What is looked at: a commit of a repository, or a folder as it lies there.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use berth_git::{Category, GitError, Mode, Oid, Repository, Stop};
+use fs_err as fs;
+use sha2::{Digest as _, Sha256};
+
+use crate::document::LARGEST;
+
+/// Where a registry is read from.
+#[derive(Debug, Clone)]
+pub enum Tree {
+    /// A folder, with what is not committed yet.
+    Folder(PathBuf),
+    /// A commit.
+    Commit {
+        /// The repository that holds it.
+        repository: Repository,
+        /// Its name.
+        commit: Oid,
+    },
+}
+
+/// Files of a registry that are looked at, at most. Halved, a registry with tens of thousands of deployments and its
+/// history beside them is refused; doubled, a wrong folder is walked longer.
+const MOST_FILES: usize = 200_000;
+
+/// Bytes of all files that are read. Halved, the same; doubled, a hostile registry takes that much memory.
+const MOST_BYTES: u64 = 512 << 20;
+
+/// One file, unread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) mode: Mode,
+    pub(crate) size: u64,
+    /// The name of its content; equal content has equal names.
+    pub(crate) content: String,
+}
+
+/// The files of a tree.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// In order of their paths.
+    pub(crate) all: Vec<File>,
+    /// Folders that hold no file; Git knows none.
+    pub(crate) empty_folders: Vec<String>,
+    /// Contents that are here already.
+    read: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// The commit; `None` for a folder.
+    #[must_use]
+    pub const fn commit(&self) -> Option<&Oid> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Commit { commit, .. } => Some(commit),
+        }
+    }
+
+    pub(crate) fn files(&self, stop: &Stop) -> Result<Files, GitError> {
+        let files = match self {
+            Self::Folder(root) => walk(root)?,
+            Self::Commit { repository, commit } => {
+                let of = |entry: berth_git::Entry| File {
+                    path: entry.path,
+                    mode: entry.mode,
+                    size: entry.size,
+                    content: entry.oid.to_string(),
+                };
+                let all: Vec<File> = repository.list(commit, "", stop)?.into_iter().map(of).collect();
+                Files { all, empty_folders: Vec::new(), read: BTreeMap::new() }
+            }
+        };
+        if files.all.len() > MOST_FILES {
+            return Err(too_large(format!("it has {} files, and {MOST_FILES} are allowed", files.all.len())));
+        }
+        Ok(files)
+    }
+
+    /// The texts of `wanted`, by the names of their contents. What is not UTF-8 is read with replacements; what is
+    /// larger than a file may be is left out.
+    pub(crate) fn read(
+        &self,
+        files: &Files,
+        wanted: &[&File],
+        stop: &Stop,
+    ) -> Result<BTreeMap<String, String>, GitError> {
+        let fitting = wanted.iter().filter(|file| file.size <= LARGEST as u64);
+        match self {
+            Self::Folder(_) => Ok(fitting
+                .filter_map(|file| Some((file.content.clone(), files.read.get(&file.content)?.clone())))
+                .collect()),
+            Self::Commit { repository, .. } => {
+                let names: Vec<(Oid, u64)> =
+                    fitting.filter_map(|file| Some((Oid::parse(&file.content)?, file.size))).collect();
+                let blobs: Vec<(&Oid, u64)> = names.iter().map(|(oid, size)| (oid, *size)).collect();
+                let contents = repository.read_all(&blobs, MOST_BYTES, stop)?;
+                let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                Ok(contents.into_iter().map(|(oid, bytes)| (oid.to_string(), text(bytes))).collect())
+            }
+        }
+    }
+
+    /// One file as text; `None` if it is not there.
+    pub(crate) fn read_one(&self, files: &Files, path: &str, stop: &Stop) -> Result<Option<String>, GitError> {
+        let Some(file) = files.all.iter().find(|file| file.path == path) else { return Ok(None) };
+        Ok(self.read(files, &[file], stop)?.remove(&file.content))
+    }
+}
+
+fn too_large(detail: String) -> GitError {
+    GitError { category: Category::TooLarge, doing: "read the registry".to_owned(), remote: String::new(), detail }
+}
+
+/// Reads a folder whole: it is small, and may change while it is looked at.
+fn walk(root: &Path) -> Result<Files, GitError> {
+    let mut files = Files { all: Vec::new(), empty_folders: Vec::new(), read: BTreeMap::new() };
+    let mut bytes = 0;
+    let mut rooms = vec![root.to_owned()];
+    while let Some(room) = rooms.pop() {
+        let failed = |error: std::io::Error| GitError {
+            category: if error.kind() == std::io::ErrorKind::NotFound { Category::NotFound } else { Category::Disk },
+            doing: "read the registry".to_owned(),
+            remote: String::new(),
+            detail: error.to_string(),
+        };
+        let relative = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        let mut is_empty = true;
+        for entry in fs::read_dir(&room).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
+            is_empty = false;
+            if kind.is_dir() {
+                if !entry.file_name().to_string_lossy().starts_with('.') {
+                    rooms.push(path);
+                }
+                continue;
+            }
+            let mut file = File { path: relative(&path), mode: Mode::Link, size: 0, content: String::new() };
+            if kind.is_file() {
+                file.mode = Mode::File;
+                file.size = entry.metadata().map_err(failed)?.len();
+                let written_back = file.path.starts_with("transactions/") || file.path.starts_with("errors/");
+                if file.size <= LARGEST as u64 && !written_back {
+                    let content = fs::read(&path).map_err(failed)?;
+                    bytes += content.len() as u64;
+                    file.content = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+                    files.read.insert(file.content.clone(), String::from_utf8_lossy(&content).into_owned());
+                }
+            }
+            files.all.push(file);
+            if files.all.len() > MOST_FILES || bytes > MOST_BYTES {
+                return Err(too_large(format!("{} holds more than a registry may", root.display())));
+            }
+        }
+        if is_empty && room != root {
+            files.empty_folders.push(relative(&room));
+        }
+    }
+    files.all.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}

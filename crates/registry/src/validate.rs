@@ -1,0 +1,377 @@
+//! The six steps, in order, on a commit or a folder.
+//!
+//! ```text
+//! 1 structure ──▶ 2 manifests ──▶ 3 references ──▶ 4 cards ──▶ 5 compatibility      6 workers ──▶ Report
+//!     │ wrong: nothing else          (a manifest goes on only as long as nothing is wrong with it)
+//!     ▼ is looked at
+//! ```
+//! Everything of one step is collected, so that one report says all there is to mend. The outcome is that of the first
+//! step that found an error.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use berth_git::{CommitInfo, GitError, Oid, Protocols, Stop};
+use time::OffsetDateTime;
+
+use crate::{
+    Counts, DeploymentManifest, Desired, DesiredDeployment, Report, SecretFile, Settings, WorkerConfig,
+    card::CardRules,
+    cards,
+    compatibility::{self, Fleet},
+    hub,
+    layout::{self, Environment, Layout},
+    matrix::Matrix,
+    parse::{self, Parsed},
+    problem::{Problem, Step},
+    remotes::Remotes,
+    settings::SETTINGS_FILE,
+    signature,
+    tree::{File, Files, Tree},
+};
+
+/// Where the matrix may be replaced.
+pub const MATRIX_FILE: &str = "compatibility-matrix.yaml";
+
+/// The trailer of a commit that may remove the last deployment.
+pub const ALLOW_EMPTY: &str = "Berth-Allow-Empty";
+
+/// What is validated.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass<'a> {
+    /// The commit or folder.
+    pub tree: &'a Tree,
+    /// The commit that was accepted before: its keys vouch for the new ones, and it says whether there was something to
+    /// remove.
+    pub previous: Option<&'a Oid>,
+    /// Seconds since 1970.
+    pub now: i64,
+    /// Whether the last deployment may be removed, whatever the commit says.
+    pub allow_empty: bool,
+    /// Ends it.
+    pub stop: &'a Stop,
+}
+
+/// Validates commits, and remembers what it has seen.
+#[derive(Debug)]
+pub struct Validator {
+    remotes: Option<Remotes>,
+    protocols: Protocols,
+    memory: Mutex<Memory>,
+}
+
+/// What was looked at in earlier passes, by file and the name of its content.
+#[derive(Debug, Default)]
+struct Memory {
+    manifests: Known<DeploymentManifest>,
+    workers: Known<WorkerConfig>,
+    secrets: Known<String>,
+    cards: cards::Known,
+    /// What the cards were checked against.
+    card_rules: Option<(Matrix, String)>,
+}
+
+type Known<T> = HashMap<(String, String), Arc<Parsed<T>>>;
+
+impl Validator {
+    /// With cards read from their repositories.
+    #[must_use]
+    pub fn new(remotes: Remotes) -> Self {
+        Self { protocols: remotes.protocols(), remotes: Some(remotes), memory: Mutex::default() }
+    }
+
+    /// Without looking at cards: steps 1, 2, 3 and 6.
+    #[must_use]
+    pub fn offline(protocols: Protocols) -> Self {
+        Self { remotes: None, protocols, memory: Mutex::default() }
+    }
+
+    /// Validates. One pass at a time.
+    ///
+    /// # Errors
+    /// If the tree cannot be read; everything that is wrong with it is in the report.
+    pub fn validate(&self, pass: &Pass<'_>) -> Result<Report, GitError> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let commit = match pass.tree {
+            Tree::Commit { repository, commit } => Some(repository.commit(commit, pass.stop)?),
+            Tree::Folder(_) => None,
+        };
+        let mut report = Round { validator: self, pass, memory: &mut memory }.run(commit.as_ref())?;
+        report.commit = commit;
+        if let Some(remotes) = &self.remotes
+            && let Err(error) = remotes.settle(report.is_accepted())
+        {
+            return Err(GitError {
+                category: berth_git::Category::Disk,
+                doing: "remember where tags are".to_owned(),
+                remote: String::new(),
+                detail: error.to_string(),
+            });
+        }
+        blame(&mut report, pass)?;
+        Ok(report)
+    }
+}
+
+/// One pass.
+struct Round<'a> {
+    validator: &'a Validator,
+    pass: &'a Pass<'a>,
+    memory: &'a mut Memory,
+}
+
+/// What steps 2, 3 and 6 found.
+struct Local {
+    manifests: Vec<(Environment, String, Arc<Parsed<DeploymentManifest>>)>,
+    workers: Vec<Arc<Parsed<WorkerConfig>>>,
+    secrets: Vec<SecretFile>,
+    problems: Vec<Problem>,
+    counts: Counts,
+}
+
+impl Round<'_> {
+    fn run(&mut self, commit: Option<&CommitInfo>) -> Result<Report, GitError> {
+        let offline = self.validator.remotes.is_none();
+        let stop = self.pass.stop;
+        let files = self.pass.tree.files(stop)?;
+        let (layout, mut problems) = layout::sort(&files);
+        let (settings, matrix) = self.rules(&files, &mut problems)?;
+        if let (Tree::Commit { repository, commit }, Some(settings)) = (self.pass.tree, &settings) {
+            problems.extend(signature::check(repository, commit, self.pass.previous, settings, stop)?);
+        }
+        problems.extend(self.emptied(&layout, settings.as_ref(), commit)?);
+        let (Some(settings), Some(matrix), false) = (settings, matrix, problems.iter().any(Problem::is_error)) else {
+            let counts =
+                Counts { manifests: layout.manifests.len(), workers: layout.workers.len(), ..Counts::default() };
+            return Ok(Report::new(problems, counts, offline));
+        };
+        let mut local = self.local(&files, &layout)?;
+        problems.append(&mut local.problems);
+        let today =
+            OffsetDateTime::from_unix_timestamp(self.pass.now).map_or_else(|_| String::new(), |t| t.date().to_string());
+        let deployments = match &self.validator.remotes {
+            Some(remotes) => {
+                if self.memory.card_rules.as_ref().is_none_or(|(old, day)| *old != matrix || *day != today) {
+                    self.memory.cards.clear();
+                    self.memory.card_rules = Some((matrix.clone(), today.clone()));
+                }
+                let rules = CardRules { matrix: &matrix, today: &today, protocols: self.validator.protocols };
+                let found = cards::find(remotes, &local.manifests, &mut self.memory.cards, &rules, stop);
+                local.counts.cards = self.memory.cards.len();
+                local.counts.parsed += found.parsed;
+                problems.extend(found.problems);
+                found.deployments
+            }
+            None => Vec::new(),
+        };
+        let workers: Vec<&WorkerConfig> = local.workers.iter().filter_map(|worker| worker.value.as_deref()).collect();
+        let is_partial = workers.len() < local.workers.len();
+        let fleet = Fleet { workers: &workers, is_partial, unknown: settings.unknown_workers, matrix: &matrix };
+        for (deployment, parsed) in &deployments {
+            let at = |pointer: &str, rule, message| parsed.problem(compatibility::STEP, pointer, rule, message);
+            problems.extend(fleet.check(&deployment.manifest, &deployment.card, at));
+            problems.extend(unservable(deployment, parsed));
+        }
+        let workers = workers.into_iter().cloned().collect();
+        let mut report = Report::new(problems, local.counts, offline);
+        if report.is_accepted() && !offline {
+            let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
+            report.desired = Some(desired(commit, deployments, workers, local.secrets, settings));
+        }
+        Ok(report)
+    }
+
+    /// `registry.yaml` and the matrix; `None` where they are wrong.
+    fn rules(
+        &self,
+        files: &Files,
+        problems: &mut Vec<Problem>,
+    ) -> Result<(Option<Settings>, Option<Matrix>), GitError> {
+        let (tree, stop) = (self.pass.tree, self.pass.stop);
+        let mut keep = |found: Vec<Problem>| problems.extend(found);
+        let settings = match tree.read_one(files, SETTINGS_FILE, stop)? {
+            Some(text) => Settings::read(&text).map_err(&mut keep).ok(),
+            None => Some(Settings::default()),
+        };
+        let matrix = match tree.read_one(files, MATRIX_FILE, stop)? {
+            Some(text) => Matrix::read(&text, MATRIX_FILE).map_err(&mut keep).ok(),
+            None => Some(Matrix::embedded()),
+        };
+        Ok((settings, matrix))
+    }
+
+    /// A commit that removes all there was is more often an accident than a wish.
+    fn emptied(
+        &self,
+        layout: &Layout<'_>,
+        settings: Option<&Settings>,
+        commit: Option<&CommitInfo>,
+    ) -> Result<Option<Problem>, GitError> {
+        let allowed = self.pass.allow_empty
+            || settings.is_some_and(|settings| settings.allow_empty)
+            || commit
+                .and_then(|commit| commit.trailer(ALLOW_EMPTY))
+                .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let (Some(previous), Tree::Commit { repository, .. }) = (self.pass.previous, self.pass.tree) else {
+            return Ok(None);
+        };
+        if allowed || !layout.manifests.is_empty() {
+            return Ok(None);
+        }
+        let before = repository.list(previous, "models", self.pass.stop)?;
+        let count = before.iter().filter(|entry| entry.path.ends_with(".yaml") || entry.path.ends_with(".yml")).count();
+        let message = format!("the commit removes all {count} deployments");
+        let remedy = format!("if that is meant, end the commit's message with the line `{ALLOW_EMPTY}: true`");
+        Ok((count > 0).then(|| Problem::new(Step::Structure, "emptied", "models", message).remedy(remedy)))
+    }
+
+    /// Steps 2, 3 and 6.
+    fn local(&mut self, files: &Files, layout: &Layout<'_>) -> Result<Local, GitError> {
+        let reader = Reader { tree: self.pass.tree, files, stop: self.pass.stop };
+        let protocols = self.validator.protocols;
+        let manifest_files: Vec<&File> = layout.manifests.iter().map(|(_, file)| *file).collect();
+        let mut parsed = 0;
+        let manifests = reader.look(&manifest_files, &mut self.memory.manifests, &mut parsed, |file, text| {
+            parse::manifest(file, text, protocols)
+        })?;
+        let workers = reader.look(&layout.workers, &mut self.memory.workers, &mut parsed, parse::worker)?;
+        let secrets = reader.look(&layout.secrets, &mut self.memory.secrets, &mut parsed, parse::secrets)?;
+        let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed };
+        let mut problems: Vec<Problem> = Vec::new();
+        problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(secrets.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(doubles(&manifests, Step::Manifests, "/id", |manifest| &manifest.id));
+        problems.extend(doubles(&workers, Step::Workers, "/worker_id", |worker| &worker.worker_id));
+        problems.extend(doubles(&secrets, Step::Workers, "/worker_id", |worker| worker));
+        let known: BTreeSet<&str> =
+            workers.iter().filter_map(|one| Some(one.value.as_ref()?.worker_id.as_str())).collect();
+        let strange =
+            secrets.iter().filter(|one| one.value.as_ref().is_some_and(|worker| !known.contains(worker.as_str())));
+        problems.extend(strange.map(|one| {
+            let worker = one.value.as_deref().map_or("", String::as_str);
+            let message = format!("{worker} has secrets, but no configuration in workers/");
+            one.problem(Step::Workers, "/worker_id", "unknown-worker", message).warning()
+        }));
+        let secrets = secrets.iter().filter_map(|one| {
+            let (path, text) = one.source();
+            Some(SecretFile { worker: one.value.as_deref()?.clone(), path: path.to_owned(), text })
+        });
+        let secrets = secrets.collect();
+        let places = layout.manifests.iter().map(|(environment, file)| (*environment, file.path.clone()));
+        let manifests = places.zip(manifests).map(|((environment, path), one)| (environment, path, one)).collect();
+        Ok(Local { manifests, workers, secrets, problems, counts })
+    }
+}
+
+/// Reads files and looks at those that are new.
+struct Reader<'a> {
+    tree: &'a Tree,
+    files: &'a Files,
+    stop: &'a Stop,
+}
+
+impl Reader<'_> {
+    fn look<T>(
+        &self,
+        files: &[&File],
+        known: &mut Known<T>,
+        parsed: &mut usize,
+        parse: impl Fn(&str, &str) -> Parsed<T>,
+    ) -> Result<Vec<Arc<Parsed<T>>>, GitError> {
+        let key = |file: &File| (file.path.clone(), file.content.clone());
+        let new: Vec<&File> = files.iter().copied().filter(|file| !known.contains_key(&key(file))).collect();
+        let texts = self.tree.read(self.files, &new, self.stop)?;
+        *parsed += new.len();
+        let mut current = Known::with_capacity(files.len());
+        let look = |file: &&File| {
+            let old = known.remove(&key(file));
+            // What was too large to be read is too large to be parsed, which says so.
+            let text =
+                || texts.get(&file.content).map_or_else(|| " ".repeat(crate::document::LARGEST + 1), Clone::clone);
+            let one = old.unwrap_or_else(|| Arc::new(parse(&file.path, &text())));
+            current.insert(key(file), Arc::clone(&one));
+            one
+        };
+        let found = files.iter().map(look).collect();
+        // What is no longer there is forgotten.
+        *known = current;
+        Ok(found)
+    }
+}
+
+/// The same name in several files.
+fn doubles<T>(all: &[Arc<Parsed<T>>], step: Step, pointer: &str, name: impl Fn(&T) -> &String) -> Vec<Problem> {
+    let mut first: BTreeMap<&str, &Arc<Parsed<T>>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for one in all {
+        let Some(value) = one.value.as_deref() else { continue };
+        if let Some(other) = first.get(name(value).as_str()) {
+            let message = format!("{} is declared in {}, too", name(value), other.source().0);
+            found.push(
+                one.problem(step, pointer, "duplicate", message).remedy("give one of them another name, or remove it"),
+            );
+        } else {
+            first.insert(name(value).as_str(), one);
+        }
+    }
+    found
+}
+
+/// What the rest of Berth would not take.
+fn unservable(deployment: &DesiredDeployment, parsed: &Parsed<DeploymentManifest>) -> Vec<Problem> {
+    let problem = |(path, message, remedy): (String, String, String)| {
+        let pointer = match path.as_str() {
+            "spec.endpoint" => "/deployment_config/endpoint",
+            "spec.replicas" => "/deployment_config/replicas",
+            path if path.starts_with("spec.selector") => "/deployment_config/worker_selector",
+            path if path.starts_with("spec.model") => "/model_card_ref/ref",
+            _ => "/id",
+        };
+        parsed.problem(Step::Manifests, pointer, "unservable", message).remedy(remedy)
+    };
+    hub::check(deployment).into_iter().map(problem).collect()
+}
+
+fn desired(
+    commit: Option<&CommitInfo>,
+    mut deployments: Vec<DesiredDeployment>,
+    mut workers: Vec<WorkerConfig>,
+    secret_files: Vec<SecretFile>,
+    settings: Settings,
+) -> Desired {
+    deployments.sort_by(|a, b| a.id.cmp(&b.id));
+    workers.sort_by(|a, b| a.worker_id.cmp(&b.worker_id));
+    Desired {
+        commit: commit.map(|commit| commit.oid.clone()),
+        author: commit.map_or_else(String::new, |commit| format!("{} <{}>", commit.author.name, commit.author.email)),
+        time: commit.map_or(0, |commit| commit.committer.time),
+        subject: commit.map_or_else(String::new, |commit| commit.subject.clone()),
+        deployments,
+        workers,
+        secret_files,
+        settings,
+    }
+}
+
+/// Files whose last commit is looked up. Halved, a report on many files names fewer people; doubled, it takes longer.
+const BLAMED: usize = 32;
+
+/// Says who touched the files that are wrong.
+fn blame(report: &mut Report, pass: &Pass<'_>) -> Result<(), GitError> {
+    let Tree::Commit { repository, commit } = pass.tree else { return Ok(()) };
+    let mut known: BTreeMap<String, Option<CommitInfo>> = BTreeMap::new();
+    for problem in report.problems.iter_mut().filter(|problem| problem.commit.is_none()) {
+        let file = if problem.manifest.is_empty() { &problem.file } else { &problem.manifest };
+        if !known.contains_key(file) {
+            if known.len() >= BLAMED || file.is_empty() {
+                continue;
+            }
+            known.insert(file.clone(), repository.last_change(commit, file, pass.stop)?);
+        }
+        problem.commit = known.get(file).cloned().flatten();
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What a commit wants, how that changes, and what the rest of Berth is told.
+
+use berth_registry::{Change, Desired, to_manifest};
+use berth_spec::manifest::{self, ParseContext};
+
+use crate::fixture::{World, told};
+
+fn desired(world: &World) -> Desired {
+    let report = world.validate();
+    report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report)))
+}
+
+#[test]
+fn every_field_arrives() {
+    let world = World::new();
+    world.write("models/staging/second.yaml", &world.manifest("second", "v1.2.3"));
+    let desired = desired(&world);
+    assert_eq!(desired.author, "Ada <ada@example.com>");
+    let ids: Vec<&str> = desired.deployments.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, ["iris-prod", "second"]);
+    let one = desired.deployment("second").expect("it is there");
+    assert_eq!((one.path.as_str(), one.environment.as_str()), ("models/staging/second.yaml", "staging"));
+    assert_eq!(one.card.metadata.name, "iris");
+    assert_eq!(desired.workers[0].terms().max_models, Some(5));
+}
+
+#[test]
+fn the_hub_takes_what_was_accepted() {
+    let world = World::new();
+    let with_endpoint = world
+        .manifest("iris-prod", "v1.2.3")
+        .replace("priority: 80", "priority: 80\n  endpoint: https://api.example.com/v1/iris");
+    world.write("models/production/iris-prod.yaml", &with_endpoint);
+    let desired = desired(&world);
+    let commit = desired.commit.as_ref().map(berth_git::Oid::as_str);
+    let hub = to_manifest(&desired.deployments[0], commit);
+    let read = manifest::from_value(&hub, &ParseContext::default()).expect("a manifest of the hub");
+    assert_eq!(read.name.as_str(), "iris-prod");
+    assert_eq!(read.labels["environment"], "production");
+    assert_eq!(read.annotations["registry.berth.dev/commit"], commit.expect("a commit"));
+    assert_eq!(hub["spec"]["selector"]["required"], serde_json::json!({"pool": "production", "region": "eu-west-1"}));
+    assert_eq!((hub["spec"]["replicas"].clone(), hub["spec"]["priority"].clone()), (1.into(), 80.into()));
+    assert_eq!(hub["spec"]["resources"], serde_json::json!({"cpu": 0.5, "memory": 512 << 20}));
+
+    let off = world.manifest("iris-prod", "v1.2.3").replace("enabled: true", "enabled: false");
+    world.write("models/production/iris-prod.yaml", &off);
+    let hub = to_manifest(&self::desired(&world).deployments[0], None);
+    assert_eq!(hub["spec"]["replicas"], 0);
+}
+
+/// Changes a manifest; what is said to have changed.
+type Case = (&'static str, &'static str, fn() -> Vec<Change>);
+
+fn id() -> String {
+    "iris-prod".to_owned()
+}
+
+const CASES: &[Case] = &[
+    ("enabled: true", "enabled: true", Vec::new),
+    ("replicas: 1", "replicas: 3", || vec![Change::Scale { id: id(), before: 1, after: 3 }]),
+    ("enabled: true", "enabled: false", || vec![Change::Disabled { id: id() }]),
+    ("priority: 80", "priority: 70", || vec![Change::Settings { id: id() }]),
+    ("owner: ops@example.com", "owner: other@example.com", || vec![Change::Settings { id: id() }]),
+];
+
+#[test]
+fn changes_have_names() {
+    let world = World::new();
+    world.write("workers/worker-b.yaml", &crate::fixture::WORKER.replace("worker-a", "worker-b"));
+    let before = desired(&world);
+    for (from, to, changes) in CASES {
+        world.write("models/production/iris-prod.yaml", &world.manifest("iris-prod", "v1.2.3").replacen(from, to, 1));
+        assert_eq!(desired(&world).changes_since(&before), changes(), "{to}");
+    }
+    world.release("v1.2.4", &world.card().replace("1.2.3", "1.2.4"));
+    world.write("models/production/iris-prod.yaml", &world.manifest("iris-prod", "v1.2.4"));
+    world.write("models/staging/new.yaml", &world.manifest("new", "v1.2.3"));
+    let after = desired(&world);
+    let changes = after.changes_since(&before);
+    assert!(
+        matches!(&changes[..], [Change::Version { before, after, .. }, Change::Added { id }]
+        if before.0 == "1.2.3" && after.0 == "1.2.4" && id == "new"),
+        "{changes:?}"
+    );
+    let back = before.changes_since(&after);
+    assert!(matches!(&back[..], [Change::Version { .. }, Change::Removed { id }] if id == "new"), "{back:?}");
+}

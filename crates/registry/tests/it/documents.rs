@@ -1,0 +1,200 @@
+//! Good and bad documents, rule by rule.
+
+use berth_git::Protocols;
+use berth_registry::{CardRules, Matrix, check_card};
+
+use crate::fixture::{CARD, WORKER, World, told};
+
+/// What is replaced by what in a document that is right, and a part of what is said; empty: nothing is.
+type Case = (&'static str, &'static str, &'static str);
+
+const MANIFESTS: &[Case] = &[
+    ("", "", ""),
+    ("ref: v1.2.3", "ref: 1234567", "put it in quotes: \"1234567\""),
+    ("id: iris-prod", "id: Iris", "lower-case letters"),
+    ("id: iris-prod", "id: other", "the file is called iris-prod"),
+    ("id: iris-prod\n", "", "id is missing"),
+    ("enabled: true", "enabled: yes", "true or false"),
+    ("region: eu-west-1", "region: europe", "for example us-east-1"),
+    ("replicas: 1", "replicas: -1", "too small"),
+    ("replicas: 1", "replicas: 1.5", "a whole number"),
+    ("replicas: 1", "replicas: 100000", "1000"),
+    ("priority: 80", "priority: 0", "too small"),
+    ("pool: production", "pool: 1", "put it in quotes: \"1\""),
+    ("pool: production", "pool: production\n    region: us-east-1", "asks for us-east-1"),
+    ("pool: production", "pool: production\n  endpoint: nowhere", "is no URL"),
+    ("pool: production", "pool: production\n  endpoint: https://h/v2/x", "the gateway itself answers"),
+    ("pool: production", "pool: production\n  endpoint: https://h/v1/x", ""),
+    ("enabled: true", "enabled: true\nendpoint: https://h/v1/x", ""),
+    ("enabled: true", "enabled: true\nworker_selector: {pool: x}", "is given here and in deployment_config"),
+    ("owner: ops@example.com", "owner: ops", "no e-mail address"),
+    ("deployed_at: \"2026-10-28T10:30:00Z\"", "deployed_at: yesterday", "no date and time"),
+    ("path: model-card.yaml", "path: ../model-card.yaml", "no file of the repository"),
+    ("path: model-card.yaml", "path: nowhere.yaml", "has no file nowhere.yaml"),
+    ("  path: model-card.yaml\n", "", "path is missing"),
+    ("priority: 80", "prioritty: 80\n  priority: 80", "nobody reads it"),
+    ("enabled: true", "enabled: true\nenabled: false", "duplicate"),
+    ("enabled: true", "enabled: [", "nothing after it was read"),
+    ("enabled: true", "enabled: true\n---\nid: x", "more than one document"),
+];
+
+#[test]
+fn manifests() {
+    let world = World::new();
+    for (from, to, part) in MANIFESTS {
+        let text = world.manifest("iris-prod", "v1.2.3");
+        assert!(text.contains(from), "{from}");
+        world.write("models/production/iris-prod.yaml", &text.replacen(from, to, 1));
+        let report = world.validate();
+        assert_eq!(report.problems.is_empty(), part.is_empty(), "{to}: {}", told(&report));
+        assert!(told(&report).contains(part), "{to}: {}", told(&report));
+    }
+}
+
+#[test]
+fn a_repository_is_named_safely() {
+    let world = World::new();
+    for (url, part) in [
+        ("git.example.com/x", "no URL"),
+        ("https://u:secret@h/x", "holds a password"),
+        ("ext::sh", "remote helpers"),
+        ("ssh://-oProxyCommand=x/y", "no proper host"),
+        ("git://h/x", "not allowed"),
+    ] {
+        let text = world.manifest("iris-prod", "v1.2.3").replace(&world.url(), url);
+        world.write("models/production/iris-prod.yaml", &text);
+        let report = world.validate();
+        assert!(!report.is_accepted() && told(&report).contains(part), "{url}: {}", told(&report));
+    }
+}
+
+const WORKERS: &[Case] = &[
+    ("", "", ""),
+    ("worker_id: worker-a", "worker_id: a", "begin it with worker-"),
+    ("worker_id: worker-a", "worker_id: worker-b", "the file is called worker-a"),
+    ("[\"3.0.0\", \"3.1.0\"]", "[]", "too short"),
+    ("[\"3.0.0\", \"3.1.0\"]", "[\"3\"]", "MAJOR.MINOR.PATCH"),
+    ("max_models: 5", "max_models: 0", "too small"),
+    ("max_cpu: 8.0", "max_cpu: 0", "too small"),
+    ("max_gpu: 0", "max_gpu: -1", "too small"),
+    ("pool: production", "pool: prod", "did you mean production?"),
+    ("  region: eu-west-1\n", "", "region is missing"),
+    ("zone: eu-west-1a", "zone: 1", "put it in quotes"),
+    ("zone: eu-west-1a", "instance_type: c5.2xlarge", ""),
+    ("labels:", "eviction_policy: {strategy: fifo}\nlabels:", "is not one of lru, priority"),
+    ("labels:", "broker_endpoint: nowhere\nlabels:", "no URL"),
+    ("labels:", "eviction_policy: {strategy: priority, enable_auto_eviction: false}\nlabels:", ""),
+];
+
+#[test]
+fn workers() {
+    let world = World::new();
+    for (from, to, part) in WORKERS {
+        assert!(WORKER.contains(from), "{from}");
+        world.write("workers/worker-a.yaml", &WORKER.replacen(from, to, 1));
+        let report = world.validate();
+        assert_eq!(report.problems.is_empty(), part.is_empty(), "{to}: {}", told(&report));
+        assert!(told(&report).contains(part), "{to}: {}", told(&report));
+    }
+}
+
+const CARDS: &[Case] = &[
+    ("", "", ""),
+    ("schemaVersion: \"3.1.0\"", "schemaVersion: \"3.0.0\"", ""),
+    ("schemaVersion: \"3.1.0\"", "schemaVersion: \"2.2.0\"", "out of use since 2026-01-01"),
+    ("schemaVersion: \"3.1.0\"", "schemaVersion: \"2.0.0\"", "out of use since 2026-01-01"),
+    ("schemaVersion: \"3.1.0\"", "schemaVersion: \"9.0.0\"", "is not one that Berth reads"),
+    ("schemaVersion: \"3.1.0\"\n", "", "schemaVersion is missing"),
+    ("name: iris", "name: Iris", "lower-case letters"),
+    ("version: 1.2.3", "version: 1.2", "put it in quotes"),
+    ("description: Tells three kinds of iris from each other", "description: short", "too short"),
+    ("owner: ml@example.com", "owner: nobody", "no e-mail address"),
+    ("python_version: \"3.11\"", "python_version: 3.11", "put it in quotes: \"3.11\""),
+    ("numpy==2.3.4", "numpy>=2", "for example numpy==1.26.4"),
+    ("numpy==2.3.4", "numpy==2.3.4\n    - NumPy==2.0.0", "numpy is named twice"),
+    ("storage_type: s3", "storage_type: ftp", "is not one of"),
+    ("storage_type: s3", "storage_type: gcs", "gs://bucket/model.pt"),
+    ("model_path: s3://models/iris/v1.2.3/model.joblib", "model_path: model.joblib", "does not fit the storage type"),
+    ("checksum: a3f5e8c9", "checksum: zzzz", "64 hexadecimal digits"),
+    ("  checksum: a3f5e8c9d2b1f4a7e6c8d9f0a1b2c3d4e5f6a7b8c9d0e1f2a3b4c5d6e7f8a9b0\n", "", "without a checksum"),
+    ("size_bytes: 4389", "size_bytes: many", "a whole number"),
+    ("ref: v1.2.3", "ref: main", "never a branch"),
+    ("ref: v1.2.3", "ref: v1.2.2", "tag the code v1.2.3"),
+    ("ref: v1.2.3", "ref: 0123456789abcdef", ""),
+    ("path: src/", "path: ../src", "leads out of the repository"),
+    ("entrypoint: src.model", "entrypoint: src/model.py", "no name of a Python module"),
+    ("function: to_label", "function: src.to_label", "no name of a Python function"),
+    ("module: src.preprocessing", "module: src.pre-processing", "no name of a Python module"),
+    ("type: number", "type: numbr", "this is no JSON schema"),
+    ("type: number", "$ref: https://example.com/schema.json", "this is no JSON schema"),
+    ("batch_size: 32", "batch_size: 2048", "too large"),
+    ("cpu: 0.5", "cpu: 0", "too small"),
+    ("memory: 512Mi", "memory: 512MB", "for example 4Gi"),
+    ("memory: 512Mi", "memory: 512Mi\n  gpu: 1\n  gpu_type: A100", ""),
+    ("memory: 512Mi", "memory: 512Mi\n  gpu: 1\n  gpu_type: B200", "is not one of"),
+    ("memory: 512Mi", "memory: 512Mi\n  gpu_type: A100", "gpu"),
+    ("memory: 512Mi", "memory: 512Mi\n  gpu: 0\n  gpu_type: A100", "too small"),
+    ("interface:", "interfaces:", "interface is missing"),
+    ("batch_size: 32", "batchsize: 32", "did you mean batch_size?"),
+];
+
+#[test]
+fn cards() {
+    let matrix = Matrix::embedded();
+    let rules = CardRules { matrix: &matrix, today: "2026-11-22", protocols: Protocols::default() };
+    for (from, to, part) in CARDS {
+        assert!(CARD.contains(from), "{from}");
+        let checked = check_card(&CARD.replacen(from, to, 1), "model-card.yaml", &rules);
+        let told: String = checked.problems.iter().map(|problem| problem.render() + "\n").collect();
+        assert_eq!(checked.problems.is_empty(), part.is_empty(), "{to}: {told}");
+        assert!(told.contains(part), "{to}: {told}");
+        assert_eq!(
+            checked.card.is_some(),
+            !checked.problems.iter().any(berth_registry::Problem::is_error),
+            "{to}: {told}"
+        );
+    }
+}
+
+#[test]
+fn version_3_0_asks_for_less() {
+    let matrix = Matrix::embedded();
+    let rules = CardRules { matrix: &matrix, today: "2026-11-22", protocols: Protocols::default() };
+    let gpu = CARD.replace("memory: 512Mi", "memory: 512Mi\n  gpu_type: A100");
+    assert!(check_card(&gpu, "c", &rules).card.is_none());
+    let old = gpu.replace("schemaVersion: \"3.1.0\"", "schemaVersion: \"3.0.0\"");
+    assert!(check_card(&old, "c", &rules).card.is_some(), "{:?}", check_card(&old, "c", &rules).problems);
+}
+
+#[test]
+fn settings() {
+    let world = World::new();
+    for (text, part) in [
+        ("", ""),
+        ("unknownWorkers: refuse\n", ""),
+        ("unknownWorkers: never\n", "is not one of"),
+        ("unkownWorkers: allow\n", "is no field here"),
+        ("signatures: {required: true}\n", "no keys are named"),
+        ("signatures: {required: true, allowedSigners: keys/allowed}\n", "has no keys/allowed"),
+        ("notifications: [{type: slack}]\n", "not said where to send it"),
+        ("notifications: [{type: email, url: \"smtps://h\"}]\n", "who gets the email"),
+        ("notifications: [{type: webhook, url: \"https://h/x\", minSeverity: error}]\n", ""),
+        ("writeBack: {branch: a..b}\n", "no name of a branch"),
+        ("writeBack: {mode: branch, branch: actual, interval: 1m}\n", ""),
+        ("commitStatus: {provider: github, repository: acme/registry, secretRef: token}\n", ""),
+    ] {
+        world.write("registry.yaml", text);
+        let report = world.validate();
+        assert_eq!(report.is_accepted(), part.is_empty(), "{text}: {}", told(&report));
+        assert!(told(&report).contains(part), "{text}: {}", told(&report));
+    }
+}
+
+#[test]
+fn settings_have_a_meaning() {
+    let text = "notifications: [{type: slack, secretRef: hook}]\ncommitStatus: {provider: gitlab}\n";
+    let settings = berth_registry::Settings::read(text).expect("right");
+    assert_eq!(settings.write_back.interval(), std::time::Duration::from_secs(30));
+    assert_eq!(settings.commit_status.expect("one").context, "berth/registry");
+    assert_eq!(settings.notifications[0].min_severity, berth_registry::settings::NotificationSeverity::Warning);
+}

@@ -1,0 +1,11 @@
+//! The crate from outside: documents by the table, registries and model repositories made by the real git.
+
+mod cards;
+mod desired;
+mod documents;
+mod fixture;
+mod outcomes;
+mod properties;
+mod render;
+mod rules;
+mod warm;

@@ -1,0 +1,185 @@
+//! What no schema says: layout, doubles, removal of everything, workers, signatures.
+
+use std::os::unix::fs::symlink;
+
+use berth_registry::{Outcome, Severity};
+
+use crate::fixture::{WORKER, World, git, path, told};
+
+#[test]
+fn a_structure_that_is_wrong_ends_it() {
+    let world = World::new();
+    world.remove("transactions");
+    world.write("models/production/bad.yaml", "id: [");
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::StructureViolation);
+    assert_eq!(report.problems.len(), 1, "{}", told(&report));
+}
+
+#[test]
+fn files_have_their_places() {
+    let world = World::new();
+    world.write("models/canary/x.yaml", "id: x");
+    world.write("models/x.yaml", "id: x");
+    world.write("models/staging/weights.bin", "x");
+    world.write("models/staging/README.md", "x");
+    world.write("workers/old/worker-b.yaml", "x");
+    world.write("README.md", "x");
+    symlink("iris-prod.yaml", world.registry().join("models/production/link.yaml")).expect("a link");
+    let report = world.validate();
+    let found: Vec<(&str, Severity)> = report.problems.iter().map(|p| (p.file.as_str(), p.severity)).collect();
+    let errors = ["models/canary/x.yaml", "models/production/link.yaml", "models/x.yaml", "workers/old/worker-b.yaml"];
+    let mut expected: Vec<(&str, Severity)> = errors.map(|file| (file, Severity::Error)).to_vec();
+    expected.push(("models/staging/weights.bin", Severity::Warning));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn manifests_may_lie_in_folders_of_their_own() {
+    let world = World::new();
+    world.write("models/production/team/other.yaml", &world.manifest("other", "v1.2.3"));
+    let report = world.validate();
+    assert_eq!(report.desired.clone().expect(&told(&report)).deployments.len(), 2);
+}
+
+#[test]
+fn nothing_is_declared_twice() {
+    let world = World::new();
+    world.write("models/staging/iris-prod.yaml", &world.manifest("iris-prod", "v1.2.3"));
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidDeploymentManifest);
+    assert!(told(&report).contains("models/production/iris-prod.yaml, too"), "{}", told(&report));
+    world.remove("models/staging/iris-prod.yaml");
+    world.write("workers/worker-b.yaml", WORKER);
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidWorkerConfig);
+}
+
+#[test]
+fn the_last_deployment_is_not_removed_by_accident() {
+    let world = World::new();
+    world.write("models/production/other.yaml", &world.manifest("other", "v1.2.3"));
+    assert!(world.validate().is_accepted());
+    world.remove("models/production/iris-prod.yaml");
+    assert!(world.validate().is_accepted());
+    world.remove("models/production/other.yaml");
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::StructureViolation);
+    assert!(told(&report).contains("removes all 1 deployments"), "{}", told(&report));
+    let meant = world.commit("remove everything\n\nBerth-Allow-Empty: true");
+    assert!(world.validate_commit(meant).is_accepted());
+}
+
+#[test]
+fn an_empty_registry_is_a_beginning() {
+    let world = World::new();
+    world.remove("models/production/iris-prod.yaml");
+    let report = world.validate();
+    assert_eq!(report.desired.clone().expect(&told(&report)).deployments, []);
+}
+
+#[test]
+fn workers_that_are_not_there_are_said() {
+    let world = World::new();
+    world.write("workers/worker-a.yaml", &WORKER.replace("region: eu-west-1\n", "region: us-east-1\n"));
+    let report = world.validate();
+    assert!(report.is_accepted(), "{}", told(&report));
+    assert!(
+        told(&report).contains("warning: no worker in workers/ has pool=production, region=eu-west-1"),
+        "{}",
+        told(&report)
+    );
+    assert!(told(&report).contains("the nearest is worker-a, whose region is us-east-1"), "{}", told(&report));
+    world.write("registry.yaml", "unknownWorkers: refuse\n");
+    assert_eq!(world.validate().outcome, Outcome::SchemaIncompatibility);
+    // What is switched off needs no worker.
+    let off = world.manifest("iris-prod", "v1.2.3").replace("enabled: true", "enabled: false");
+    world.write("models/production/iris-prod.yaml", &off);
+    assert!(world.validate().is_accepted());
+}
+
+#[test]
+fn workers_that_are_too_small_are_said() {
+    let world = World::new();
+    for (from, to) in [("max_memory: 16Gi", "max_memory: 256Mi"), ("max_cpu: 8.0", "max_cpu: 0.2")] {
+        world.write("workers/worker-a.yaml", &WORKER.replace(from, to));
+        let report = world.validate();
+        assert!(report.is_accepted() && told(&report).contains("warning: the model needs 512Mi"), "{}", told(&report));
+    }
+}
+
+#[test]
+fn a_matrix_of_the_registry_counts() {
+    let world = World::new();
+    let own = "compatibility:\n  \"3.0.0\": {compatible_with: [\"3.0.0\"]}\n  \"3.1.0\":\n    compatible_with: [\"3.0.0\", \"3.1.0\"]\n    deprecated: true\n    sunset_date: \"2027-01-01\"\n";
+    world.write("compatibility-matrix.yaml", own);
+    let report = world.validate();
+    assert!(report.is_accepted() && told(&report).contains("goes out of use on 2027-01-01"), "{}", told(&report));
+    world.write("compatibility-matrix.yaml", &own.replace("2027", "2026"));
+    assert_eq!(world.validate().outcome, Outcome::SchemaIncompatibility);
+    world.write("compatibility-matrix.yaml", &own.replace("[\"3.0.0\", \"3.1.0\"]", "[\"3.1.0\"]"));
+    assert_eq!(world.validate().outcome, Outcome::StructureViolation);
+}
+
+/// Signs with a key that the registry may trust.
+struct Signing {
+    world: World,
+}
+
+impl Signing {
+    fn new() -> Self {
+        let world = World::new();
+        for name in ["ada", "eve"] {
+            let mut command = std::process::Command::new("ssh-keygen");
+            command.env_clear().envs(path()).current_dir(world.root.path());
+            let out = command.args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", name]).output();
+            assert!(out.expect("this test needs ssh-keygen").status.success());
+        }
+        Self { world }
+    }
+
+    fn trust(&self, names: &[&str]) {
+        let line = |name: &&str| {
+            let key = fs_err::read_to_string(self.world.root.path().join(format!("{name}.pub"))).expect("a key");
+            format!("{name}@example.com {key}")
+        };
+        self.world.write("keys/allowed_signers", &names.iter().map(line).collect::<String>());
+    }
+
+    fn commit(&self, by: Option<&str>) -> berth_registry::Report {
+        git(&self.world.registry(), &["add", "-A"]);
+        match by {
+            Some(name) => {
+                let key = format!("user.signingkey={}", self.world.root.path().join(name).display());
+                let config = ["-c", "gpg.format=ssh", "-c", &key];
+                git(
+                    &self.world.registry(),
+                    &[&config[..], &["commit", "-q", "-S", "--allow-empty", "-m", name]].concat(),
+                );
+            }
+            None => drop(self.world.commit("unsigned")),
+        }
+        let head = git(&self.world.registry(), &["rev-parse", "HEAD"]);
+        self.world.validate_commit(berth_git::Oid::parse(&head).expect("a commit"))
+    }
+}
+
+#[test]
+fn only_those_who_were_trusted_before_may_change_who_is() {
+    let registry = Signing::new();
+    assert!(registry.commit(None).is_accepted());
+    registry.trust(&["ada"]);
+    registry.world.write("registry.yaml", "signatures: {required: true, allowedSigners: keys/allowed_signers}\n");
+    let report = registry.commit(None);
+    assert!(!report.is_accepted() && told(&report).contains("is not signed"), "{}", told(&report));
+    assert!(registry.commit(Some("ada")).is_accepted());
+    // Eve adds her own key, or switches it off: she is not among those who may.
+    registry.trust(&["ada", "eve"]);
+    let report = registry.commit(Some("eve"));
+    assert!(!report.is_accepted() && told(&report).contains("not trusted"), "{}", told(&report));
+    registry.world.write("registry.yaml", "signatures: {required: false}\n");
+    assert!(!registry.commit(None).is_accepted());
+    // A good commit on top does not wash those before it.
+    let report = registry.commit(Some("ada"));
+    assert_eq!(report.errors().count(), 2, "{}", told(&report));
+}
