@@ -225,7 +225,10 @@ pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> Infe
             InferError::Shed { reason: Shed::LoadFailed, message, retry_in: retry_in(retry_at, now()) }
         }
         NoLease::Miss(OnMiss::ScaledDown) => {
-            let message = format!("model {name:?} is scaled to no replicas; raise replicas.max to serve it");
+            let message = format!(
+                "model {name:?} is disabled: it is declared with no replicas, and answers nobody until that is changed \
+                 (replicas.max above 0, or enabled: true in the registry)"
+            );
             InferError::Shed { reason: Shed::ScaledDown, message, retry_in: None }
         }
         NoLease::Miss(OnMiss::Park) => {

@@ -190,6 +190,20 @@ impl Resolved {
         self.targets.iter().any(Target::answers)
     }
 
+    /// A replica answers now in this gateway's own region: here, or on a node that is near.
+    pub(crate) fn any_near(&self) -> bool {
+        self.targets.iter().any(|target| {
+            target.replica.as_ref().is_some_and(|replica| !replica.is_draining())
+                || target.places.as_ref().is_some_and(|places| places.any_near())
+        })
+    }
+
+    /// The version that most of the requests get, or would.
+    pub(crate) fn main_version(&self) -> Option<&Target> {
+        let share = self.split.iter().max_by_key(|(index, weight)| (*weight, std::cmp::Reverse(*index)));
+        share.map_or_else(|| self.targets.first(), |(index, _)| self.targets.get(*index as usize))
+    }
+
     /// A request for this version, or for none, would be answered by another node.
     pub(crate) fn is_elsewhere(&self, version: Option<&str>) -> bool {
         let shared = |at: usize| self.split.is_empty() || self.split.iter().any(|(index, _)| *index as usize == at);

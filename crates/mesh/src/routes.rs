@@ -18,6 +18,9 @@ use crate::{
 /// The deployments of this gateway.
 pub(crate) struct Routes {
     entries: HashMap<DeploymentName, Arc<Entry>>,
+    /// Those that answer at a path of their own, by that path: those of one path in the order of their names. Most of
+    /// 100,000 have none.
+    endpoints: HashMap<Box<str>, Arc<[Arc<Entry>]>>,
     readiness: ArcSwap<Readiness>,
     /// Somebody has said which deployments there are.
     told: AtomicBool,
@@ -25,12 +28,57 @@ pub(crate) struct Routes {
 
 impl Routes {
     pub(crate) fn new() -> Self {
-        Self { entries: HashMap::new(), readiness: ArcSwap::default(), told: AtomicBool::new(false) }
+        Self {
+            entries: HashMap::new(),
+            endpoints: HashMap::new(),
+            readiness: ArcSwap::default(),
+            told: AtomicBool::new(false),
+        }
     }
 
     /// A deployment by the name that a client sent.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Entry>> {
         self.entries.pin().get(name).cloned()
+    }
+
+    /// The deployments that answer at a path of their own, in the order of their names.
+    pub(crate) fn at(&self, path: &str) -> Option<Arc<[Arc<Entry>]>> {
+        self.endpoints.pin().get(path).cloned()
+    }
+
+    /// The paths at which deployments answer, if there are no more than `most`.
+    pub(crate) fn paths(&self, most: usize) -> Option<Vec<Box<str>>> {
+        let endpoints = self.endpoints.pin();
+        if endpoints.len() > most {
+            return None;
+        }
+        let mut paths: Vec<Box<str>> = endpoints.keys().cloned().collect();
+        paths.sort_unstable();
+        Some(paths)
+    }
+
+    /// A deployment answers at another path than before.
+    fn readdress(&self, entry: &Arc<Entry>, before: Option<&str>, after: Option<&str>) {
+        if before == after {
+            return; // nearly always
+        }
+        let endpoints = self.endpoints.pin();
+        let others = |path: &str| {
+            let there = endpoints.get(path).map(|there| there.to_vec()).unwrap_or_default();
+            there.into_iter().filter(|other| other.name != entry.name).collect::<Vec<_>>()
+        };
+        if let Some(path) = before {
+            match others(path) {
+                left if left.is_empty() => endpoints.remove(path).map(drop),
+                left => endpoints.insert(path.into(), left.into()).map(drop),
+            };
+        }
+        if let Some(path) = after {
+            let mut there = others(path);
+            there.push(Arc::clone(entry));
+            there.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            endpoints.insert(path.into(), there.into());
+        }
     }
 
     /// All of them, in the order of their names.
@@ -112,14 +160,20 @@ impl Applier {
             let entry = entries.get(&route.deployment);
             let before = entry.map(|entry| entry.route());
             let resolved = self.resolve(route, before.as_ref().map(|route| &***route));
+            let was_at = before.as_ref().and_then(|route| route.terms.endpoint.clone());
             drop(before);
-            match entry {
-                Some(entry) => entry.set_route(resolved),
+            let entry = match entry {
+                Some(entry) => {
+                    entry.set_route(resolved);
+                    Arc::clone(entry)
+                }
                 None => {
                     let entry = Arc::new(Entry::new(route.deployment.clone(), resolved));
-                    entries.insert(route.deployment.clone(), entry);
+                    entries.insert(route.deployment.clone(), Arc::clone(&entry));
+                    entry
                 }
-            }
+            };
+            routes.readdress(&entry, was_at.as_deref(), route.endpoint.as_deref());
         }
         if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
             remotes.prune();
@@ -155,6 +209,8 @@ impl Applier {
 
     fn forget(&self, name: &DeploymentName) {
         if let Some(entry) = self.routes.entries.pin().remove(name) {
+            let was_at = entry.route().terms.endpoint.clone();
+            self.routes.readdress(entry, was_at.as_deref(), None);
             let gone = entry.route().gone();
             entry.set_route(Arc::new(gone));
         }

@@ -88,6 +88,12 @@ impl Head {
         Self { method, uri, headers }
     }
 
+    /// The same request for something else on the place.
+    pub(crate) fn at(mut self, uri: Uri) -> Self {
+        self.uri = uri;
+        self
+    }
+
     /// As a GET: what was asked with HEAD gets the same answer, and hyper leaves its body out.
     pub(crate) fn into_get(mut self) -> Self {
         self.method = Method::GET;

@@ -190,6 +190,12 @@ impl Places {
         self.list.iter().any(|place| place.look(now).is_some())
     }
 
+    /// One of them that requests could be sent to now is in the gateway's own region.
+    pub(crate) fn any_near(&self) -> bool {
+        let now = self.now();
+        self.list.iter().any(|place| place.look(now).is_some_and(|(known, _)| known.near))
+    }
+
     /// The names of their nodes.
     pub(crate) fn workers(&self) -> impl Iterator<Item = &WorkerId> {
         self.list.iter().map(|place| &place.remote.name)

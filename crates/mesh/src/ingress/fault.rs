@@ -1,6 +1,9 @@
 //! What a client is told when there is no answer: the same fault as a REST body or as a gRPC status.
 
-use berth_spec::{Class, InferError, inference::Shed};
+use berth_spec::{
+    Class, InferError,
+    inference::{Shed, Violation},
+};
 use berth_wire::{
     guard::Foreign,
     status::{grpc_code, http_status, retry_after_seconds},
@@ -21,18 +24,28 @@ pub(crate) struct Fault {
     class: Class,
     reason: &'static str,
     message: String,
+    /// Where in the request's document something is wrong.
+    violations: Vec<Violation>,
     /// A header that says what would have been taken.
     advice: Option<(HeaderName, &'static str)>,
 }
 
 impl Fault {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
-        Self { status: http_status(class), class, reason, message, advice: None }
+        Self { status: http_status(class), class, reason, message, violations: Vec::new(), advice: None }
     }
 
     /// No such path.
     pub(crate) fn no_such_path() -> Self {
-        let message = "no such path; the Open Inference Protocol lives under /v2".to_owned();
+        Self::no_path_but(&[])
+    }
+
+    /// No such path, but these, at which models answer in JSON of their own.
+    pub(crate) fn no_path_but(paths: &[Box<str>]) -> Self {
+        let mut message = "no such path; the Open Inference Protocol lives under /v2".to_owned();
+        if !paths.is_empty() {
+            message.push_str(&format!(", and models answer at {}", paths.join(", ")));
+        }
         Self::new(Class::NotFound, "not_found", message)
     }
 
@@ -58,7 +71,8 @@ impl Fault {
 
     /// As a REST answer.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
-        let mut response = json(self.status, oip::error_body(&self.message, self.reason));
+        let body = oip::error_body(&self.message, self.reason, &self.violations);
+        let mut response = json(self.status, body);
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds(self.class) {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -82,7 +96,11 @@ pub(crate) fn panicked() -> InferError {
 
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
-        Self::new(error.class(), error.reason(), error.to_string())
+        let fault = Self::new(error.class(), error.reason(), error.to_string());
+        match error {
+            InferError::Unprocessable { violations, .. } => Self { violations, ..fault },
+            _ => fault,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ use crate::{
         head::{DEADLINE, NOT_RUN, REVISION, VERSION, VERSIONS},
         held::{NotRun, boxed},
     },
-    local::{LocalReplicas, Replica},
+    local::{LocalReplicas, Model, Replica},
     metrics::hop::Served,
     oip::describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats},
 };
@@ -164,6 +164,9 @@ impl Inner {
         let Some(Endpoint::Model { model, what, .. }) = endpoint else {
             return Err(Refusal::Failed(Fault::no_such_path()));
         };
+        if what == What::Call {
+            return self.call(head, body, asked, replica).await;
+        }
         if what != What::Infer {
             return Ok(rest::describe(what, &model, versions(&head.headers), replica));
         }
@@ -198,7 +201,24 @@ impl Inner {
         Ok(well(message::encode(response, decoded.form).await?.0))
     }
 
-    /// Leases the replica and runs the request on it. The lease comes after the body, as everywhere.
+    /// Answers a JSON document of the model's own.
+    async fn call(
+        &self,
+        head: &Parts,
+        mut body: Incoming,
+        asked: &Asked,
+        replica: &Arc<Replica>,
+    ) -> Result<Response<ReplyBody>, Refusal> {
+        let coding =
+            rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)))?;
+        let limit = self.limits.body;
+        let body = body::read(&mut body, limit, self.limits.body_idle, asked.deadline).await?;
+        let body = rest::document::plain(body, coding, limit).await?;
+        let answer = self.run_on(asked.deadline, asked, replica, |model, by| model.call(body, by)).await?;
+        Ok(rest::document::answered(&head.headers, answer).await)
+    }
+
+    /// Leases the replica and runs the request on it.
     async fn run(
         &self,
         mut request: InferRequest,
@@ -207,31 +227,42 @@ impl Inner {
         replica: &Arc<Replica>,
     ) -> Result<InferResponse, Refusal> {
         let deadline = timeout.map_or(asked.deadline, |timeout| asked.deadline.min(asked.arrived + timeout));
-        // It may have been replaced by one of the same revision meanwhile.
-        let again = || self.replicas.get(&asked.revision)?.acquire();
-        let lease = replica.acquire().or_else(again).ok_or(Refusal::NotRun(NotRun::Draining))?;
         let id = request.id.take();
-        let model = asked.revision.deployment().as_str();
-        let outputs = match timeout_at(deadline, lease.model().infer(request, deadline.into_std())).await {
-            Ok(Ok(outputs)) => outputs,
-            Ok(Err(InferError::Shed { reason: Shed::QueueFull, .. })) => return Err(Refusal::NotRun(NotRun::Full)),
-            Ok(Err(InferError::Shed { reason: Shed::Unavailable | Shed::ShuttingDown, .. })) => {
-                return Err(Refusal::NotRun(NotRun::Draining));
-            }
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => {
-                let waited = asked.arrived.elapsed().as_millis();
-                let message = format!("model {model:?} had not answered after {waited} ms");
-                return Err(InferError::TimedOut(message).into());
-            }
-        };
+        let outputs = self.run_on(deadline, asked, replica, |model, by| model.infer(request, by)).await?;
         Ok(InferResponse {
-            model_name: model.into(),
+            model_name: asked.revision.deployment().as_str().into(),
             model_version: Arc::clone(&asked.version),
             id,
             parameters: Default::default(),
             outputs,
         })
+    }
+
+    /// Leases the replica and runs something on it. The lease comes after the body, as everywhere.
+    async fn run_on<T>(
+        &self,
+        deadline: Instant,
+        asked: &Asked,
+        replica: &Arc<Replica>,
+        run: impl for<'m> FnOnce(&'m Arc<dyn Model>, std::time::Instant) -> BoxFuture<'m, Result<T, InferError>>,
+    ) -> Result<T, Refusal> {
+        // It may have been replaced by one of the same revision meanwhile.
+        let again = || self.replicas.get(&asked.revision)?.acquire();
+        let lease = replica.acquire().or_else(again).ok_or(Refusal::NotRun(NotRun::Draining))?;
+        let model = asked.revision.deployment().as_str();
+        match timeout_at(deadline, run(lease.model(), deadline.into_std())).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(InferError::Shed { reason: Shed::QueueFull, .. })) => Err(Refusal::NotRun(NotRun::Full)),
+            Ok(Err(InferError::Shed { reason: Shed::Unavailable | Shed::ShuttingDown, .. })) => {
+                Err(Refusal::NotRun(NotRun::Draining))
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => {
+                let waited = asked.arrived.elapsed().as_millis();
+                let message = format!("model {model:?} had not answered after {waited} ms");
+                Err(InferError::TimedOut(message).into())
+            }
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) enum What {
     Metadata,
     Ready,
     Infer,
+    /// A document of the model's own: between nodes only, where clients say its path.
+    Call,
     Config,
     Statistics,
 }
@@ -72,6 +74,7 @@ impl<'a> Endpoint<'a> {
     fn verb(model: &'a str, version: Option<&'a str>, verb: &str) -> Option<Self> {
         let what = match verb {
             "infer" => What::Infer,
+            "call" => What::Call,
             "ready" => What::Ready,
             "config" => What::Config,
             "stats" => What::Statistics,
@@ -97,7 +100,9 @@ impl<'a> Endpoint<'a> {
     /// The verbs that it has.
     pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
         let allowed = match self {
-            Self::Model { what: What::Infer, .. } | Self::Index | Self::Load(_) | Self::Unload(_) => "POST",
+            Self::Model { what: What::Infer | What::Call, .. } | Self::Index | Self::Load(_) | Self::Unload(_) => {
+                "POST"
+            }
             Self::Unsupported(_) => return Ok(()),
             _ => "GET, HEAD",
         };
@@ -151,6 +156,7 @@ mod tests {
             ("/v2/models/iris/infer", model("iris", None, What::Infer)),
             ("/v2/models/ir%69s%2d1/versions/a%20b/infer", model("iris-1", Some("a b"), What::Infer)),
             ("/v2/models/iris/versions/1/ready", model("iris", Some("1"), What::Ready)),
+            ("/v2/models/iris/call", model("iris", None, What::Call)),
             ("/v2/models/iris/config", model("iris", None, What::Config)),
             ("/v2/models/iris/stats", model("iris", None, What::Statistics)),
             ("/v2/repository/index", Some(Endpoint::Index)),

@@ -1,5 +1,6 @@
 //! The REST face of the Open Inference Protocol.
 
+pub(super) mod document;
 mod index;
 pub(super) mod infer;
 
@@ -57,7 +58,10 @@ impl Rest {
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, body) = request.into_parts();
-        let endpoint = match self.endpoint(&head) {
+        let Some(endpoint) = Endpoint::of(head.uri.path()) else {
+            return Box::pin(self.elsewhere(&head, body)).await;
+        };
+        let endpoint = match self.allowed(&head, endpoint) {
             Ok(endpoint) => endpoint,
             Err(fault) => {
                 Box::pin(body::discard(body)).await;
@@ -82,12 +86,30 @@ impl Rest {
         }
     }
 
-    fn endpoint<'a>(&self, head: &'a http::request::Parts) -> Result<Endpoint<'a>, Fault> {
-        let limit = self.stack.limits.uri;
-        if head.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > limit) {
-            return Err(Fault::uri_too_long(limit));
+    /// At a path that is none of the protocol's: perhaps a model's own.
+    async fn elsewhere(&self, head: &Parts, body: Incoming) -> Response<ReplyBody> {
+        let mut body = Some(body);
+        let reply = match self.short_enough(head) {
+            Ok(()) => document::answer(&self.stack, head, &mut body).await,
+            Err(fault) => fault.into_response(),
+        };
+        if let Some(body) = body.filter(|body| !reply.status().is_success() && !body.is_end_stream()) {
+            Box::pin(body::discard(body)).await;
         }
-        let endpoint = Endpoint::of(head.uri.path()).ok_or_else(Fault::no_such_path)?;
+        reply
+    }
+
+    fn short_enough(&self, head: &Parts) -> Result<(), Fault> {
+        let limit = self.stack.limits.uri;
+        let long = head.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > limit);
+        if long { Err(Fault::uri_too_long(limit)) } else { Ok(()) }
+    }
+
+    fn allowed<'a>(&self, head: &Parts, endpoint: Endpoint<'a>) -> Result<Endpoint<'a>, Fault> {
+        self.short_enough(head)?;
+        if matches!(endpoint, Endpoint::Model { what: What::Call, .. }) {
+            return Err(Fault::no_such_path());
+        }
         endpoint.allows(&head.method).map_err(Fault::wrong_verb)?;
         if endpoint.changes() {
             self.guard.check(&head.uri, &head.headers)?;
@@ -172,7 +194,7 @@ impl Rest {
                 entry.knows(version).map_err(|no| crate::parking::refusal(&entry, version, no))?;
                 Ok(statistics(&statistics::everywhere(&self.stack, &entry, version, &head.headers).await))
             }
-            What::Metadata | What::Config | What::Infer => {
+            What::Metadata | What::Config | What::Infer | What::Call => {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {

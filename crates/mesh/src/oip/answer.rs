@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use berth_spec::{Datatype, InferError, InferResponse, Tensor, tensor::BytesElements};
+use berth_spec::{Datatype, InferError, InferResponse, Tensor, inference::Violation, tensor::BytesElements};
 use bytes::Bytes;
 use half::{bf16, f16};
 
@@ -101,14 +101,25 @@ pub fn encode(response: &InferResponse, form: &AnswerForm) -> Result<Encoded, In
     Ok(Encoded { json: out.into(), blobs, binary })
 }
 
-/// The body of an error: `{"error": message, "reason": word}`, the word being for machines.
+/// The body of an error: `{"error": message, "reason": word}`, the word being for machines; and where there are any,
+/// `"violations": [{"path": pointer, "message": message}]`.
 #[must_use]
-pub fn error_body(message: &str, reason: &str) -> Vec<u8> {
+pub fn error_body(message: &str, reason: &str, violations: &[Violation]) -> Vec<u8> {
     let mut body = Vec::with_capacity(message.len() + reason.len() + 32);
     body.extend_from_slice(b"{\"error\":");
     write_string(&mut body, message);
     body.extend_from_slice(b",\"reason\":");
     write_string(&mut body, reason);
+    for (index, violation) in violations.iter().enumerate() {
+        body.extend_from_slice(if index == 0 { b",\"violations\":[{\"path\":" } else { b",{\"path\":" });
+        write_string(&mut body, &violation.path);
+        body.extend_from_slice(b",\"message\":");
+        write_string(&mut body, &violation.message);
+        body.push(b'}');
+    }
+    if !violations.is_empty() {
+        body.push(b']');
+    }
     body.push(b'}');
     body
 }

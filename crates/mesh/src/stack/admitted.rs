@@ -6,6 +6,8 @@ use std::{
 };
 
 use berth_spec::{InferError, InferRequest, InferResponse, Signature};
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::Response;
 use tokio::time::{Instant, timeout_at};
 
@@ -21,6 +23,7 @@ use crate::{
         upload::Upload,
     },
     ingress::ReplyBody,
+    local::Model,
     metrics::{Outcome, Protocol},
 };
 
@@ -63,6 +66,11 @@ impl Admitted<'_> {
     /// The model's signature, to read bodies that do not say what they are; `None` if it was taken away meanwhile.
     pub(crate) fn signature(&self, here: Option<&Here>) -> Option<Arc<Signature>> {
         self.errand.lease(here).map(|leased| Arc::clone(leased.lease.model().signature()))
+    }
+
+    /// The deployment that it is for.
+    pub(crate) fn name(&self) -> &str {
+        self.errand.entry.name.as_str()
     }
 
     /// The point in time after which nobody waits for the answer.
@@ -131,9 +139,35 @@ impl Admitted<'_> {
     /// Runs the request on a replica of this process.
     pub(crate) async fn infer(&mut self, mut request: InferRequest, here: Option<&Here>) -> Result<Ran, InferError> {
         let id = request.id.take();
+        let ran = self.run_here(here, |model, deadline| model.infer(request, deadline)).await?;
+        Ok(ran.map_or(Ran::Moved, |(outputs, model_version)| {
+            Ran::Answered(InferResponse {
+                model_name: Arc::clone(&self.errand.entry.hot().model_name),
+                model_version,
+                id,
+                parameters: Default::default(),
+                outputs,
+            })
+        }))
+    }
+
+    /// Answers a JSON document of the model's own on a replica of this process. `None`: the replica drains, and nothing
+    /// was run.
+    pub(crate) async fn call(&mut self, body: Bytes, here: Option<&Here>) -> Result<Option<Bytes>, InferError> {
+        let ran = self.run_here(here, |model, deadline| model.call(body, deadline)).await?;
+        Ok(ran.map(|(answer, _)| answer))
+    }
+
+    /// Leases a replica of this process and runs something on it. `None`: there is none, and the request goes on from where
+    /// its body came.
+    async fn run_here<T: Send>(
+        &mut self,
+        here: Option<&Here>,
+        run: impl for<'m> FnOnce(&'m Arc<dyn Model>, std::time::Instant) -> BoxFuture<'m, Result<T, InferError>> + Send,
+    ) -> Result<Option<(T, Arc<str>)>, InferError> {
         let leased = match self.errand.lease(here) {
             Some(leased) => leased,
-            None if self.errand.stack.forwarding.is_some() => return Ok(Ran::Moved),
+            None if self.errand.stack.forwarding.is_some() => return Ok(None),
             None => {
                 let Errand { entry, version, deadline, stack } = &self.errand;
                 match stack.parking.lease(entry, *version, *deadline).await {
@@ -146,7 +180,7 @@ impl Admitted<'_> {
             Err(full) => Err(full),
             Ok(_running) => {
                 let (model, began, deadline) = (leased.lease.model(), Instant::now(), self.errand.deadline);
-                match timeout_at(deadline, model.infer(request, deadline.into_std())).await {
+                match timeout_at(deadline, run(model, deadline.into_std())).await {
                     Ok(answer) => {
                         if let Some(here) = here.filter(|_| answer.is_ok()) {
                             self.errand.entry.ran_here(&here.revision, began.elapsed());
@@ -158,15 +192,9 @@ impl Admitted<'_> {
             }
         };
         match answer {
-            Ok(outputs) => {
+            Ok(answer) => {
                 self.outcome = Outcome::Ok;
-                Ok(Ran::Answered(InferResponse {
-                    model_name: Arc::clone(&self.errand.entry.hot().model_name),
-                    model_version: leased.version,
-                    id,
-                    parameters: Default::default(),
-                    outputs,
-                }))
+                Ok(Some((answer, leased.version)))
             }
             Err(error) => Err(self.failed(error)),
         }

@@ -4,4 +4,4 @@ mod answers;
 mod faults;
 mod routes;
 mod streamed;
-mod town;
+pub(crate) mod town;

@@ -16,7 +16,7 @@ use berth_spec::{
     Datatype, Demand, DeploymentName, GatewayEvent, InferError, InferRequest, RevisionId, Route, RouteChange,
     Signature, Tensor, TensorSpec, WorkerId,
     deployment::Concurrency,
-    inference::Shed,
+    inference::{Shed, Violation},
     routes::{OnMiss, Readiness, Version},
 };
 use bytes::Bytes;
@@ -39,6 +39,7 @@ pub(crate) const WORKER: &str = "w1";
 /// A model that gives back what it takes.
 pub(crate) struct Echo {
     signature: Arc<Signature>,
+    schema: serde_json::Value,
     /// Requests take a permit each; closed: they go through.
     pub(crate) gate: Semaphore,
     /// No request may run on it any more.
@@ -63,6 +64,7 @@ impl Echo {
             Signature { inputs: vec![tensor("x", Datatype::Fp32)], outputs: vec![tensor("x", Datatype::Fp32)] };
         Arc::new(Self {
             signature: Arc::new(signature),
+            schema: serde_json::json!({ "type": "object" }),
             gate: Semaphore::new(0),
             unloaded: AtomicBool::new(false),
             full: AtomicBool::new(false),
@@ -103,6 +105,34 @@ impl Model for Echo {
             self.runs.fetch_add(1, Ordering::SeqCst);
             Ok(request.inputs)
         })
+    }
+
+    fn has_json(&self) -> bool {
+        true
+    }
+
+    /// Gives the document back, unless it asks for something else.
+    fn call(&self, body: Bytes, _: Instant) -> BoxFuture<'_, Result<Bytes, InferError>> {
+        Box::pin(async move {
+            self.started.add_permits(1);
+            if let Ok(permit) = self.gate.acquire().await {
+                permit.forget();
+            }
+            self.runs.fetch_add(1, Ordering::SeqCst);
+            match body.as_ref() {
+                br#"{"text":7}"# => {
+                    let violation = Violation { path: "/text".to_owned(), message: "7 is no string".to_owned() };
+                    let message = "/text: 7 is no string".to_owned();
+                    Err(InferError::Unprocessable { message, violations: vec![violation] })
+                }
+                b"fail" => Err(InferError::Model("ValueError: asked to".to_owned())),
+                _ => Ok(body),
+            }
+        })
+    }
+
+    fn schemas(&self) -> Option<(&serde_json::Value, &serde_json::Value)> {
+        Some((&self.schema, &self.schema))
     }
 
     fn statistics(&self) -> Statistics {

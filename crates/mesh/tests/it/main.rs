@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
 mod cluster;
+mod document;
 mod drain;
 mod endpoints;
 mod fixture;

@@ -157,7 +157,7 @@ pub(in crate::ingress) async fn encode(
     Ok((response_of(encoded, coding).await, length))
 }
 
-async fn response_of(encoded: Encoded, coding: Coding) -> Response<ReplyBody> {
+pub(super) async fn response_of(encoded: Encoded, coding: Coding) -> Response<ReplyBody> {
     let content_type = HeaderValue::from_static(encoded.content_type());
     let json_length = encoded.binary.then_some(encoded.json.len());
     let (body, coding) = match coding {

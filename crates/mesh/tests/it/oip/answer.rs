@@ -81,7 +81,7 @@ fn classes_instead_of_numbers() {
 
 #[test]
 fn error_bodies() {
-    let body: Value = serde_json::from_slice(&error_body("no \"x\"", "not_found")).expect("JSON");
+    let body: Value = serde_json::from_slice(&error_body("no \"x\"", "not_found", &[])).expect("JSON");
     assert_eq!(body, json!({"error": "no \"x\"", "reason": "not_found"}));
 }
 

@@ -1,0 +1,190 @@
+//! A model's own JSON, at the path that its deployment declares.
+//!
+//! ```text
+//! path ─▶ who answers there? ─▶ GET: what it is
+//!                            └▶ POST: the order of every inference (limits, parking, deadline, lease or forwarding) ─▶ Model::call
+//! ```
+//! Several deployments may declare one path, one for each region. The first of these answers: one with a ready replica in
+//! this gateway's region; one with a ready replica; one that requests load; by name. The header `berth-deployment` says
+//! which it was.
+
+use std::sync::Arc;
+
+use berth_spec::{InferError, routes::OnMiss};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use super::{infer, timeout};
+use crate::{
+    entry::Entry,
+    hop::{
+        head::Head,
+        journey::{Here, Journey, Next},
+        upload::Upload,
+    },
+    ingress::{
+        fault::Fault,
+        heavy,
+        reply::{Reply, ReplyBody, described},
+    },
+    metrics::Protocol,
+    oip::{
+        Encoded,
+        content::{Coding, decompress},
+    },
+    stack::{Admitted, Call, Stack},
+};
+
+/// Says which deployment answered.
+const DEPLOYMENT: HeaderName = HeaderName::from_static("berth-deployment");
+
+/// What a path takes.
+const ALLOWED: &str = "GET, HEAD, POST";
+
+/// Paths that the answer to an unknown one names. Halved or doubled: a shorter or longer message.
+const NAMED: usize = 10;
+
+/// `body` is left where nobody has touched it, to be discarded.
+pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incoming>) -> Response<ReplyBody> {
+    let path = head.uri.path();
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let Some(entries) = stack.routes.at(path) else {
+        return match stack.told() {
+            Err(error) => Fault::from(error).into_response(),
+            Ok(()) => Fault::no_path_but(&stack.routes.paths(NAMED).unwrap_or_default()).into_response(),
+        };
+    };
+    let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
+    let reply = match head.method {
+        Method::POST => call(stack, head, body, entry).await,
+        Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
+        _ => Err(Fault::wrong_verb(ALLOWED)),
+    };
+    let mut response = reply.unwrap_or_else(Fault::into_response);
+    // A deployment's name is plain text.
+    if let Ok(name) = HeaderValue::from_str(entry.name.as_str()) {
+        response.headers_mut().insert(DEPLOYMENT, name);
+    }
+    response
+}
+
+/// Who answers at a path, of those that declare it; they come in the order of their names.
+fn choose(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+    if let [only] = entries {
+        return Some(only);
+    }
+    entries.iter().min_by_key(|entry| {
+        let route = entry.route();
+        let wakes = matches!(route.terms.on_miss, OnMiss::Park);
+        (!route.any_near(), !route.any_ready(), !wakes)
+    })
+}
+
+/// What answers there, without asking for it: a model that is not loaded stays so.
+fn describe(entries: &[Arc<Entry>], entry: &Entry) -> Response<ReplyBody> {
+    let route = entry.route();
+    let target = route.main_version();
+    let model = target.and_then(|target| target.replica.as_ref()).map(|replica| Arc::clone(replica.model()));
+    let schemas = model.as_ref().and_then(|model| model.schemas());
+    let mut described_as = json!({
+        "deployment": entry.name.as_str(),
+        "version": target.map(|target| &*target.version),
+        "ready": route.any_ready(),
+    });
+    if let Some((input, output)) = schemas {
+        described_as["input_schema"] = input.clone();
+        described_as["output_schema"] = output.clone();
+    }
+    if entries.len() > 1 {
+        described_as["deployments"] = entries.iter().map(|entry| entry.name.as_str()).collect();
+    }
+    described(&described_as)
+}
+
+async fn call(stack: &Stack, head: &Parts, body: &mut Option<Incoming>, entry: &Entry) -> Reply {
+    let model = entry.name.as_str();
+    let wait = timeout(&head.headers)?;
+    let mut admitted = stack.admit(Call { model, version: None, protocol: Protocol::Rest, timeout: wait })?;
+    let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
+    let mut journey = Journey::default();
+    let next = admitted.next(&mut journey).await?;
+    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
+    let mut upload = Upload::new(incoming, stack.bounds());
+    let reply = travel(stack, (head, coding), &mut admitted, (&mut journey, next), &mut upload).await;
+    if reply.is_err() {
+        *body = upload.untouched();
+    }
+    reply
+}
+
+/// From place to place, until there is an answer.
+async fn travel(
+    stack: &Stack,
+    (head, coding): (&Parts, Coding),
+    admitted: &mut Admitted<'_>,
+    (journey, mut next): (&mut Journey, Next),
+    upload: &mut Upload,
+) -> Reply {
+    let mut forwarded: Option<Head> = None;
+    loop {
+        match next {
+            Next::Here(here) => {
+                if let Some(reply) = here_then(admitted, (&head.headers, coding), here.as_ref(), upload).await? {
+                    return Ok(reply);
+                }
+            }
+            Next::There(there) => {
+                let head = match &mut forwarded {
+                    Some(head) => head,
+                    empty => empty.insert(stack.head(head).at(between_nodes(admitted.name())?)),
+                };
+                let sent = admitted.forward(journey, there, head, upload).await;
+                if let Some(passed) = sent? {
+                    admitted.received(upload.received());
+                    return Ok(passed.into_reply());
+                }
+            }
+        }
+        next = admitted.next(journey).await?;
+    }
+}
+
+/// Where another node answers it: the deployment's own path may be one that the nodes use between themselves.
+fn between_nodes(model: &str) -> Result<Uri, InferError> {
+    let path = format!("/v2/models/{model}/call");
+    Uri::try_from(path).map_err(|error| InferError::Internal(format!("model {model:?} makes no path: {error}")))
+}
+
+/// Reads and answers the document here. `None`: the replica went away before it was run.
+async fn here_then(
+    admitted: &mut Admitted<'_>,
+    (headers, coding): (&HeaderMap, Coding),
+    here: Option<&Here>,
+    upload: &mut Upload,
+) -> Result<Option<Response<ReplyBody>>, Fault> {
+    let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
+    admitted.received(body.len());
+    let plain = plain(body, coding, upload.limit()).await.map_err(|error| admitted.failed(error))?;
+    let Some(answer) = admitted.call(plain, here).await? else { return Ok(None) };
+    admitted.sent(answer.len());
+    Ok(Some(answered(headers, answer).await))
+}
+
+/// A body as the model reads it. `limit` is in bytes, after decompression.
+pub(in crate::ingress) async fn plain(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, InferError> {
+    if coding == Coding::Identity {
+        return Ok(body);
+    }
+    heavy::aside(heavy::HEAVY, move || decompress(body, coding, berth_spec::ByteSize(limit as u64))).await
+}
+
+/// The model's answer, compressed where the client takes that.
+pub(in crate::ingress) async fn answered(headers: &HeaderMap, answer: Bytes) -> Response<ReplyBody> {
+    let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
+    let encoded = Encoded { json: answer, blobs: Vec::new(), binary: false };
+    let mut response = infer::response_of(encoded, coding).await;
+    *response.status_mut() = StatusCode::OK;
+    response
+}
