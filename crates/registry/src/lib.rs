@@ -13,6 +13,7 @@ pub mod problem;
 
 mod document;
 
+pub mod contract;
 pub mod matrix;
 pub mod schema;
 
@@ -38,6 +39,12 @@ mod hub;
 mod report;
 
 pub mod render;
+
+pub mod actual;
+pub mod commit_status;
+pub mod error_file;
+pub mod notify;
+pub mod write_back;
 
 pub use card::{CardRules, CheckedCard, check_card};
 pub use desired::{Change, Desired, DesiredDeployment, SecretFile};
