@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_spec::{DeploymentName, Residency, RevisionId, WorkerId};
 
 use crate::{
-    Scope, World,
+    Rejection, Scope, World,
+    place::forbidden,
     world::{Entry, Liveness},
 };
 
@@ -108,6 +109,43 @@ pub fn unresponsive(world: &World) -> Vec<Drift> {
         _ => None,
     });
     lost.collect()
+}
+
+/// A model card that no worker reads to which it may go.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SchemaViolation {
+    /// Whose card.
+    pub deployment: DeploymentName,
+    /// The card's version.
+    pub version: String,
+    /// The versions that the workers read that would have it otherwise.
+    pub reads: BTreeSet<String>,
+}
+
+/// The model cards in `scope` that no worker reads to which they may go.
+#[must_use]
+pub fn schema_violations(world: &World, scope: &Scope) -> Vec<SchemaViolation> {
+    let all = || world.entries.values().collect::<Vec<_>>();
+    let some = |names: &BTreeSet<DeploymentName>| names.iter().filter_map(|name| world.entries.get(name)).collect();
+    let entries = match scope {
+        Scope::All => all(),
+        Scope::Only(names) => some(names),
+    };
+    entries.into_iter().filter_map(|entry| violation(world, entry)).collect()
+}
+
+fn violation(world: &World, entry: &Entry) -> Option<SchemaViolation> {
+    let deployment = &entry.deployment;
+    let version = &deployment.spec.model.card.as_ref()?.card.schema_version;
+    let mut reads: Option<BTreeSet<String>> = None;
+    for seats in world.workers.values().filter(|seats| seats.alive()) {
+        match forbidden(world, seats, deployment) {
+            None => return None,
+            Some(Rejection::Schema { reads: its, .. }) => reads.get_or_insert_default().extend(its),
+            Some(_) => {}
+        }
+    }
+    Some(SchemaViolation { deployment: deployment.name.clone(), version: version.clone(), reads: reads? })
 }
 
 /// What workers that can be reached say of one deployment.

@@ -27,16 +27,19 @@ pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -
     if !info.formats.contains(&format) {
         return Some(Rejection::NoRuntime { format: format.as_str() });
     }
-    let version = spec.model.card.as_ref().map(|pinned| &pinned.card.schema_version);
-    if let Some(version) = version.filter(|version| !info.schema_versions.contains(version)) {
-        return Some(Rejection::Schema { version: version.clone(), reads: info.schema_versions.clone() });
-    }
     let lacking = |selector: &Selector, of_type: Option<&str>| {
         let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
         Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
     };
+    let version = spec.model.card.as_ref().map(|pinned| &pinned.card.schema_version);
+    let unread = || {
+        let version = version.filter(|version| !info.schema_versions.contains(version))?;
+        Some(Rejection::Schema { version: version.clone(), reads: info.schema_versions.clone() })
+    };
+    // Last, so that it means that the worker would do otherwise.
     lacking(&spec.selector, None)
         .or_else(|| by_type(&world.policy, spec).and_then(|selector| lacking(selector, Some(type_of(spec)))))
+        .or_else(unread)
 }
 
 /// Why nothing new is put on a worker.

@@ -1,6 +1,8 @@
 //! The laws, on random worlds with random histories. Every plan is linted (capacity, true routes, explained lacks).
 
-use std::{collections::BTreeMap, time::Duration};
+pub(crate) mod registered;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{
     Policy, Scope,
@@ -8,7 +10,7 @@ use berth_plan::{
     plan,
 };
 use berth_spec::{
-    ByteSize, Cordon, FailureCategory, GatewayId, Gpu, Load, Replicas, Residency, Spec,
+    ByteSize, Cordon, FailureCategory, GatewayId, Gpu, Load, Replicas, Residency, Spec, UnknownWorkers,
     deployment::{GpuNeed, Selector, Spread, WhenFull},
     member::{REGION, ZONE},
 };
@@ -66,6 +68,12 @@ enum Happening {
         worker: u8,
         cordon: Cordon,
     },
+    /// The registry says something of a worker, or nothing any more.
+    Terms {
+        worker: u8,
+        terms: Option<registered::Terms>,
+    },
+    Unknown(UnknownWorkers),
     Pass(u16),
 }
 
@@ -81,6 +89,8 @@ enum Placing {
     Preferring(bool),
     Pinned(bool),
     Together(bool),
+    /// The model has a card, of one of two versions.
+    Card(Option<bool>),
 }
 
 /// What a worker has beside memory.
@@ -137,6 +147,9 @@ fn happening() -> impl Strategy<Value = Happening> {
         }),
         1 => (0_u8..4, prop_oneof![Just(Cordon::Open), Just(Cordon::Cordoned), Just(Cordon::Draining)])
             .prop_map(|(worker, cordon)| Happening::Cordon { worker, cordon }),
+        2 => (0_u8..4, prop::option::of(registered::terms()))
+            .prop_map(|(worker, terms)| Happening::Terms { worker, terms }),
+        1 => registered::unknown().prop_map(Happening::Unknown),
         2 => (0_u16..900).prop_map(Happening::Pass),
     ]
 }
@@ -152,6 +165,7 @@ fn placing() -> impl Strategy<Value = Placing> {
         any::<bool>().prop_map(Placing::Preferring),
         any::<bool>().prop_map(Placing::Pinned),
         any::<bool>().prop_map(Placing::Together),
+        prop::option::of(any::<bool>()).prop_map(Placing::Card),
     ]
 }
 
@@ -213,6 +227,11 @@ fn happen(w: &mut Fixture, what: &Happening) {
             }
         }
         Happening::Cordon { worker, cordon } => w.world.set_cordon(&worker_id(&format!("w{worker}")), *cordon),
+        Happening::Terms { worker, terms } => {
+            let terms = terms.as_ref().map(|terms| Arc::new(terms.of_worker()));
+            w.world.set_terms(&worker_id(&format!("w{worker}")), terms);
+        }
+        Happening::Unknown(unknown) => w.world.set_unknown_workers(*unknown),
         Happening::Pass(seconds) => w.after(Duration::from_secs((*seconds).into())),
     }
 }
@@ -239,6 +258,7 @@ fn place(spec: &mut Spec, how: &Placing) {
         Placing::Labelled(yes) => mark(&mut spec.selector.required, *yes),
         Placing::Preferring(yes) => mark(&mut spec.selector.preferred, *yes),
         Placing::Pinned(yes) => spec.pinned = *yes,
+        Placing::Card(newer) => spec.model.card = newer.map(registered::card),
         Placing::Together(yes) => spec.spread = if *yes { Spread::Worker } else { Spread::Zone },
     }
 }

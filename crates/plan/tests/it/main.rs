@@ -1,6 +1,7 @@
 //! The planner as its callers see it: stories in tables, laws as properties.
 
 mod copies;
+mod drifting;
 mod eviction;
 mod failures;
 mod fleet;
@@ -11,4 +12,5 @@ mod loss;
 mod placement;
 mod previews;
 mod regions;
+mod registered;
 mod rollouts;

@@ -1,0 +1,223 @@
+//! What the registry says of workers, and what model cards ask of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_plan::{
+    Rejection,
+    fixture::{Fixture, gib, name, worker_id, world},
+    report::{WorkerVerdict, explain},
+};
+use berth_spec::{
+    ByteSize, Gpu, UnknownWorkers, WorkerTerms,
+    deployment::{GpuNeed, ModelFormat},
+    status::Phase,
+    worker::{Eviction, EvictionStrategy},
+};
+
+use crate::laws::registered::card;
+
+/// Terms that say nothing but which cards.
+fn terms() -> WorkerTerms {
+    WorkerTerms {
+        labels: BTreeMap::new(),
+        memory: None,
+        cpus: None,
+        max_models: None,
+        max_gpus: None,
+        schema_versions: vec!["3.0.0".to_owned(), "3.1.0".to_owned()],
+        eviction: Eviction::default(),
+    }
+}
+
+/// What the stories here say beside the fixture's own words.
+trait Registered {
+    fn under(&mut self, worker: &str, change: impl FnOnce(&mut WorkerTerms));
+    /// Why a deployment cannot be on a worker.
+    fn why_not(&self, called: &str, worker: &str) -> Rejection;
+}
+
+impl Registered for Fixture {
+    fn under(&mut self, worker: &str, change: impl FnOnce(&mut WorkerTerms)) {
+        let mut terms = terms();
+        change(&mut terms);
+        self.world.set_terms(&worker_id(worker), Some(Arc::new(terms)));
+    }
+
+    fn why_not(&self, called: &str, worker: &str) -> Rejection {
+        let explained = explain(&self.world, &name(called), self.now).expect("a deployment");
+        let view = explained.workers.into_iter().find(|view| view.worker.as_str() == worker).expect("a worker");
+        match view.verdict {
+            WorkerVerdict::Rejected(rejection) => rejection,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_card_goes_where_its_version_is_read() {
+    let mut w = world().worker("new", gib(4)).worker_with("old", gib(8), |info| {
+        info.schema_versions = vec!["3.0.0".to_owned()];
+    });
+    let carded = |spec: &mut berth_spec::Spec| {
+        spec.model.format = ModelFormat::Python;
+        spec.model.card = Some(card(true));
+        spec.memory = Some(gib(1));
+    };
+    w.change("m", carded);
+    w.settle();
+    assert_eq!(w.placed("m"), ["new"], "old has more room, and does not read it");
+    let why = w.why_not("m", "old");
+    assert!(
+        why.to_string().starts_with("reads model cards of the versions 3.0.0, and this one has version 3.1.0"),
+        "{why}"
+    );
+    w.under("new", |terms| terms.schema_versions = vec!["3.0.0".to_owned()]);
+    w.settle();
+    assert!(w.placed("m").is_empty(), "the registry takes the version away");
+    assert_eq!(w.status("m").phase, Phase::ScheduleFailed);
+    w.under("new", |_| {});
+    w.settle();
+    assert_eq!(w.placed("m"), ["new"], "and gives it back");
+}
+
+#[test]
+fn a_worker_that_shrinks_keeps_what_matters_most() {
+    let mut w = world().worker("a", gib(8)).resident("low", gib(2)).resident("high", gib(2));
+    w.change("high", |spec| spec.priority = 90);
+    w.settle();
+    assert_eq!((w.placed("low").len(), w.placed("high").len()), (1, 1));
+    w.under("a", |terms| terms.memory = Some(gib(3)));
+    w.settle();
+    assert_eq!((w.placed("low").len(), w.placed("high").len()), (0, 1));
+    assert!(w.told.iter().any(|(reason, why)| *reason == "Evicted" && why.contains("less room than it claims")));
+    assert_eq!(w.status("low").phase, Phase::ScheduleFailed);
+    w = w.worker("b", gib(2));
+    w.settle();
+    assert_eq!(w.placed("low"), ["b"], "what left is placed elsewhere as soon as it fits");
+    w.under("a", |terms| terms.max_models = Some(0));
+    w.settle();
+    assert_eq!(w.placed("high"), ["b"], "it matters more than low, wherever that is");
+    w.world.set_terms(&worker_id("a"), None);
+    w.settle();
+    assert_eq!(w.placed("low"), ["a"], "by its own word it has all its room again");
+}
+
+#[test]
+fn residents_leave_for_what_matters_more_and_explanations_say_so() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(2)).resident("low", gib(2)).resident("mid", gib(4));
+    w.change("low", |spec| spec.priority = 10);
+    w.settle();
+    let before = w.placed("low");
+    assert_eq!((before.as_slice(), w.placed("mid").len()), (&["b".to_owned()][..], 1));
+    w = w.resident("high", gib(2));
+    w.change("high", |spec| {
+        spec.priority = 90;
+        spec.replicas = berth_spec::Replicas { min: 2, max: 2 };
+    });
+    w.settle();
+    assert_eq!(w.placed("high").len(), 2, "a fixed number of replicas evicts residents that matter less");
+    let explained = explain(&w.world, &name("low"), w.now).expect("a deployment");
+    let told: Vec<_> = explained.evictions.iter().map(|it| (it.worker.as_str(), it.whom.clone())).collect();
+    assert!(told.contains(&("b", Some(name("high")))), "{told:?}");
+    let explained = explain(&w.world, &name("high"), w.now).expect("a deployment");
+    assert!(explained.evictions.iter().any(|it| it.revision.deployment() == &name("low")), "both sides know");
+    assert_eq!(w.placed("low"), ["a"], "it fits beside, where mid had to leave as well");
+    assert_eq!(w.status("mid").phase, Phase::ScheduleFailed, "and who has no place says so");
+}
+
+#[test]
+fn evictions_follow_the_registry() {
+    let full = || {
+        let mut w = world().worker("a", gib(2)).on_demand("first", gib(2)).on_demand("second", gib(2));
+        w.demand("first", 1);
+        w.settle();
+        w.demand("first", 0);
+        w.after(std::time::Duration::from_secs(3_600));
+        w
+    };
+    for (eviction, priority, goes) in [
+        (Eviction { strategy: EvictionStrategy::Lru, automatic: true }, 50, true),
+        (Eviction { strategy: EvictionStrategy::Priority, automatic: true }, 50, false),
+        (Eviction { strategy: EvictionStrategy::Priority, automatic: true }, 51, true),
+        (Eviction { strategy: EvictionStrategy::Lru, automatic: false }, 99, false),
+    ] {
+        let mut w = full();
+        w.under("a", |terms| terms.eviction = eviction);
+        w.change("second", |spec| spec.priority = priority);
+        w.demand("second", 1);
+        w.settle();
+        assert_eq!(w.placed("second").len(), usize::from(goes), "{eviction:?} {priority}");
+        if !eviction.automatic {
+            let why = w.why_not("second", "a");
+            assert!(
+                matches!(&why, Rejection::KeepsAll { short } if matches!(**short, Rejection::Memory { .. })),
+                "{why:?}"
+            );
+            assert!(why.to_string().contains("enable_auto_eviction"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn workers_that_the_registry_does_not_name_hold_nothing_if_it_says_so() {
+    let mut w = world().worker("named", gib(2)).worker("other", gib(4)).resident("m", gib(1));
+    w.under("named", |_| {});
+    w.settle();
+    assert_eq!(w.placed("m"), ["other"]);
+    w.world.set_unknown_workers(UnknownWorkers::Ignore);
+    let _ = w.plan();
+    assert_eq!(w.answers("m"), ["other"], "it answers until its successor does");
+    w.settle();
+    assert_eq!(w.placed("m"), ["named"]);
+    assert_eq!(w.why_not("m", "other"), Rejection::Unlisted);
+    assert!(!w.world.refuses(&worker_id("other")));
+    w.world.set_unknown_workers(UnknownWorkers::Refuse);
+    assert!(w.world.refuses(&worker_id("other")) && !w.world.refuses(&worker_id("named")));
+    w.world.set_terms(&worker_id("named"), None);
+    w.world.set_unknown_workers(UnknownWorkers::Allow);
+    w.settle();
+    assert_eq!(w.placed("m"), ["named"], "without a registry everybody is one, and nothing moves");
+}
+
+#[test]
+fn a_kind_of_gpu_is_asked_for_by_its_word() {
+    let gpu = |kind: &str| Gpu { kind: kind.to_owned(), memory: ByteSize::gib(16) };
+    let mut w = world().worker_with("t4", gib(4), |info| info.gpus = vec![gpu("tesla-t4")]).worker_with(
+        "v100",
+        gib(8),
+        |info| info.gpus = vec![gpu("nvidia-v100-sxm2-16gb")],
+    );
+    w.change("m", |spec| {
+        spec.memory = Some(gib(1));
+        spec.gpu = Some(GpuNeed { count: 1, kind: Some("T4".to_owned()), memory: None });
+    });
+    w.settle();
+    assert_eq!(w.placed("m"), ["t4"]);
+}
+
+#[test]
+fn fewer_copies_leave_the_fullest_worker_first() {
+    let mut w = world().worker("a", gib(8)).worker("b", gib(8)).worker("c", gib(8));
+    for (called, on) in [("x", "a"), ("y", "b")] {
+        w.change(called, |spec| {
+            spec.memory = Some(gib(if called == "x" { 2 } else { 4 }));
+            spec.selector.required.insert("name".to_owned(), on.to_owned());
+        });
+    }
+    for on in ["a", "b", "c"] {
+        w.under(on, |terms| terms.labels = [("name".to_owned(), on.to_owned())].into());
+    }
+    w.change("m", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = berth_spec::Replicas { min: 3, max: 3 };
+    });
+    w.settle();
+    assert_eq!(w.placed("m").len(), 3);
+    for (min, left) in [(2, vec!["a", "c"]), (1, vec!["c"])] {
+        w.change("m", |spec| spec.replicas = berth_spec::Replicas { min, max: min });
+        w.settle();
+        let mut placed = w.placed("m");
+        placed.sort();
+        assert_eq!(placed, left);
+    }
+}
