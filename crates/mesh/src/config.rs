@@ -3,6 +3,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use berth_peer::EventLoops;
 use http::HeaderMap;
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
@@ -27,6 +28,8 @@ pub struct Config {
     pub spans: Option<SpanHook>,
     /// Continues traces on other nodes; without one the caller's own headers go along as they came.
     pub propagate: Option<PropagateHook>,
+    /// The threads that serve clients, and what other nodes forward; `None`: the runtime in which the gateway runs.
+    pub loops: Option<EventLoops>,
     /// Where the last routes are kept, so that a gateway that starts while no controller answers serves by them. `None`:
     /// they are not kept.
     pub routes_file: Option<PathBuf>,
@@ -42,6 +45,7 @@ impl Config {
             limits: Limits::default(),
             spans: None,
             propagate: None,
+            loops: None,
             routes_file: None,
         }
     }

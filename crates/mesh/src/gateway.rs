@@ -161,6 +161,7 @@ impl Gateway {
                     ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans, guard),
                     totals: Arc::clone(&stack.totals),
                     limits: config.limits.clone(),
+                    loops: config.loops,
                     stopping: stopping.clone(),
                     cut: cut.clone(),
                 };

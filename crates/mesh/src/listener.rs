@@ -13,13 +13,17 @@ mod connection;
 
 use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
 
+use berth_peer::EventLoops;
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 use self::connection::{Begun, Ends};
 use crate::{config::Limits, ingress::Ingress, metrics::Totals};
@@ -66,6 +70,8 @@ pub(crate) struct Listener {
     pub(crate) ingress: Arc<Ingress>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
+    /// Where connections are served; `None`: in the runtime in which it runs.
+    pub(crate) loops: Option<EventLoops>,
     /// Accept no more and let connections end.
     pub(crate) stopping: CancellationToken,
     /// End connections now.
@@ -84,7 +90,15 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, permit)) => {
-                    connections.spawn(self.connection(stream, permit));
+                    let connection = self.connection((permit, connections.token()));
+                    match &self.loops {
+                        None => drop(connections.spawn(connection.serve(stream))),
+                        Some(loops) => {
+                            if let Err(error) = loops.adopt(stream, |stream| connection.serve(stream)) {
+                                tracing::warn!(%error, "a connection is lost");
+                            }
+                        }
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -97,17 +111,32 @@ impl Listener {
         connections.wait().await;
     }
 
-    fn connection(&self, stream: TcpStream, permit: OwnedSemaphorePermit) -> impl Future<Output = ()> + Send + 'static {
+    fn connection(&self, held: (OwnedSemaphorePermit, TaskTrackerToken)) -> Connection {
         let begun = Begun::default();
         let http = builder(&self.limits, begun.clone());
         let ends = Ends { stopping: self.stopping.clone(), cut: self.cut.clone() };
         let (ingress, totals) = (Arc::clone(&self.ingress), Arc::clone(&self.totals));
-        async move {
-            let _permit = permit;
-            let _open = Open::new(&totals);
-            if let Err(error) = connection::serve(http, begun, stream, ingress, ends).await {
-                tracing::debug!(%error, "a connection ended early");
-            }
+        Connection { http, begun, ingress, totals, ends, _held: held }
+    }
+}
+
+/// What serves one connection.
+struct Connection {
+    http: auto::Builder<Begun>,
+    begun: Begun,
+    ingress: Arc<Ingress>,
+    totals: Arc<Totals>,
+    ends: Ends,
+    /// It counts as long as it is served.
+    _held: (OwnedSemaphorePermit, TaskTrackerToken),
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        let Self { http, begun, ingress, totals, ends, _held } = self;
+        let _open = Open::new(&totals);
+        if let Err(error) = connection::serve(http, begun, stream, ingress, ends).await {
+            tracing::debug!(%error, "a connection ended early");
         }
     }
 }

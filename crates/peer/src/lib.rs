@@ -10,6 +10,7 @@
 //! What it is not: nothing here knows models, routes or assignments. It says who answers, and carries bytes.
 
 pub mod listener;
+mod loops;
 mod members;
 pub mod membership;
 mod peer;
@@ -20,6 +21,7 @@ pub mod tls;
 
 pub use self::{
     listener::{PeerHandler, PeerListener},
+    loops::EventLoops,
     members::{Hint, MemberTable, Members, Roster, Tier},
     peer::{Peer, PeerChannel, SendError},
     peers::{LinePolicy, Peers},

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::connection::{Connection, Ends};
-use crate::{PeerBody, pki::Identity};
+use crate::{EventLoops, PeerBody, pki::Identity};
 
 /// Connections that wait in the kernel to be accepted. Halved: nodes that start together see resets.
 const BACKLOG: i32 = 1_024;
@@ -55,6 +55,7 @@ pub trait PeerHandler: Send + Sync + 'static {
 pub struct PeerListener {
     listener: std::net::TcpListener,
     identity: Identity,
+    loops: Option<EventLoops>,
 }
 
 impl PeerListener {
@@ -75,7 +76,13 @@ impl PeerListener {
             socket.listen(BACKLOG)?;
             Ok(std::net::TcpListener::from(socket))
         };
-        Ok(Self { listener: bind().map_err(named)?, identity })
+        Ok(Self { listener: bind().map_err(named)?, identity, loops: None })
+    }
+
+    /// Serves its connections on these loops, not in the runtime in which it runs.
+    #[must_use]
+    pub fn on(self, loops: EventLoops) -> Self {
+        Self { loops: Some(loops), ..self }
     }
 
     /// The address that it has: the port is known where 0 was asked for.
@@ -92,7 +99,7 @@ impl PeerListener {
     /// # Errors
     /// The socket cannot be used in this runtime.
     pub async fn run(self, handler: Arc<dyn PeerHandler>, shutdown: CancellationToken) -> io::Result<()> {
-        let Self { listener, identity } = self;
+        let Self { listener, identity, loops } = self;
         let listener = TcpListener::from_std(listener)?;
         let (connections, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
         let ends = Ends { stopping: shutdown.clone(), cut: CancellationToken::new() };
@@ -105,10 +112,18 @@ impl PeerListener {
             match accepted {
                 Ok((stream, from, permit)) => {
                     let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
-                    connections.spawn(async move {
-                        let _permit = permit;
+                    let tracked = connections.token();
+                    let serve = move |stream| async move {
+                        let _held = (permit, tracked);
                         Connection { stream, from, identity, handler, ends }.serve().await;
-                    });
+                    };
+                    match &loops {
+                        None => drop(connections.spawn(serve(stream))),
+                        Some(loops) => match loops.adopt(stream, serve) {
+                            Ok(()) => {}
+                            Err(error) => tracing::warn!(%error, "a connection of another node is lost"),
+                        },
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(event = "peer_accept_failed", %error, "cannot accept a connection of another node");

@@ -23,8 +23,8 @@ use crate::{
 /// How lines to peers are kept.
 #[derive(Debug, Clone)]
 pub struct LinePolicy {
-    /// Lines per peer. Halved: one core's TLS carries more of the load, and a lost packet holds up more requests.
-    /// Doubled: more memory and pings; useful with many data threads.
+    /// Lines per peer, beside one for each event loop ([`crate::EventLoops`]). Halved: one core's TLS carries more of the
+    /// load, and a lost packet holds up more requests. Doubled: more memory and pings.
     pub lines: usize,
     /// How long a connection may take until the peer has taken us in. Halved: far or busy peers seem dead.
     /// Doubled: requests wait longer before they go elsewhere.

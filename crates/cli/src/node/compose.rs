@@ -17,7 +17,7 @@ use berth_control::{
 };
 use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, local::LocalReplicas};
 use berth_peer::{
-    Identity, LinePolicy, Members, PeerListener, Peers,
+    EventLoops, Identity, LinePolicy, Members, PeerListener, Peers,
     membership::{Gossip, GossipConfig, Policy},
 };
 use berth_spec::{Member, WorkerInfo, member::REGION};
@@ -63,6 +63,7 @@ struct Presence {
     gossip: Gossip,
     peers: Peers,
     me: Member,
+    loops: EventLoops,
 }
 
 /// Opens, binds and builds everything, and starts it.
@@ -78,7 +79,7 @@ pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<
             Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
         })?;
     let addresses = (look.local_addr(), api.local_addr()?);
-    let Presence { listener, members, gossip, peers, me } = presence;
+    let Presence { listener, members, gossip, peers, me, .. } = presence;
     let (candidacy, deciding, seat) = deciding(settings, &me, &members, &mut registry)?;
     let rules = settings.roles.controller.then(|| settings.server.rules());
     let seams = node_seams(&members, &seat, look.clone(), registry, rules);
@@ -129,6 +130,9 @@ fn presence(
     let identity = Identity::load(&settings.pki).map_err(|error| Failure::Usage(error.to_string()))?;
     let listener = PeerListener::bind(settings.peer, identity.clone())
         .map_err(|error| Failure::Failed(format!("{error}; --peer takes another address")))?;
+    let loops = EventLoops::start(settings.server.threads)
+        .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
+    let listener = listener.on(loops.clone());
     let me = Member {
         name: settings.server.name.clone(),
         incarnation: worker.map_or_else(now, |worker| worker.incarnation),
@@ -147,7 +151,7 @@ fn presence(
     let (members, gossip) = Gossip::bind(config, me.clone(), identity.clone(), registry)
         .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
     let peers = Peers::start(identity, members.clone(), LinePolicy::default());
-    Ok(Presence { listener, members, gossip, peers, me })
+    Ok(Presence { listener, members, gossip, peers, me, loops })
 }
 
 /// A number that grows with each start.
@@ -185,6 +189,7 @@ fn gateway(
         limits,
         spans: telemetry.request_spans(),
         propagate: telemetry.propagation(),
+        loops: Some(presence.loops.clone()),
         http: settings.roles.gateway.then_some(server.http),
         routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
         ..berth_mesh::Config::new(server.http)

@@ -7,6 +7,7 @@ use std::{
 
 use berth_control::{Handle, store::embedded::EmbeddedStore};
 use berth_mesh::{Gateway, GatewayLink, Limits, local::LocalReplicas};
+use berth_peer::EventLoops;
 use berth_worker::{Worker, WorkerLink};
 use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
@@ -46,8 +47,10 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     let local = Arc::new(LocalReplicas::default());
     let worker = berth_worker::build(worker_config(settings), Arc::clone(&local), &mut registry)
         .map_err(|e| Failure::doing("the worker cannot start", e))?;
+    let loops = EventLoops::start(settings.server.threads)
+        .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
     let (gateway, look) = berth_mesh::build(
-        gateway_config(settings, telemetry),
+        berth_mesh::Config { loops: Some(loops), ..gateway_config(settings, telemetry) },
         settings.server.name.clone(),
         local,
         None,

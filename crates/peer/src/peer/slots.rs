@@ -6,7 +6,8 @@
 //!   └──── resting ←────┘   nobody dials until the pause is over; it doubles with each failure
 //! ```
 //!
-//! Picking an open line takes no lock. While there is one, nobody waits for another to be dialled.
+//! Picking an open line takes no lock. While there is one, nobody waits for another to be dialled. What runs on an event
+//! loop has a line there; all others share some.
 
 use std::{
     sync::{
@@ -29,6 +30,11 @@ use super::{
     dial::{DialError, Dialer},
     line::Line,
 };
+use crate::loops;
+
+/// Lines for event loops, one each; where there are more loops, some share one. Halved: with many cores requests change
+/// threads on their way out. Doubled: nodes with many cores have more lines, and pings on them, than they need.
+const OF_LOOPS: usize = 8;
 
 /// A dial that several wait for.
 type Dialling = Shared<BoxFuture<'static, Result<Arc<Line>, DialError>>>;
@@ -39,7 +45,9 @@ pub(super) struct Slots(Arc<Inner>);
 struct Inner {
     member: Arc<Member>,
     dialer: Arc<Dialer>,
+    /// The first are shared, the last [`OF_LOOPS`] belong to event loops.
     slots: Box<[Slot]>,
+    shared: usize,
     next: AtomicUsize,
     resting: Mutex<Resting>,
     /// Ends the lines.
@@ -62,15 +70,20 @@ struct Resting {
 
 impl Slots {
     pub(super) fn new(member: Arc<Member>, dialer: Arc<Dialer>) -> Self {
-        let slots = (0..dialer.policy.lines.max(1)).map(|_| Slot::default()).collect();
+        let shared = dialer.policy.lines.max(1);
+        let slots = (0..shared + OF_LOOPS).map(|_| Slot::default()).collect();
         let cut = Mutex::new(dialer.ends.child_token());
-        Self(Arc::new(Inner { member, dialer, slots, next: AtomicUsize::new(0), resting: Mutex::default(), cut }))
+        let (next, resting) = (AtomicUsize::new(0), Mutex::default());
+        Self(Arc::new(Inner { member, dialer, slots, shared, next, resting, cut }))
     }
 
-    /// An open line, the next in turn. Waits only where there is none at all.
+    /// An open line: that of this event loop, elsewhere the next in turn. Waits only where there is none at all.
     pub(super) async fn pick(&self) -> Result<Arc<Line>, DialError> {
-        let slots = &self.0.slots;
-        let first = self.0.next.fetch_add(1, Relaxed) % slots.len();
+        let (slots, shared) = (&self.0.slots, self.0.shared);
+        let first = match loops::here() {
+            Some(here) => shared + here % OF_LOOPS,
+            None => self.0.next.fetch_add(1, Relaxed) % shared,
+        };
         if let Some(line) = slots[first].open() {
             return Ok(line);
         }

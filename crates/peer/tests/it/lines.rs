@@ -3,11 +3,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_peer::{LinePolicy, Members, PROTOCOL, Peers, SendError};
+use berth_peer::{EventLoops, LinePolicy, Members, PROTOCOL, Peers, SendError};
 use berth_spec::{Health, Member, Roles};
 use futures::future::join_all;
 use http_body_util::BodyExt as _;
-use tokio::runtime::Handle;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::oneshot,
+};
 
 use crate::{
     node::{Ca, Node, get, name},
@@ -58,6 +63,62 @@ async fn concurrent_requests_join_in_one_dial_and_lines_are_few() {
         assert!(answers.iter().all(Result::is_ok));
     }
     assert_eq!(proxy.accepted.load(SeqCst), LinePolicy::default().lines);
+}
+
+/// Runs on each of two event loops, one after the other.
+async fn on_each<F>(loops: &EventLoops, port: &TcpListener, run: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        // A loop is given what comes with a connection, and the next one goes to the other.
+        let (client, accepted) = tokio::join!(TcpStream::connect(port.local_addr().expect("bound")), port.accept());
+        let ((stream, _), (done, waits)) = (accepted.expect("one comes"), oneshot::channel());
+        let asking = run();
+        let serve = move |mut stream: TcpStream| async move {
+            asking.await;
+            done.send(()).expect("it waits");
+            // Until the other end is gone.
+            stream.read_to_end(&mut Vec::new()).await.expect("read");
+        };
+        loops.adopt(stream, serve).expect("taken");
+        waits.await.expect("it ends");
+        held.push(client.expect("it listens"));
+    }
+}
+
+#[tokio::test]
+async fn what_runs_on_an_event_loop_has_a_line_there() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let proxy = Proxy::to(node.at).await;
+    let peers = ca.lines("a", "b", proxy.at);
+    let peer = peers.get(&name("b")).expect("known");
+    let (loops, port) =
+        (EventLoops::start(Some(2)).expect("threads"), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
+    let ask = || {
+        let peer = std::sync::Arc::clone(&peer);
+        async move {
+            for _ in 0..20 {
+                peer.send(get("/echo")).await.expect("an answer");
+            }
+        }
+    };
+    on_each(&loops, &port, ask).await;
+    // The second loop begins with the line of the first, and makes its own meanwhile.
+    while proxy.accepted.load(SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    on_each(&loops, &port, ask).await;
+    assert_eq!(proxy.accepted.load(SeqCst), 2);
+    // A loop that ended took its lines with it, and nothing else.
+    drop(loops);
+    let mut unsent = 0;
+    while let Err(error) = peer.send(get("/echo")).await {
+        assert!(unsent < 20, "{error}");
+        unsent += 1;
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use berth_peer::{Identity, PeerBody, PeerHandler, PeerListener, Peers, full, pki::Authority};
+use berth_peer::{EventLoops, Identity, PeerBody, PeerHandler, PeerListener, Peers, full, pki::Authority};
 use berth_spec::WorkerId;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
@@ -83,7 +83,16 @@ impl Node {
     }
 
     pub(crate) fn start_at(identity: Identity, at: SocketAddr) -> Self {
-        let listener = PeerListener::bind(at, identity).expect("a port");
+        let loops = EventLoops::start(Some(2)).expect("threads");
+        Self::of(PeerListener::bind(at, identity).expect("a port").on(loops))
+    }
+
+    /// In the test's own thread, whose log can be captured.
+    pub(crate) fn start_here(identity: Identity) -> Self {
+        Self::of(PeerListener::bind(([127, 0, 0, 1], 0).into(), identity).expect("a port"))
+    }
+
+    fn of(listener: PeerListener) -> Self {
         let at = listener.local_addr().expect("an address");
         let (echo, shutdown) = (Arc::new(Echo::default()), CancellationToken::new());
         let run = listener.run(Arc::clone(&echo) as Arc<dyn PeerHandler>, shutdown.clone());

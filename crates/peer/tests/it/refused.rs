@@ -58,7 +58,7 @@ async fn logged(log: &Log, says: &str) {
 async fn strangers_get_no_further_than_the_handshake_and_the_log_says_why() {
     let (log, _guard) = Log::capture();
     let (ca, other) = (Ca::new(), Ca::new());
-    let node = Node::start(ca.identity("b"));
+    let node = Node::start_here(ca.identity("b"));
     let trusted = ca.folder.path().join("ca.pem");
 
     assert!(knock(node.at, Some(&ca.folder("a")), &trusted).await.expect("a member") > 0);
@@ -86,7 +86,7 @@ async fn strangers_get_no_further_than_the_handshake_and_the_log_says_why() {
 #[tokio::test]
 async fn lines_go_only_to_who_was_meant() {
     let (ca, other) = (Ca::new(), Ca::new());
-    let node = Node::start(ca.identity("b"));
+    let node = Node::start_here(ca.identity("b"));
 
     // The address is b's, the name is not.
     let peers = ca.lines("a", "c", node.at);
@@ -112,7 +112,7 @@ async fn lines_go_only_to_who_was_meant() {
 #[tokio::test]
 async fn a_certificate_called_node_x_is_good_for_x_and_for_nobody_else() {
     let ca = Ca::new();
-    let node = Node::start(ca.identity("node-b"));
+    let node = Node::start_here(ca.identity("node-b"));
     // Both ends have such certificates: the caller is named by its own.
     for (dialled, reached) in [("b", true), ("node-b", true), ("c", false), ("node-node-b", false)] {
         let peers = ca.lines("node-a", dialled, node.at);
@@ -123,7 +123,7 @@ async fn a_certificate_called_node_x_is_good_for_x_and_for_nobody_else() {
         }
     }
     // Not the other way round: who has the certificate of `b` is not `node-b`.
-    let plain = Node::start(ca.identity("b"));
+    let plain = Node::start_here(ca.identity("b"));
     let peers = ca.lines("a", "node-b", plain.at);
     let error = peers.get(&name("node-b")).expect("known").send(get("/echo")).await.expect_err("another").to_string();
     assert!(error.contains("node-b.node.berth"), "{error}");
@@ -141,7 +141,7 @@ async fn one_ca_replaces_another_without_dropping_a_line() {
     let (old, new) = (Ca::new(), Ca::new());
     let (folder_a, folder_b) = (old.folder("a"), old.folder("b"));
     let [a, b] = [&folder_a, &folder_b].map(|folder| berth_peer::Identity::load(folder).expect("an identity"));
-    let node = Node::start(b.clone());
+    let node = Node::start_here(b.clone());
     let peers = berth_peer::Peers::fixed(a.clone(), [(name("b"), node.at)]);
     let peer = peers.get(&name("b")).expect("known");
     peer.send(get("/echo")).await.expect("an answer");

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_mesh::{Config, Fleet, Forwarded};
-use berth_peer::{Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority};
+use berth_peer::{
+    EventLoops, Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority,
+};
 use berth_spec::{Health, Member, Roles, RouteChange, WorkerId, routes::Readiness};
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -87,6 +89,7 @@ impl Town {
             let peers = Peers::start(identity(name), members.clone(), LinePolicy::default());
             let fleet = Fleet::new(peers.clone(), members, region.map(str::to_owned));
             let mut config = Config::new(([127, 0, 0, 1], 0).into());
+            config.loops = Some(EventLoops::start(Some(2)).expect("threads"));
             configure(name, &mut config);
             let house = House::of(name, config, Some(fleet));
             let port = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
