@@ -167,6 +167,10 @@ impl Machine {
                 };
                 hear(self, took, Event::Fetched { revision: revision.id.clone(), ticket, result })
             }
+            Effect::Prepare { revision, ticket, .. } => {
+                let (revision, heard) = (revision.id.clone(), Vec::new());
+                hear(self, SOON, Event::Prepared { revision, ticket, result: Ok(()), heard })
+            }
             Effect::Load { revision, ticket, share, .. } => {
                 let model = models.get(&revision.uri);
                 let took = model.map_or(SOON, |model| model.load);

@@ -10,6 +10,7 @@
 //! `seen` 0, which asks for the whole assignment. So does its first report after a start. Whenever a controller is
 //! attached it reports everything: one that has just begun to decide knows nothing of it.
 
+mod hosts;
 mod message;
 mod work;
 
@@ -19,15 +20,13 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, FailureCategory, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time,
-    WorkerId, WorkerState,
+    AssignmentChange, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time, WorkerId, WorkerState,
+    card::SCHEMA_VERSIONS, worker,
 };
 pub use message::{Effect, Event};
 
 use crate::{
-    artifacts::origin,
-    breaker::Breaker,
-    fault::Fault,
+    breaker::Breakers,
     order::{Limits, Twin},
     replica::{Action, Input, Replica, State},
 };
@@ -38,6 +37,8 @@ pub struct Agent {
     worker: WorkerId,
     incarnation: u64,
     limits: Limits,
+    /// The versions of model cards that it reads.
+    reads: Vec<String>,
     seen: Generation,
     /// Only a whole assignment is of use: nothing was received yet, or a change was missed.
     asking: bool,
@@ -48,7 +49,9 @@ pub struct Agent {
     /// The last that was told.
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
-    breakers: BTreeMap<String, Breaker>,
+    breakers: Breakers,
+    /// What was told of them last.
+    told: Vec<worker::Breaker>,
     arrivals: u64,
     tickets: u64,
     unreported: Unreported,
@@ -80,6 +83,7 @@ impl Agent {
             worker,
             incarnation,
             limits,
+            reads: SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
             seen: Generation(0),
             asking: true,
             stopping: false,
@@ -87,18 +91,26 @@ impl Agent {
             credentials: Generation(0),
             load: None,
             replicas: BTreeMap::new(),
-            breakers: BTreeMap::new(),
+            breakers: Breakers::default(),
+            told: Vec::new(),
             arrivals: 0,
             tickets: 0,
             unreported: Unreported::default(),
         }
     }
 
+    /// The same, reading model cards of these versions alone.
+    #[must_use]
+    pub fn reading(self, versions: Vec<String>) -> Self {
+        Self { reads: versions, ..self }
+    }
+
     /// Takes what happened and returns what to do, in this order.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
         // Progress frees nothing and finishes nothing: looking for work would find none.
-        let idle_news = matches!(event, Event::Progress { .. } | Event::Draining { .. } | Event::Load(_));
+        let idle_news =
+            matches!(event, Event::Progress { .. } | Event::Preparing { .. } | Event::Draining { .. } | Event::Load(_));
         self.take(event, now, &mut effects);
         if !idle_news {
             self.start_work(now, &mut effects);
@@ -129,9 +141,10 @@ impl Agent {
         self.replicas.iter()
     }
 
-    /// Hosts that are being left alone or probed, with the breaker's state.
-    pub fn breakers(&self) -> impl Iterator<Item = (&str, &Breaker)> {
-        self.breakers.iter().map(|(origin, breaker)| (origin.as_str(), breaker))
+    /// Dependencies that are not well, with their breakers.
+    #[must_use]
+    pub fn breakers(&self) -> &Breakers {
+        &self.breakers
     }
 
     fn take(&mut self, event: Event, now: Time, effects: &mut Vec<Effect>) {
@@ -146,6 +159,14 @@ impl Agent {
             Event::Assigned(change) => self.assign(change, now, effects),
             Event::Progress { revision, ticket, done, total } => {
                 self.answer(&revision, ticket, Input::Progress { done, total }, now, effects);
+            }
+            Event::Preparing { revision, ticket, step } => {
+                self.answer(&revision, ticket, Input::Preparing(step), now, effects);
+            }
+            Event::Prepared { revision, ticket, result, heard } => {
+                let current = self.answers(&revision, ticket);
+                self.hear(&revision, &heard, current, now, effects);
+                self.answer(&revision, ticket, result.map_or_else(Input::from, |()| Input::Prepared), now, effects);
             }
             Event::Fetched { revision, ticket, result } => {
                 if self.answers(&revision, ticket) {
@@ -263,6 +284,9 @@ impl Agent {
         let (revision, ticket) = (id.clone(), replica.ticket);
         let serving = Arc::clone(&replica.placed.serving);
         match action {
+            Action::Prepare(barred) => {
+                Effect::Prepare { revision: Arc::clone(&replica.placed.revision), ticket, barred }
+            }
             Action::Fetch => Effect::Fetch { revision: Arc::clone(&replica.placed.revision), ticket },
             Action::Forget => Effect::Forget { revision },
             Action::Load => {
@@ -277,40 +301,10 @@ impl Agent {
         }
     }
 
-    /// Learns from a fetch how its host does. Only silence and passing faults count against it.
-    fn judge_host(&mut self, id: &RevisionId, fault: Option<&Fault>, now: Time, effects: &mut Vec<Effect>) {
-        let Some(host) = self.replicas.get(id).and_then(|replica| origin(&replica.placed.revision.uri)) else { return };
-        let breaker = self.breakers.entry(host.clone()).or_default();
-        match fault.map(|fault| fault.category) {
-            Some(FailureCategory::Network | FailureCategory::Timeout) => breaker.failed(now),
-            // Said nothing about the host: the fault was on this side.
-            Some(FailureCategory::Disk | FailureCategory::Internal) => {}
-            _ => {
-                let recovered = matches!(breaker, Breaker::HalfOpen { .. });
-                self.breakers.remove(&host);
-                if recovered {
-                    self.retry_host(&host, now, effects);
-                }
-            }
-        }
-    }
-
-    /// The host is back: who was held off need not wait any longer.
-    fn retry_host(&mut self, host: &str, now: Time, effects: &mut Vec<Effect>) {
-        let held_off = |replica: &Replica| match replica.state() {
-            State::Failed(failure) => {
-                failure.retry_at.is_some()
-                    && failure.category == FailureCategory::Network
-                    && origin(&replica.placed.revision.uri).as_deref() == Some(host)
-            }
-            _ => false,
-        };
-        let again: Vec<_> = self.replicas.iter().filter(|(_, r)| held_off(r)).map(|(id, _)| id.clone()).collect();
-        again.iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
-    }
-
     fn report(&mut self) -> Option<Effect> {
-        if self.unreported.is_empty() {
+        let breakers = self.breakers.told();
+        let changed = breakers != self.told;
+        if self.unreported.is_empty() && !changed {
             return None;
         }
         let Unreported { whole, load, replicas, .. } = std::mem::take(&mut self.unreported);
@@ -319,6 +313,7 @@ impl Agent {
         let load = if whole { self.load } else { load };
         // The last word of a worker that stops is a whole one.
         let whole = whole || self.stopped();
+        let breakers = (whole || changed).then_some(breakers);
         let replicas = if whole {
             self.residencies().map(|(id, residency)| (id.clone(), Some(residency))).collect()
         } else {
@@ -328,6 +323,9 @@ impl Agent {
             };
             replicas.into_iter().map(now).collect()
         };
+        if let Some(breakers) = &breakers {
+            self.told.clone_from(breakers);
+        }
         let (worker, incarnation) = (self.worker.clone(), self.incarnation);
         Some(Effect::Report(InventoryChange {
             worker,
@@ -336,7 +334,7 @@ impl Agent {
             whole,
             state: self.state,
             load,
-            breakers: None,
+            breakers,
             credentials: self.credentials,
             replicas,
         }))

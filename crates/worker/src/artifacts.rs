@@ -8,7 +8,7 @@
 //! data is not part of the digest. For the other stores, export the model as one file.
 
 mod cache;
-mod checksum;
+pub(crate) mod checksum;
 mod classify;
 mod download;
 mod file;
@@ -18,19 +18,22 @@ mod pace;
 mod partial;
 mod progress;
 mod stores;
+mod wanted;
 mod web;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use berth_spec::{ByteSize, Digest, FailureCategory, Revision};
+use berth_spec::{ByteSize, CredentialSet, Digest, FailureCategory, Revision};
 pub use cache::Pin;
+pub(crate) use gate::Gate;
 pub use progress::Listener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+pub use wanted::Wanted;
 
 use self::{
     cache::{Cache, Known},
     download::{Download, Outcome, blocking},
-    gate::Gate,
     location::Location,
     progress::Progress,
     stores::Stores,
@@ -79,32 +82,51 @@ impl Artifacts {
         Ok(Self { stores: Stores::new(credentials)?, cache, gate: Gate::default() })
     }
 
+    /// The same, with what the controller hands out before what is in `credentials`: the latest of it whenever a store is
+    /// opened.
+    #[must_use]
+    pub fn with_keys(self, keys: watch::Receiver<Arc<CredentialSet>>) -> Self {
+        Self { stores: self.stores.with_keys(keys), ..self }
+    }
+
     /// The artifact of a revision. It stays where it is while the pin lives. Dropping the future stops the fetch; the
     /// next one goes on where it was.
     pub async fn fetch(&self, revision: &Revision, listener: Listener) -> Result<(Artifact, Pin), Fault> {
-        let location = Location::parse(&revision.uri)?;
+        self.get(&Wanted::artifact_of(revision, None), listener).await
+    }
+
+    /// As [`fetch`](Self::fetch), of anything that is wanted.
+    pub async fn get(&self, wanted: &Wanted, listener: Listener) -> Result<(Artifact, Pin), Fault> {
+        let fetched = self.find(wanted, listener).await;
+        fetched.map_err(|fault| Fault { message: wanted.in_its_words(fault.message), ..fault })
+    }
+
+    async fn find(&self, wanted: &Wanted, listener: Listener) -> Result<(Artifact, Pin), Fault> {
+        let location = Location::parse(&wanted.uri)?;
         let progress = Progress::new(listener);
         if let Some(path) = location.path() {
-            let artifact = file::check(&self.cache, &location, path, revision.digest).await?;
+            let checked = file::check(&self.cache, &location, path, wanted.digest).await;
+            let artifact = checked.inspect_err(|fault| wanted.told_mismatch(fault, &location))?;
             return Ok((artifact, Pin::NONE));
         }
+        let location = Location { secret: self.stores.secret(&location), ..location };
         let key = location.key();
         let _alone = self.gate.pass(&key).await;
-        if let Some(digest) = revision.digest
+        if let Some(digest) = wanted.digest
             && let Some(hit) = self.cached(digest).await?
         {
             return Ok(hit);
         }
         let known = self.known(&key).await?;
         let cached = match &known {
-            Some(known) if revision.digest.is_none() => self.cached(known.digest).await?,
+            Some(known) if wanted.digest.is_none() => self.cached(known.digest).await?,
             _ => None,
         };
         let etag = known.and_then(|known| known.etag).filter(|_| cached.is_some());
         match (self.download(&location, &key, etag, &progress).await, cached) {
             (Ok(Outcome::Unchanged), Some(hit)) => Ok(hit),
             (Ok(Outcome::Unchanged), None) => Err(Fault::internal("a store says unchanged of what was never fetched")),
-            (Ok(Outcome::Complete { etag, room }), _) => self.check(&location, &key, revision, etag, room).await,
+            (Ok(Outcome::Complete { etag, room }), _) => self.check(&location, &key, wanted, etag, room).await,
             // The bytes that were good before the restart are better than none while the store is away.
             (Err(fault), Some(hit)) if fault.category.transient() => {
                 tracing::warn!(event = "artifact_not_revalidated", artifact_path = location.shown(), error = %fault);
@@ -143,7 +165,6 @@ impl Artifacts {
             );
             return Err(Fault::new(FailureCategory::InvalidModel, message));
         }
-        tracing::debug!(event = "artifact_download_started", artifact_path = location.shown());
         let (store, object) = self.stores.open(location)?;
         let download = Download { location, store, key: object, name: key, cache: &self.cache, cached, progress };
         pace::keep(download.run(), progress, location).await
@@ -154,7 +175,7 @@ impl Artifacts {
         &self,
         location: &Location,
         key: &str,
-        revision: &Revision,
+        wanted: &Wanted,
         etag: Option<String>,
         room: cache::Reservation,
     ) -> Result<(Artifact, Pin), Fault> {
@@ -163,13 +184,15 @@ impl Artifacts {
         let (hashed, cancel) = (path.clone(), CancellationToken::new());
         let _cancels_when_dropped = cancel.clone().drop_guard();
         let digest = blocking(move || checksum::of_file(&hashed, &cancel)).await?;
-        if let Some(expected) = revision.digest
+        if let Some(expected) = wanted.digest
             && expected != digest
         {
             blocking(move || partial::remove(&path)).await?;
-            return Err(mismatch(location, expected, digest));
+            let fault = mismatch(location, expected, digest);
+            wanted.told_mismatch(&fault, location);
+            return Err(fault);
         }
-        validated(revision, digest, started.elapsed());
+        wanted.told_validated(digest, started.elapsed());
         let (cache, key) = (self.cache.clone(), key.to_owned());
         blocking(move || {
             let (artifact, pin) = cache.admit(&path, digest, room)?;
@@ -186,20 +209,5 @@ fn mismatch(location: &Location, expected: Digest, actual: Digest) -> Fault {
         "{} has SHA-256 {actual}, declared is {expected}: the file was changed or damaged, or spec.model.sha256 is wrong",
         location.shown()
     );
-    tracing::error!(
-        event = "checksum_validation_failed",
-        artifact_path = location.shown(),
-        expected_checksum = %expected,
-        actual_checksum = %actual,
-    );
     Fault::new(FailureCategory::Checksum, message)
-}
-
-fn validated(revision: &Revision, digest: Digest, took: Duration) {
-    tracing::debug!(
-        event = "checksum_validation_success",
-        deployment_id = %revision.id.deployment(),
-        checksum = %digest,
-        duration_ms = took.as_secs_f64() * 1e3,
-    );
 }

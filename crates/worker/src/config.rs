@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use berth_spec::{ByteSize, Gpu, WorkerId};
 
+use crate::prepare;
+
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
 /// Fetches at once. Each has up to [`PARALLEL_RANGES`](crate::artifacts::PARALLEL_RANGES) connections: doubled, they
@@ -26,7 +28,7 @@ pub struct Config {
     pub gpus: Vec<Gpu>,
     /// The most models at once; `None`: as many as fit.
     pub max_models: Option<u32>,
-    /// Disk that fetched artifacts may take.
+    /// Disk that fetched artifacts may take; checkouts and environments of model cards may each take as much again.
     pub cache: ByteSize,
     /// Loads at once; `None`: half the cores, at least 1 and at most 4.
     pub parallel_loads: Option<usize>,
@@ -37,6 +39,8 @@ pub struct Config {
     /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
     /// stores, by the names that their own tools use.
     pub credentials: BTreeMap<String, String>,
+    /// How code and environments of model cards come about.
+    pub cards: prepare::Settings,
 }
 
 impl Config {
@@ -55,6 +59,7 @@ impl Config {
             parallel_fetches: DEFAULT_PARALLEL_FETCHES,
             onnx_library: None,
             credentials: BTreeMap::new(),
+            cards: prepare::Settings::default(),
         }
     }
 

@@ -8,6 +8,7 @@
 //! ```
 //! At shutdown it drains and unloads everything, says so in a last whole report, and ends.
 
+mod acquire;
 mod clock;
 mod hands;
 mod load;
@@ -21,12 +22,21 @@ use std::{
 };
 
 use berth_mesh::local::LocalReplicas;
-use berth_spec::{FromController, InventoryChange, WorkerInfo};
+use berth_spec::{CredentialSet, FromController, InventoryChange, WorkerInfo};
 use prometheus_client::registry::Registry;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
-use self::{clock::Clock, hands::Hands, load::LoadWatch, outbox::Outbox};
+use self::{
+    acquire::Shelter,
+    clock::Clock,
+    hands::{Hands, Tools},
+    load::LoadWatch,
+    outbox::Outbox,
+};
 use crate::{
     agent::{Agent, Effect, Event},
     artifacts::Artifacts,
@@ -35,6 +45,7 @@ use crate::{
     fault::Fault,
     metrics::WorkerMetrics,
     order::Limits,
+    prepare::Preparer,
     runtime::{
         Runtime,
         metrics::Families,
@@ -67,11 +78,8 @@ pub struct WorkerLink {
 pub struct Worker {
     info: WorkerInfo,
     limits: Limits,
-    runtimes: Vec<Arc<dyn Runtime>>,
+    tools: Tools,
     missing: Vec<String>,
-    artifacts: Arc<Artifacts>,
-    local: Arc<LocalReplicas>,
-    metrics: WorkerMetrics,
     leaving: CancellationToken,
 }
 
@@ -110,7 +118,12 @@ pub fn build_with(
 ) -> Result<Worker, Fault> {
     let metrics = WorkerMetrics::register(registry);
     let cache = config.data.join("cache");
+    let credentials = watch::Sender::<Arc<CredentialSet>>::default();
     let artifacts = Artifacts::open(cache, config.cache, config.credentials, metrics.cache.clone())?;
+    let artifacts = artifacts.with_keys(credentials.subscribe());
+    let prepared = config.data.join("prepared");
+    let preparer = Preparer::open(&prepared, config.cache, config.cards, credentials.subscribe())?;
+    let shelter = Shelter::open(prepared.join("loaded"))?;
     let capacity = Capacity::probe();
     let memory = config.memory.unwrap_or_else(|| capacity.for_models());
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -146,11 +159,16 @@ pub fn build_with(
     Ok(Worker {
         info,
         limits,
-        runtimes,
+        tools: Tools {
+            runtimes,
+            artifacts: Arc::new(artifacts),
+            preparer: Arc::new(preparer),
+            shelter: Arc::new(shelter),
+            local,
+            metrics,
+            credentials,
+        },
         missing: Vec::new(),
-        artifacts: Arc::new(artifacts),
-        local,
-        metrics,
         leaving: CancellationToken::new(),
     })
 }
@@ -179,10 +197,11 @@ impl Worker {
         let WorkerLink { mut assignments, reports } = link;
         let (news, mut heard) = mpsc::channel(NEWS);
         let clock = Clock::start();
-        let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits);
+        let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
+            .reading(self.info.schema_versions.clone());
         let mut outbox = Outbox::default();
         let mut load = LoadWatch::new(self.limits.memory);
-        let mut hands = Hands::new(self.info.id, self.runtimes, self.artifacts, self.local, self.metrics, news);
+        let mut hands = Hands::new(self.info.id, self.tools, news);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
         let mut last_word = None;
         loop {
@@ -221,7 +240,7 @@ impl Worker {
                         }
                         Some(FromController::Credentials(set)) => {
                             let generation = set.generation;
-                            hands.credentials.send_replace(set);
+                            hands.take_credentials(set);
                             break Event::Credentials(generation);
                         }
                         None => connected = false,

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_spec::ByteSize;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
@@ -55,6 +56,8 @@ pub struct WorkerMetrics {
     pub(crate) failed: Gauge,
     pub(crate) memory_used: Gauge,
     pub(crate) memory_available: Gauge,
+    environment_bytes: Gauge,
+    environments: Gauge,
 }
 
 /// The last loads, newest in the lowest bit: a rate over all time hides an outage, and one over a minute hides rare loads.
@@ -82,6 +85,8 @@ impl WorkerMetrics {
             failed: Gauge::default(),
             memory_used: Gauge::default(),
             memory_available: Gauge::default(),
+            environment_bytes: Gauge::default(),
+            environments: Gauge::default(),
         };
         metrics.success_rate.set(100.0);
         let m = &metrics;
@@ -104,9 +109,11 @@ impl WorkerMetrics {
         registry.register("worker_memory_available_bytes", "Memory left for models", m.memory_available.clone());
         registry.register(
             "berth_load_phase_seconds",
-            "Phases of a load: queued, fetch, load, validate",
+            "Phases of a load: queued, prepare (model cards), fetch, load, validate",
             m.phases.clone(),
         );
+        registry.register("berth_environment_bytes", "Disk that Python environments take", m.environment_bytes.clone());
+        registry.register("berth_environments", "Python environments on disk", m.environments.clone());
         let c = &metrics.cache;
         registry.register("berth_artifact_bytes", "Bytes fetched from artifact stores", c.fetched_bytes.clone());
         registry.register("berth_cache_bytes", "Disk that cached artifacts take", c.bytes.clone());
@@ -121,6 +128,12 @@ impl WorkerMetrics {
     /// A phase of a load ended.
     pub(crate) fn phase(&self, phase: &'static str, milliseconds: f64) {
         self.phases.get_or_create(&Phase { phase }).observe(milliseconds / 1e3);
+    }
+
+    /// What environments take on disk, and how many there are.
+    pub(crate) fn environments(&self, size: ByteSize, count: usize) {
+        self.environment_bytes.set(i64::try_from(size.0).unwrap_or(i64::MAX));
+        self.environments.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A load ended well.

@@ -6,6 +6,7 @@
 //! * What does not fit yet keeps its place: its claim is set aside before the next is looked at, so that a stream of
 //!   small loads cannot starve a large one.
 //! * What does not fit and cannot come to fit, because nothing is on its way out, is refused: the plan decides.
+//! * A card's code and environment come before its artifact: what cannot be made is known before gigabytes are fetched.
 //! * One fetch per location and one load per model at a time; a twin waits for it and shares it.
 
 use std::collections::BTreeSet;
@@ -27,6 +28,8 @@ pub struct Limits {
 /// What a waiting replica waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
+    /// Its code and environment to be made.
+    Prepare,
     /// To be fetched from this location.
     Fetch {
         /// The location; never fetched twice at once.
@@ -48,12 +51,18 @@ pub enum Want {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModelKey(String);
 
+/// Cards that are got ready at once. Halved, one that builds a package from its source holds up the others; doubled, they
+/// take each other's cores, and those of the models that answer.
+pub const PARALLEL_PREPARATIONS: usize = 2;
+
 impl ModelKey {
     /// The key of `revision` loaded from bytes that hash to `digest`.
     #[must_use]
     pub fn of(revision: &Revision, digest: &Digest) -> Self {
-        let Revision { id, format, signature, runtime, .. } = revision;
-        Self(format!("{} {} {digest} {runtime:?} {signature:?}", id.deployment(), format.as_str()))
+        let Revision { id, format, signature, runtime, card, .. } = revision;
+        // A card's code makes another model of the same bytes: only the same revision is the same model.
+        let code = card.as_ref().map(|_| id.hash());
+        Self(format!("{} {} {digest} {runtime:?} {signature:?} {code:?}", id.deployment(), format.as_str()))
     }
 }
 
@@ -84,6 +93,8 @@ pub struct Waiting {
 /// What goes on now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
+    /// Cards that are being got ready.
+    pub preparing: usize,
     /// Locations that are being fetched.
     pub fetching: BTreeSet<String>,
     /// Loads and validations under way.
@@ -97,6 +108,8 @@ pub struct Busy {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
+    /// Get its card ready.
+    Prepare(RevisionId),
     /// Fetch it.
     Fetch(RevisionId),
     /// Load it.
@@ -121,6 +134,12 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
     let mut free = limits.memory.saturating_sub(busy.held);
     for Waiting { revision, want, .. } in waiting {
         match want {
+            Want::Prepare => {
+                if busy.preparing < PARALLEL_PREPARATIONS {
+                    busy.preparing += 1;
+                    starts.push(Start::Prepare(revision));
+                }
+            }
             Want::Fetch { uri } => {
                 if busy.fetching.len() < limits.parallel_fetches && busy.fetching.insert(uri) {
                     starts.push(Start::Fetch(revision));
@@ -169,6 +188,10 @@ mod tests {
         Waiting { revision: id(name), urgent: false, arrival, want: Want::Fetch { uri: uri.to_owned() } }
     }
 
+    fn prepare(name: &str, arrival: u64) -> Waiting {
+        Waiting { revision: id(name), urgent: false, arrival, want: Want::Prepare }
+    }
+
     fn urgent(waiting: Waiting) -> Waiting {
         Waiting { urgent: true, ..waiting }
     }
@@ -183,6 +206,7 @@ mod tests {
 
     fn names(starts: &[Start]) -> String {
         let name = |start: &Start| match start {
+            Start::Prepare(id) => format!("prepare {}", id.deployment()),
             Start::Fetch(id) => format!("fetch {}", id.deployment()),
             Start::Load(id) => format!("load {}", id.deployment()),
             Start::Refuse { revision, need, free } => format!("refuse {} {}>{}", revision.deployment(), need.0, free.0),
@@ -211,6 +235,12 @@ mod tests {
             ),
             ("a twin that is loaded is shared", vec![twin(Twin::Loaded)], holding(90), "load t"),
             ("a twin on its way is awaited", vec![twin(Twin::OnItsWay)], holding(90), ""),
+            (
+                "two preparations at once, beside fetches",
+                vec![prepare("a", 1), prepare("b", 2), fetch("c", 3, "x"), prepare("d", 4)],
+                Busy { preparing: 1, ..holding(0) },
+                "prepare a, fetch c",
+            ),
             (
                 "one fetch per location, two at once",
                 vec![fetch("a", 1, "x"), fetch("b", 2, "x"), fetch("c", 3, "y"), fetch("d", 4, "z")],

@@ -1,9 +1,49 @@
-//! What a model card's model needs beside its artifact: its code at the exact commit, and an environment with its
-//! packages.
+//! Gets ready what a model card's model needs beside its artifact: its code at the exact commit, and an environment with
+//! its packages.
+//!
+//! ```text
+//! PinnedCard ──▶ checkout ──▶ system packages ──▶ environment ──▶ Kit ─┐
+//!                (shelf)      (check | install)   (shelf, uv)          ├─▶ Prepared ──▶ the Python runtime
+//! the artifact and its configuration, fetched like any other ─────────┘
+//! ```
+//! Checkouts and environments are shared by all models that want the same, survive restarts, and are bounded: the least
+//! recently used go first. What is here is used without asking anybody. Not here: running the code.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+mod checkout;
+mod environment;
+mod heard;
+mod interpreter;
+mod program;
+mod requirements;
+mod settings;
+mod shelf;
+mod system;
+mod uv;
 
-use berth_spec::ByteSize;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use berth_spec::{ByteSize, CredentialSet, PinnedCard, Time, residency::Preparing};
+use tokio::sync::watch;
+
+use self::{
+    checkout::Checkouts,
+    environment::{Environments, Order},
+    heard::Hearing,
+    shelf::Shelf,
+};
+pub use self::{
+    heard::Barred,
+    settings::{Settings, SystemPackages},
+    uv::VERSION as UV_VERSION,
+};
+use crate::{artifacts::Gate, breaker::Dependency, fault::Fault};
 
 /// All that a card's model is loaded with, beside the artifact. What it names stays on disk while it lives: keep it for
 /// as long as the model's process may be started again.
@@ -40,6 +80,158 @@ impl Prepared {
             pin: Pins::default(),
         }
     }
+}
+
+/// What was made for a card, before its artifact came.
+#[derive(Debug, Clone)]
+pub struct Kit {
+    code: PathBuf,
+    python: PathBuf,
+    environment: String,
+    environment_size: ByteSize,
+    notes: Vec<String>,
+    pin: Pins,
+}
+
+impl Kit {
+    /// With the configuration that `artifacts.config_path` names, and whatever else must stay on disk.
+    #[must_use]
+    pub fn with(self, config: Option<PathBuf>, also: Vec<Arc<dyn std::any::Any + Send + Sync>>) -> Prepared {
+        let Self { code, python, environment, environment_size, notes, mut pin } = self;
+        pin.0.extend(also);
+        Prepared { code, python, config, environment, environment_size, notes, pin }
+    }
+}
+
+/// Why there is no kit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Miss {
+    /// It was tried, and failed.
+    Failed(Fault),
+    /// It was not tried: somebody has to be asked who is left alone until then.
+    HeldOff {
+        /// Who.
+        dependency: Dependency,
+        /// Until when.
+        until: Time,
+    },
+}
+
+impl From<Fault> for Miss {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
+/// What came of preparing a card.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The kit, or why there is none.
+    pub result: Result<Kit, Miss>,
+    /// Who was asked, and whether there was an answer.
+    pub heard: Vec<(Dependency, bool)>,
+}
+
+/// Makes kits. One per worker.
+#[derive(Debug)]
+pub struct Preparer {
+    settings: Settings,
+    checkouts: Arc<Checkouts>,
+    environments: Environments,
+    keys: watch::Receiver<Arc<CredentialSet>>,
+    /// One checkout of a commit at a time.
+    gate: Gate,
+}
+
+impl Preparer {
+    /// Keeps everything below `root`; checkouts and environments each take at most `bound`. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn open(
+        root: &Path,
+        bound: ByteSize,
+        settings: Settings,
+        keys: watch::Receiver<Arc<CredentialSet>>,
+    ) -> Result<Self, Fault> {
+        let disk = |error: std::io::Error| Fault::disk(&error);
+        // Programs run in other folders than this process.
+        fs_err::create_dir_all(root).map_err(disk)?;
+        let root = fs_err::canonicalize(root).map_err(disk)?;
+        let shelf = |name: &'static str| Shelf::open(root.join(name), bound, name).map_err(disk);
+        let checkouts = Arc::new(Checkouts::new(&settings, shelf("checkouts")?));
+        let environments = Environments::new(shelf("environments")?, root.join("uv"), bound).map_err(disk)?;
+        Ok(Self { settings, checkouts, environments, keys, gate: Gate::default() })
+    }
+
+    /// Makes what `card` needs. Dropping the future stops it. `tell` hears what is being done.
+    pub async fn prepare(
+        &self,
+        card: &Arc<PinnedCard>,
+        barred: Barred,
+        tell: &(dyn Fn(Preparing) + Send + Sync),
+    ) -> Outcome {
+        let hearing = Arc::new(Hearing::default());
+        let result = self.make(card, barred, &hearing, tell).await;
+        Outcome { result, heard: hearing.heard() }
+    }
+
+    /// What environments take on disk, and how many there are.
+    #[must_use]
+    pub fn environments(&self) -> (ByteSize, usize) {
+        self.environments.taken()
+    }
+
+    async fn make(
+        &self,
+        card: &Arc<PinnedCard>,
+        barred: Barred,
+        hearing: &Arc<Hearing>,
+        tell: &(dyn Fn(Preparing) + Send + Sync),
+    ) -> Result<Kit, Miss> {
+        // What they are now: a newer set is for the next one.
+        let keys = Arc::clone(&self.keys.borrow());
+        tell(Preparing::Code);
+        let code = {
+            let alone = self.gate.pass(&Checkouts::name_of(card)).await;
+            let (checkouts, card) = (Arc::clone(&self.checkouts), Arc::clone(card));
+            let (keys, hearing) = (Arc::clone(&keys), Arc::clone(hearing));
+            let cancelled = Cancels(Arc::default());
+            let flag = Arc::clone(&cancelled.0);
+            let work = move || {
+                // Also when nobody waits any more, until it has stopped.
+                let _alone = alone;
+                checkouts.get(&card, &keys, &barred, &hearing, flag)
+            };
+            tokio::task::spawn_blocking(work).await.map_err(Fault::internal)??
+        };
+        let order = Order { settings: &self.settings, keys: &keys, barred: &barred, hearing };
+        let environment = self.environments.get(&card.card.runtime, order, tell).await?;
+        Ok(Kit {
+            code: code.held.path.join(checkout::FILES),
+            python: environment.python,
+            environment: environment.name,
+            environment_size: environment.held.size,
+            notes: code.notes.into_iter().chain(environment.notes).collect(),
+            pin: Pins(vec![Arc::new(code.held), Arc::new(environment.held)]),
+        })
+    }
+}
+
+/// Raises a flag when nobody waits any more.
+struct Cancels(Arc<AtomicBool>);
+
+impl Drop for Cancels {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The Git host that a card's code comes from; `None` for a repository of this machine and for what is no URL.
+#[must_use]
+pub fn git_host(card: &PinnedCard) -> Option<Dependency> {
+    let local = berth_git::Protocols::default().with_local();
+    berth_git::Remote::parse(&card.card.code.repository, local).ok().as_ref().and_then(checkout::dependency)
 }
 
 /// Whatever keeps something on disk, until the last clone goes.

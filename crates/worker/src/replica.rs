@@ -1,5 +1,13 @@
 //! The life of one replica on its worker.
 //!
+//! A model card's code and environment are made before its artifact is fetched:
+//!
+//! ```text
+//!         prepare           prepared          fetch
+//! Queued ────────▶ Preparing ──────▶ Prepared ─────▶ Fetching   (for all others: Queued ──▶ Fetching)
+//!                      └─ failed ─▶ Failed;  held off: Failed until then, and it was no attempt
+//! ```
+//!
 //! ```text
 //!          fetch           fetched            load           loaded             validated
 //! Queued ────────▶ Fetching ──────▶ Fetched ────────▶ Loading ──────▶ Validating ─────────▶ Ready
@@ -17,12 +25,16 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Digest, Failure, Placed, Residency, Signature, Time,
-    residency::{Phases, Ready},
+    ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
+    residency::{Attempt, Phases, Preparing, Ready},
 };
 
-use crate::artifacts::Artifact;
 pub use crate::fault::Fault;
+use crate::{
+    artifacts::Artifact,
+    breaker::Dependency,
+    prepare::{Barred, Miss},
+};
 
 /// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
 /// halved, an outage of two minutes is a permanent failure.
@@ -57,8 +69,12 @@ pub struct Facts {
 /// Where a replica stands.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    /// Waits for its turn to be fetched.
+    /// Waits for its turn to be fetched; a model card, to be prepared.
     Queued,
+    /// What its card needs beside the artifact is being made.
+    Preparing(Preparing),
+    /// Its code and environment are here; waits for its turn to be fetched.
+    Prepared,
     /// The artifact is on its way.
     Fetching {
         /// Bytes that are here.
@@ -103,6 +119,12 @@ pub enum State {
 /// What happens to a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
+    /// Its turn to be prepared; with these left alone.
+    Prepare(Barred),
+    /// The preparation came to this.
+    Preparing(Preparing),
+    /// Its code and environment are here.
+    Prepared,
     /// Its turn to be fetched.
     Fetch,
     /// The fetch got further.
@@ -124,7 +146,7 @@ pub enum Input {
     Validated,
     /// What was being done has failed.
     Fail(Fault),
-    /// The host of the artifact is left alone until then: not an attempt.
+    /// A host that it needs is left alone until then: not an attempt.
     HoldOff(Fault, Time),
     /// No longer assigned.
     Retire,
@@ -138,12 +160,33 @@ pub enum Input {
     Retry,
 }
 
+impl Input {
+    /// It needs somebody who is left alone until then.
+    #[must_use]
+    pub fn hold_off(dependency: &Dependency, until: Time) -> Self {
+        let message =
+            format!("{dependency} failed again and again and is left alone until {until}; then it is tried once");
+        Self::HoldOff(Fault::new(FailureCategory::Network, message), until)
+    }
+}
+
+impl From<Miss> for Input {
+    fn from(miss: Miss) -> Self {
+        match miss {
+            Miss::Failed(fault) => Self::Fail(fault),
+            Miss::HeldOff { dependency, until } => Self::hold_off(&dependency, until),
+        }
+    }
+}
+
 /// What a transition asks the driver to do for the replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
+    /// Make its code and environment, with these left alone.
+    Prepare(Barred),
     /// Fetch the artifact.
     Fetch,
-    /// Stop fetching, let go of the artifact: it is gone.
+    /// Stop preparing or fetching, let go of the artifact: it is gone.
     Forget,
     /// Load, or share what a twin has loaded.
     Load,
@@ -171,6 +214,8 @@ pub struct Replica {
     state: State,
     /// Failures in a row.
     attempts: u32,
+    /// The last of them, the oldest first.
+    history: Vec<Attempt>,
     /// When it came into its state.
     since: Time,
     phases: Phases,
@@ -187,6 +232,7 @@ impl Replica {
             ticket: 0,
             state: State::Queued,
             attempts: 0,
+            history: Vec::new(),
             since: now,
             phases: Phases::default(),
         }
@@ -208,7 +254,8 @@ impl Replica {
     #[must_use]
     pub fn residency(&self) -> Residency {
         match &self.state {
-            State::Queued | State::Fetched(_) => Residency::Queued,
+            State::Queued | State::Prepared | State::Fetched(_) => Residency::Queued,
+            State::Preparing(step) => Residency::Preparing(*step),
             State::Fetching { done, total } => Residency::Fetching { done: *done, total: *total },
             State::Loading(_) => Residency::Loading,
             State::Validating(..) => Residency::Validating,
@@ -229,9 +276,13 @@ impl Replica {
             if self.placed.revision.memory.is_some() { claim } else { claim.max(measured) }
         };
         match &self.state {
-            State::Queued | State::Fetching { .. } | State::Fetched(_) | State::Refused(..) | State::Failed(_) => {
-                ByteSize::ZERO
-            }
+            State::Queued
+            | State::Preparing(_)
+            | State::Prepared
+            | State::Fetching { .. }
+            | State::Fetched(_)
+            | State::Refused(..)
+            | State::Failed(_) => ByteSize::ZERO,
             State::Loading(_) => claim,
             State::Validating(_, facts) => with(facts.memory),
             State::Ready(ready) | State::Draining { ready, .. } => with(ready.memory),
@@ -290,8 +341,15 @@ impl Replica {
     fn next(&mut self, state: State, input: Input, elapsed_ms: f64, now: Time) -> Next {
         use Action as A;
         match (state, input) {
-            (State::Queued, Input::Fetch) => {
+            (State::Queued, Input::Prepare(barred)) => {
                 self.phases = Phases { queued_ms: elapsed_ms, ..Phases::default() };
+                Next::To(State::Preparing(Preparing::Code), Some(A::Prepare(barred)))
+            }
+            (State::Preparing(_), Input::Preparing(step)) => Next::To(State::Preparing(step), None),
+            (State::Preparing(_), Input::Prepared) => Next::To(State::Prepared, None),
+            (state @ (State::Queued | State::Prepared), Input::Fetch) => {
+                let before = if matches!(state, State::Prepared) { self.phases.queued_ms } else { 0.0 };
+                self.phases = Phases { queued_ms: before + elapsed_ms, ..Phases::default() };
                 Next::To(State::Fetching { done: ByteSize::ZERO, total: None }, Some(A::Fetch))
             }
             (State::Fetching { .. }, Input::Progress { done, total }) => {
@@ -301,7 +359,9 @@ impl Replica {
                 self.phases.fetch_ms = elapsed_ms;
                 Next::To(State::Fetched(artifact), None)
             }
-            (State::Fetching { .. }, Input::Retire) => Next::Gone(Some(A::Forget)),
+            (State::Preparing(_) | State::Prepared | State::Fetching { .. }, Input::Retire) => {
+                Next::Gone(Some(A::Forget))
+            }
             (State::Fetched(artifact) | State::Refused(artifact, _), Input::Load) => {
                 self.phases.queued_ms += elapsed_ms;
                 Next::To(State::Loading(artifact), Some(A::Load))
@@ -327,13 +387,16 @@ impl Replica {
                 let failure = self.failure(fault, now);
                 unload(facts.memory, artifact.digest, Some(failure), now)
             }
-            (State::Fetching { .. } | State::Loading(_), Input::Fail(fault)) => match self.wanted {
+            // Before anything is fetched: what is wanted cannot be done here.
+            (State::Queued, Input::Fail(fault)) => Next::To(State::Failed(self.failure(fault, now)), None),
+            (State::Preparing(_) | State::Fetching { .. } | State::Loading(_), Input::Fail(fault)) => match self.wanted
+            {
                 true => Next::To(State::Failed(self.failure(fault, now)), None),
                 false => Next::Gone(Some(A::Forget)),
             },
-            (State::Queued, Input::HoldOff(fault, until)) => {
+            (State::Queued | State::Preparing(_) | State::Prepared, Input::HoldOff(fault, until)) => {
                 let Fault { category, message, trace } = fault;
-                let history = Vec::new();
+                let history = self.history.clone();
                 let (attempts, retry_at) = (self.attempts, Some(until));
                 let failure = Failure { category, message, attempts, at: now, retry_at, trace, history };
                 Next::To(State::Failed(Arc::new(failure)), None)
@@ -361,6 +424,7 @@ impl Replica {
 
     fn ready(&mut self, artifact: &Artifact, facts: Facts, now: Time) -> Next {
         self.attempts = 0;
+        self.history.clear();
         let Facts { memory, measured, signature, note } = facts;
         let digest = artifact.digest;
         let ready = Ready { since: now, memory, measured, digest, signature, phases: self.phases, note };
@@ -371,8 +435,11 @@ impl Replica {
         self.attempts += 1;
         let Fault { category, message, trace } = fault;
         let delay = if category.transient() { retry_delay(self.attempts) } else { None };
-        let history = Vec::new();
         let retry_at = delay.map(|d| now + d);
+        let history = self.history.clone();
+        self.history.push(Attempt { at: now, category, message: message.clone() });
+        let surplus = self.history.len().saturating_sub(Failure::MAX_HISTORY);
+        self.history.drain(..surplus);
         Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at, trace, history })
     }
 }

@@ -2,9 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Load, Revision, RevisionId, Serving};
+use berth_spec::{
+    AssignmentChange, ByteSize, Generation, InventoryChange, Load, Revision, RevisionId, Serving, residency::Preparing,
+};
 
-use crate::{artifacts::Artifact, fault::Fault, replica::Facts};
+use crate::{
+    artifacts::Artifact,
+    breaker::Dependency,
+    fault::Fault,
+    prepare::{Barred, Miss},
+    replica::Facts,
+};
 
 /// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +21,26 @@ pub enum Event {
     Attached,
     /// The controller changed the assignment.
     Assigned(AssignmentChange),
+    /// Getting a card ready came to this.
+    Preparing {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// What is being made.
+        step: Preparing,
+    },
+    /// What a card's model needs beside its artifact is here, or is not to be had.
+    Prepared {
+        /// Which replica.
+        revision: RevisionId,
+        /// Of the effect.
+        ticket: u64,
+        /// Why not.
+        result: Result<(), Miss>,
+        /// Who was asked, and whether there was an answer.
+        heard: Vec<(Dependency, bool)>,
+    },
     /// A fetch got further.
     Progress {
         /// Which replica.
@@ -83,6 +111,15 @@ pub enum Event {
 /// What the agent wants done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
+    /// Make what a card's model needs beside its artifact; answer with [`Event::Preparing`] and [`Event::Prepared`].
+    Prepare {
+        /// What.
+        revision: Arc<Revision>,
+        /// For the answer.
+        ticket: u64,
+        /// Who is left alone: use what is here.
+        barred: Barred,
+    },
     /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
     Fetch {
         /// What.
@@ -90,7 +127,7 @@ pub enum Effect {
         /// For the answer.
         ticket: u64,
     },
-    /// Stop fetching if it is being fetched, and let go of its artifact: it is gone. No answer is needed.
+    /// Stop preparing and fetching if that is under way, and let go of its artifact: it is gone. No answer is needed.
     Forget {
         /// Which replica.
         revision: RevisionId,

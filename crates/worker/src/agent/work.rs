@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use berth_spec::{ByteSize, FailureCategory, RevisionId, Time};
+use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker::DependencyKind};
 
-use super::{Agent, Effect};
+use super::{Agent, Effect, hosts};
 use crate::{
-    artifacts::origin,
     fault::Fault,
     order::{self, Busy, ModelKey, Start, Twin, Waiting, Want},
+    prepare::Barred,
     replica::{Input, Replica, State},
 };
 
@@ -32,6 +32,7 @@ impl Agent {
         }
         for start in order::next(waiting, busy, &self.limits) {
             match start {
+                Start::Prepare(revision) => self.start_prepare(&revision, now, effects),
                 Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
                 Start::Load(revision) => self.step(&revision, Input::Load, now, effects),
                 Start::Refuse { revision, need, free } => self.refuse(&revision, need, free, now, effects),
@@ -44,7 +45,12 @@ impl Agent {
         let mut waiting = Vec::new();
         for (id, replica) in &self.replicas {
             let want = match replica.state() {
-                State::Queued => Want::Fetch { uri: replica.placed.revision.uri.clone() },
+                State::Queued if replica.placed.revision.card.is_some() => Want::Prepare,
+                State::Preparing(_) => {
+                    busy.preparing += 1;
+                    continue;
+                }
+                State::Queued | State::Prepared => Want::Fetch { uri: replica.placed.revision.uri.clone() },
                 State::Fetched(artifact) | State::Refused(artifact, _) => {
                     let twin = self.twins(id, replica).map(|(_, twin)| twin).max().unwrap_or(Twin::Absent);
                     let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
@@ -71,15 +77,53 @@ impl Agent {
         (waiting, busy)
     }
 
+    /// Steps one to three of a load: whether this worker can at all, before anything is fetched for it.
+    fn start_prepare(&mut self, id: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
+        let Some(replica) = self.replicas.get(id) else { return };
+        let Some(card) = replica.placed.revision.card.clone() else { return };
+        if let Some(fault) = self.cannot(&card, id) {
+            return self.step(id, Input::Fail(fault), now, effects);
+        }
+        let git = self.replicas.get(id).and_then(hosts::git);
+        let barred = Barred {
+            git: git.and_then(|host| self.breakers.admit(&host, now).err()),
+            packages: self.breakers.admit_kind(DependencyKind::Packages, now).err(),
+        };
+        self.tickets += 1;
+        if let Some(replica) = self.replicas.get_mut(id) {
+            replica.ticket = self.tickets;
+        }
+        self.step(id, Input::Prepare(barred), now, effects);
+    }
+
+    /// Why this worker cannot load a card, whatever becomes free.
+    fn cannot(&self, card: &PinnedCard, id: &RevisionId) -> Option<Fault> {
+        let version = &card.card.schema_version;
+        if !self.reads.contains(version) {
+            let reads = self.reads.join(", ");
+            let message = format!(
+                "the card is of schema version {version}, and this worker reads {reads}: give the model another worker, \
+                 upgrade this one, or write the card in a version that it reads"
+            );
+            return Some(Fault::new(FailureCategory::Schema, message));
+        }
+        let claim = self.replicas.get(id).map_or(ByteSize::ZERO, |replica| replica.placed.claim);
+        (claim > self.limits.memory).then(|| {
+            let message = format!(
+                "needs {claim} of memory, and models may take {} on this worker: give the worker more (--memory), or \
+                 declare what it really needs (resources.memory)",
+                self.limits.memory
+            );
+            Fault::new(FailureCategory::Memory, message)
+        })
+    }
+
     fn start_fetch(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
         let Some(replica) = self.replicas.get_mut(revision) else { return };
-        if let Some(host) = origin(&replica.placed.revision.uri)
-            && let Err(until) = self.breakers.get_mut(&host).map_or(Ok(()), |breaker| breaker.admit(now))
+        if let Some(store) = hosts::store(replica)
+            && let Err(until) = self.breakers.admit(&store, now)
         {
-            let message =
-                format!("{host} failed again and again and is left alone until {until}; then one fetch probes it");
-            let fault = Fault::new(FailureCategory::Network, message);
-            return self.step(revision, Input::HoldOff(fault, until), now, effects);
+            return self.step(revision, Input::hold_off(&store, until), now, effects);
         }
         self.tickets += 1;
         replica.ticket = self.tickets;
@@ -115,7 +159,13 @@ impl Agent {
             let standing = match replica.state() {
                 State::Ready(_) | State::Draining { .. } => Twin::Loaded,
                 State::Loading(_) | State::Validating(..) | State::Unloading { .. } => Twin::OnItsWay,
-                State::Queued | State::Fetching { .. } | State::Fetched(_) | State::Refused(..) | State::Failed(_) => {
+                State::Queued
+                | State::Preparing(_)
+                | State::Prepared
+                | State::Fetching { .. }
+                | State::Fetched(_)
+                | State::Refused(..)
+                | State::Failed(_) => {
                     return None;
                 }
             };

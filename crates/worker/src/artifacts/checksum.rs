@@ -28,7 +28,7 @@ impl Hasher {
     }
 }
 
-pub(super) fn of(bytes: &[u8]) -> Digest {
+pub(crate) fn of(bytes: &[u8]) -> Digest {
     let mut hasher = Hasher::new();
     hasher.update(bytes);
     hasher.finish()

@@ -22,7 +22,11 @@ pub(super) fn classify(error: &Error, location: &Location) -> Fault {
                 Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => "access was refused to",
                 _ => "there are no usable credentials for",
             };
-            format!("{what} {shown} ({}): {}", reason(error, location), remedy(location.kind))
+            let remedy = match &location.secret {
+                Some(secret) => format!("check the secret {secret} of this worker"),
+                None => remedy(location.kind).to_owned(),
+            };
+            format!("{what} {shown} ({}): {remedy}", reason(error, location))
         }
         FailureCategory::Timeout => {
             format!("could not fetch {shown} ({}): check that the worker reaches the host", reason(error, location))

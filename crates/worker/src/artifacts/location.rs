@@ -23,6 +23,8 @@ pub(super) enum Kind {
 pub(super) struct Location {
     pub(super) url: Url,
     pub(super) kind: Kind,
+    /// The name and type of the secret that opens its store, if the controller handed one out.
+    pub(super) secret: Option<String>,
 }
 
 impl Location {
@@ -42,7 +44,7 @@ impl Location {
         if kind != Kind::File && url.host_str().is_none_or(str::is_empty) {
             return Err(invalid(&format!("{uri} names no host or bucket")));
         }
-        Ok(Self { url, kind })
+        Ok(Self { url, kind, secret: None })
     }
 
     /// The path of a `file:` location.

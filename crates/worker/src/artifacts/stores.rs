@@ -1,4 +1,7 @@
 //! The object stores behind locations, through one library; opened once per bucket or host.
+//!
+//! What the controller hands out for a location goes before what is in the environment. When that changes, stores are
+//! opened anew for what comes next; what is under way ends with what it began with.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::FailureCategory;
+use berth_spec::{
+    CredentialSet, FailureCategory, Generation,
+    credential::{self, Credential},
+};
 use object_store::{
     BackoffConfig, ClientOptions, HeaderValue, ObjectStore, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
@@ -17,6 +23,7 @@ use object_store::{
     http::HttpBuilder,
     path::Path,
 };
+use tokio::sync::watch;
 
 use super::{
     location::{Kind, Location},
@@ -33,15 +40,37 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Stores {
     /// `AWS_*`, `GOOGLE_*`, `AZURE_*`.
     credentials: BTreeMap<String, String>,
-    /// By origin.
-    open: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>>,
+    keys: Option<watch::Receiver<Arc<CredentialSet>>>,
+    open: Mutex<Open>,
     web: HttpClient,
+}
+
+/// The stores that are open, by the location that their credentials are for, and which set those came from.
+#[derive(Debug, Default)]
+struct Open {
+    generation: Generation,
+    stores: BTreeMap<String, Arc<dyn ObjectStore>>,
 }
 
 impl Stores {
     pub(super) fn new(credentials: BTreeMap<String, String>) -> Result<Self, Fault> {
         let web = ReqwestConnector::default().connect(&client().with_allow_http(true)).map_err(Fault::internal)?;
-        Ok(Self { credentials, open: Mutex::default(), web })
+        Ok(Self { credentials, keys: None, open: Mutex::default(), web })
+    }
+
+    pub(super) fn with_keys(self, keys: watch::Receiver<Arc<CredentialSet>>) -> Self {
+        Self { keys: Some(keys), ..self }
+    }
+
+    /// What the controller has handed out.
+    fn keys(&self) -> Arc<CredentialSet> {
+        self.keys.as_ref().map(|keys| Arc::clone(&keys.borrow())).unwrap_or_default()
+    }
+
+    /// The name and type of the secret for a location.
+    pub(super) fn secret(&self, location: &Location) -> Option<String> {
+        let kind = kind_of(location)?;
+        self.keys().granted(location.url.as_str(), kind).map(|(name, _)| format!("{name} ({kind})"))
     }
 
     /// The store that holds `location`, and the object's name in it.
@@ -55,13 +84,20 @@ impl Stores {
         }
         let path = Path::from_url_path(location.url.path())
             .map_err(|error| Fault::new(FailureCategory::NotFound, format!("{}: {error}", location.shown())))?;
-        let origin = location.origin().unwrap_or_default();
+        let keys = self.keys();
+        let granted = kind_of(location).and_then(|kind| keys.granted(location.url.as_str(), kind));
+        // Two folders of one bucket may have two secrets.
+        let name = granted.map_or_else(String::new, |(name, _)| format!(" {name}"));
+        let name = location.origin().unwrap_or_default() + &name;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = open.get(&origin) {
+        if open.generation != keys.generation {
+            *open = Open { generation: keys.generation, stores: BTreeMap::new() };
+        }
+        if let Some(store) = open.stores.get(&name) {
             return Ok((Arc::clone(store), path));
         }
-        let store = self.cloud(location).map_err(invalid)?;
-        open.insert(origin, Arc::clone(&store));
+        let store = self.cloud(location, granted.map(|(_, granted)| &granted.credential)).map_err(invalid)?;
+        open.stores.insert(name, Arc::clone(&store));
         Ok((store, path))
     }
 
@@ -74,32 +110,75 @@ impl Stores {
             .build()
     }
 
-    fn cloud(&self, location: &Location) -> object_store::Result<Arc<dyn ObjectStore>> {
+    fn cloud(&self, location: &Location, key: Option<&Credential>) -> object_store::Result<Arc<dyn ObjectStore>> {
         let url = location.url.as_str();
         Ok(match location.kind {
-            Kind::Gcs => {
-                let builder = GoogleCloudStorageBuilder::new().with_client_options(client());
-                let builder =
-                    self.known::<GoogleConfigKey>().fold(builder, |b, (key, value)| b.with_config(key, value));
-                Arc::new(builder.with_url(url).with_retry(retry()).build()?)
-            }
-            Kind::Azure => {
-                let builder = MicrosoftAzureBuilder::new().with_client_options(client());
-                let builder = self.known::<AzureConfigKey>().fold(builder, |b, (key, value)| b.with_config(key, value));
-                Arc::new(builder.with_url(url).with_retry(retry()).build()?)
-            }
-            Kind::S3 | Kind::File | Kind::Http => {
-                let builder = AmazonS3Builder::new().with_client_options(client());
-                let builder =
-                    self.known::<AmazonS3ConfigKey>().fold(builder, |b, (key, value)| b.with_config(key, value));
-                Arc::new(builder.with_url(url).with_retry(retry()).build()?)
-            }
+            Kind::Gcs => Arc::new(self.gcs(key).with_url(url).with_retry(retry()).build()?),
+            Kind::Azure => Arc::new(self.azure(key).with_url(url).with_retry(retry()).build()?),
+            Kind::S3 | Kind::File | Kind::Http => Arc::new(self.s3(key).with_url(url).with_retry(retry()).build()?),
         })
     }
 
-    /// The settings that a kind of store understands; it ignores the others, as its own `from_env` does.
-    fn known<K: FromStr>(&self) -> impl Iterator<Item = (K, &String)> {
-        self.credentials.iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
+    fn s3(&self, key: Option<&Credential>) -> AmazonS3Builder {
+        // Where and how stays what the environment says; who one is does not.
+        let kept = |name: &str| key.is_none() || S3_SURROUNDINGS.contains(&name);
+        let builder = AmazonS3Builder::new().with_client_options(client());
+        let builder = self.known::<AmazonS3ConfigKey>(kept).fold(builder, |b, (key, value)| b.with_config(key, value));
+        let Some(Credential::S3(key)) = key else { return builder };
+        let builder = builder
+            .with_access_key_id(key.access_key_id.expose())
+            .with_secret_access_key(key.secret_access_key.expose())
+            .with_region(&key.region);
+        let builder = key.session_token.iter().fold(builder, |b, token| b.with_token(token.expose()));
+        key.endpoint
+            .iter()
+            .fold(builder, |b, endpoint| b.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://")))
+    }
+
+    fn gcs(&self, key: Option<&Credential>) -> GoogleCloudStorageBuilder {
+        let builder = GoogleCloudStorageBuilder::new().with_client_options(client());
+        let builder =
+            self.known::<GoogleConfigKey>(|_| key.is_none()).fold(builder, |b, (key, value)| b.with_config(key, value));
+        match key {
+            Some(Credential::Gcs(key)) => builder.with_service_account_key(key.credentials_json.expose()),
+            _ => builder,
+        }
+    }
+
+    fn azure(&self, key: Option<&Credential>) -> MicrosoftAzureBuilder {
+        let builder = MicrosoftAzureBuilder::new().with_client_options(client());
+        let builder =
+            self.known::<AzureConfigKey>(|_| key.is_none()).fold(builder, |b, (key, value)| b.with_config(key, value));
+        let Some(Credential::Azure(key)) = key else { return builder };
+        let builder = key.account().into_iter().fold(builder, MicrosoftAzureBuilder::with_account);
+        let builder = key.key().into_iter().fold(builder, MicrosoftAzureBuilder::with_access_key);
+        let builder =
+            key.signature().into_iter().fold(builder, |b, sas| b.with_config(AzureConfigKey::SasKey, sas.to_owned()));
+        key.endpoint().into_iter().fold(builder, |b, endpoint| {
+            let plain = endpoint.starts_with("http://");
+            b.with_endpoint(endpoint).with_allow_http(plain)
+        })
+    }
+
+    /// The settings that a kind of store understands, of those whose name is `kept`; it ignores the others, as its own
+    /// `from_env` does.
+    fn known<K: FromStr>(&self, kept: impl Fn(&str) -> bool) -> impl Iterator<Item = (K, &String)> {
+        let kept = self.credentials.iter().filter(move |(name, _)| kept(name));
+        kept.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
+    }
+}
+
+/// Settings of S3 that say where a service is and how it is spoken to.
+const S3_SURROUNDINGS: [&str; 5] =
+    ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"];
+
+/// The type of the secrets that open a kind of store; web servers and files have none.
+fn kind_of(location: &Location) -> Option<credential::Kind> {
+    match location.kind {
+        Kind::S3 => Some(credential::Kind::S3),
+        Kind::Gcs => Some(credential::Kind::Gcs),
+        Kind::Azure => Some(credential::Kind::Azure),
+        Kind::File | Kind::Http => None,
     }
 }
 

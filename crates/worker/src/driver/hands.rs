@@ -13,13 +13,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Stopped,
+    acquire::{Fetched, Shelter},
     told::{Commands, millis},
 };
 use crate::{
     agent::{Agent, Effect, Event},
-    artifacts::{Artifacts, Listener, Pin},
+    artifacts::{Artifact, Artifacts},
     fault::Fault,
     metrics::WorkerMetrics,
+    prepare::{Kit, Preparer},
     replica::Facts,
     runtime::{LoadRequest, Loaded, LoadedModel, Runtime},
 };
@@ -40,10 +42,19 @@ pub(super) struct News {
     kept: Kept,
 }
 
-enum Kept {
+impl News {
+    /// News of which nothing stays here.
+    pub(super) fn of(event: Event) -> Self {
+        Self { event, kept: Kept::Nothing }
+    }
+}
+
+pub(super) enum Kept {
     Nothing,
-    /// Keeps the artifact in the cache until it is loaded.
-    Pin(RevisionId, u64, Pin),
+    /// A card's code and environment.
+    Kit(RevisionId, u64, Kit),
+    /// Keeps what was fetched in the cache until it is loaded.
+    Fetched(RevisionId, u64, Fetched),
     Model(RevisionId, Arc<dyn LoadedModel>),
     /// Requests that were in flight when the time for draining was up.
     Cut(u32),
@@ -52,48 +63,64 @@ enum Kept {
 /// What the driver holds of one replica.
 #[derive(Default)]
 pub(super) struct Slot {
-    ticket: u64,
+    pub(super) ticket: u64,
+    /// The version name that clients see.
+    pub(super) version: String,
     pub(super) begun: Option<Instant>,
+    pub(super) fetching: Option<Instant>,
+    pub(super) validating: Option<Instant>,
     /// It came beside another revision of its deployment that answered already.
-    reload: bool,
-    cancel: Option<CancellationToken>,
-    pin: Option<Pin>,
-    model: Option<Arc<dyn LoadedModel>>,
-    callable: Option<Arc<Callable>>,
+    pub(super) reload: bool,
+    pub(super) cancel: Option<CancellationToken>,
+    pub(super) kit: Option<Kit>,
+    pub(super) fetched: Option<Fetched>,
+    pub(super) model: Option<Arc<dyn LoadedModel>>,
+    pub(super) callable: Option<Arc<Callable>>,
+}
+
+/// What the hands work with.
+pub(super) struct Tools {
+    pub(super) runtimes: Vec<Arc<dyn Runtime>>,
+    pub(super) artifacts: Arc<Artifacts>,
+    pub(super) preparer: Arc<Preparer>,
+    pub(super) shelter: Arc<Shelter>,
+    pub(super) local: Arc<LocalReplicas>,
+    pub(super) metrics: WorkerMetrics,
+    /// What opens stores and repositories; who uses it takes the latest.
+    pub(super) credentials: watch::Sender<Arc<CredentialSet>>,
 }
 
 /// The driver's hands.
 pub(super) struct Hands {
-    runtimes: Vec<Arc<dyn Runtime>>,
-    artifacts: Arc<Artifacts>,
-    local: Arc<LocalReplicas>,
-    pub(super) metrics: WorkerMetrics,
-    news: mpsc::Sender<News>,
-    tasks: TaskTracker,
+    pub(super) tools: Tools,
+    pub(super) news: mpsc::Sender<News>,
+    pub(super) tasks: TaskTracker,
     pub(super) commands: Commands,
-    /// What opens stores and repositories; who uses it takes the latest.
-    pub(super) credentials: watch::Sender<Arc<CredentialSet>>,
     pub(super) slots: BTreeMap<RevisionId, Slot>,
     stopped: Stopped,
 }
 
 impl Hands {
-    pub(super) fn new(
-        worker: WorkerId,
-        runtimes: Vec<Arc<dyn Runtime>>,
-        artifacts: Arc<Artifacts>,
-        local: Arc<LocalReplicas>,
-        metrics: WorkerMetrics,
-        news: mpsc::Sender<News>,
-    ) -> Self {
+    pub(super) fn new(worker: WorkerId, tools: Tools, news: mpsc::Sender<News>) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
-        let commands = Commands::new(worker);
-        let credentials = watch::Sender::default();
-        Self { runtimes, artifacts, local, metrics, news, tasks, commands, credentials, slots, stopped }
+        Self { tools, news, tasks, commands: Commands::new(worker), slots, stopped }
+    }
+
+    /// What opens stores, repositories and package indexes from now on; what is under way ends with what it began with.
+    pub(super) fn take_credentials(&self, set: Arc<CredentialSet>) {
+        let names = set.secrets.iter().map(|(name, granted)| format!("{name} ({})", granted.credential.kind()));
+        let names = names.collect::<Vec<_>>().join(", ");
+        tracing::info!(event = "credentials_received", generation = %set.generation, names);
+        self.tools.credentials.send_replace(set);
+    }
+
+    pub(super) fn metrics(&self) -> &WorkerMetrics {
+        &self.tools.metrics
     }
 
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
+            Effect::Prepare { revision, ticket, barred } => self.prepare(revision, ticket, barred),
             Effect::Fetch { revision, ticket } => self.fetch(revision, ticket),
             Effect::Forget { revision } => {
                 self.commands.forget(&revision);
@@ -103,17 +130,7 @@ impl Hands {
             }
             Effect::Load { revision, ticket, artifact, serving, share } => match share {
                 Some(twin) => self.share(&revision, ticket, &twin),
-                None => self
-                    .load(
-                        LoadRequest {
-                            revision,
-                            artifact: artifact.path,
-                            digest: artifact.digest,
-                            serving,
-                            prepared: None,
-                        },
-                        ticket,
-                    ),
+                None => self.load(revision, ticket, artifact, serving),
             },
             Effect::Validate { revision, ticket, serving } => self.validate(revision, ticket, serving),
             Effect::Announce { revision, serving } => self.announce(&revision, &serving),
@@ -140,76 +157,58 @@ impl Hands {
         match news.kept {
             Kept::Nothing => {}
             Kept::Cut(requests) => self.stopped.cut += requests as usize,
-            Kept::Pin(revision, ticket, pin) => {
+            Kept::Kit(revision, ticket, kit) => {
                 if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
-                    slot.pin = Some(pin);
+                    slot.kit = Some(kit);
+                }
+            }
+            Kept::Fetched(revision, ticket, fetched) => {
+                if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
+                    slot.fetched = Some(fetched);
                 }
             }
             Kept::Model(revision, model) => {
                 let slot = self.slots.entry(revision).or_default();
                 slot.model = Some(model);
                 // The engine has read it.
-                slot.pin = None;
+                slot.fetched = None;
             }
         }
         if let Event::Loaded { revision, result: Err(_), .. } = &news.event
             && let Some(slot) = self.slots.get_mut(revision)
         {
-            slot.pin = None;
+            slot.fetched = None;
         }
         self.log_outcome(&news.event);
         news.event
     }
 
-    fn fetch(&mut self, revision: Arc<Revision>, ticket: u64) {
+    fn load(&mut self, revision: Arc<Revision>, ticket: u64, artifact: Artifact, serving: Arc<Serving>) {
         let id = revision.id.clone();
-        let serves = |(other, slot): (&RevisionId, &Slot)| {
-            other != &id && other.deployment() == id.deployment() && slot.callable.is_some()
-        };
-        let reload = self.slots.iter().any(serves);
-        let cancel = CancellationToken::new();
-        let slot =
-            Slot { ticket, begun: Some(Instant::now()), reload, cancel: Some(cancel.clone()), ..Slot::default() };
-        self.slots.insert(id.clone(), slot);
-        let event = if reload { "model_reload_started" } else { "model_load_started" };
-        tracing::info!(
-            event,
-            deployment_id = %id.deployment(),
-            model_version = revision.version,
-            revision = %id,
-            correlation_id = self.commands.of(&id),
-        );
-        let (artifacts, news) = (Arc::clone(&self.artifacts), self.news.clone());
-        self.tasks.spawn(async move {
-            let listener = progress(&news, &id, ticket);
-            let fetched = tokio::select! {
-                fetched = artifacts.fetch(&revision, listener) => fetched,
-                () = cancel.cancelled() => return,
-            };
-            let (kept, result) = match fetched {
-                Ok((artifact, pin)) => (Kept::Pin(id.clone(), ticket, pin), Ok(artifact)),
-                Err(fault) => (Kept::Nothing, Err(fault)),
-            };
-            tell(&news, Event::Fetched { revision: id, ticket, result }, kept).await;
-        });
-    }
-
-    fn load(&mut self, request: LoadRequest, ticket: u64) {
-        let id = request.revision.id.clone();
         tracing::debug!(
             event = "model_initialization_started",
             deployment_id = %id.deployment(),
             revision = %id,
             correlation_id = self.commands.of(&id),
         );
-        let format = request.revision.format;
-        let runtime = self.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
+        let format = revision.format;
+        let runtime = self.tools.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
         let news = self.news.clone();
+        let request =
+            LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving, prepared: None };
+        let equipment = request.revision.card.as_ref().map(|_| {
+            let slot = self.slots.get_mut(&id);
+            slot.and_then(|slot| slot.kit.take().zip(slot.fetched.take()))
+        });
+        let shelter = Arc::clone(&self.tools.shelter);
         self.tasks.spawn(async move {
             let loaded = match runtime {
                 Some(runtime) => {
                     // A thread cannot be stopped: what it still loads after that is dropped when it is done.
-                    let load = on_thread(move || runtime.load(&request).map_err(Fault::from));
+                    let load = on_thread(move || {
+                        let request = equipped(request, equipment, &shelter)?;
+                        runtime.load(&request).map_err(Fault::from)
+                    });
                     tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
                 }
                 None => Err(Fault::new(
@@ -250,7 +249,11 @@ impl Hands {
     fn validate(&mut self, id: RevisionId, ticket: u64, serving: Arc<Serving>) {
         let correlation_id = self.commands.of(&id);
         tracing::debug!(event = "model_validation_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
-        let model = self.slots.get(&id).and_then(|slot| slot.model.clone());
+        let slot = self.slots.get_mut(&id);
+        let model = slot.and_then(|slot| {
+            slot.validating = Some(Instant::now());
+            slot.model.clone()
+        });
         let news = self.news.clone();
         self.tasks.spawn(async move {
             let result = match model {
@@ -268,14 +271,14 @@ impl Hands {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let Some(model) = slot.model.clone() else { return };
         model.set_serving(serving);
-        slot.callable = Some(self.local.insert(id.clone(), model as Arc<dyn Model>));
+        slot.callable = Some(self.tools.local.insert(id.clone(), model as Arc<dyn Model>));
         let took = slot.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
         let (event, histogram) = match slot.reload {
-            true => ("model_reload_success", &self.metrics.reload),
-            false => ("model_load_success", &self.metrics.load),
+            true => ("model_reload_success", &self.metrics().reload),
+            false => ("model_load_success", &self.metrics().load),
         };
         histogram.observe(took.as_secs_f64());
-        self.metrics.succeeded();
+        self.metrics().succeeded();
         tracing::info!(
             event,
             deployment_id = %id.deployment(),
@@ -313,13 +316,14 @@ impl Hands {
         let correlation_id = self.commands.of(&id);
         self.commands.forget(&id);
         if slot.callable.is_some() {
-            self.local.remove(&id);
+            self.tools.local.remove(&id);
             self.stopped.drained += 1;
         }
-        let (news, histogram) = (self.news.clone(), self.metrics.unload.clone());
+        let (news, histogram) = (self.news.clone(), self.metrics().unload.clone());
         self.tasks.spawn(async move {
             // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.
-            let _ = tokio::task::spawn_blocking(move || drop((slot.callable, slot.model, slot.pin))).await;
+            let _ =
+                tokio::task::spawn_blocking(move || drop((slot.callable, slot.model, slot.fetched, slot.kit))).await;
             let took = begun.elapsed();
             histogram.observe(took.as_secs_f64());
             tracing::info!(
@@ -358,6 +362,18 @@ fn facts(loaded: &Loaded) -> Facts {
     Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
 }
 
+/// A card's request, with its code and environment; any other as it is.
+fn equipped(
+    request: LoadRequest,
+    equipment: Option<Option<(Kit, Fetched)>>,
+    shelter: &Shelter,
+) -> Result<LoadRequest, Fault> {
+    let Some(equipment) = equipment else { return Ok(request) };
+    let (kit, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
+    let (artifact, prepared) = shelter.equip(kit, &request.revision, &request.artifact, fetched)?;
+    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared)), ..request })
+}
+
 fn load_too_long() -> Fault {
     let minutes = LOAD_TIMEOUT.as_secs() / 60;
     Fault::new(
@@ -378,18 +394,9 @@ fn validation_too_long() -> Fault {
     )
 }
 
-async fn tell(news: &mpsc::Sender<News>, event: Event, kept: Kept) {
+pub(super) async fn tell(news: &mpsc::Sender<News>, event: Event, kept: Kept) {
     // The driver is gone only when nobody needs the news.
     let _ = news.send(News { event, kept }).await;
-}
-
-/// Progress is worth nothing late: it is dropped when the agent is busy.
-fn progress(news: &mpsc::Sender<News>, id: &RevisionId, ticket: u64) -> Listener {
-    let (news, id) = (news.clone(), id.clone());
-    Arc::new(move |done, total| {
-        let event = Event::Progress { revision: id.clone(), ticket, done, total };
-        let _ = news.try_send(News { event, kept: Kept::Nothing });
-    })
 }
 
 async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::{AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id};
+use berth_spec::{
+    AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id,
+};
 
 use super::hands::Hands;
 use crate::{
@@ -17,11 +19,11 @@ impl Hands {
         let count = |is: fn(&State) -> bool| {
             i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
         };
-        self.metrics.loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
-        self.metrics.failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
+        self.metrics().loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
+        self.metrics().failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
         let held = agent.held();
-        self.metrics.memory_used.set(i64::try_from(held.0).unwrap_or(i64::MAX));
-        self.metrics.memory_available.set(i64::try_from(memory.saturating_sub(held).0).unwrap_or(i64::MAX));
+        self.metrics().memory_used.set(i64::try_from(held.0).unwrap_or(i64::MAX));
+        self.metrics().memory_available.set(i64::try_from(memory.saturating_sub(held).0).unwrap_or(i64::MAX));
     }
 
     /// What the controller wants.
@@ -44,7 +46,7 @@ impl Hands {
         for (id, residency) in change.replicas.iter().filter(|_| !change.whole) {
             match residency {
                 Some(Residency::Failed(failure)) => {
-                    self.metrics.failed_load(failure.category.as_str());
+                    self.metrics().failed_load(failure.category.as_str());
                     tracing::error!(
                         event = "model_load_failed",
                         deployment_id = %id.deployment(),
@@ -58,10 +60,10 @@ impl Hands {
                 }
                 Some(Residency::Ready(ready)) => {
                     let phases = &ready.phases;
-                    self.metrics.phase("queued", phases.queued_ms);
-                    self.metrics.phase("fetch", phases.fetch_ms);
-                    self.metrics.phase("load", phases.load_ms);
-                    self.metrics.phase("validate", phases.validate_ms);
+                    self.metrics().phase("queued", phases.queued_ms);
+                    self.metrics().phase("fetch", phases.fetch_ms);
+                    self.metrics().phase("load", phases.load_ms);
+                    self.metrics().phase("validate", phases.validate_ms);
                 }
                 _ => {}
             }
@@ -145,7 +147,11 @@ mod tests {
         let mut commands = Commands::new(WorkerId::new("w-1").expect("a name"));
         let id: RevisionId = "iris@000000000000".parse().expect("a revision");
         commands.receive("LOAD", &id, Generation(7));
-        assert_eq!(commands.of(&id).as_deref(), Some("w-1-7-000000000000"), "as in the controller's command_dispatched");
+        assert_eq!(
+            commands.of(&id).as_deref(),
+            Some("w-1-7-000000000000"),
+            "as in the controller's command_dispatched"
+        );
         commands.receive("UNLOAD", &id, Generation(9));
         assert_eq!(commands.of(&id).as_deref(), Some("w-1-9-000000000000"));
         commands.forget(&id);

@@ -1,5 +1,6 @@
 //! The worker's brain, without a worker: events in, effects out, a clock that is a number.
 
+mod cards;
 mod laws;
 
 use std::{sync::Arc, time::Duration};
@@ -13,7 +14,8 @@ use berth_worker::{
     Agent, Effect, Event, Fault,
     artifacts::Artifact,
     breaker::Breaker,
-    order::Limits,
+    order::{Limits, PARALLEL_PREPARATIONS},
+    prepare::Miss,
     replica::{Facts, retry_delay},
 };
 
@@ -45,6 +47,15 @@ fn placed(name: &str, claim: u64) -> Placed {
         card: None,
     };
     Placed { revision: Arc::new(revision), claim: ByteSize(claim), urgent: false, serving: Arc::new(serving) }
+}
+
+/// A replica of a model card, whose code is kept by `https://git`.
+fn carded(name: &str, claim: u64) -> Placed {
+    let mut placed = placed(name, claim);
+    let revision = Arc::make_mut(&mut placed.revision);
+    revision.card = Some(Arc::new(crate::card("https://git/m.git", &"0".repeat(40), "3.0.0")));
+    revision.format = ModelFormat::Python;
+    placed
 }
 
 fn artifact(byte: u8) -> Artifact {
@@ -134,6 +145,12 @@ impl Stage {
 fn show(effect: &Effect) -> String {
     let word = |id: &RevisionId| id.to_string().replace("@000000000001", "").replace("@00000000000", "@");
     match effect {
+        Effect::Prepare { revision, barred, .. } => {
+            let left_alone = [("git", barred.git), ("packages", barred.packages)];
+            let names =
+                left_alone.iter().filter(|(_, until)| until.is_some()).map(|(name, _)| format!(" without {name}"));
+            format!("prepare {}{}", word(&revision.id), names.collect::<String>())
+        }
         Effect::Fetch { revision, .. } => format!("fetch {}", word(&revision.id)),
         Effect::Forget { revision } => format!("forget {}", word(revision)),
         Effect::Load { revision, share: None, .. } => format!("load {}", word(&revision.id)),
@@ -342,7 +359,7 @@ fn a_failing_host_is_left_alone_and_probed_once() {
     let Some(Residency::Failed(failure)) = s.residency("g") else { panic!("g is held off") };
     assert_eq!((failure.attempts, failure.category), (0, FailureCategory::Network), "not an attempt");
     s.sleep();
-    let breakers: Vec<_> = s.agent.breakers().collect();
+    let breakers: Vec<_> = s.agent.breakers().iter().map(|(host, breaker)| (host.name(), breaker)).collect();
     assert!(matches!(breakers[..], [("http://host", Breaker::Open { .. })]), "{breakers:?}");
     let probe = s.sleep();
     assert_eq!(probe.matches("fetch").count(), 1, "{probe}");

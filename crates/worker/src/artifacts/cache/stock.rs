@@ -117,6 +117,7 @@ impl Entry {
 }
 
 /// Keeps an artifact in the cache while it is alive.
+#[derive(Debug, Clone)]
 pub struct Pin {
     _held: Option<Arc<()>>,
 }

@@ -44,6 +44,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 /// Work that the agent asked for and that has not ended.
 #[derive(Debug, Clone)]
 enum Work {
+    Prepare(RevisionId, u64),
     Fetch(RevisionId, u64, String),
     Load(RevisionId, u64),
     Validate(RevisionId, u64),
@@ -64,6 +65,11 @@ struct Model {
     sent: u64,
 }
 
+/// Two of them are model cards.
+fn subject(name: &str, claim: u64) -> Placed {
+    if matches!(name, "b@2" | "d@1") { carded(name, claim) } else { placed(name, claim) }
+}
+
 fn content(revision: &RevisionId) -> (u64, u8) {
     let found = MODELS.iter().find(|(name, ..)| id(name) == *revision);
     found.map(|&(_, claim, byte)| (claim, byte)).expect("one of ours")
@@ -82,13 +88,19 @@ impl Model {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
+            Effect::Prepare { revision, ticket, barred: _ } => {
+                assert!(revision.card.is_some());
+                self.work.push(Work::Prepare(revision.id.clone(), ticket));
+                let preparing = self.work.iter().filter(|work| matches!(work, Work::Prepare(..))).count();
+                assert!(preparing <= PARALLEL_PREPARATIONS, "bounded preparations");
+            }
             Effect::Fetch { revision, ticket } => {
                 let twice = self.work.iter().any(|work| matches!(work, Work::Fetch(_, _, uri) if *uri == revision.uri));
                 assert!(!twice, "{} is fetched twice at once", revision.uri);
                 self.work.push(Work::Fetch(revision.id.clone(), ticket, revision.uri.clone()));
             }
             Effect::Forget { revision } => {
-                self.work.retain(|work| !matches!(work, Work::Fetch(id, ..) if *id == revision));
+                self.work.retain(|work| !matches!(work, Work::Fetch(id, ..) | Work::Prepare(id, _) if *id == revision));
                 assert!(!self.memory.contains_key(&revision), "what holds memory is not forgotten");
             }
             Effect::Load { revision, ticket, share, .. } => {
@@ -144,6 +156,10 @@ impl Model {
         let fault = failure.map(|category| Fault::new(category, "scripted"));
         let work = self.work.remove(which % self.work.len());
         match work {
+            Work::Prepare(revision, ticket) => {
+                let (result, heard) = (fault.map_or(Ok(()), |fault| Err(Miss::Failed(fault))), Vec::new());
+                self.on(Event::Prepared { revision, ticket, result, heard });
+            }
             Work::Fetch(revision, ticket, _) => {
                 let result = fault.map_or_else(|| Ok(artifact(content(&revision).1)), Err);
                 self.on(Event::Fetched { revision, ticket, result });
@@ -174,7 +190,7 @@ impl Model {
         for (bit, (name, claim, _)) in MODELS.iter().enumerate() {
             if subset & (1 << bit) != 0 && *claim <= free {
                 free -= claim;
-                wanted.insert(id(name), placed(name, *claim));
+                wanted.insert(id(name), subject(name, *claim));
             }
         }
         let base = (!whole && !self.asked).then_some(Generation(self.sent));

@@ -1,0 +1,85 @@
+//! What is to be fetched, for whom, and what its author calls the fields that say so.
+
+use std::time::Duration;
+
+use berth_spec::{DeploymentName, Digest, FailureCategory, Revision};
+
+use super::location::Location;
+use crate::fault::Fault;
+
+/// Something that is to be fetched.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Where it is.
+    pub uri: String,
+    /// What its bytes must hash to, if that is known.
+    pub digest: Option<Digest>,
+    /// For which deployment.
+    pub deployment: DeploymentName,
+    /// The command that wants it, in the log.
+    pub correlation: Option<String>,
+    /// What the author calls location and digest.
+    fields: (&'static str, &'static str),
+}
+
+/// The fields of a manifest: messages name these unless something else is wanted.
+const MANIFEST: (&str, &str) = ("spec.model.uri", "spec.model.sha256");
+
+impl Wanted {
+    /// The artifact of a revision.
+    #[must_use]
+    pub fn artifact_of(revision: &Revision, correlation: Option<String>) -> Self {
+        let fields = match revision.card {
+            Some(_) => ("artifacts.model_path of the card", "artifacts.checksum"),
+            None => MANIFEST,
+        };
+        let (uri, digest, deployment) = (revision.uri.clone(), revision.digest, revision.id.deployment().clone());
+        Self { uri, digest, deployment, correlation, fields }
+    }
+
+    /// The configuration of a revision that is a model card with one.
+    #[must_use]
+    pub fn configuration_of(revision: &Revision, correlation: Option<String>) -> Option<Self> {
+        let uri = revision.card.as_ref()?.card.artifacts.config_path.clone()?;
+        let fields = ("artifacts.config_path of the card", "artifacts.checksum");
+        Some(Self { uri, digest: None, deployment: revision.id.deployment().clone(), correlation, fields })
+    }
+
+    /// The location for people and logs, without what may be secret in it.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        Location::parse(&self.uri).map_or_else(|_| "not a location".to_owned(), |location| location.shown())
+    }
+
+    /// A message about it, naming the fields as the author knows them.
+    pub(super) fn in_its_words(&self, message: String) -> String {
+        if self.fields == MANIFEST {
+            return message;
+        }
+        message.replace(MANIFEST.0, self.fields.0).replace(MANIFEST.1, self.fields.1)
+    }
+
+    pub(super) fn told_validated(&self, digest: Digest, took: Duration) {
+        tracing::debug!(
+            event = "checksum_validation_success",
+            deployment_id = %self.deployment,
+            checksum = %digest,
+            expected = self.digest.is_some(),
+            duration_ms = took.as_secs_f64() * 1e3,
+            correlation_id = self.correlation,
+        );
+    }
+
+    pub(super) fn told_mismatch(&self, fault: &Fault, location: &Location) {
+        if fault.category == FailureCategory::Checksum {
+            tracing::error!(
+                event = "checksum_validation_failed",
+                deployment_id = %self.deployment,
+                artifact_path = location.shown(),
+                expected_checksum = self.digest.map(|digest| digest.to_string()),
+                error_message = fault.message,
+                correlation_id = self.correlation,
+            );
+        }
+    }
+}

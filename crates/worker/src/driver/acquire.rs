@@ -1,0 +1,274 @@
+//! Gets what a load needs onto this machine: a card's code and environment, the artifact, and its configuration.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use berth_spec::{Revision, RevisionId, residency::Preparing};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    hands::{Hands, Kept, News, Slot, tell},
+    told::millis,
+};
+use crate::{
+    agent::Event,
+    artifacts::{Artifact, Artifacts, Listener, Pin, Wanted},
+    fault::Fault,
+    prepare::{Barred, Kit, Outcome, Prepared},
+};
+
+/// What was fetched for a load.
+pub(super) struct Fetched {
+    pub(super) artifact: Pin,
+    pub(super) config: Option<(Artifact, Pin)>,
+}
+
+impl Hands {
+    pub(super) fn prepare(&mut self, revision: Arc<Revision>, ticket: u64, barred: Barred) {
+        let id = revision.id.clone();
+        let cancel = self.begin(&revision, ticket);
+        let Some(card) = revision.card.clone() else { return };
+        let (preparer, news, metrics) = (Arc::clone(&self.tools.preparer), self.news.clone(), self.metrics().clone());
+        let (begun, correlation_id) = (Instant::now(), self.commands.of(&id));
+        self.tasks.spawn(async move {
+            let steps = steps(&news, &id, ticket, correlation_id.clone());
+            let Outcome { result, heard } = tokio::select! {
+                outcome = preparer.prepare(&card, barred, &steps) => outcome,
+                () = cancel.cancelled() => return,
+            };
+            let (size, count) = preparer.environments();
+            metrics.environments(size, count);
+            let (kept, result) = match result {
+                Ok(kit) => {
+                    metrics.phase("prepare", millis(begun.elapsed()));
+                    tracing::debug!(
+                        event = "model_prepared",
+                        deployment_id = %id.deployment(),
+                        revision = %id,
+                        correlation_id,
+                        duration_ms = millis(begun.elapsed()),
+                    );
+                    (Kept::Kit(id.clone(), ticket, kit), Ok(()))
+                }
+                Err(miss) => (Kept::Nothing, Err(miss)),
+            };
+            tell(&news, Event::Prepared { revision: id, ticket, result, heard }, kept).await;
+        });
+    }
+
+    pub(super) fn fetch(&mut self, revision: Arc<Revision>, ticket: u64) {
+        let id = revision.id.clone();
+        let cancel = match self.slots.get_mut(&id).filter(|slot| slot.kit.is_some()) {
+            Some(slot) => {
+                slot.ticket = ticket;
+                slot.cancel.insert(CancellationToken::new()).clone()
+            }
+            None => self.begin(&revision, ticket),
+        };
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.fetching = Some(Instant::now());
+        }
+        let correlation_id = self.commands.of(&id);
+        let wanted = Wanted::artifact_of(&revision, correlation_id.clone());
+        let config = Wanted::configuration_of(&revision, correlation_id.clone());
+        tracing::debug!(
+            event = "artifact_download_started",
+            deployment_id = %id.deployment(),
+            artifact_path = wanted.shown(),
+            correlation_id,
+        );
+        let (artifacts, news) = (Arc::clone(&self.tools.artifacts), self.news.clone());
+        self.tasks.spawn(async move {
+            let listener = progress(&news, &id, ticket);
+            let fetched = tokio::select! {
+                fetched = all(&artifacts, &wanted, config.as_ref(), listener) => fetched,
+                () = cancel.cancelled() => return,
+            };
+            let (kept, result) = match fetched {
+                Ok((artifact, fetched)) => (Kept::Fetched(id.clone(), ticket, fetched), Ok(artifact)),
+                Err(fault) => (Kept::Nothing, Err(fault)),
+            };
+            tell(&news, Event::Fetched { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    /// A load begins: a slot for it, and what ends it.
+    fn begin(&mut self, revision: &Revision, ticket: u64) -> CancellationToken {
+        let id = &revision.id;
+        let serves = |other: &RevisionId, slot: &Slot| {
+            other != id && other.deployment() == id.deployment() && slot.callable.is_some()
+        };
+        let old = self.slots.iter().find(|(other, slot)| serves(other, slot)).map(|(_, slot)| slot.version.clone());
+        let cancel = CancellationToken::new();
+        let slot = Slot {
+            ticket,
+            version: revision.version.clone(),
+            begun: Some(Instant::now()),
+            reload: old.is_some(),
+            cancel: Some(cancel.clone()),
+            ..Slot::default()
+        };
+        self.slots.insert(id.clone(), slot);
+        let correlation_id = self.commands.of(id);
+        match old {
+            Some(old_version) => tracing::info!(
+                event = "model_reload_started",
+                deployment_id = %id.deployment(),
+                old_version,
+                new_version = revision.version,
+                revision = %id,
+                correlation_id,
+            ),
+            None => tracing::info!(
+                event = "model_load_started",
+                deployment_id = %id.deployment(),
+                model_version = revision.version,
+                revision = %id,
+                correlation_id,
+            ),
+        }
+        cancel
+    }
+}
+
+/// The artifact, and the configuration if there is one.
+async fn all(
+    artifacts: &Artifacts,
+    wanted: &Wanted,
+    config: Option<&Wanted>,
+    listener: Listener,
+) -> Result<(Artifact, Fetched), Fault> {
+    let (artifact, pin) = artifacts.get(wanted, listener).await?;
+    let config = match config {
+        Some(config) => Some(artifacts.get(config, Arc::new(|_, _| ())).await?),
+        None => None,
+    };
+    Ok((artifact, Fetched { artifact: pin, config }))
+}
+
+/// Which step it came to is worth nothing late: it is dropped when the agent is busy.
+fn steps(
+    news: &mpsc::Sender<News>,
+    id: &RevisionId,
+    ticket: u64,
+    correlation_id: Option<String>,
+) -> impl Fn(Preparing) + Send + Sync + use<> {
+    let (news, id) = (news.clone(), id.clone());
+    move |step| {
+        tracing::debug!(
+            event = "model_preparation_step",
+            deployment_id = %id.deployment(),
+            step = step.as_str(),
+            correlation_id,
+        );
+        let _ = news.try_send(News::of(Event::Preparing { revision: id.clone(), ticket, step }));
+    }
+}
+
+/// Progress is worth nothing late: it is dropped when the agent is busy.
+fn progress(news: &mpsc::Sender<News>, id: &RevisionId, ticket: u64) -> Listener {
+    let (news, id) = (news.clone(), id.clone());
+    Arc::new(move |done, total| {
+        let _ = news.try_send(News::of(Event::Progress { revision: id.clone(), ticket, done, total }));
+    })
+}
+
+/// A place where a card's files lie under their own names: libraries tell a format by its ending, and the cache names
+/// files by what is in them.
+#[derive(Debug)]
+pub(super) struct Shelter {
+    root: PathBuf,
+    count: AtomicU64,
+}
+
+impl Shelter {
+    /// Empties the place: what lies there is of models that went with their process. Blocks.
+    pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
+        let disk = |error: std::io::Error| Fault::disk(&error);
+        match fs_err::remove_dir_all(&root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(disk(error)),
+            _ => fs_err::create_dir_all(&root).map_err(disk)?,
+        }
+        Ok(Self { root: fs_err::canonicalize(root).map_err(disk)?, count: AtomicU64::new(0) })
+    }
+
+    /// What a card is loaded with, and the artifact under its own name. Blocks for a moment.
+    pub(super) fn equip(
+        &self,
+        kit: Kit,
+        revision: &Revision,
+        artifact: &Path,
+        fetched: Fetched,
+    ) -> Result<(PathBuf, Prepared), Fault> {
+        let disk = |error: std::io::Error| Fault::disk(&error);
+        let folder = Folder(self.root.join(self.count.fetch_add(1, Ordering::Relaxed).to_string()));
+        fs_err::create_dir(&folder.0).map_err(disk)?;
+        let place = |uri: &str, file: &Path, under: &str| {
+            let room = folder.0.join(under);
+            let place = room.join(file_name(uri));
+            // The cache may have been given a relative path, and a link is read from where it lies.
+            let file = fs_err::canonicalize(file)?;
+            fs_err::create_dir(&room)?;
+            fs_err::os::unix::fs::symlink(file, &place).map(|()| place)
+        };
+        let path = place(&revision.uri, artifact, "artifact").map_err(disk)?;
+        let uri = revision.card.as_ref().and_then(|card| card.card.artifacts.config_path.as_deref());
+        let config = match fetched.config.as_ref().zip(uri) {
+            Some(((config, _), uri)) => Some(place(uri, &config.path, "config").map_err(disk)?),
+            None => None,
+        };
+        let pins = fetched.config.map(|(_, pin)| pin);
+        Ok((path, kit.with(config, vec![Arc::new(folder), Arc::new(fetched.artifact), Arc::new(pins)])))
+    }
+}
+
+/// A folder that goes with the model.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed goes at the next start.
+        let _ = fs_err::remove_dir_all(&self.0);
+    }
+}
+
+/// The last part of a location, as far as it is the name of a file.
+fn file_name(uri: &str) -> String {
+    /// Characters. Longer names are cut at their beginning: the ending says what it is.
+    const LONGEST: usize = 100;
+    let path = uri.split(['?', '#']).next().unwrap_or_default();
+    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = last.chars().map(plain).collect();
+    let name = &name[name.len().saturating_sub(LONGEST)..];
+    match name.trim_start_matches('.') {
+        "" => "artifact".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_keep_their_names() {
+        for (uri, name) in [
+            ("s3://bucket/v1/model.joblib", "model.joblib"),
+            ("https://h/a/m.pt?sig=s/x#f", "m.pt"),
+            ("gs://b/folder/", "folder"),
+            ("file:///x/..", "artifact"),
+            ("s3://b/with blank%20", "with_blank_20"),
+        ] {
+            assert_eq!(file_name(uri), name, "{uri}");
+        }
+        assert_eq!(file_name(&format!("s3://b/{}.json", "x".repeat(300))).len(), 100);
+    }
+}

@@ -1,0 +1,256 @@
+//! Python environments: one for all models with the same packages.
+//!
+//! ```text
+//! recipe: version, packages, whether it sees the system's, platform ──hash──▶ NAME
+//! NAME/venv/              the environment
+//! NAME/requirements.txt   what was asked for
+//! NAME/installed.txt      what came of it, with all that it rests on
+//! ```
+
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use berth_spec::{ByteSize, CredentialSet, FailureCategory, card::Runtime, residency::Preparing};
+use tokio::sync::RwLock;
+
+use super::{
+    Miss, Settings,
+    heard::{Barred, Hearing},
+    interpreter::Interpreters,
+    requirements,
+    shelf::{Held, Making, Shelf},
+    system::{self, System},
+    uv::{self, Reach, Uv},
+};
+use crate::{
+    artifacts::{Gate, checksum},
+    fault::Fault,
+};
+
+/// Part of every recipe: raised when environments are made differently, so that old ones are not taken for new ones.
+const FORMAT: u32 = 1;
+
+/// The share of the bound that fetched packages may take which no environment uses any more. Halved, a package is fetched
+/// again for the next environment; doubled, the disk keeps what nobody needs.
+const FETCHED_SHARE: u64 = 4;
+
+/// Makes environments and keeps them.
+#[derive(Debug)]
+pub(super) struct Environments {
+    shelf: Shelf,
+    /// `uv`'s own folder.
+    home: PathBuf,
+    bound: ByteSize,
+    uv: OnceLock<Uv>,
+    interpreters: Interpreters,
+    system: System,
+    gate: Gate,
+    /// Read by installations; written when what they fetched is swept.
+    fetched: RwLock<()>,
+}
+
+/// An environment on disk.
+#[derive(Debug)]
+pub(super) struct Environment {
+    pub(super) held: Held,
+    pub(super) name: String,
+    pub(super) python: PathBuf,
+    pub(super) notes: Vec<String>,
+}
+
+/// What an environment is made of.
+struct Recipe<'a> {
+    python_version: &'a str,
+    packages: Vec<String>,
+    /// It sees the Python libraries of the operating system.
+    sees_system: bool,
+}
+
+impl Recipe<'_> {
+    fn name(&self) -> String {
+        let Self { python_version, packages, sees_system } = self;
+        let platform = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
+        let text = format!("{FORMAT}\n{python_version}\n{sees_system}\n{platform}\n{}", packages.join("\n"));
+        checksum::of(text.as_bytes()).to_string()
+    }
+}
+
+/// What one environment is made with.
+#[derive(Clone, Copy)]
+pub(super) struct Order<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) keys: &'a CredentialSet,
+    pub(super) barred: &'a Barred,
+    pub(super) hearing: &'a Hearing,
+}
+
+impl Environments {
+    pub(super) fn new(shelf: Shelf, home: PathBuf, bound: ByteSize) -> std::io::Result<Self> {
+        fs_err::create_dir_all(&home)?;
+        Ok(Self {
+            shelf,
+            home,
+            bound,
+            uv: OnceLock::new(),
+            interpreters: Interpreters::default(),
+            system: System::default(),
+            gate: Gate::default(),
+            fetched: RwLock::default(),
+        })
+    }
+
+    /// The environment that a card wants. `tell` hears what is being done.
+    pub(super) async fn get(
+        &self,
+        runtime: &Runtime,
+        order: Order<'_>,
+        tell: &(dyn Fn(Preparing) + Send + Sync),
+    ) -> Result<Environment, Miss> {
+        let recipe = Recipe {
+            python_version: &runtime.python_version,
+            packages: requirements::of(runtime)?,
+            sees_system: system::have_python(&runtime.system_packages),
+        };
+        if !runtime.system_packages.is_empty() {
+            tell(Preparing::SystemPackages);
+        }
+        let note = self.system.ensure(&runtime.system_packages, order.settings).await?;
+        tell(Preparing::Environment);
+        let name = recipe.name();
+        let _alone = self.gate.pass(&name).await;
+        let held = match self.here(&name) {
+            Some(held) => held,
+            None => self.make(&name, &recipe, order).await?,
+        };
+        let python = uv::python_of(&held.path.join(VENV));
+        Ok(Environment { held, name, python, notes: note.into_iter().collect() })
+    }
+
+    /// What its folders and the packages that were fetched for them take.
+    pub(super) fn taken(&self) -> (ByteSize, usize) {
+        self.shelf.taken()
+    }
+
+    /// One whose interpreter is gone, for the system was upgraded, is not here.
+    fn here(&self, name: &str) -> Option<Held> {
+        self.shelf.get(name).filter(|held| uv::python_of(&held.path.join(VENV)).exists())
+    }
+
+    async fn make(&self, name: &str, recipe: &Recipe<'_>, order: Order<'_>) -> Result<Held, Miss> {
+        let uv = self.uv(order.settings)?;
+        let managed = uv.python(recipe.python_version, order.settings).await;
+        let find = self.interpreters.find(recipe.python_version, recipe.sees_system, order.settings, managed);
+        let python = find.await?;
+        let making = self.shelf.make(name).map_err(|error| Fault::disk(&error))?;
+        let venv = making.path.join(VENV);
+        uv.venv(order.settings, &venv, &python, recipe.sees_system).await?;
+        let wanted = making.path.join("requirements.txt");
+        fs_err::write(&wanted, recipe.packages.join("\n") + "\n").map_err(|error| Fault::disk(&error))?;
+        let inside = uv::python_of(&venv);
+        if !recipe.packages.is_empty() {
+            let _not_swept = self.fetched.read().await;
+            install(uv, &inside, &wanted, order).await?;
+        }
+        let installed = uv.freeze(order.settings, &inside).await?;
+        fs_err::write(making.path.join("installed.txt"), &installed).map_err(|error| Fault::disk(&error))?;
+        let held = finished(making).await?;
+        let packages = installed.lines().collect::<Vec<_>>().join(" ");
+        tracing::info!(
+            event = "environment_created",
+            environment = name,
+            python = recipe.python_version,
+            interpreter = %python.display(),
+            size_bytes = held.size.0,
+            packages,
+        );
+        self.sweep().await;
+        Ok(held)
+    }
+
+    fn uv(&self, settings: &Settings) -> Result<&Uv, Fault> {
+        match self.uv.get() {
+            Some(uv) => Ok(uv),
+            // One that is not there yet may be installed while the worker runs.
+            None => Uv::find(settings, self.home.clone()).map(|uv| self.uv.get_or_init(|| uv)),
+        }
+    }
+
+    /// Throws away what was fetched, where it is too much; the environments keep what they have of it. Not while
+    /// somebody installs.
+    async fn sweep(&self) {
+        let Ok(_alone) = self.fetched.try_write() else { return };
+        let (fetched, most) = (self.home.join("fetched"), self.bound.0 / FETCHED_SHARE);
+        let swept = tokio::task::spawn_blocking(move || {
+            let surplus = unshared(&fetched).is_ok_and(|size| size > most);
+            if surplus { fs_err::remove_dir_all(&fetched) } else { Ok(()) }
+        });
+        if let Ok(Err(error)) = swept.await {
+            tracing::warn!(event = "fetched_packages_not_removed", %error);
+        }
+    }
+}
+
+const VENV: &str = "venv";
+
+/// From what was fetched before, if all is there; else from the index, if that may be asked.
+async fn install(uv: &Uv, python: &Path, wanted: &Path, order: Order<'_>) -> Result<(), Miss> {
+    let Order { settings, keys, barred, hearing } = order;
+    if uv.install(settings, keys, python, wanted, Reach::Fetched).await.is_ok() {
+        return Ok(());
+    }
+    let dependency = Uv::index(settings);
+    if let Some(until) = barred.packages {
+        return Err(Miss::HeldOff { dependency, until });
+    }
+    let installed = uv.install(settings, keys, python, wanted, Reach::Index).await;
+    match installed.as_ref().map_err(|fault| fault.category) {
+        Err(FailureCategory::Network | FailureCategory::Timeout) => hearing.failed(dependency),
+        Err(FailureCategory::Disk | FailureCategory::Runtime | FailureCategory::Internal) => {}
+        _ => hearing.answered(dependency),
+    }
+    Ok(installed?)
+}
+
+async fn finished(making: Making) -> Result<Held, Fault> {
+    tokio::task::spawn_blocking(move || making.finish()).await.map_err(Fault::internal)?
+}
+
+/// The bytes of files that no environment shares.
+fn unshared(folder: &Path) -> std::io::Result<u64> {
+    let (mut size, mut rooms) = (0, vec![folder.to_owned()]);
+    while let Some(room) = rooms.pop() {
+        for entry in fs_err::read_dir(room)? {
+            let entry = entry?;
+            match entry.metadata()? {
+                found if found.is_dir() => rooms.push(entry.path()),
+                found if found.nlink() == 1 => size += found.len(),
+                _ => {}
+            }
+        }
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_packages_are_one_environment() {
+        let recipe = |python_version, packages: &[&str], sees_system| {
+            Recipe { python_version, packages: packages.iter().map(|&p| p.to_owned()).collect(), sees_system }.name()
+        };
+        let base = recipe("3.11", &["a==1", "b==2"], false);
+        assert_eq!(recipe("3.11", &["a==1", "b==2"], false), base);
+        for other in [
+            recipe("3.12", &["a==1", "b==2"], false),
+            recipe("3.11", &["a==1"], false),
+            recipe("3.11", &["a==1", "b==2"], true),
+        ] {
+            assert_ne!(other, base);
+        }
+    }
+}

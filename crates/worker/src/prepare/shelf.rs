@@ -1,0 +1,253 @@
+//! Folders that are made once and used by many: named by their content, bounded, least recently used out first.
+//!
+//! ```text
+//! SHELF/NAME/             whole, for it appears by a rename; NAME/shelf.json: its size; its time: when it was last used
+//! SHELF/.making-…/      being made; swept at the next start
+//! SHELF/.gone-…/          on its way out; swept, too
+//! ```
+//! What somebody holds stays. One that does not fit beside what is held is not taken in.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
+};
+
+use berth_spec::{ByteSize, FailureCategory};
+use fs_err::File;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+
+/// The file that makes a folder whole.
+const LABEL: &str = "shelf.json";
+
+#[derive(Serialize, Deserialize)]
+struct Label {
+    size: u64,
+}
+
+/// A place for folders. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Shelf {
+    root: PathBuf,
+    bound: ByteSize,
+    /// Which files are on it, for people.
+    what: &'static str,
+    entries: Arc<Mutex<BTreeMap<String, Entry>>>,
+    /// Tells apart what is being made and what goes.
+    count: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    size: u64,
+    used: SystemTime,
+    pin: Arc<()>,
+}
+
+/// A folder that stays where it is while this lives.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) path: PathBuf,
+    pub(super) size: ByteSize,
+    _pin: Arc<()>,
+}
+
+/// A folder that is being made; what was not taken in goes with it.
+#[derive(Debug)]
+pub(super) struct Making {
+    pub(super) path: PathBuf,
+    name: String,
+    shelf: Shelf,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        // It is gone after it was taken in. What cannot be removed is swept at the next start.
+        let _ = fs_err::remove_dir_all(&self.path);
+    }
+}
+
+impl Shelf {
+    /// Opens or makes the shelf at `root`, and sweeps it. Blocks.
+    pub(super) fn open(root: PathBuf, bound: ByteSize, what: &'static str) -> io::Result<Self> {
+        fs_err::create_dir_all(&root)?;
+        let mut entries = BTreeMap::new();
+        for entry in fs_err::read_dir(&root)?.flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            if name.starts_with(".making-") || name.starts_with(".gone-") {
+                fs_err::remove_dir_all(&path)?;
+            } else if let Some((size, used)) = labelled(&path) {
+                entries.insert(name, Entry { size, used, pin: Arc::default() });
+            }
+        }
+        Ok(Self { root, bound, what, entries: Arc::new(Mutex::new(entries)), count: Arc::default() })
+    }
+
+    /// The folder of that name, if it is here. Blocks for a moment.
+    pub(super) fn get(&self, name: &str) -> Option<Held> {
+        let path = self.root.join(name);
+        let label = path.join(LABEL);
+        let mut entries = self.lock();
+        let entry = entries.get_mut(name)?;
+        // It may have been taken away by hand.
+        let Ok(file) = File::options().write(true).open(label) else {
+            entries.remove(name);
+            return None;
+        };
+        entry.used = SystemTime::now();
+        // Only the order of eviction after a restart depends on it.
+        let _ = file.file().set_modified(entry.used);
+        Some(Held { path, size: ByteSize(entry.size), _pin: Arc::clone(&entry.pin) })
+    }
+
+    /// An empty folder, its own, in which one of that name is made. Blocks.
+    pub(super) fn make(&self, name: &str) -> io::Result<Making> {
+        let path = self.root.join(format!(".making-{}-{name}", self.count.fetch_add(1, Ordering::Relaxed)));
+        fs_err::create_dir(&path)?;
+        Ok(Making { path, name: name.to_owned(), shelf: self.clone() })
+    }
+
+    /// Where it is.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What its folders take on disk, and how many they are.
+    pub(super) fn taken(&self) -> (ByteSize, usize) {
+        let entries = self.lock();
+        (ByteSize(entries.values().map(|entry| entry.size).sum()), entries.len())
+    }
+
+    /// Makes room for `size` bytes beside what is held.
+    fn make_room(&self, size: u64) -> Result<(), Fault> {
+        let mut entries = self.lock();
+        let held: u64 = entries.values().filter(|entry| entry.is_held()).map(|entry| entry.size).sum();
+        if held.saturating_add(size) > self.bound.0 {
+            let message = format!(
+                "{} of {} do not fit beside the {} that are in use, of {} in all: raise --cache",
+                self.what,
+                ByteSize(size),
+                ByteSize(held),
+                self.bound
+            );
+            return Err(Fault::new(FailureCategory::Disk, message));
+        }
+        let mut taken: u64 = entries.values().map(|entry| entry.size).sum();
+        while taken.saturating_add(size) > self.bound.0 {
+            let oldest = entries.iter().filter(|(_, entry)| !entry.is_held()).min_by_key(|(_, entry)| entry.used);
+            let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
+            taken -= entries.remove(&name).map_or(0, |entry| entry.size);
+            tracing::info!(event = "prepared_evicted", what = self.what, name, reason = "cache_bound");
+            self.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// In two steps, so that nothing under a good name is ever half there.
+    fn remove(&self, name: &str) {
+        let gone = self.root.join(format!(".gone-{}-{name}", self.count.fetch_add(1, Ordering::Relaxed)));
+        // Gone by hand is gone, too; the rest is swept at the next start.
+        let _ = fs_err::rename(self.root.join(name), &gone).and_then(|()| fs_err::remove_dir_all(&gone));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn is_held(&self) -> bool {
+        Arc::strong_count(&self.pin) > 1
+    }
+}
+
+impl Making {
+    /// Takes the folder in, as it is now. Blocks.
+    pub(super) fn finish(self) -> Result<Held, Fault> {
+        let disk = |error: io::Error| Fault::disk(&error);
+        let size = size_of(&self.path).map_err(disk)?;
+        self.shelf.make_room(size)?;
+        let label = serde_json::to_vec(&Label { size }).map_err(Fault::internal)?;
+        fs_err::write(self.path.join(LABEL), label).map_err(disk)?;
+        let path = self.shelf.root.join(&self.name);
+        if path.exists() {
+            // Not on the shelf, for nobody makes what is there: left by a hand, or without its label.
+            self.shelf.remove(&self.name);
+        }
+        fs_err::rename(&self.path, &path).map_err(disk)?;
+        let entry = Entry { size, used: SystemTime::now(), pin: Arc::default() };
+        let held = Held { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
+        self.shelf.lock().insert(self.name.clone(), entry);
+        Ok(held)
+    }
+}
+
+fn labelled(folder: &Path) -> Option<(u64, SystemTime)> {
+    let label = folder.join(LABEL);
+    let Label { size } = serde_json::from_slice(&fs_err::read(&label).ok()?).ok()?;
+    let used = fs_err::metadata(label).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    Some((size, used))
+}
+
+/// The bytes of all files below a folder. Links are not followed.
+pub(super) fn size_of(folder: &Path) -> io::Result<u64> {
+    let (mut size, mut rooms) = (0, vec![folder.to_owned()]);
+    while let Some(room) = rooms.pop() {
+        for entry in fs_err::read_dir(room)? {
+            let entry = entry?;
+            match entry.metadata()? {
+                found if found.is_dir() => rooms.push(entry.path()),
+                found => size += found.len(),
+            }
+        }
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(shelf: &Shelf, name: &str, size: usize) -> Result<Held, Fault> {
+        let making = shelf.make(name).expect("a folder");
+        fs_err::write(making.path.join("file"), vec![0; size]).expect("written");
+        making.finish()
+    }
+
+    #[test]
+    fn bounded_whole_and_what_is_held_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let open = || Shelf::open(dir.path().join("shelf"), ByteSize(1_000), "environments").expect("opened");
+        let shelf = open();
+        let first = put(&shelf, "first", 400).expect("room");
+        put(&shelf, "second", 400).expect("room");
+        put(&shelf, "third", 400).expect("room after an eviction");
+        assert!(shelf.get("first").is_some_and(|held| held.size == first.size), "held");
+        assert!(shelf.get("second").is_none(), "the oldest that nobody holds");
+        let refused = put(&shelf, "large", 700).expect_err("it does not fit beside the first");
+        assert_eq!(refused.category, FailureCategory::Disk, "{refused}");
+        drop(shelf.make("half").map(std::mem::forget));
+        let again = open();
+        assert_eq!(again.taken(), shelf.taken());
+        let left = fs_err::read_dir(dir.path().join("shelf")).expect("a folder").flatten();
+        assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')), "swept");
+        fs_err::remove_dir_all(again.get("third").expect("found after a restart").path).expect("removed by hand");
+        assert!(again.get("third").is_none());
+        assert!(put(&again, "third", 10).is_ok());
+    }
+
+    #[test]
+    fn what_was_not_finished_is_not_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let shelf = Shelf::open(dir.path().to_owned(), ByteSize(1_000), "checkouts").expect("opened");
+        let path = shelf.make("x").map(|making| making.path.clone()).expect("a folder");
+        assert!(!path.exists() && shelf.get("x").is_none());
+    }
+}
