@@ -4,12 +4,14 @@
 //! LoadRequest ──Runtime::load──▶ Loaded { model, memory, note } ──model.validate──▶ mesh::LocalReplicas
 //!                                   └ dropping the last Arc of the model unloads it
 //! ```
-//! [`onnx`] is the built-in engine. [`batch`] joins requests for any engine. `fake` is scripted, for tests.
+//! [`onnx`] is the built-in engine; [`python`] runs the code of model cards in processes of their own. [`batch`] joins
+//! requests for any engine. `fake` is scripted, for tests.
 //! Not here: fetching the artifact, deciding when to load, and draining: those are the agent's.
 
 pub mod batch;
 pub mod metrics;
 pub mod onnx;
+pub mod python;
 
 mod input;
 mod sample;

@@ -61,6 +61,8 @@ struct Inner {
     duration: Histograms,
     queue: Histograms,
     rows: Histograms,
+    restarts: Family<ModelLabel, Counter>,
+    broken_answers: Family<ModelLabel, Counter>,
     /// Handles that are in use. Two revisions of one deployment share theirs.
     used: Mutex<HashMap<DeploymentName, Weak<ModelMetrics>>>,
 }
@@ -84,6 +86,8 @@ impl Families {
             duration: Histograms::new_with_constructor(seconds),
             queue: Histograms::new_with_constructor(seconds),
             rows: Histograms::new_with_constructor(rows),
+            restarts: Family::default(),
+            broken_answers: Family::default(),
             used: Mutex::default(),
         };
         registry.register("worker_inference_requests", "Requests to a model", inner.requests.clone());
@@ -101,6 +105,16 @@ impl Families {
             inner.queue.clone(),
         );
         registry.register("berth_batch_rows", "Rows in one run of the engine", inner.rows.clone());
+        registry.register(
+            "worker_model_process_deaths",
+            "Processes of a model that ended by themselves",
+            inner.restarts.clone(),
+        );
+        registry.register(
+            "worker_model_answers_broke_schema",
+            "Answers of a model that were not as its output schema says",
+            inner.broken_answers.clone(),
+        );
         Self { inner: Arc::new(inner) }
     }
 
@@ -153,6 +167,20 @@ impl ModelMetrics {
         self.families.inner.errors.get_or_create(&label).inc();
     }
 
+    /// The model's process died.
+    pub fn restarted(&self) {
+        self.families.inner.restarts.get_or_create(&self.label()).inc();
+    }
+
+    /// An answer was not as its schema says.
+    pub fn broke_schema(&self) {
+        self.families.inner.broken_answers.get_or_create(&self.label()).inc();
+    }
+
+    fn label(&self) -> ModelLabel {
+        ModelLabel { model: self.deployment.to_string() }
+    }
+
     /// A successful request took this long.
     pub fn took(&self, time: Duration) {
         self.duration.observe(time.as_secs_f64());
@@ -192,6 +220,8 @@ impl Drop for ModelMetrics {
         inner.duration.remove(&label);
         inner.queue.remove(&label);
         inner.rows.remove(&label);
+        inner.restarts.remove(&label);
+        inner.broken_answers.remove(&label);
     }
 }
 

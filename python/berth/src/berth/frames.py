@@ -18,9 +18,8 @@ LOAD, RUN, SHUTDOWN = 1, 2, 3
 #: Model to worker.
 STEP, LOADED, FAILED, RESULT, LOG = 16, 17, 18, 19, 20
 
-#: The largest head. Doubled, nothing changes but what a broken peer can make us allocate; halved, a batch of a
-#: thousand documents with many arrays each may not fit.
-MAX_HEAD = 4 << 20
+#: The largest head. The worker has the same bound.
+MAX_HEAD = 32 << 20
 
 #: The largest body: beyond what the worker joins into one run.
 MAX_BODY = 1 << 30

@@ -1,0 +1,94 @@
+//! Models of model cards: somebody else's Python code, in a process of its own for each replica.
+//!
+//! ```text
+//! load:  card + Prepared ─▶ plan ─▶ fence (cgroups) ─▶ process ─▶ steps … loaded ─▶ memory is measured
+//! call:  JSON ── input schema ──┐                                        ┌─ output schema ─▶ JSON
+//! infer: tensors ─▶ rows ───────┴▶ queue ─▶ frames ─▶ berth.host ─▶ answers ─┴────────────▶ tensors
+//! ```
+//! Reading order: [`frame`] is the language of the line and `message` what is said in it; `queue` decides who runs with
+//! whom; `supervise` keeps the process running, `process` is one process, `fence` limits it, `noise` hears what it
+//! prints; `document`, `schema` and `sample` are the card's interface. The other side is the Python package in
+//! `python/berth`, which is part of this program.
+//!
+//! The code is separated, not jailed: it has its own process, memory limit, environment without our secrets and a folder
+//! of its own, and runs as the worker's user with the worker's network. docs/models.md says what it sees.
+
+mod backoff;
+mod document;
+mod failure;
+mod fence;
+pub mod frame;
+mod message;
+mod model;
+mod noise;
+mod package;
+mod plan;
+mod process;
+mod queue;
+mod sample;
+mod schema;
+mod supervise;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use berth_spec::{FailureCategory, deployment::ModelFormat};
+
+use self::{
+    document::Interface, fence::Grounds, model::PythonModel, plan::Plan, schema::Schema, supervise::Supervisor,
+};
+use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
+
+/// The runtime.
+pub struct PythonRuntime {
+    /// The folder that is put on Python's path.
+    package: PathBuf,
+    /// Where each replica has its folder.
+    runs: PathBuf,
+    grounds: Arc<Grounds>,
+    families: Families,
+}
+
+impl PythonRuntime {
+    /// Opens it over a folder of its own, `data/python`. What an earlier process left behind there, or running, is
+    /// cleared away.
+    pub fn open(data: &Path, families: Families) -> io::Result<Self> {
+        let home = std::path::absolute(data)?.join("python");
+        let package = package::unpack(&home)?;
+        let runs = home.join("runs");
+        plan::sweep(&runs);
+        Ok(Self { package, runs, grounds: Arc::new(Grounds::find()), families })
+    }
+}
+
+impl Runtime for PythonRuntime {
+    fn formats(&self) -> &[ModelFormat] {
+        &[ModelFormat::Python]
+    }
+
+    fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
+        let card = request.revision.card.as_deref().map(|pinned| &pinned.card);
+        let card = card.ok_or_else(|| LoadError::new(FailureCategory::Internal, "a Python model without its card"))?;
+        let input = Schema::compile("interface.input_schema", &card.interface.input_schema)?;
+        let output = Schema::compile("interface.output_schema", &card.interface.output_schema)?;
+        let interface = Interface::new(input, output);
+        let batch_size = card.interface.batch_size.unwrap_or(1).max(1);
+        let plan = Plan::new(request, &self.package, &self.runs, &interface.arrays())?;
+        let limits = model::limits(&request.serving, batch_size);
+        let metrics = self.families.model(&request.serving.deployment);
+        let (supervisor, loaded) = Supervisor::load(plan, Arc::clone(&self.grounds), limits, metrics)?;
+        tracing::info!(
+            event = "model_process_loaded",
+            deployment_id = %request.serving.deployment,
+            python = loaded.python,
+            batched = ?loaded.batched,
+        );
+        let memory = supervisor.shared.memory();
+        let note = (!loaded.notes.is_empty()).then(|| loaded.notes.join("; "));
+        let model = Arc::new(PythonModel::new(supervisor, interface, batch_size));
+        Ok(Loaded { model, memory, measured: memory.0 > 0, note })
+    }
+}

@@ -1,0 +1,52 @@
+//! How long to wait before a model's process that died is started again.
+
+use std::time::Duration;
+
+/// The first wait. Halved, a process that dies at once is started more often; doubled, one accident costs a second.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// The longest wait. Halved, a broken model takes more of the machine; doubled, one that was broken by something
+/// passing is away for a minute longer.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// A process that lived so long has done well: the next wait is the first one again. Halved, one that dies every minute
+/// is started at once each time; doubled, two accidents in an hour count as in a row.
+const HEALTHY: Duration = Duration::from_secs(60);
+
+/// The waits between starts.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    in_a_row: u32,
+}
+
+impl Backoff {
+    /// The wait after a process that lived for `lived`.
+    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= HEALTHY {
+            self.in_a_row = 0;
+        }
+        let doubled = 2_u32.saturating_pow(self.in_a_row);
+        self.in_a_row += 1;
+        FIRST.saturating_mul(doubled).min(LONGEST)
+    }
+
+    /// Deaths since one lived long.
+    pub(super) fn in_a_row(&self) -> u32 {
+        self.in_a_row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_until_one_lives() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<f64> = (0..8).map(|_| backoff.after(Duration::ZERO).as_secs_f64()).collect();
+        assert_eq!(waits, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
+        assert_eq!(backoff.in_a_row(), 8);
+        assert_eq!(backoff.after(HEALTHY), FIRST);
+        assert_eq!(backoff.in_a_row(), 1);
+    }
+}

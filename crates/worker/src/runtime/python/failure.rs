@@ -1,0 +1,68 @@
+//! Why a model could not be loaded, in words that its author can do something with.
+
+use std::{io, time::Duration};
+
+use berth_spec::{ByteSize, FailureCategory};
+
+use super::{message::Raised, process::Ended};
+use crate::runtime::LoadError;
+
+/// The interpreter could not be started.
+pub(super) fn not_started(error: &io::Error) -> LoadError {
+    let category = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FailureCategory::Disk,
+        _ => FailureCategory::Runtime,
+    };
+    LoadError::new(category, format!("the model's Python cannot be started: {error}"))
+}
+
+/// An error of Python's ended the load.
+pub(super) fn raised(raised: &Raised, ended: &Ended, limit: Option<ByteSize>) -> LoadError {
+    if raised.memory || ended.memory {
+        return out_of_memory(limit).with_trace(&raised.trace);
+    }
+    let category = match raised.category.as_str() {
+        "invalid_model" => FailureCategory::InvalidModel,
+        _ if raised.kind == "ModuleNotFoundError" => FailureCategory::Dependencies,
+        _ => FailureCategory::Code,
+    };
+    let message = match raised.expected {
+        true => raised.message.clone(),
+        false => format!("the model's code raised {}: {}", raised.kind, raised.message),
+    };
+    LoadError::new(category, message).with_trace(&raised.trace)
+}
+
+/// The process ended before it was loaded.
+pub(super) fn died_loading(ended: &Ended, limit: Option<ByteSize>) -> LoadError {
+    if ended.memory {
+        return out_of_memory(limit).with_trace(&ended.tail);
+    }
+    let message = format!("the model's process ended while it loaded: {}", ended.how);
+    LoadError::new(FailureCategory::Code, message).with_trace(&ended.tail)
+}
+
+/// It did not come to an end.
+pub(super) fn too_long(limit: Duration, ended: &Ended) -> LoadError {
+    let minutes = limit.as_secs() / 60;
+    let message = format!("the model's code took longer than {minutes} min to load it: see what it waits for");
+    LoadError::new(FailureCategory::Timeout, message).with_trace(&ended.tail)
+}
+
+fn out_of_memory(limit: Option<ByteSize>) -> LoadError {
+    let message = match limit {
+        Some(limit) => format!("out of memory during model initialization: it may take {limit} (resources.memory)"),
+        None => "out of memory during model initialization: the worker has no more".to_owned(),
+    };
+    LoadError::new(FailureCategory::Memory, message)
+}
+
+/// `preprocessing raised ValueError: …`
+pub(super) fn told(raised: &Raised) -> String {
+    let Raised { kind, message, stage, .. } = raised;
+    match stage.as_str() {
+        "answer" => format!("the answer is no JSON: {kind}: {message}"),
+        "model" => format!("the model raised {kind}: {message}"),
+        stage => format!("{stage} raised {kind}: {message}"),
+    }
+}

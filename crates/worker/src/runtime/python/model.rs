@@ -1,0 +1,303 @@
+//! A card's model, as gateways and the worker see it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use berth_mesh::{
+    local::{Batching, Model, Statistics},
+    oip,
+};
+use berth_spec::{
+    FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, Violation, deployment::Warmup,
+    inference::Shed,
+};
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
+use serde_json::Value;
+use tokio::{sync::oneshot, time::timeout_at};
+
+use super::{
+    document::{Document, Interface},
+    failure,
+    queue::{Entry, Limits, Outcome},
+    sample,
+    supervise::{Refused, Supervisor},
+};
+use crate::runtime::{LoadError, LoadedModel};
+
+/// Requests in one replica at once where the deployment does not say. Halved, bursts are refused sooner; doubled, a slow
+/// model's last request waits twice as long.
+const DEFAULT_MAX_REQUESTS: u32 = 256;
+
+/// How long the validation inference may take. The worker's own limit is 60 s; this one is told in words. Halved, the first
+/// run of a large model (which allocates, and compiles) may not make it.
+const VALIDATION: Duration = Duration::from_secs(55);
+
+/// The model.
+pub(super) struct PythonModel {
+    supervisor: Supervisor,
+    interface: Interface,
+    /// The card's own bound on requests in one run.
+    batch_size: u32,
+    /// An answer that did not fit its schema was told in the log already.
+    told: AtomicBool,
+}
+
+/// The bounds of a deployment's requests.
+pub(super) fn limits(serving: &Serving, batch_size: u32) -> Limits {
+    Limits {
+        max_requests: serving.concurrency.max.unwrap_or(DEFAULT_MAX_REQUESTS).max(1) as usize,
+        max_rows: batch_size.min(serving.batching.max_rows).max(1) as usize,
+        max_delay: serving.batching.max_delay,
+    }
+}
+
+impl PythonModel {
+    pub(super) fn new(supervisor: Supervisor, interface: Interface, batch_size: u32) -> Self {
+        Self { supervisor, interface, batch_size, told: AtomicBool::new(false) }
+    }
+
+    /// Runs some requests and gives their answers in order. The first failure is the failure of all.
+    async fn run(&self, documents: Vec<Document>, deadline: Instant) -> Result<Vec<Bytes>, InferError> {
+        let since = Instant::now();
+        if deadline <= since {
+            return Err(too_late());
+        }
+        let rows = documents.len();
+        let (entries, answers): (Vec<_>, Vec<_>) = documents
+            .into_iter()
+            .enumerate()
+            .map(|(index, document)| {
+                let (reply, answer) = oneshot::channel();
+                (Entry { document, deadline, since, first: index == 0, reply }, answer)
+            })
+            .unzip();
+        self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;
+        let mut documents = Vec::with_capacity(rows);
+        for (row, answer) in answers.into_iter().enumerate() {
+            let outcome = match timeout_at(deadline.into(), answer).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Outcome::Lost("the model's process is gone".to_owned()),
+                Err(_) => Outcome::Late,
+            };
+            documents.push(self.answer(outcome, (rows > 1).then_some(row))?);
+        }
+        self.supervisor.shared.metrics.took(since.elapsed());
+        Ok(documents)
+    }
+
+    fn answer(&self, outcome: Outcome, row: Option<usize>) -> Result<Bytes, InferError> {
+        match outcome {
+            Outcome::Answer(answer) => self.checked(answer),
+            Outcome::Refused(refusal) => {
+                let path = row.map_or_else(String::new, |row| format!("/{row}")) + &refusal.path;
+                let violations = vec![Violation { path, message: refusal.message.clone() }];
+                Err(InferError::Unprocessable { message: refusal.message, violations })
+            }
+            Outcome::Raised(raised) => {
+                let deployment_id = &self.supervisor.shared.plan.deployment;
+                let (stage, error, trace) = (&raised.stage, &raised.kind, &raised.trace);
+                tracing::warn!(event = "model_raised", %deployment_id, stage, error, trace);
+                Err(InferError::Model(failure::told(&raised)))
+            }
+            Outcome::NotRun(wait) => Err(down(wait)),
+            Outcome::Lost(why) => Err(InferError::Lost(why)),
+            Outcome::Late => Err(too_late()),
+        }
+    }
+
+    /// Refuses an answer that is not what the card promises.
+    fn checked(&self, answer: Bytes) -> Result<Bytes, InferError> {
+        let value: Value = serde_json::from_slice(&answer)
+            .map_err(|error| InferError::Model(format!("the answer is no JSON: {error}")))?;
+        let Err(why) = self.interface.output.check_answer(&value) else { return Ok(answer) };
+        self.supervisor.shared.metrics.broke_schema();
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let deployment_id = &self.supervisor.shared.plan.deployment;
+            tracing::warn!(event = "answer_breaks_schema", %deployment_id, why, note = "told once per replica");
+        }
+        Err(InferError::Model(why))
+    }
+
+    fn refusal(&self, refused: &Refused) -> InferError {
+        match refused {
+            Refused::Down(wait) => down(*wait),
+            Refused::Full { here, limits } => {
+                let runs = here.div_ceil(limits.max_rows.max(1));
+                let run = self.supervisor.shared.tally.run_time();
+                let retry_in = run.saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
+                let most = limits.max_requests;
+                InferError::shed(
+                    Shed::QueueFull,
+                    format!(
+                        "{here} of {most} requests are in this replica already: try again later, or raise concurrency.max"
+                    ),
+                    retry_in.clamp(Duration::from_millis(1), Duration::from_secs(30)),
+                )
+            }
+        }
+    }
+
+    /// Counts a request from its arrival to its end.
+    async fn counted<T>(&self, work: impl Future<Output = Result<T, InferError>>) -> Result<T, InferError> {
+        let shared = &self.supervisor.shared;
+        let arrived = Instant::now();
+        shared.metrics.request();
+        let result = work.await;
+        if let Err(error) = &result {
+            shared.metrics.failed(error);
+            shared.tally.failed(arrived.elapsed());
+        }
+        result
+    }
+
+    async fn infer_rows(&self, request: InferRequest, deadline: Instant) -> Result<Vec<Tensor>, InferError> {
+        self.interface.check_outputs(&request)?;
+        let rows = self.interface.rows(&request)?;
+        let answers = self.run(rows, deadline).await?;
+        self.interface.tensors(&answers, &request)
+    }
+
+    async fn call_one(&self, body: Bytes, deadline: Instant) -> Result<Bytes, InferError> {
+        let document = self.interface.document(body)?;
+        let mut answers = self.run(vec![document], deadline).await?;
+        answers.pop().ok_or_else(|| InferError::Internal("a request without an answer".to_owned()))
+    }
+
+    /// The requests of the validation inference.
+    fn rehearsal(&self, warmup: &Warmup) -> Result<Vec<Document>, String> {
+        let given = match warmup {
+            Warmup::Off => return Ok(Vec::new()),
+            Warmup::Generated => Bytes::from(sample::request(&self.interface.input)?.to_string()),
+            Warmup::Given(json) => Bytes::copy_from_slice(json.as_bytes()),
+        };
+        let as_document = match self.interface.document(given.clone()) {
+            Ok(document) => return Ok(vec![document]),
+            Err(error) => error,
+        };
+        // In the form of the protocol, as for any other model.
+        let decoded = oip::decode(&given, oip::Layout::Json, &self.interface.signature);
+        let rows = decoded.and_then(|decoded| self.interface.rows(&decoded.request));
+        rows.map_err(|as_tensors| format!("{as_document}; nor is it a request in tensors: {as_tensors}"))
+    }
+}
+
+fn too_late() -> InferError {
+    InferError::TimedOut("the deadline passed before the model could answer".to_owned())
+}
+
+fn down(wait: Duration) -> InferError {
+    let message = "the model's process ended and is being started again: try again";
+    InferError::shed(Shed::Unavailable, message, wait.clamp(Duration::from_millis(500), Duration::from_secs(30)))
+}
+
+impl Model for PythonModel {
+    fn signature(&self) -> &Arc<Signature> {
+        &self.interface.signature
+    }
+
+    fn platform(&self) -> &'static str {
+        "berth_python"
+    }
+
+    fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {
+        self.counted(self.infer_rows(request, deadline)).boxed()
+    }
+
+    fn has_json(&self) -> bool {
+        true
+    }
+
+    fn call(&self, body: Bytes, deadline: Instant) -> BoxFuture<'_, Result<Bytes, InferError>> {
+        self.counted(self.call_one(body, deadline)).boxed()
+    }
+
+    fn schemas(&self) -> Option<(&Value, &Value)> {
+        Some((self.interface.input.json(), self.interface.output.json()))
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.supervisor.shared.tally.statistics(self.supervisor.shared.memory().0)
+    }
+
+    fn batching(&self) -> Batching {
+        let limits = self.supervisor.shared.limits();
+        Batching { max_rows: u32::try_from(limits.max_rows).unwrap_or(u32::MAX), max_delay: limits.max_delay }
+    }
+}
+
+impl LoadedModel for PythonModel {
+    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+        let failed = |message: String| {
+            LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
+        };
+        let documents = self.rehearsal(warmup).map_err(failed)?;
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + VALIDATION;
+        let outcomes = self.outcomes(documents, deadline).map_err(|error| failed(error.to_string()))?;
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Raised(raised) if raised.memory => {
+                    let message = format!("out of memory during the validation inference: {}", failure::told(&raised));
+                    return Err(LoadError::new(FailureCategory::Memory, message).with_trace(&raised.trace));
+                }
+                Outcome::Raised(raised) => return Err(failed(failure::told(&raised)).with_trace(&raised.trace)),
+                other => self.answer(other, None).map(drop).map_err(|error| failed(error.to_string()))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn set_serving(&self, serving: &Serving) {
+        self.supervisor.shared.set_limits(limits(serving, self.batch_size));
+    }
+}
+
+impl PythonModel {
+    /// As [`run`](Self::run), for a thread that may block, with everything that Python said.
+    fn outcomes(&self, documents: Vec<Document>, deadline: Instant) -> Result<Vec<Outcome>, InferError> {
+        let since = Instant::now();
+        let (entries, answers): (Vec<_>, Vec<_>) = documents
+            .into_iter()
+            .map(|document| {
+                let (reply, answer) = oneshot::channel();
+                (Entry { document, deadline, since, first: false, reply }, answer)
+            })
+            .unzip();
+        self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;
+        answers.into_iter().map(|answer| wait(answer, deadline)).collect()
+    }
+}
+
+/// Waits on this thread. A channel of tokio's has no wait with a time limit outside of its runtime.
+fn wait(mut answer: oneshot::Receiver<Outcome>, deadline: Instant) -> Result<Outcome, InferError> {
+    let parker = std::thread::current();
+    let waker = futures::task::waker(Arc::new(Unpark(parker)));
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        if let std::task::Poll::Ready(outcome) = answer.poll_unpin(&mut context) {
+            return Ok(outcome.unwrap_or_else(|_| Outcome::Lost("the model's process is gone".to_owned())));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let seconds = VALIDATION.as_secs();
+            return Err(InferError::TimedOut(format!("it took longer than {seconds} s")));
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl futures::task::ArcWake for Unpark {
+    fn wake_by_ref(waker: &Arc<Self>) {
+        waker.0.unpark();
+    }
+}

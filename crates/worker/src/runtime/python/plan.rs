@@ -1,0 +1,187 @@
+//! How a card's model is started: everything that stays the same from one process of it to the next.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use berth_spec::{ByteSize, DeploymentName, FailureCategory, PinnedCard};
+
+use super::message::{Limits, Load};
+use crate::{
+    prepare::Prepared,
+    runtime::{LoadError, LoadRequest},
+};
+
+/// Python before this cannot run what we run in the model's process.
+const OLDEST: (u32, u32) = (3, 8);
+
+/// What libraries read the number of their threads from.
+const THREADS: [&str; 7] = [
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+];
+
+/// How to start it.
+pub(super) struct Plan {
+    pub(super) deployment: DeploymentName,
+    pub(super) python: PathBuf,
+    pub(super) memory: Option<ByteSize>,
+    pub(super) cpus: Option<f32>,
+    /// The folder of the package `berth`.
+    package: PathBuf,
+    /// The folder of this replica, removed with it.
+    home: PathBuf,
+    /// Under its own name: frameworks go by it.
+    artifact: PathBuf,
+    card: Arc<PinnedCard>,
+    prepared: Arc<Prepared>,
+    arrays: Vec<String>,
+    starts: AtomicU64,
+}
+
+impl Plan {
+    /// Takes everything that a process needs, so that it can be started again after the cache has let the artifact go.
+    pub(super) fn new(request: &LoadRequest, package: &Path, runs: &Path, arrays: &[&str]) -> Result<Self, LoadError> {
+        let revision = &request.revision;
+        let internal = |message: &str| LoadError::new(FailureCategory::Internal, message);
+        let card = revision.card.clone().ok_or_else(|| internal("a Python model without its card"))?;
+        let prepared = request.prepared.clone().ok_or_else(|| internal("a Python model that was not prepared"))?;
+        check_version(&card.card.runtime.python_version)?;
+        let disk = |error: io::Error| LoadError::new(FailureCategory::Disk, format!("the replica's folder: {error}"));
+        fs_err::create_dir_all(runs).map_err(disk)?;
+        let home = unused(runs).map_err(disk)?;
+        let name = revision.uri.rsplit(['/', '\\']).next().and_then(|name| name.split(['?', '#']).next());
+        let name = name.filter(|name| !name.is_empty() && !name.starts_with('.')).unwrap_or("model");
+        let artifact = home.join("artifact").join(name);
+        let plan = Self {
+            deployment: request.serving.deployment.clone(),
+            python: prepared.python.clone(),
+            memory: card.card.resources.as_ref().and_then(|resources| resources.memory_bytes()).or(revision.memory),
+            cpus: card.card.resources.as_ref().map(|resources| resources.cpu),
+            package: package.to_owned(),
+            home,
+            artifact,
+            card,
+            prepared,
+            arrays: arrays.iter().map(|&name| name.to_owned()).collect(),
+            starts: AtomicU64::new(0),
+        };
+        fs_err::create_dir_all(plan.home.join("artifact")).map_err(disk)?;
+        let same_disk = fs_err::hard_link(&request.artifact, &plan.artifact);
+        same_disk.or_else(|_| fs_err::copy(&request.artifact, &plan.artifact).map(drop)).map_err(disk)?;
+        Ok(plan)
+    }
+
+    /// An empty folder for one process.
+    pub(super) fn scratch(&self) -> io::Result<PathBuf> {
+        let number = self.starts.fetch_add(1, Ordering::Relaxed);
+        let scratch = self.home.join(format!("scratch-{number}"));
+        fs_err::create_dir(&scratch)?;
+        Ok(scratch)
+    }
+
+    /// All of a process's environment: nothing of ours is handed on.
+    pub(super) fn environment(&self, scratch: &Path) -> Vec<(&'static str, String)> {
+        let bin = self.python.parent().unwrap_or(Path::new("/usr/bin"));
+        let threads = self.cpus.map_or(1, |cpus| cpus.ceil().max(1.0) as u32).to_string();
+        let scratch = scratch.display().to_string();
+        let mut environment = vec![
+            ("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display())),
+            ("HOME", scratch.clone()),
+            ("TMPDIR", scratch),
+            ("LANG", "C.UTF-8".to_owned()),
+            ("PYTHONPATH", self.package.display().to_string()),
+            ("PYTHONNOUSERSITE", "1".to_owned()),
+            ("PYTHONUNBUFFERED", "1".to_owned()),
+            ("PYTHONUTF8", "1".to_owned()),
+            // What Python says of itself when native code crashes.
+            ("PYTHONFAULTHANDLER", "1".to_owned()),
+            ("BERTH_DEPLOYMENT", self.deployment.to_string()),
+            ("BERTH_MODEL_VERSION", self.card.card.metadata.version.clone()),
+            ("TOKENIZERS_PARALLELISM", "false".to_owned()),
+        ];
+        for name in THREADS {
+            environment.push((name, threads.clone()));
+        }
+        if self.card.card.resources.as_ref().is_none_or(|resources| resources.gpu.unwrap_or(0) == 0) {
+            environment.push(("CUDA_VISIBLE_DEVICES", String::new()));
+        }
+        environment
+    }
+
+    /// What a process is told to load.
+    pub(super) fn load<'a>(&'a self, limits: Limits<'a>) -> Load<'a> {
+        let card = &self.card.card;
+        Load {
+            limits,
+            code: self.prepared.code.to_str().unwrap_or_default(),
+            path: &card.code.path,
+            framework: card.runtime.framework.as_str(),
+            entrypoint: card.code.entrypoint.as_deref(),
+            model_path: self.artifact.to_str().unwrap_or_default(),
+            config_path: self.prepared.config.as_deref().and_then(Path::to_str),
+            preprocessing: &card.preprocessing,
+            postprocessing: &card.postprocessing,
+            batch_size: card.interface.batch_size.unwrap_or(1).max(1),
+            arrays: self.arrays.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        if let Err(error) = fs_err::remove_dir_all(&self.home) {
+            tracing::warn!(event = "replica_folder_not_removed", %error);
+        }
+    }
+}
+
+fn check_version(version: &str) -> Result<(), LoadError> {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) < OLDEST => {
+            let (least_major, least_minor) = OLDEST;
+            let message = format!(
+                "runtime.python_version {version} is too old: models are run with Python {least_major}.{least_minor} or later"
+            );
+            Err(LoadError::new(FailureCategory::Dependencies, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A folder of this process that is not there yet.
+fn unused(runs: &Path) -> io::Result<PathBuf> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let home = runs.join(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    match fs_err::remove_dir_all(&home) {
+        // Of an earlier process that happened to have the same number.
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    fs_err::create_dir(&home)?;
+    Ok(home)
+}
+
+/// Removes the folders of processes that are gone.
+pub(super) fn sweep(runs: &Path) {
+    let Ok(entries) = fs_err::read_dir(runs) else { return };
+    for entry in entries.flatten() {
+        let owner = entry.file_name().to_string_lossy().split('-').next().and_then(|owner| owner.parse::<u32>().ok());
+        if owner.is_some_and(|owner| owner != std::process::id() && !Path::new(&format!("/proc/{owner}")).exists()) {
+            // What is left behind costs disk, nothing else.
+            let _ = fs_err::remove_dir_all(entry.path());
+        }
+    }
+}
