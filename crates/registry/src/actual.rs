@@ -1,0 +1,340 @@
+//! `transactions/actual-state.yaml`: what the workers hold, as the controller writes it back.
+//!
+//! Two states *mean* the same when a person would act the same on them. What changes all the time (the last word of a
+//! worker, what it uses, how far a load is, how many requests came) is written along, and is never the reason to write.
+
+use berth_spec::Time;
+use serde::{Deserialize, Serialize};
+
+/// Where it is.
+pub const ACTUAL_STATE: &str = "transactions/actual-state.yaml";
+
+/// Where earlier ones are: `transactions/history/2025-10-28T10-45-00-state.yaml`.
+pub const HISTORY: &str = "transactions/history/";
+
+/// What the workers hold.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActualState {
+    /// By name.
+    #[serde(default)]
+    pub workers: Vec<WorkerEntry>,
+}
+
+/// One worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerEntry {
+    /// Its name.
+    pub worker_id: String,
+    /// How it is.
+    pub status: WorkerHealth,
+    /// When it was last heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat: Option<String>,
+    /// What its models take.
+    #[serde(default)]
+    pub capacity: CapacityUsed,
+    /// By deployment and version.
+    #[serde(default)]
+    pub models: Vec<ModelEntry>,
+}
+
+/// How a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerHealth {
+    /// It answers.
+    Healthy,
+    /// It answers, and something on it has failed.
+    Degraded,
+    /// Its line is gone; others still see it.
+    Suspect,
+    /// It is back and has not said yet what it holds.
+    Recovering,
+    /// It is gone.
+    Failed,
+}
+
+impl WorkerHealth {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::Suspect => "suspect",
+            Self::Recovering => "recovering",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What the models of a worker take.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CapacityUsed {
+    /// `8Gi`.
+    pub used_memory: String,
+    /// Cores.
+    pub used_cpu: f32,
+    /// How many are ready.
+    pub loaded_models: u32,
+}
+
+/// One model on one worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelEntry {
+    /// Its deployment.
+    pub deployment_id: String,
+    /// How it is.
+    pub status: ModelState,
+    /// The version in its card.
+    pub model_version: String,
+    /// When it became ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded_at: Option<String>,
+    /// When its deployment was last asked for anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_inference: Option<String>,
+    /// Requests that it answered, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_count: Option<u64>,
+    /// When it was first seen loading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loading_started: Option<String>,
+    /// 0 to 1, while its artifact is fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<f32>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<String>,
+    /// Attempts after the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_count: Option<u32>,
+}
+
+/// How a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelState {
+    /// It is on its way.
+    Loading,
+    /// It answers.
+    Ready,
+    /// It finishes what it has begun, and goes.
+    Unloading,
+    /// It could not be loaded.
+    Failed,
+}
+
+impl ActualState {
+    /// The file. Equal states make equal files, but for the time in the second line.
+    #[must_use]
+    pub fn to_yaml(&self, now: Time) -> String {
+        let body = serde_saphyr::to_string(&self.sorted()).expect("texts and finite numbers can be written");
+        format!("# This file is managed by the broker - DO NOT EDIT MANUALLY\n# Last updated: {}\n{body}", stamp(now))
+    }
+
+    /// Reads a file; `None` for what no controller has written.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        serde_saphyr::from_str(text).ok()
+    }
+
+    /// Without what changes all the time: two states that mean the same are equal.
+    #[must_use]
+    pub fn meaning(&self) -> Self {
+        let mut state = self.sorted();
+        for worker in &mut state.workers {
+            worker.last_heartbeat = None;
+            worker.capacity = CapacityUsed { loaded_models: worker.capacity.loaded_models, ..CapacityUsed::default() };
+            for model in &mut worker.models {
+                (model.last_inference, model.request_count, model.progress) = (None, None, None);
+                // Each controller sees the beginning of a load, and a repeated attempt, for itself.
+                (model.loading_started, model.failed_at) = (None, None);
+            }
+        }
+        state
+    }
+
+    fn sorted(&self) -> Self {
+        let mut state = self.clone();
+        state.workers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
+        for worker in &mut state.workers {
+            worker.models.sort_by(|one, other| {
+                (&one.deployment_id, &one.model_version, one.status).cmp(&(
+                    &other.deployment_id,
+                    &other.model_version,
+                    other.status,
+                ))
+            });
+        }
+        state
+    }
+
+    /// What differs in meaning, in a few words for the first line of a commit.
+    #[must_use]
+    pub fn told_since(&self, before: &Self) -> String {
+        /// Words beyond that are left out. Halved, a rollout over four workers is not named; doubled, lines wrap.
+        const MOST: usize = 4;
+        let mut told = Vec::new();
+        for worker in &self.workers {
+            let old = before.workers.iter().find(|old| old.worker_id == worker.worker_id);
+            if old.is_none_or(|old| old.status != worker.status) {
+                told.push(format!("{} is {}", worker.worker_id, worker.status.as_str()));
+            }
+            let known = old.map(|old| old.models.as_slice()).unwrap_or_default();
+            for model in &worker.models {
+                let same = |old: &&ModelEntry| {
+                    old.deployment_id == model.deployment_id && old.model_version == model.model_version
+                };
+                if known.iter().find(same).is_none_or(|old| old.status != model.status) {
+                    let state = model.status.as_str();
+                    told.push(format!(
+                        "{} {} is {state} on {}",
+                        model.deployment_id, model.model_version, worker.worker_id
+                    ));
+                }
+            }
+            for old in known {
+                let same = |model: &ModelEntry| {
+                    old.deployment_id == model.deployment_id && old.model_version == model.model_version
+                };
+                if !worker.models.iter().any(same) {
+                    told.push(format!("{} {} left {}", old.deployment_id, old.model_version, worker.worker_id));
+                }
+            }
+        }
+        let gone =
+            before.workers.iter().filter(|old| !self.workers.iter().any(|worker| worker.worker_id == old.worker_id));
+        told.extend(gone.map(|old| format!("{} is forgotten", old.worker_id)));
+        match told.len() {
+            0 => "the same as before".to_owned(),
+            n if n <= MOST => told.join(", "),
+            n => format!("{}, and {} more changes", told[..MOST].join(", "), n - MOST),
+        }
+    }
+}
+
+impl ModelState {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Unloading => "unloading",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A point in time as these files have it: RFC 3339 to the second.
+#[must_use]
+pub fn stamp(at: Time) -> String {
+    let text = at.to_string();
+    match text.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => text,
+    }
+}
+
+/// The same for the name of a file: `2025-10-28T10-45-00`.
+#[must_use]
+pub fn file_stamp(at: Time) -> String {
+    stamp(at).trim_end_matches('Z').replace(':', "-")
+}
+
+/// Memory as people write it here: whole `Gi` where it is, else `Mi`.
+#[must_use]
+pub fn memory(bytes: u64) -> String {
+    const MI: u64 = 1 << 20;
+    let mebibytes = bytes.div_ceil(MI);
+    if mebibytes > 0 && mebibytes % 1024 == 0 { format!("{}Gi", mebibytes / 1024) } else { format!("{mebibytes}Mi") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn model(id: &str, status: ModelState) -> ModelEntry {
+        ModelEntry {
+            deployment_id: id.to_owned(),
+            status,
+            model_version: "1.2.3".to_owned(),
+            loaded_at: None,
+            last_inference: None,
+            request_count: None,
+            loading_started: None,
+            progress: None,
+            error: None,
+            failed_at: None,
+            retry_count: None,
+        }
+    }
+
+    fn state() -> ActualState {
+        let ready = ModelEntry {
+            loaded_at: Some("2025-10-28T10:35:00Z".to_owned()),
+            last_inference: Some("2025-10-28T10:44:50Z".to_owned()),
+            request_count: Some(15_234),
+            ..model("sentiment-prod-useast", ModelState::Ready)
+        };
+        let loading = ModelEntry { progress: Some(0.65), ..model("fraud", ModelState::Loading) };
+        let worker = |id: &str, models: Vec<ModelEntry>| WorkerEntry {
+            worker_id: id.to_owned(),
+            status: WorkerHealth::Healthy,
+            last_heartbeat: Some("2025-10-28T10:44:55Z".to_owned()),
+            capacity: CapacityUsed { used_memory: memory(8 << 30), used_cpu: 4.0, loaded_models: 1 },
+            models,
+        };
+        ActualState { workers: vec![worker("b", vec![]), worker("a", vec![ready, loading])] }
+    }
+
+    #[test]
+    fn the_file_is_the_one_of_the_specification_and_comes_back() {
+        let text = state().to_yaml(Time(1_761_648_300_000_000_000));
+        for line in [
+            "# This file is managed by the broker - DO NOT EDIT MANUALLY",
+            "# Last updated: 2025-10-28T10:45:00Z",
+            "worker_id: a",
+            "used_memory: 8Gi",
+            "loaded_models: 1",
+            "deployment_id: sentiment-prod-useast",
+            "status: ready",
+            "request_count: 15234",
+            "progress: 0.65",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert_eq!(ActualState::read(&text), Some(state().sorted()));
+        assert!(text.find("worker_id: a") < text.find("worker_id: b"), "always in the same order");
+    }
+
+    #[test]
+    fn what_changes_all_the_time_means_nothing() {
+        let (before, mut after) = (state(), state());
+        after.workers.reverse();
+        let worker = &mut after.workers[0];
+        worker.last_heartbeat = Some("2025-10-28T11:00:00Z".to_owned());
+        worker.capacity.used_cpu = 7.5;
+        worker.models[0].request_count = Some(99_999);
+        worker.models[1].progress = Some(0.9);
+        assert_eq!(before.meaning(), after.meaning());
+        assert_eq!(after.told_since(&before), "the same as before");
+        after.workers[0].models[1].status = ModelState::Failed;
+        assert_ne!(before.meaning(), after.meaning());
+        assert_eq!(after.told_since(&before), "fraud 1.2.3 is failed on a");
+    }
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(
+            (memory(0), memory(1), memory(1 << 30), memory(1536 << 20)),
+            ("0Mi".into(), "1Mi".into(), "1Gi".into(), "1536Mi".into())
+        );
+        assert_eq!(file_stamp(Time(1_761_648_300_123_000_000)), "2025-10-28T10-45-00");
+    }
+}

@@ -1,0 +1,275 @@
+//! The mark beside a commit where people look at it: pending, success or failure, in the form of each host.
+//!
+//! | host | request |
+//! |---|---|
+//! | GitHub | `POST /repos/OWNER/NAME/statuses/SHA` |
+//! | GitLab | `POST /projects/OWNER%2FNAME/statuses/SHA` |
+//! | Gitea, Forgejo | `POST /repos/OWNER/NAME/statuses/SHA` |
+//! | Bitbucket Cloud | `POST /repositories/OWNER/NAME/commit/SHA/statuses/build` |
+//! | Bitbucket Server | `POST /rest/build-status/1.0/commits/SHA` |
+
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::settings::{CommitStatus, StatusProvider};
+
+/// What the mark says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It is being looked at.
+    Pending,
+    /// It is in force.
+    Success,
+    /// It was rejected.
+    Failure,
+}
+
+/// A request to be sent; the token is no part of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Where to: always POST.
+    pub url: String,
+    /// Headers beside those of JSON.
+    pub headers: Vec<(&'static str, String)>,
+    /// How the token is given.
+    pub token: TokenHeader,
+    /// JSON.
+    pub body: Value,
+}
+
+/// How a host takes its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenHeader {
+    /// `Authorization: Bearer TOKEN`.
+    Bearer,
+    /// `Authorization: token TOKEN`.
+    Token,
+    /// `PRIVATE-TOKEN: TOKEN`.
+    Private,
+}
+
+impl TokenHeader {
+    /// The header's name and value.
+    #[must_use]
+    pub fn header(self, token: &str) -> (&'static str, String) {
+        match self {
+            Self::Bearer => ("authorization", format!("Bearer {token}")),
+            Self::Token => ("authorization", format!("token {token}")),
+            Self::Private => ("private-token", token.to_owned()),
+        }
+    }
+}
+
+/// The request that marks `sha`. `repository` is the URL of the registry, without credentials.
+///
+/// # Errors
+/// If the settings do not say where it is, with the remedy.
+pub fn request(
+    settings: &CommitStatus,
+    repository: &str,
+    sha: &str,
+    mark: Mark,
+    words: &str,
+) -> Result<Request, String> {
+    let place = Place::of(settings, repository)?;
+    let context = settings.context.clone();
+    let Place { api, name } = &place;
+    let form = |url: String, token, body| Request { url, headers: Vec::new(), token, body };
+    Ok(match settings.provider {
+        StatusProvider::Github => Request {
+            headers: vec![
+                ("accept", "application/vnd.github+json".to_owned()),
+                ("x-github-api-version", "2022-11-28".to_owned()),
+            ],
+            ..form(
+                format!("{api}/repos/{name}/statuses/{sha}"),
+                TokenHeader::Bearer,
+                json!({"state": plain(mark), "description": cut(words, 140), "context": context}),
+            )
+        },
+        StatusProvider::Gitea => form(
+            format!("{api}/repos/{name}/statuses/{sha}"),
+            TokenHeader::Token,
+            json!({"state": plain(mark), "description": cut(words, 255), "context": context}),
+        ),
+        StatusProvider::Gitlab => {
+            let state = if mark == Mark::Failure { "failed" } else { plain(mark) };
+            let body = json!({"state": state, "description": cut(words, 255), "name": context});
+            form(format!("{api}/projects/{}/statuses/{sha}", name.replace('/', "%2F")), TokenHeader::Private, body)
+        }
+        StatusProvider::Bitbucket => {
+            let state = match mark {
+                Mark::Pending => "INPROGRESS",
+                Mark::Success => "SUCCESSFUL",
+                Mark::Failure => "FAILED",
+            };
+            // Both want an address to lead to; the commit itself is one that surely exists.
+            let body = json!({
+                "key": cut(&context, 40), "name": context, "state": state, "description": cut(words, 255),
+                "url": web_address(repository, sha),
+            });
+            let cloud = api.contains("api.bitbucket.org");
+            let url = if cloud {
+                format!("{api}/repositories/{name}/commit/{sha}/statuses/build")
+            } else {
+                format!("{api}/rest/build-status/1.0/commits/{sha}")
+            };
+            form(url, TokenHeader::Bearer, body)
+        }
+    })
+}
+
+/// Where the interface is, and what it calls the repository.
+struct Place {
+    api: String,
+    name: String,
+}
+
+impl Place {
+    fn of(settings: &CommitStatus, repository: &str) -> Result<Self, String> {
+        let (host, path) = host_and_path(repository).unwrap_or_default();
+        let name = match &settings.repository {
+            Some(name) => name.trim_matches('/').to_owned(),
+            None => path,
+        };
+        if !name.contains('/') || name.chars().any(|c| c.is_control() || matches!(c, ' ' | '?' | '#' | '%')) {
+            let remedy = "write commitStatus.repository: owner/name in registry.yaml";
+            return Err(format!("{repository} does not say which repository of the host it is: {remedy}"));
+        }
+        let api = match (&settings.api, settings.provider) {
+            (Some(api), _) => api.trim_end_matches('/').to_owned(),
+            (None, _) if host.is_empty() => {
+                return Err(format!("{repository} names no host: write commitStatus.api in registry.yaml"));
+            }
+            (None, StatusProvider::Github) if host == "github.com" => "https://api.github.com".to_owned(),
+            (None, StatusProvider::Github) => format!("https://{host}/api/v3"),
+            (None, StatusProvider::Gitlab) => format!("https://{host}/api/v4"),
+            (None, StatusProvider::Gitea) => format!("https://{host}/api/v1"),
+            (None, StatusProvider::Bitbucket) if host == "bitbucket.org" => "https://api.bitbucket.org/2.0".to_owned(),
+            (None, StatusProvider::Bitbucket) => format!("https://{host}"),
+        };
+        Ok(Self { api, name })
+    }
+}
+
+/// `https://host/owner/name.git` and `git@host:owner/name.git`.
+fn host_and_path(repository: &str) -> Option<(String, String)> {
+    let (host, path) = match Url::parse(repository) {
+        Ok(url) => (url.host_str().unwrap_or_default().to_owned(), url.path().to_owned()),
+        Err(_) => {
+            let (place, path) = repository.split_once(':')?;
+            (place.rsplit('@').next().unwrap_or(place).to_owned(), path.to_owned())
+        }
+    };
+    let path = path.trim_matches('/').trim_end_matches(".git").to_owned();
+    Some((host, path))
+}
+
+fn web_address(repository: &str, sha: &str) -> String {
+    match host_and_path(repository) {
+        Some((host, path)) if !host.is_empty() => format!("https://{host}/{path}/commits/{sha}"),
+        _ => format!("https://localhost/{sha}"),
+    }
+}
+
+const fn plain(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Pending => "pending",
+        Mark::Success => "success",
+        Mark::Failure => "failure",
+    }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= most {
+        return line.to_owned();
+    }
+    let mut short: String = line.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(provider: StatusProvider, api: Option<&str>, repository: Option<&str>) -> CommitStatus {
+        CommitStatus {
+            provider,
+            api: api.map(str::to_owned),
+            repository: repository.map(str::to_owned),
+            secret_ref: None,
+            context: "berth/prod".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_host_gets_what_it_documents() {
+        use StatusProvider::{Bitbucket, Gitea, Github, Gitlab};
+        let sha = "a".repeat(40);
+        for (provider, repository, api, url, state) in [
+            (
+                Github,
+                "https://github.com/acme/reg.git",
+                None,
+                format!("https://api.github.com/repos/acme/reg/statuses/{sha}"),
+                "failure",
+            ),
+            (
+                Github,
+                "git@ghe.example.com:acme/reg.git",
+                None,
+                format!("https://ghe.example.com/api/v3/repos/acme/reg/statuses/{sha}"),
+                "failure",
+            ),
+            (
+                Gitlab,
+                "https://gitlab.com/acme/ml/reg",
+                None,
+                format!("https://gitlab.com/api/v4/projects/acme%2Fml%2Freg/statuses/{sha}"),
+                "failed",
+            ),
+            (
+                Gitea,
+                "https://codeberg.org/acme/reg.git",
+                None,
+                format!("https://codeberg.org/api/v1/repos/acme/reg/statuses/{sha}"),
+                "failure",
+            ),
+            (
+                Bitbucket,
+                "https://bitbucket.org/acme/reg.git",
+                None,
+                format!("https://api.bitbucket.org/2.0/repositories/acme/reg/commit/{sha}/statuses/build"),
+                "FAILED",
+            ),
+            (
+                Bitbucket,
+                "https://git.example.com/scm/acme/reg.git",
+                Some("https://git.example.com/"),
+                format!("https://git.example.com/rest/build-status/1.0/commits/{sha}"),
+                "FAILED",
+            ),
+        ] {
+            let long = "x".repeat(300);
+            let request =
+                request(&settings(provider, api, None), repository, &sha, Mark::Failure, &long).expect("a request");
+            assert_eq!(
+                (request.url.as_str(), request.body["state"].as_str()),
+                (url.as_str(), Some(state)),
+                "{repository}"
+            );
+            assert!(request.body["description"].as_str().is_some_and(|words| words.chars().count() <= 255));
+            let named = ["context", "name", "key"].iter().any(|field| request.body[field] == "berth/prod");
+            assert!(named, "{}", request.body);
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_is_asked_for() {
+        let settings = settings(StatusProvider::Github, None, None);
+        let error = request(&settings, "file:///srv/reg.git", "abc", Mark::Pending, "").expect_err("no host");
+        assert!(error.contains("registry.yaml"), "{error}");
+    }
+}

@@ -1,0 +1,345 @@
+//! `errors/2025-10-28T10-40-00-load-failure.yaml`: one file for each thing that somebody has to look at, as long as that
+//! is so.
+//!
+//! An [`Incident`] is what the controller knows; its [`Subject`] says which file is its, also to the next controller:
+//! the file holds all of it.
+
+mod advice;
+
+use berth_spec::{Time, residency::FailureCategory};
+use serde::{Deserialize, Serialize};
+
+use crate::actual::{file_stamp, stamp};
+
+/// Where they are.
+pub const ERRORS: &str = "errors/";
+
+/// What went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum IncidentKind {
+    /// A model could not be loaded.
+    #[serde(rename = "model_load_failure")]
+    LoadFailure,
+    /// A commit was rejected.
+    #[serde(rename = "registry_validation_failure")]
+    ValidationError,
+    /// A worker is gone.
+    #[serde(rename = "worker_failure")]
+    WorkerFailure,
+    /// There is no room for a model.
+    #[serde(rename = "insufficient_capacity")]
+    Capacity,
+    /// A secret cannot be used.
+    #[serde(rename = "secret_failure")]
+    Secret,
+}
+
+impl IncidentKind {
+    /// In the names of files.
+    #[must_use]
+    pub const fn file_word(self) -> &'static str {
+        match self {
+            Self::LoadFailure => "load-failure",
+            Self::ValidationError => "validation-error",
+            Self::WorkerFailure => "worker-failure",
+            Self::Capacity => "capacity",
+            Self::Secret => "secret",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::LoadFailure => "model load failure",
+            Self::ValidationError => "rejected commit",
+            Self::WorkerFailure => "worker failure",
+            Self::Capacity => "insufficient capacity",
+            Self::Secret => "secret failure",
+        }
+    }
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IncidentSeverity {
+    /// Somebody should look; it is being tried again.
+    Medium,
+    /// Nothing more happens until somebody acts.
+    High,
+    /// Nobody is served.
+    Critical,
+}
+
+/// What it is about: the same subject is the same incident.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    /// What went wrong.
+    pub kind: IncidentKind,
+    /// With which deployment.
+    pub deployment: Option<String>,
+    /// On which worker.
+    pub worker: Option<String>,
+    /// With which commit of the registry.
+    pub commit: Option<String>,
+}
+
+/// Something that somebody has to look at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Incident {
+    /// What it is about.
+    pub subject: Subject,
+    /// How bad it is.
+    pub severity: IncidentSeverity,
+    /// When it was first so.
+    pub at: Time,
+    /// The card of the deployment: repository and ref.
+    pub card: Option<(String, String)>,
+    /// How the worker is.
+    pub worker_status: Option<String>,
+    /// Who wrote the commit.
+    pub author: Option<String>,
+    /// The kind of failure, in one word; for a load the worker's, for a commit the outcome of validation.
+    pub category: String,
+    /// In one line.
+    pub message: String,
+    /// More of it, in lines.
+    pub details: String,
+    /// What the model's own code said.
+    pub trace: Option<String>,
+    /// Attempts so far; 0 where nothing is attempted.
+    pub attempts: u32,
+    /// When it is tried again by itself.
+    pub next_retry: Option<Time>,
+    /// What was done about it besides that.
+    pub actions: Vec<String>,
+}
+
+impl Incident {
+    /// The kind of failure of a load.
+    #[must_use]
+    pub fn load_category(&self) -> Option<FailureCategory> {
+        advice::category(&self.category)
+    }
+
+    /// What was done.
+    #[must_use]
+    pub fn actions_taken(&self) -> Vec<String> {
+        let mut done = self.actions.clone();
+        match self.attempts {
+            0 | 1 => {}
+            2 => done.push("Retried the load once".to_owned()),
+            n => done.push(format!("Retried the load {} times", n - 1)),
+        }
+        match (self.subject.kind, self.next_retry) {
+            (IncidentKind::LoadFailure, Some(at)) => done.push(format!("The next attempt is at {}", stamp(at))),
+            (IncidentKind::LoadFailure, None) => done.push("No further attempt until something changes".to_owned()),
+            (_, Some(at)) => done.push(format!("It is looked at again at {}", stamp(at))),
+            (_, None) => {}
+        }
+        done
+    }
+
+    /// What a person can do.
+    #[must_use]
+    pub fn recommended_actions(&self) -> Vec<String> {
+        advice::recommended(self)
+    }
+
+    /// What its file is called, when it is new.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        format!("{ERRORS}{}-{}.yaml", file_stamp(self.at), self.subject.kind.file_word())
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(&ErrorFile::of(self)).expect("texts and numbers can be written")
+    }
+}
+
+/// The form of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ErrorFile {
+    timestamp: String,
+    error_type: IncidentKind,
+    severity: IncidentSeverity,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<CommitPart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deployment: Option<DeploymentPart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<WorkerPart>,
+    error: ErrorPart,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    actions_taken: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    recommended_actions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CommitPart {
+    sha: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    author: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct DeploymentPart {
+    id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model_card_ref: Option<CardPart>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CardPart {
+    repository: String,
+    #[serde(rename = "ref")]
+    reference: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct WorkerPart {
+    id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ErrorPart {
+    message: String,
+    category: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_retry: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stack_trace: Option<String>,
+}
+
+impl ErrorFile {
+    fn of(incident: &Incident) -> Self {
+        let Subject { kind, deployment, worker, commit } = &incident.subject;
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let card = incident.card.as_ref();
+        Self {
+            timestamp: stamp(incident.at),
+            error_type: *kind,
+            severity: incident.severity,
+            commit: commit.as_ref().map(|sha| CommitPart { sha: sha.clone(), author: incident.author.clone() }),
+            deployment: deployment.as_ref().map(|id| DeploymentPart {
+                id: id.clone(),
+                model_card_ref: card.map(|(repository, reference)| CardPart {
+                    repository: repository.clone(),
+                    reference: reference.clone(),
+                }),
+            }),
+            worker: worker.as_ref().map(|id| WorkerPart { id: id.clone(), status: incident.worker_status.clone() }),
+            error: ErrorPart {
+                message: incident.message.clone(),
+                category: incident.category.clone(),
+                attempts: Some(incident.attempts).filter(|attempts| *attempts > 0),
+                next_retry: incident.next_retry.map(stamp),
+                details: some(&incident.details),
+                stack_trace: incident.trace.as_deref().and_then(some),
+            },
+            actions_taken: incident.actions_taken(),
+            recommended_actions: incident.recommended_actions(),
+        }
+    }
+}
+
+/// What a file on the branch is about, and its time; `None` for what no controller has written.
+#[must_use]
+pub fn subject_of(text: &str) -> Option<Subject> {
+    let file: ErrorFile = serde_saphyr::from_str(text).ok()?;
+    Some(Subject {
+        kind: file.error_type,
+        deployment: file.deployment.map(|part| part.id),
+        worker: file.worker.map(|part| part.id),
+        commit: file.commit.map(|part| part.sha),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incident(kind: IncidentKind, category: &str) -> Incident {
+        Incident {
+            subject: Subject {
+                kind,
+                deployment: Some("fraud-prod-euwest".to_owned()),
+                worker: Some("worker-eu-west-1a".to_owned()),
+                commit: None,
+            },
+            severity: IncidentSeverity::High,
+            at: Time(1_761_648_000_000_000_000),
+            card: Some(("https://example.com/fraud.git".to_owned(), "v2.0.1".to_owned())),
+            worker_status: Some("degraded".to_owned()),
+            author: None,
+            category: category.to_owned(),
+            message: "Out of memory during model loading".to_owned(),
+            details: "Failed to allocate 6Gi for model weights.\nWorker capacity: 16Gi total".to_owned(),
+            trace: Some("Traceback (most recent call last):\n  File \"x.py\"\nMemoryError: 6.00 GiB".to_owned()),
+            attempts: 3,
+            next_retry: None,
+            actions: vec!["Marked worker as degraded".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_file_is_the_one_of_the_specification() {
+        let incident = incident(IncidentKind::LoadFailure, "memory");
+        assert_eq!(incident.file_name(), "errors/2025-10-28T10-40-00-load-failure.yaml");
+        let text = incident.to_yaml();
+        let read: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+        assert_eq!(read["error_type"], "model_load_failure");
+        assert_eq!(read["severity"], "high");
+        assert_eq!(read["deployment"]["model_card_ref"]["ref"], "v2.0.1");
+        assert_eq!(read["worker"]["status"], "degraded");
+        assert_eq!(read["error"]["stack_trace"], incident.trace.clone().expect("a trace"));
+        assert_eq!(read["error"]["details"], incident.details);
+        assert!(
+            read["actions_taken"]
+                .as_array()
+                .is_some_and(|done| done.iter().any(|word| word == "Retried the load 2 times"))
+        );
+        assert_eq!(subject_of(&text), Some(incident.subject));
+    }
+
+    #[test]
+    fn everything_comes_with_something_to_do() {
+        use FailureCategory as C;
+        let loads = [
+            C::Network,
+            C::Auth,
+            C::NotFound,
+            C::Checksum,
+            C::InvalidModel,
+            C::Schema,
+            C::Dependencies,
+            C::Code,
+            C::Memory,
+            C::Disk,
+            C::Validation,
+            C::Runtime,
+            C::Timeout,
+            C::Internal,
+        ];
+        for category in loads {
+            let incident = incident(IncidentKind::LoadFailure, category.as_str());
+            assert_eq!(incident.load_category(), Some(category));
+            assert!(!incident.recommended_actions().is_empty(), "{category:?}");
+        }
+        for kind in
+            [IncidentKind::ValidationError, IncidentKind::WorkerFailure, IncidentKind::Capacity, IncidentKind::Secret]
+        {
+            assert!(!incident(kind, "unpinned-ref").recommended_actions().is_empty(), "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Telling people: what is worth a message to whom, and the message in the form of each way to tell it.
+//!
+//! ```text
+//! Notice ──▶ Desk::take ── too little, told lately, too many ──▶ nothing (what is held back is counted and said later)
+//!                │
+//!                └──▶ whole or in part ──▶ webhook JSON | Slack | email          (sent elsewhere, with retries)
+//! ```
+
+mod form;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use berth_spec::Time;
+
+pub use form::{Email, email, slack, webhook};
+
+use crate::settings::{Notification, NotificationAudience, NotificationSeverity};
+
+/// How long the same thing is not told again, unless it gets worse. Halved, a fault that comes and goes is told twice as
+/// often; doubled, a person who missed the first message waits twice as long for the next.
+pub const WINDOW: Duration = Duration::from_secs(60 * 60);
+
+/// Messages to one target within [`RATE`]. Halved, a bad commit and the failures that follow do not all get through;
+/// doubled, an outage is twice the noise.
+pub const MOST: usize = 20;
+
+/// What [`MOST`] counts over.
+pub const RATE: Duration = Duration::from_secs(10 * 60);
+
+/// Subjects that are remembered for each target: beyond that the oldest may be told again.
+const REMEMBERED: usize = 4_096;
+
+/// Whose it is to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Recipient {
+    /// Operations.
+    Ops,
+    /// The owners of the model.
+    Ml,
+}
+
+/// Something worth telling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// What kind of thing, in one word with dashes: `load-failure`.
+    pub kind: String,
+    /// What it is about; the same kind and subject is the same thing.
+    pub subject: String,
+    /// How bad it is.
+    pub severity: NotificationSeverity,
+    /// Whose it is to act.
+    pub recipients: Vec<Recipient>,
+    /// Addresses of the owners of the model.
+    pub owners: Vec<String>,
+    /// When.
+    pub at: Time,
+    /// In one line.
+    pub title: String,
+    /// More, in lines.
+    pub text: String,
+    /// Names and values beside it: deployment, worker, commit.
+    pub facts: Vec<(String, String)>,
+    /// It is over.
+    pub resolved: bool,
+}
+
+/// What was told to one target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    at: Time,
+    severity: NotificationSeverity,
+}
+
+/// Decides for one target what is told.
+#[derive(Debug, Default)]
+pub struct Desk {
+    told: BTreeMap<(String, String), Told>,
+    sent: VecDeque<Time>,
+    held: u64,
+}
+
+/// What to do with a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Tell it, and that so many were held back before it.
+    Send {
+        /// Messages that there was no room for since the last one.
+        held: u64,
+    },
+    /// It is not for this target, or not bad enough.
+    NotForThem,
+    /// It was told lately.
+    ToldLately,
+    /// There were too many; it is counted.
+    TooMany,
+}
+
+impl Desk {
+    /// Decides about one notice for the target that this desk is for.
+    pub fn take(&mut self, target: &Notification, notice: &Notice, now: Time) -> Verdict {
+        if !concerns(target, notice) {
+            return Verdict::NotForThem;
+        }
+        let key = (notice.kind.clone(), notice.subject.clone());
+        let told = self.told.get(&key).copied();
+        if notice.resolved {
+            // Nobody is told of the end of what they were not told of.
+            if told.is_none() {
+                return Verdict::NotForThem;
+            }
+        } else if told.is_some_and(|told| now.since(told.at) < WINDOW && notice.severity <= told.severity) {
+            return Verdict::ToldLately;
+        }
+        self.sent.retain(|at| now.since(*at) < RATE);
+        if self.sent.len() >= MOST {
+            self.held += 1;
+            return Verdict::TooMany;
+        }
+        self.sent.push_back(now);
+        if notice.resolved {
+            self.told.remove(&key);
+        } else {
+            self.remember(key, Told { at: now, severity: notice.severity });
+        }
+        Verdict::Send { held: std::mem::take(&mut self.held) }
+    }
+
+    fn remember(&mut self, key: (String, String), told: Told) {
+        if self.told.len() >= REMEMBERED
+            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| key.clone())
+        {
+            self.told.remove(&oldest);
+        }
+        self.told.insert(key, told);
+    }
+}
+
+/// Whether a target wants to hear of it.
+fn concerns(target: &Notification, notice: &Notice) -> bool {
+    let theirs = match target.audience {
+        NotificationAudience::All => true,
+        NotificationAudience::Ops => notice.recipients.contains(&Recipient::Ops),
+        NotificationAudience::Ml => notice.recipients.contains(&Recipient::Ml),
+    };
+    // The end is told to whoever heard of the beginning, which the desk knows.
+    theirs && (notice.resolved || notice.severity >= target.min_severity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::NotificationKind;
+
+    fn target(audience: NotificationAudience, min_severity: NotificationSeverity) -> Notification {
+        Notification {
+            kind: NotificationKind::Webhook,
+            url: Some("https://example.com/hook".to_owned()),
+            secret_ref: None,
+            to: Vec::new(),
+            audience,
+            min_severity,
+        }
+    }
+
+    pub(crate) fn notice(subject: &str, severity: NotificationSeverity) -> Notice {
+        Notice {
+            kind: "load-failure".to_owned(),
+            subject: subject.to_owned(),
+            severity,
+            recipients: vec![Recipient::Ops],
+            owners: Vec::new(),
+            at: Time::ZERO,
+            title: format!("{subject} could not be loaded"),
+            text: "Out of memory".to_owned(),
+            facts: vec![("worker".to_owned(), "a".to_owned())],
+            resolved: false,
+        }
+    }
+
+    #[test]
+    fn the_same_thing_is_told_once_until_it_gets_worse_or_ends() {
+        use NotificationSeverity::{Critical, Error};
+        let (mut desk, ops) = (Desk::default(), target(NotificationAudience::Ops, NotificationSeverity::Warning));
+        let at = |minutes: u64| Time::ZERO + Duration::from_secs(minutes * 60);
+        let send = Verdict::Send { held: 0 };
+        assert_eq!(desk.take(&ops, &notice("a", Error), at(0)), send);
+        assert_eq!(desk.take(&ops, &notice("a", Error), at(30)), Verdict::ToldLately);
+        assert_eq!(desk.take(&ops, &notice("b", Error), at(30)), send);
+        assert_eq!(desk.take(&ops, &notice("a", Critical), at(31)), send);
+        assert_eq!(desk.take(&ops, &notice("a", Error), at(92)), send, "after the window");
+        let over = Notice { resolved: true, ..notice("a", Error) };
+        assert_eq!(desk.take(&ops, &over, at(93)), send);
+        assert_eq!(desk.take(&ops, &over, at(94)), Verdict::NotForThem, "once");
+    }
+
+    #[test]
+    fn people_hear_what_is_theirs_and_bad_enough() {
+        use NotificationSeverity::{Error, Info};
+        let mut desk = Desk::default();
+        let take = |desk: &mut Desk, audience, severity| {
+            desk.take(&target(audience, severity), &notice("a", Error), Time::ZERO)
+        };
+        assert_eq!(take(&mut desk, NotificationAudience::Ml, Info), Verdict::NotForThem);
+        assert_eq!(take(&mut desk, NotificationAudience::Ops, NotificationSeverity::Critical), Verdict::NotForThem);
+        assert_eq!(take(&mut desk, NotificationAudience::All, Error), Verdict::Send { held: 0 });
+    }
+
+    #[test]
+    fn an_outage_is_not_a_flood() {
+        let (mut desk, all) = (Desk::default(), target(NotificationAudience::All, NotificationSeverity::Info));
+        let verdicts: Vec<Verdict> = (0..50)
+            .map(|n| desk.take(&all, &notice(&n.to_string(), NotificationSeverity::Error), Time::ZERO))
+            .collect();
+        assert_eq!(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Send { .. })).count(), MOST);
+        let later = Time::ZERO + RATE;
+        let held = desk.take(&all, &notice("later", NotificationSeverity::Error), later);
+        assert_eq!(held, Verdict::Send { held: 30 });
+    }
+}
