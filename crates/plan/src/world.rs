@@ -11,6 +11,7 @@ mod apply;
 mod copies;
 mod demand;
 mod devices;
+mod endpoints;
 mod entry;
 mod landscape;
 mod liveness;
@@ -72,6 +73,8 @@ pub struct World {
     pub(crate) missing: BTreeSet<DeploymentName>,
     /// Replicas that are ready where they are not assigned: left from before, good to have back.
     pub(crate) strays: BTreeSet<(RevisionId, WorkerId)>,
+    /// Deployments that declare a path of their own, by that path.
+    endpoints: BTreeMap<Box<str>, BTreeSet<DeploymentName>>,
     /// Deployments that count their replicas by region.
     pub(crate) regional: BTreeSet<DeploymentName>,
     /// What something happened to since [`World::due`] was last asked.
@@ -124,6 +127,7 @@ impl World {
             residents: BTreeSet::new(),
             missing: BTreeSet::new(),
             strays: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
             regional: BTreeSet::new(),
             dirty: BTreeSet::new(),
             all_dirty: true,

@@ -13,6 +13,7 @@ mod deployment;
 mod error;
 mod event;
 mod explain;
+mod failure;
 mod fleet;
 mod node;
 mod plan;
@@ -28,6 +29,7 @@ pub use deployment::{
 pub use error::{ErrorBody, ErrorDetail, ErrorInfo};
 pub use event::{EventView, SeverityView};
 pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
+pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{
     AliasStatus, AliasView, Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WeightedRevision,
     WorkerSpec, WorkerStatus, WorkerView,

@@ -1,14 +1,26 @@
 //! The three conditions: `Available`, `Progressing`, `Scheduled`. The cause of a trouble, with what to do about it, is said
 //! once: in `Available`, or in `Progressing` where the model answers all the same.
 
-use berth_spec::status::{Condition, Truth};
+use berth_spec::{
+    DeploymentName,
+    status::{Condition, Truth},
+};
 
 use super::status::Seen;
 use crate::{Rollout, retry::Retrying, world::Verdict};
 
-/// `Available`, `Progressing`, `Scheduled`.
-pub(super) fn conditions(seen: &Seen<'_>) -> Vec<Condition> {
-    vec![available(seen), progressing(seen), scheduled(seen)]
+/// `Available`, `Progressing`, `Scheduled`; and `Endpoint` where another deployment declared the same path before.
+pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
+    let mut conditions = vec![available(seen), progressing(seen), scheduled(seen)];
+    conditions.extend(taken_by.map(|other| {
+        let path = seen.entry.deployment.spec.endpoint.as_deref().unwrap_or_default();
+        let message = format!(
+            "{other} declared {path} before, for the same region: gateways choose one of them; give this one another \
+             endpoint, or a region of its own"
+        );
+        condition("Endpoint", Truth::False, "EndpointTaken", message)
+    }));
+    conditions
 }
 
 fn condition(kind: &'static str, status: Truth, reason: &str, message: impl Into<String>) -> Condition {

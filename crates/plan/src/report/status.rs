@@ -20,7 +20,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
     Some(Status {
         phase,
         observed_generation: seen.entry.deployment.generation,
-        conditions: conditions::conditions(&seen),
+        conditions: conditions::conditions(&seen, world.endpoint_taken_by(name)),
         desired: seen.desired.max(seen.goal),
         ready: seen.ready,
         wanted: seen.entry.wanted.clone(),

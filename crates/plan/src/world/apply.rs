@@ -234,6 +234,7 @@ impl World {
         }
         self.unfade(name);
         self.waiting.remove(name);
+        self.readdress(name, None);
         self.entries.remove(name);
         self.residents.remove(name);
         self.missing.remove(name);

@@ -15,6 +15,7 @@ impl World {
         }
         let name = deployment.name.clone();
         self.touch(&name);
+        self.readdress(&name, Some(&deployment));
         set_in(&mut self.regional, &name, !deployment.spec.regions.is_empty());
         let Some(entry) = self.entries.get_mut(&name) else {
             self.entries.insert(name.clone(), Entry::new(deployment));

@@ -221,3 +221,24 @@ fn fewer_copies_leave_the_fullest_worker_first() {
         assert_eq!(placed, left);
     }
 }
+
+#[test]
+fn two_that_declare_one_path_in_one_region_are_told() {
+    let region = |spec: &mut berth_spec::Spec, region: &str| {
+        spec.endpoint = Some("/v1/m".into());
+        spec.selector.required.insert("region".to_owned(), region.to_owned());
+    };
+    let mut w = world();
+    for (called, at) in [("a-eu", "eu"), ("b-us", "us"), ("c-eu", "eu")] {
+        w.change(called, |spec| region(spec, at));
+    }
+    let taken = |w: &Fixture| ["a-eu", "b-us", "c-eu"].map(|it| w.world.endpoint_taken_by(&name(it)).cloned());
+    assert_eq!(taken(&w), [None, None, Some(name("a-eu"))]);
+    let condition = w.status("c-eu").conditions.into_iter().find(|condition| condition.kind == "Endpoint");
+    assert_eq!(condition.expect("it is told").reason, "EndpointTaken");
+    w.change("c-eu", |spec| spec.endpoint = Some("/v1/other".into()));
+    assert_eq!(taken(&w), [None, None, None]);
+    w.change("c-eu", |spec| spec.endpoint = Some("/v1/m".into()));
+    w.world.remove_deployment(&name("a-eu"));
+    assert_eq!(taken(&w), [None, None, None], "what is gone takes nothing");
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Kind, Timestamp};
+use super::{FailureView, Kind, Timestamp};
 
 /// A deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -130,6 +130,9 @@ pub struct ReplicaDetail {
     /// What is worth knowing: why it failed and what to do, when it is tried again, how many requests it still drains.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The load that failed, whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureView>,
     /// How far the artifact is, while it is fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ConditionView, Kind, Memory, Metadata};
+use super::{ConditionView, EvictionView, Kind, Memory, Metadata};
 
 /// Why a deployment is where it is, or why it is nowhere: one verdict per worker, with numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -29,6 +29,9 @@ pub struct ExplainView {
     pub need_from: String,
     /// Per worker.
     pub workers: Vec<WorkerVerdict>,
+    /// The last evictions that it was part of, the oldest first: what left for it, and what of it left for others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evictions: Vec<EvictionView>,
     /// The deployment's conditions.
     #[serde(default)]
     pub conditions: Vec<ConditionView>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{API_VERSION, Kind, ListMetadata, Memory, Metadata, Timestamp};
+use super::{API_VERSION, BreakerView, Kind, ListMetadata, Memory, Metadata, TermsView, Timestamp};
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -77,9 +77,22 @@ pub struct NodeStatus {
     /// What is worth knowing: why it does not come to the leader, what it was told otherwise than the leader.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Circuit breakers that are not simply closed: what it leaves alone because that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub breakers: Vec<BreakerView>,
+    /// What the registry says of it; absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terms: Option<TermsView>,
+    /// The number of the credentials that it has; 0: none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub credentials: u64,
     /// How far it is, while its replicas move elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// What a node can hold and how busy it is.
@@ -99,6 +112,9 @@ pub struct Capacity {
     pub models: Models,
     /// Model formats that it has a runtime for.
     pub formats: Vec<String>,
+    /// The versions of model cards that it may be given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schema_versions: Vec<String>,
     /// Loads that wait for a turn.
     pub load_queue: u32,
     /// Requests over the last minute.

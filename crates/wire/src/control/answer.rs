@@ -63,7 +63,34 @@ impl From<api::ReplicaDetail> for v1::Replica {
             message: view.message,
             fetched: view.progress.map(|progress| progress.done),
             fetch_total: view.progress.and_then(|progress| progress.total),
+            failure: view.failure.map(Into::into),
         }
+    }
+}
+
+impl From<api::FailureView> for v1::LoadFailure {
+    fn from(view: api::FailureView) -> Self {
+        Self {
+            category: view.category,
+            message: view.message,
+            attempts: view.attempts,
+            at: view.at.into(),
+            retry_at: view.retry_at.map(String::from),
+            trace: view.trace,
+            history: all(view.history),
+        }
+    }
+}
+
+impl From<api::AttemptView> for v1::LoadAttempt {
+    fn from(view: api::AttemptView) -> Self {
+        Self { at: view.at.into(), category: view.category, message: view.message }
+    }
+}
+
+impl From<api::EvictionView> for v1::Eviction {
+    fn from(view: api::EvictionView) -> Self {
+        Self { at: view.at.into(), revision: view.revision, worker: view.worker, room_for: view.room_for }
     }
 }
 
@@ -161,6 +188,7 @@ impl From<api::ExplainView> for v1::Explanation {
             need_from: view.need_from,
             workers: all(view.workers),
             conditions: all(view.conditions),
+            evictions: all(view.evictions),
         }
     }
 }

@@ -41,6 +41,9 @@ impl From<api::NodeView> for v1::Node {
             last_word: status.last_word.map(String::from),
             last_word_age_ms: status.last_word_age_ms,
             drain: status.drain.map(Into::into),
+            breakers: all(status.breakers),
+            terms: status.terms.map(Into::into),
+            credentials: status.credentials,
         }
     }
 }
@@ -59,6 +62,7 @@ impl From<api::Capacity> for v1::Capacity {
             models_ready: view.models.ready,
             models_max: view.models.max,
             formats: view.formats,
+            schema_versions: view.schema_versions,
             load_queue: view.load_queue,
             requests_per_minute: view.requests_per_minute,
         }
@@ -80,5 +84,32 @@ impl From<api::DrainView> for v1::Drain {
 impl From<api::DrainStep> for v1::DrainStep {
     fn from(view: api::DrainStep) -> Self {
         Self { revision: view.revision, message: view.message }
+    }
+}
+
+impl From<api::BreakerView> for v1::CircuitBreaker {
+    fn from(view: api::BreakerView) -> Self {
+        Self {
+            dependency: view.dependency,
+            kind: view.kind,
+            state: view.state,
+            failures: view.failures,
+            opened_at: view.opened_at.map(String::from),
+            retry_at: view.retry_at.map(String::from),
+        }
+    }
+}
+
+impl From<api::TermsView> for v1::WorkerTerms {
+    fn from(view: api::TermsView) -> Self {
+        Self {
+            memory: view.memory,
+            cpus: view.cpus,
+            max_models: view.max_models,
+            max_gpus: view.max_gpus,
+            schema_versions: view.schema_versions,
+            eviction_strategy: view.eviction_strategy,
+            evicts: view.evicts,
+        }
     }
 }
