@@ -61,6 +61,7 @@ pub struct Handle {
     pub(crate) in_force: watch::Receiver<Rev>,
     pub(crate) readiness: watch::Receiver<Readiness>,
     pub(crate) clock: crate::driver::Clock,
+    pub(crate) board: crate::source::Board,
 }
 
 /// A question to the driver.

@@ -16,6 +16,7 @@ pub mod fenced;
 mod history;
 pub mod layout;
 pub mod memory;
+pub mod source;
 pub mod terms;
 
 use std::fmt;

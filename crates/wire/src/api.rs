@@ -17,6 +17,7 @@ mod failure;
 mod fleet;
 mod node;
 mod plan;
+mod source;
 mod time;
 mod top;
 mod watch;
@@ -39,6 +40,9 @@ pub use node::{
     NodeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
+pub use source::{
+    RefusedCommit, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView, WriteBackStatus,
+};
 pub use time::{InvalidTimestamp, Timestamp};
 pub use top::{LatencyMs, ModelTop, TopView};
 pub use watch::{Bookmark, EventWatch, WatchEvent};

@@ -4,6 +4,7 @@ mod ask;
 mod declare;
 mod nodes;
 mod operate;
+mod sources;
 mod tell;
 
 use std::sync::Arc;
@@ -51,6 +52,11 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/revisions", &["get"], get(tell::revisions)),
         ("/v1/aliases", &["get"], get(tell::aliases)),
         ("/v1/events", &["get"], get(tell::events)),
+        ("/v1/sources", &["get"], get(sources::sources)),
+        ("/v1/sources/git", &["get"], get(sources::source)),
+        ("/v1/sources/git/sync", &["post"], post(sources::sync)),
+        ("/v1/sources/git/webhook", &["post"], post(sources::webhook)),
+        ("/v1/secrets", &["get"], get(sources::secrets)),
         ("/v1/top", &["get"], get(tell::top)),
         ("/healthz", &["get"], get(operate::healthz)),
         ("/readyz", &["get"], get(operate::readyz)),
@@ -121,6 +127,11 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         tell::aliases,
         tell::events,
         tell::top,
+        sources::sources,
+        sources::source,
+        sources::sync,
+        sources::webhook,
+        sources::secrets,
         declare::put,
         declare::delete,
         declare::apply,

@@ -3,6 +3,7 @@
 
 mod declare;
 mod operate;
+mod sources;
 mod tell;
 
 use std::sync::Arc;

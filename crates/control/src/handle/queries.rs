@@ -98,7 +98,7 @@ impl Handle {
     }
 
     /// A page of what the driver knows; labels are matched a bounded number of deployments at a time.
-    async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
+    pub(crate) async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let mut page = DeploymentPage { items: Vec::new(), next: request.after, rev: Rev::NONE };
         loop {

@@ -10,6 +10,7 @@
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
 //! | `/terms/NAME` | [`terms`](super::terms)' form: what the registry says of a worker | the Git source |
 //! | `/meta/terms` | the same: what becomes of workers that it does not name | the Git source |
+//! | `/sources/git` | [`StoredSource`](super::source::StoredSource): the last good commit of the registry | the Git source |
 //! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
@@ -38,6 +39,8 @@ pub const WORKERS: &str = "/workers/";
 pub const TERMS: &str = "/terms/";
 /// The key of what becomes of workers that the registry does not name.
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
+/// The key of how far the Git source has got.
+pub const GIT_SOURCE: &str = "/sources/git";
 /// The key that shows who leads.
 pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.

@@ -1,0 +1,151 @@
+//! What a source shows to people, and how they reach it. One per term: each leader tells of its own source.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use berth_secrets::SecretStatus;
+use berth_spec::{Secret, Time, worker::BreakerState};
+use tokio::sync::mpsc;
+
+use super::git::SourceMetrics;
+
+/// How a source is, for people.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SourceView {
+    /// `git`.
+    pub kind: &'static str,
+    /// Where it is, without credentials.
+    pub url: String,
+    /// Which branch.
+    pub branch: String,
+    /// `Synced`, `Progressing`, `Refused`, `Retrying`, `Stalled`, `Starting`.
+    pub state: &'static str,
+    /// The commit that the branch was last seen at.
+    pub seen: Option<String>,
+    /// The commit that is in force.
+    pub applied: Option<String>,
+    /// When it came into force.
+    pub applied_at: Option<Time>,
+    /// Who wrote it.
+    pub author: String,
+    /// The first line of its message.
+    pub subject: String,
+    /// When the branch was last asked for, with success.
+    pub checked_at: Option<Time>,
+    /// When it is asked for next.
+    pub next_check: Option<Time>,
+    /// Deployments that it wants.
+    pub deployments: usize,
+    /// What is wrong, for people; several lines.
+    pub problem: Option<String>,
+    /// The commit that is refused, and what validation makes of it.
+    pub refused: Option<(String, String)>,
+    /// When that is validated again; `None`: when something changes.
+    pub validated_again: Option<Time>,
+    /// Deployments that belong to somebody else, and other things that did not go through.
+    pub conflicts: Vec<String>,
+    /// Where the actual state is written; empty: nowhere.
+    pub write_back: String,
+    /// The last commit that was written.
+    pub written: Option<String>,
+    /// Why the last one could not be written.
+    pub write_problem: Option<String>,
+    /// Breakers of what it depends on, by name.
+    pub breakers: BTreeMap<String, BreakerState>,
+}
+
+/// What is asked of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    /// A person asks.
+    Sync,
+    /// A webhook came.
+    Webhook,
+}
+
+/// How webhooks are taken.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hook {
+    /// What they have to prove that they know; `None`: nothing.
+    pub(crate) secret: Option<Arc<Secret>>,
+    pub(crate) metrics: Option<SourceMetrics>,
+}
+
+impl Hook {
+    /// Counts one.
+    pub(crate) fn count(&self, result: &'static str) {
+        if let Some(metrics) = &self.metrics {
+            metrics.webhook(result);
+        }
+    }
+}
+
+/// Shows what a source tells, and passes on what is asked of it. Cheap to clone; clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct Board(Arc<Mutex<Shown>>);
+
+#[derive(Debug, Default)]
+struct Shown {
+    source: Option<SourceView>,
+    secrets: Secrets,
+    door: Option<(mpsc::Sender<Trigger>, Hook)>,
+}
+
+/// What people may see of the secrets of workers.
+pub type Secrets = Vec<SecretStatus>;
+
+/// Triggers that may wait: one more says nothing that these do not.
+const TRIGGERS: usize = 4;
+
+impl Board {
+    /// A source begins to tell: what it is asked comes out of the receiver.
+    pub(crate) fn open(&self, view: SourceView, hook: Hook) -> mpsc::Receiver<Trigger> {
+        let (sender, triggers) = mpsc::channel(TRIGGERS);
+        let mut shown = self.shown();
+        (shown.source, shown.door) = (Some(view), Some((sender, hook)));
+        triggers
+    }
+
+    /// Changes what is shown.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut SourceView)) {
+        if let Some(view) = &mut self.shown().source {
+            change(view);
+        }
+    }
+
+    pub(crate) fn set_secrets(&self, secrets: Secrets) {
+        self.shown().secrets = secrets;
+    }
+
+    /// The source, if there is one.
+    #[must_use]
+    pub fn source(&self) -> Option<SourceView> {
+        self.shown().source.clone()
+    }
+
+    /// The secrets of workers.
+    #[must_use]
+    pub fn secrets(&self) -> Secrets {
+        self.shown().secrets.clone()
+    }
+
+    /// What webhooks have to prove; `None`: there is no source.
+    pub(crate) fn hook(&self) -> Option<Hook> {
+        self.shown().door.as_ref().map(|(_, hook)| hook.clone())
+    }
+
+    /// Asks the source; `false`: there is none.
+    pub(crate) fn ask(&self, trigger: Trigger) -> bool {
+        match &self.shown().door {
+            // A full channel holds the same question already.
+            Some((door, _)) => !matches!(door.try_send(trigger), Err(mpsc::error::TrySendError::Closed(_))),
+            None => false,
+        }
+    }
+
+    fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,171 @@
+//! Making what is declared equal to what a good commit wants.
+//!
+//! ```text
+//! terms of workers ──▶ what is disabled, at once ──▶ the rest ──▶ deletions
+//! ```
+//! All of it is idempotent: what is stored as it should be is not written. The commit that a manifest is annotated with is
+//! the one that last changed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_registry::{Desired, DesiredDeployment, settings::UnknownWorkers as Unknown, to_manifest};
+use berth_spec::{
+    Class, DeploymentName, Origin, UnknownWorkers, WorkerId, WorkerTerms,
+    manifest::{self, ManifestDeployment, ParseContext},
+};
+use serde_json::Value;
+
+use crate::{
+    Handle,
+    handle::{ApplyRequest, DeleteRequest, Error, ListRequest, Ownership},
+};
+
+/// Deployments that are handed over at once: enough for full transactions, few enough to hold in memory.
+const HANDED: usize = 1_000;
+
+/// The annotation that says which commit last changed a deployment.
+const COMMIT: &str = "registry.berth.dev/commit";
+
+/// What was done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Declared {
+    /// Deployments that were created or changed.
+    pub(super) changed: Vec<String>,
+    /// Deployments that were deleted.
+    pub(super) deleted: Vec<String>,
+    /// What did not go through, and what to do about it.
+    pub(super) conflicts: Vec<String>,
+}
+
+/// What is stored of a deployment of ours.
+struct Known {
+    manifest: Value,
+    origin: Origin,
+}
+
+/// Declares what `desired` wants for `origin`; what `formerly` owned is taken over.
+pub(super) async fn declare(
+    handle: &Handle,
+    desired: &Desired,
+    origin: &Origin,
+    formerly: Option<&Origin>,
+) -> Result<Declared, Error> {
+    handle.set_worker_terms(terms(desired), unknown(desired)).await?;
+    let known = known(handle, origin, formerly).await?;
+    let mut done = Declared::default();
+    let (mut disabled, mut rest) = (Vec::new(), Vec::new());
+    for deployment in &desired.deployments {
+        match wanted(deployment, desired, &known, origin) {
+            Ok(None) => {}
+            Ok(Some(request)) if deployment.manifest.wanted() == 0 => disabled.push(request),
+            Ok(Some(request)) => rest.push(request),
+            Err(message) => done.conflicts.push(message),
+        }
+    }
+    hand_over(handle, disabled, &mut done).await?;
+    hand_over(handle, rest, &mut done).await?;
+    let names: BTreeSet<&str> = desired.deployments.iter().map(|deployment| deployment.id.as_str()).collect();
+    for (name, known) in known.iter().filter(|(name, _)| !names.contains(name.as_str())) {
+        let request = DeleteRequest { origin: known.origin.clone(), expect: None, ownership: Ownership::Respect };
+        match handle.start_delete(name, request).await {
+            Ok(_) => done.deleted.push(name.to_string()),
+            // Not there, or taken over by somebody else: no longer ours.
+            Err(Error::NotFound(_) | Error::Owned { .. }) => {}
+            Err(error) if is_general(&error) => return Err(error),
+            Err(error) => done.conflicts.push(format!("{name} cannot be deleted: {error}")),
+        }
+    }
+    Ok(done)
+}
+
+/// What to apply; `None`: it is so already.
+fn wanted(
+    deployment: &DesiredDeployment,
+    desired: &Desired,
+    known: &BTreeMap<DeploymentName, Known>,
+    origin: &Origin,
+) -> Result<Option<ApplyRequest>, String> {
+    let commit = desired.commit.as_ref().map(berth_git::Oid::as_str);
+    let value = to_manifest(deployment, commit);
+    let context = ParseContext { file: deployment.path.clone(), base: None };
+    let manifest: ManifestDeployment = manifest::from_value(&value, &context)
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let before = known.get(&manifest.name);
+    if before.is_some_and(|before| before.origin == *origin && same(&before.manifest, &value)) {
+        return Ok(None);
+    }
+    let takes_over = before.is_some_and(|before| before.origin != *origin);
+    let ownership = if takes_over { Ownership::TakeOver } else { Ownership::Respect };
+    Ok(Some(ApplyRequest { ownership, ..ApplyRequest::new(manifest, origin.clone()) }))
+}
+
+/// Whether two manifests say the same, but for the commit that they are from.
+fn same(one: &Value, other: &Value) -> bool {
+    let plain = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(annotations) = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            annotations.remove(COMMIT);
+        }
+        value
+    };
+    plain(one) == plain(other)
+}
+
+async fn hand_over(handle: &Handle, mut requests: Vec<ApplyRequest>, done: &mut Declared) -> Result<(), Error> {
+    while !requests.is_empty() {
+        let part: Vec<ApplyRequest> = requests.drain(..requests.len().min(HANDED)).collect();
+        let names: Vec<DeploymentName> = part.iter().map(|request| request.manifest.name.clone()).collect();
+        for (name, result) in names.into_iter().zip(handle.apply_all(part).await) {
+            match result {
+                Ok(_) => done.changed.push(name.to_string()),
+                Err(error) if is_general(&error) => return Err(error),
+                Err(error) => done.conflicts.push(format!("{name} is not declared: {error}")),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether an error is of the control plane, and not of one deployment: then all of it is tried again later.
+fn is_general(error: &Error) -> bool {
+    matches!(error, Error::Stopped)
+        || matches!(error.class(), Class::Waiting { .. } | Class::Internal | Class::TimedOut)
+}
+
+/// What is ours, and not on its way out.
+async fn known(
+    handle: &Handle,
+    origin: &Origin,
+    formerly: Option<&Origin>,
+) -> Result<BTreeMap<DeploymentName, Known>, Error> {
+    let mut known = BTreeMap::new();
+    let mut request = ListRequest::default();
+    loop {
+        let page = handle.list(request).await?;
+        for view in page.items {
+            let deployment = &view.deployment;
+            if !deployment.deleting && (deployment.origin == *origin || Some(&deployment.origin) == formerly) {
+                let entry = Known { manifest: view.manifest, origin: deployment.origin.clone() };
+                known.insert(deployment.name.clone(), entry);
+            }
+        }
+        match page.next {
+            Some(after) => request = ListRequest { after: Some(after), ..ListRequest::default() },
+            None => return Ok(known),
+        }
+    }
+}
+
+fn terms(desired: &Desired) -> BTreeMap<WorkerId, WorkerTerms> {
+    let named =
+        desired.workers.iter().filter_map(|worker| Some((WorkerId::new(&worker.worker_id).ok()?, worker.terms())));
+    named.collect()
+}
+
+const fn unknown(desired: &Desired) -> UnknownWorkers {
+    match desired.settings.unknown_workers {
+        Unknown::Allow => UnknownWorkers::Allow,
+        Unknown::Ignore => UnknownWorkers::Ignore,
+        Unknown::Refuse => UnknownWorkers::Refuse,
+    }
+}

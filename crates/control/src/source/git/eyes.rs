@@ -1,0 +1,252 @@
+//! What the source sees: where the branch is, and what a commit holds. Blocks; one call at a time.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use berth_git::{Category, CommitInfo, GitError, History, Mirror, Oid, Rev, Stop};
+use berth_registry::{Pass, Remotes, Report, Settings, Tree, Validator, settings::SETTINGS_FILE, write_back};
+
+use super::{
+    GitConfig,
+    brain::{Fault, Verdict},
+};
+
+/// How long asking for the branch may take. Halved, a slow link never answers; doubled, a host that hangs delays
+/// everything by that much.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How long fetching and validating a commit may take. Halved, a first pass over many large model repositories does not
+/// end; doubled, a hostile repository keeps the source busy that long.
+const CHECK: Duration = Duration::from_secs(10 * 60);
+
+/// Bytes of one file that is read outside of validation.
+const LARGEST: usize = 1 << 20;
+
+/// Where secrets are.
+const SECRETS: &str = "workers/secrets";
+
+/// Sees.
+pub(super) struct Eyes {
+    config: Arc<GitConfig>,
+    /// True once the term is over: git processes end.
+    over: Arc<AtomicBool>,
+    mirror: Mutex<Option<Arc<Mirror>>>,
+    validator: Mutex<Option<Arc<Validator>>>,
+}
+
+/// What is known of the last good commit without validating it again.
+#[derive(Debug)]
+pub(super) struct Restored {
+    pub(super) info: CommitInfo,
+    pub(super) settings: Settings,
+    /// Path and text.
+    pub(super) secrets: Vec<(String, String)>,
+}
+
+/// What was found about a commit.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) verdict: Verdict,
+    pub(super) info: Option<CommitInfo>,
+    pub(super) report: Option<Report>,
+    /// The commit does not follow from the one before: somebody rewrote the history.
+    pub(super) rewritten: bool,
+    /// Files that only controllers write, and that somebody else has changed.
+    pub(super) foreign: Vec<String>,
+    pub(super) took: Duration,
+}
+
+impl Checked {
+    fn failed(error: &GitError, began: Instant) -> Self {
+        Self {
+            verdict: Verdict::Failed(fault(error)),
+            info: None,
+            report: None,
+            rewritten: false,
+            foreign: Vec::new(),
+            took: began.elapsed(),
+        }
+    }
+}
+
+impl Eyes {
+    pub(super) fn new(config: Arc<GitConfig>, over: Arc<AtomicBool>) -> Self {
+        Self { config, over, mirror: Mutex::default(), validator: Mutex::default() }
+    }
+
+    /// Ends calls at a deadline, and with the term.
+    pub(super) fn stop(&self, limit: Duration) -> Stop {
+        Stop::within(limit).with_flag(Arc::clone(&self.over))
+    }
+
+    /// The copy of the registry. What went wrong once is tried anew the next time.
+    pub(super) fn mirror(&self, stop: &Stop) -> Result<Arc<Mirror>, GitError> {
+        let mut mirror = self.mirror.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mirror) = &*mirror {
+            return Ok(Arc::clone(mirror));
+        }
+        let folder = self.config.folder.join("registry");
+        let opened = Mirror::open(Arc::clone(&self.config.git), &folder, self.config.remote.clone(), stop)?;
+        Ok(Arc::clone(mirror.insert(Arc::new(opened))))
+    }
+
+    /// Where the branch is: one question.
+    pub(super) fn look(&self) -> Result<Oid, Fault> {
+        let stop = self.stop(LOOK);
+        let mirror = self.mirror(&stop).map_err(|error| fault(&error))?;
+        let name = format!("refs/heads/{}", self.config.branch);
+        let credentials = self.config.credentials_for(&self.config.remote);
+        let refs = mirror.ls_remote(&[&name], &credentials, &stop).map_err(|error| fault(&error))?;
+        refs.branch(&self.config.branch).cloned().ok_or_else(|| Fault {
+            message: format!(
+                "{} has no branch {}: push it, or name another one with --source git=URL#BRANCH",
+                self.config.remote, self.config.branch
+            ),
+            passing: false,
+        })
+    }
+
+    /// The settings and secrets of a commit that was good.
+    pub(super) fn restore(&self, commit: &Oid) -> Result<Restored, Fault> {
+        let stop = self.stop(LOOK);
+        self.read_good(commit, &stop).map_err(|error| Fault {
+            message: format!("the last good commit {} cannot be read again: {error}", commit.short()),
+            passing: error.is_transient(),
+        })
+    }
+
+    fn read_good(&self, commit: &Oid, stop: &Stop) -> Result<Restored, GitError> {
+        let mirror = self.mirror(stop)?;
+        let credentials = self.config.credentials_for(&self.config.remote);
+        mirror.fetch(&[Rev::Commit(commit.to_string())], History::Full, &credentials, stop)?;
+        let repository = mirror.repository();
+        let text = |path: &str| {
+            let bytes = repository.read(commit, path, LARGEST, stop)?;
+            Ok::<_, GitError>(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let settings = match text(SETTINGS_FILE) {
+            // It was good once; what this version does not take any more is told when the commit is validated.
+            Ok(text) => Settings::read(&text).unwrap_or_default(),
+            Err(error) if error.category == Category::PathNotFound => Settings::default(),
+            Err(error) => return Err(error),
+        };
+        let files = repository.list(commit, SECRETS, stop)?;
+        let files = files.into_iter().filter(|file| file.path.ends_with(".yaml") || file.path.ends_with(".yml"));
+        let secrets = files.map(|file| Ok((file.path.clone(), text(&file.path)?))).collect::<Result<_, GitError>>()?;
+        Ok(Restored { info: repository.commit(commit, stop)?, settings, secrets })
+    }
+
+    /// Fetches and validates a commit. `base`: the last one that was understood; `applied`: the last good one.
+    pub(super) fn check(&self, commit: &Oid, base: Option<&Oid>, applied: Option<&Oid>) -> Checked {
+        let began = Instant::now();
+        let mut checked =
+            self.looked_into(commit, base, applied, began).unwrap_or_else(|error| Checked::failed(&error, began));
+        checked.took = began.elapsed();
+        checked
+    }
+
+    fn looked_into(
+        &self,
+        commit: &Oid,
+        base: Option<&Oid>,
+        applied: Option<&Oid>,
+        began: Instant,
+    ) -> Result<Checked, GitError> {
+        let stop = self.stop(CHECK);
+        let mirror = self.mirror(&stop)?;
+        let credentials = self.config.credentials_for(&self.config.remote);
+        mirror.fetch(&[Rev::Branch(self.config.branch.clone())], History::Full, &credentials, &stop)?;
+        let repository = mirror.repository();
+        if !repository.has_commit(commit, &stop)? {
+            // The branch went elsewhere in between; the next look will find that.
+            mirror.fetch(&[Rev::Commit(commit.to_string())], History::Full, &credentials, &stop)?;
+        }
+        let here = |oid: Option<&Oid>| match oid {
+            Some(oid) if repository.has_commit(oid, &stop)? => Ok::<_, GitError>(Some(oid.clone())),
+            _ => Ok(None),
+        };
+        let (known, previous) = (here(base)?, here(applied)?);
+        let info = repository.commit(commit, &stop)?;
+        let mut checked = Checked {
+            verdict: Verdict::OwnOnly,
+            info: Some(info),
+            report: None,
+            // Also when the old commit is nowhere any more.
+            rewritten: match (base, &known) {
+                (Some(_), Some(known)) => !repository.is_ancestor(known, commit, &stop)?,
+                (Some(_), None) => true,
+                (None, _) => false,
+            },
+            foreign: Vec::new(),
+            took: began.elapsed(),
+        };
+        if let Some(known) = &known {
+            let changed = repository.changed(Some(known), commit, &stop)?;
+            checked.foreign = foreign(&mirror, known, commit, &changed, &stop)?;
+            if changed.iter().all(|change| write_back::is_own(&change.path)) && known != commit {
+                return Ok(checked);
+            }
+        }
+        let tree = Tree::Commit { repository: repository.clone(), commit: commit.clone() };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        let pass = Pass { tree: &tree, previous: previous.as_ref(), now, allow_empty: false, stop: &stop };
+        let report = self.validator()?.validate(&pass)?;
+        checked.verdict =
+            if report.is_accepted() { Verdict::Good } else { Verdict::Refused { passing: report.is_transient() } };
+        checked.report = Some(report);
+        Ok(checked)
+    }
+
+    /// What validates, and remembers what it has seen from pass to pass.
+    fn validator(&self) -> Result<Arc<Validator>, GitError> {
+        let mut validator = self.validator.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(validator) = &*validator {
+            return Ok(Arc::clone(validator));
+        }
+        let config = Arc::clone(&self.config);
+        let credentials = Box::new(move |remote: &berth_git::Remote| config.credentials_for(remote));
+        let folder = self.config.folder.join("cards");
+        let remotes = Remotes::open(Arc::clone(&self.config.git), &folder, self.config.protocols, credentials);
+        let remotes = remotes.map_err(|error| GitError {
+            category: Category::Disk,
+            doing: "open the memory of model cards".to_owned(),
+            remote: String::new(),
+            detail: error.to_string(),
+        })?;
+        Ok(Arc::clone(validator.insert(Arc::new(Validator::new(remotes)))))
+    }
+}
+
+/// Files of controllers that commits without a controller's trailer have touched.
+fn foreign(
+    mirror: &Mirror,
+    from: &Oid,
+    to: &Oid,
+    changed: &[berth_git::Change],
+    stop: &Stop,
+) -> Result<Vec<String>, GitError> {
+    /// Commits that are looked at. Halved, a long merge hides who wrote; doubled, it takes twice as long.
+    const MOST: usize = 200;
+    let own: Vec<&str> =
+        changed.iter().map(|change| change.path.as_str()).filter(|path| write_back::is_own(path)).collect();
+    if own.is_empty() {
+        return Ok(Vec::new());
+    }
+    let repository = mirror.repository();
+    let log = repository.log(Some(from), to, MOST, stop)?;
+    let mut found = Vec::new();
+    for info in log.iter().filter(|info| info.trailer(write_back::WRITER).is_none() && info.parents.len() < 2) {
+        let touched = repository.changed(info.parents.first(), &info.oid, stop)?;
+        let touched = touched.into_iter().map(|change| change.path).filter(|path| own.contains(&path.as_str()));
+        found.extend(touched.map(|path| format!("{path} was changed by {} in {}", info.author.name, info.oid.short())));
+    }
+    Ok(found)
+}
+
+/// A failure in words, and whether it may pass.
+pub(super) fn fault(error: &GitError) -> Fault {
+    Fault { message: error.to_string(), passing: error.is_transient() || error.category == Category::Disk }
+}

@@ -1,0 +1,82 @@
+//! Email over SMTP: always over TLS, but to a server on this machine.
+
+use std::time::Duration;
+
+use berth_git::Identity;
+use berth_registry::{notify::Email, settings::Notification};
+use berth_spec::Secret;
+use lettre::{
+    Message, SmtpTransport, Transport,
+    message::{Mailbox, header::ContentType},
+    transport::smtp::authentication::Credentials,
+};
+use url::{Host, Url};
+
+/// How long a server may take for each step.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A message and the server that takes it.
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    message: Message,
+    server: SmtpTransport,
+}
+
+impl Letter {
+    /// To those whom `target` names; `password` belongs to the user in its URL.
+    pub(super) fn new(
+        target: &Notification,
+        password: Option<&Secret>,
+        from: &Identity,
+        email: &Email,
+    ) -> Result<Self, String> {
+        let address = |text: &str| text.parse().map_err(|error| format!("{text:?} is no address for email: {error}"));
+        let sender = Mailbox::new(Some(from.name.clone()), address(&from.email)?);
+        let mut message = Message::builder().from(sender).subject(&email.subject).header(ContentType::TEXT_PLAIN);
+        for to in &target.to {
+            message = message.to(Mailbox::new(None, address(to)?));
+        }
+        let message = message.body(email.text.clone()).map_err(|error| error.to_string())?;
+        let url =
+            target.url.as_deref().ok_or("email needs url: smtps://USER@HOST[:PORT] or smtp://USER@HOST[:PORT]")?;
+        Ok(Self { message, server: server(url, password)? })
+    }
+
+    pub(super) async fn send(&self) -> Result<(), String> {
+        let letter = self.clone();
+        let sending = tokio::task::spawn_blocking(move || letter.server.send(&letter.message).map(drop));
+        sending.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+}
+
+fn server(url: &str, password: Option<&Secret>) -> Result<SmtpTransport, String> {
+    let wrong = |why: &str| {
+        format!("{why}: write smtps://USER@HOST[:PORT] or smtp://USER@HOST[:PORT], the password in a secret")
+    };
+    let url = Url::parse(url).map_err(|_| wrong("the URL of the mail server cannot be read"))?;
+    let host = url.host_str().ok_or_else(|| wrong("it names no host"))?;
+    let is_here = match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
+    };
+    let builder = match url.scheme() {
+        "smtps" => SmtpTransport::relay(host),
+        "smtp" if is_here => Ok(SmtpTransport::builder_dangerous(host)),
+        "smtp" => SmtpTransport::starttls_relay(host),
+        _ => return Err(wrong("it is of no protocol for email")),
+    };
+    let mut builder = builder.map_err(|error| error.to_string())?.timeout(Some(PATIENCE));
+    if let Some(port) = url.port() {
+        builder = builder.port(port);
+    }
+    match (url.username(), password) {
+        ("", _) => {}
+        (user, Some(password)) => {
+            builder = builder.credentials(Credentials::new(user.to_owned(), password.expose().trim().to_owned()));
+        }
+        (_, None) => return Err(wrong("there is a user and no password")),
+    }
+    Ok(builder.build())
+}

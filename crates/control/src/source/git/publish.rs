@@ -1,0 +1,199 @@
+//! Writing to the registry's repository: commits by plumbing on the tip, pushed where nobody else was faster. Blocks.
+//!
+//! ```text
+//! fetch ──▶ tip ── written in a later term? ──▶ Overtaken: nothing is written any more
+//!   ▲        └──▶ own paths on top ──▶ push, expecting the tip ── moved ──┐
+//!   └────────────────────── a pause, a few times ◀───────────────────────┘
+//! ```
+//! On the branch that is followed nothing but own paths is touched, and no history is ever rewritten. The branch of its own
+//! is squashed when it has grown long.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_git::{Category, Credentials, Draft, Edit, GitError, History, Identity, Mirror, Oid, Rev, SigningKey, Stop};
+use berth_registry::{
+    actual::{ACTUAL_STATE, HISTORY},
+    error_file::ERRORS,
+    write_back::{Change, Found, WRITER, is_own},
+};
+use berth_spec::Epoch;
+
+/// The trailer with the term of the leader that wrote.
+const TERM: &str = "Berth-Term";
+
+/// Attempts on a branch that keeps moving. Halved, many clusters on one branch give up on each other; doubled, a busy branch
+/// keeps the thread longer.
+const ATTEMPTS: u32 = 6;
+
+/// First pause between them; it doubles.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Commits of the branch of its own, before it is squashed into one. Halved, the history that can be browsed is shorter;
+/// doubled, the repository grows further.
+const MOST_COMMITS: usize = 1_000;
+
+/// Bytes of a file that is read back.
+const LARGEST: usize = 8 << 20;
+
+/// Commits that are searched for the last one of ours.
+const SEARCHED: usize = 50;
+
+/// Writes.
+#[derive(Clone)]
+pub(super) struct Publisher {
+    pub(super) mirror: Arc<Mirror>,
+    pub(super) branch: String,
+    /// It is the branch that people write to.
+    pub(super) shared: bool,
+    pub(super) credentials: Credentials,
+    pub(super) identity: Identity,
+    pub(super) signing: Option<SigningKey>,
+    /// The cluster.
+    pub(super) writer: String,
+    /// 0: this process is alone, and no other can have written in its name.
+    pub(super) epoch: Epoch,
+}
+
+/// What became of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is the tip; somebody else's changes of these own paths were overwritten.
+    Commit {
+        /// The tip.
+        tip: Oid,
+        /// Paths that somebody else had changed.
+        overwritten: Vec<String>,
+    },
+    /// All of it was so already.
+    Unchanged,
+    /// A later leader has written: this one's term is over.
+    Overtaken,
+}
+
+impl Publisher {
+    /// What the branch holds of ours, and its tip.
+    pub(super) fn read(&self, stop: &Stop) -> Result<(Found, Option<Oid>), GitError> {
+        let Some(tip) = self.tip(stop)? else { return Ok((Found::default(), None)) };
+        let repository = self.mirror.repository();
+        let mut found = Found::default();
+        for entry in repository.list(&tip, "transactions", stop)? {
+            if entry.path == ACTUAL_STATE {
+                found.state = Some(self.text(&tip, &entry.path, stop)?);
+            } else if entry.path.starts_with(HISTORY) && entry.path.ends_with(".yaml") {
+                found.history.push(entry.path);
+            }
+        }
+        for entry in repository.list(&tip, "errors", stop)? {
+            if entry.path.starts_with(ERRORS) && entry.path.ends_with(".yaml") {
+                let text = self.text(&tip, &entry.path, stop)?;
+                found.errors.push((entry.path, text));
+            }
+        }
+        Ok((found, Some(tip)))
+    }
+
+    /// Writes a change. `known`: the tip that it was made for.
+    pub(super) fn write(
+        &self,
+        change: &Change,
+        known: Option<&Oid>,
+        now: i64,
+        stop: &Stop,
+    ) -> Result<Written, GitError> {
+        let mut pause = PAUSE;
+        for left in (0..ATTEMPTS).rev() {
+            let tip = self.tip(stop)?;
+            if self.is_overtaken(tip.as_ref(), stop)? {
+                return Ok(Written::Overtaken);
+            }
+            let draft = self.draft(change, now);
+            let repository = self.mirror.repository();
+            let Some(commit) = repository.build(&draft, tip.as_ref(), stop)? else { return Ok(Written::Unchanged) };
+            let overwritten = match (&tip, known) {
+                (Some(tip), Some(known)) if tip != known && repository.has_commit(known, stop)? => {
+                    let moved = repository.changed(Some(known), tip, stop)?;
+                    moved.into_iter().map(|change| change.path).filter(|path| is_own(path)).collect()
+                }
+                _ => Vec::new(),
+            };
+            match self.mirror.push(&self.branch, tip.as_ref(), &commit, &self.credentials, stop) {
+                Ok(()) => {
+                    let tip = if self.shared { commit } else { self.squashed(commit, change, now, stop)? };
+                    return Ok(Written::Commit { tip, overwritten });
+                }
+                Err(error) if error.category == Category::Moved && left > 0 && !stop.is_reached() => {
+                    // Writers of one branch do not collide for ever: each waits another while.
+                    let spread = u64::from(rand::random::<u8>()) * pause.as_millis() as u64 / 255;
+                    std::thread::sleep(pause + Duration::from_millis(spread));
+                    pause *= 2;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(GitError {
+            category: Category::Moved,
+            doing: "write the actual state to".to_owned(),
+            remote: self.mirror.remote().shown(),
+            detail: format!("{} moved {ATTEMPTS} times", self.branch),
+        })
+    }
+
+    fn tip(&self, stop: &Stop) -> Result<Option<Oid>, GitError> {
+        let rev = Rev::Branch(self.branch.clone());
+        match self.mirror.fetch(std::slice::from_ref(&rev), History::Full, &self.credentials, stop) {
+            Ok(()) => self.mirror.repository().tip(&self.branch, stop),
+            Err(error) if error.category == Category::RefNotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn text(&self, tip: &Oid, path: &str, stop: &Stop) -> Result<String, GitError> {
+        let bytes = self.mirror.repository().read(tip, path, LARGEST, stop)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether a later leader of this cluster has written.
+    fn is_overtaken(&self, tip: Option<&Oid>, stop: &Stop) -> Result<bool, GitError> {
+        let (Some(tip), true) = (tip, self.epoch != Epoch(0)) else { return Ok(false) };
+        let log = self.mirror.repository().log(None, tip, SEARCHED, stop)?;
+        let ours = log.iter().find(|info| info.trailer(WRITER) == Some(&self.writer));
+        let term = ours.and_then(|info| info.trailer(TERM)?.parse::<u64>().ok());
+        Ok(term.is_some_and(|term| term > self.epoch.0))
+    }
+
+    fn draft(&self, change: &Change, now: i64) -> Draft {
+        let mut trailers = change.trailers.clone();
+        trailers.push((WRITER.to_owned(), self.writer.clone()));
+        trailers.push((TERM.to_owned(), self.epoch.0.to_string()));
+        Draft {
+            edits: change.edits.clone(),
+            author: self.identity.clone(),
+            time: now,
+            message: change.message.clone(),
+            trailers,
+            signing: self.signing.clone(),
+        }
+    }
+
+    /// The tip, after the branch was made one commit if it has grown long. Its files stay.
+    fn squashed(&self, tip: Oid, change: &Change, now: i64, stop: &Stop) -> Result<Oid, GitError> {
+        let repository = self.mirror.repository();
+        if repository.log(None, &tip, MOST_COMMITS + 1, stop)?.len() <= MOST_COMMITS {
+            return Ok(tip);
+        }
+        let entries = repository.list(&tip, "", stop)?;
+        let edit = |path: String| Ok(Edit { content: Some(repository.read(&tip, &path, LARGEST, stop)?), path });
+        let edits = entries.into_iter().map(|entry| edit(entry.path)).collect::<Result<_, GitError>>()?;
+        let message = format!("state: what {MOST_COMMITS} commits came to");
+        let whole = Change { edits, message, trailers: change.trailers.clone() };
+        let Some(root) = repository.build(&self.draft(&whole, now), None, stop)? else { return Ok(tip) };
+        match self.mirror.push(&self.branch, Some(&tip), &root, &self.credentials, stop) {
+            Ok(()) => Ok(root),
+            // Somebody was faster, or the host lets nobody rewrite: it stays as it is.
+            Err(error) => {
+                tracing::info!(event = "write_back_not_squashed", %error, branch = self.branch);
+                Ok(tip)
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What is told of commits and incidents: to logs, in events, in messages.
+
+use std::collections::BTreeSet;
+
+use berth_git::CommitInfo;
+use berth_registry::{
+    Audience, Change, Desired, Outcome, Report,
+    error_file::{Incident, IncidentKind, IncidentSeverity, Subject},
+    notify::{Notice, Recipient},
+    settings::NotificationSeverity,
+};
+use berth_spec::Time;
+
+use super::observe::blank;
+
+/// Problems of a commit that are told. Halved, people mend a bad commit in more steps; doubled, a message is a book.
+const MOST_PROBLEMS: usize = 50;
+
+/// A commit that was refused.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Refusal {
+    pub(super) commit: String,
+    pub(super) author: String,
+    pub(super) outcome: Outcome,
+    /// In one line each.
+    pub(super) problems: Vec<String>,
+    pub(super) audience: BTreeSet<Audience>,
+    pub(super) at: Time,
+    /// When it is validated again, if what is wrong may pass.
+    pub(super) again: Option<Time>,
+}
+
+impl Refusal {
+    pub(super) fn new(report: &Report, info: &CommitInfo, at: Time) -> Self {
+        let mut problems: Vec<String> = report.errors().take(MOST_PROBLEMS).map(ToString::to_string).collect();
+        let all = report.errors().count();
+        if all > MOST_PROBLEMS {
+            problems.push(format!("and {} more", all - MOST_PROBLEMS));
+        }
+        Self {
+            commit: info.oid.to_string(),
+            author: author(info),
+            outcome: report.outcome,
+            problems,
+            audience: report.audience(),
+            at,
+            again: None,
+        }
+    }
+
+    /// The outcome as people write it: `unpinned-ref`.
+    pub(super) fn outcome_word(&self) -> String {
+        self.outcome.name().replace('_', "-")
+    }
+
+    /// In one line.
+    pub(super) fn summary(&self) -> String {
+        let first = self.problems.first().map(String::as_str).unwrap_or_default();
+        format!("{}: {first}", self.outcome_word())
+    }
+
+    pub(super) fn incident(&self) -> Incident {
+        let mut actions = vec!["Rejected the commit; the last good commit stays in force".to_owned()];
+        if self.audience.contains(&Audience::Ml) {
+            actions.push("Told operations and the owners of the model".to_owned());
+        } else {
+            actions.push("Told operations".to_owned());
+        }
+        let blank = blank(IncidentKind::ValidationError, None, None);
+        Incident {
+            subject: Subject { commit: Some(self.commit.clone()), ..blank.subject },
+            severity: IncidentSeverity::High,
+            at: self.at,
+            author: Some(self.author.clone()),
+            category: self.outcome_word(),
+            message: format!("the commit is rejected: {}", self.outcome.words()),
+            details: self.problems.join("\n"),
+            next_retry: self.again,
+            actions,
+            ..blank
+        }
+    }
+}
+
+/// `Name <address>`.
+pub(super) fn author(info: &CommitInfo) -> String {
+    format!("{} <{}>", info.author.name, info.author.email)
+}
+
+/// Who changed what, in a line for each deployment, for the audit.
+pub(super) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String> {
+    let Some(before) = before else { return Vec::new() };
+    let line = |change: &Change| match change {
+        Change::Added { id } => format!("{id} added"),
+        Change::Removed { id } => format!("{id} removed"),
+        Change::Version { id, before, after } => format!("{id} {} -> {}", before.0, after.0),
+        Change::Scale { id, before, after } => format!("{id} {before} -> {after} replicas"),
+        Change::Disabled { id } => format!("{id} disabled"),
+        Change::Enabled { id } => format!("{id} enabled"),
+        Change::Settings { id } => format!("{id} changed"),
+    };
+    desired.changes_since(before).iter().map(line).collect()
+}
+
+/// A message about an incident; `owners`: of the model.
+pub(super) fn notice(
+    incident: &Incident,
+    owners: Vec<String>,
+    audience: &BTreeSet<Audience>,
+    resolved: bool,
+    now: Time,
+) -> Notice {
+    let Subject { kind, deployment, worker, commit } = &incident.subject;
+    let named = [("deployment", deployment), ("worker", worker), ("commit", commit)];
+    let mut facts: Vec<(String, String)> =
+        named.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.as_ref()?.clone()))).collect();
+    facts.extend(incident.author.iter().map(|author| ("author".to_owned(), author.clone())));
+    if !resolved {
+        let advice = incident.recommended_actions();
+        facts.extend(advice.first().map(|first| ("recommended".to_owned(), first.clone())));
+    }
+    let mut recipients = vec![Recipient::Ops];
+    // A model that fails by its own doing is its owners' to mend.
+    let theirs = incident.load_category().is_some_and(|category| {
+        use berth_spec::residency::FailureCategory as C;
+        matches!(
+            category,
+            C::Checksum | C::InvalidModel | C::Schema | C::Dependencies | C::Code | C::Validation | C::NotFound
+        )
+    });
+    if theirs || audience.contains(&Audience::Ml) {
+        recipients.push(Recipient::Ml);
+    }
+    let about: Vec<&str> = named.iter().filter_map(|(_, value)| value.as_deref()).collect();
+    Notice {
+        kind: kind.file_word().to_owned(),
+        subject: about.join("/"),
+        severity: match incident.severity {
+            IncidentSeverity::Medium => NotificationSeverity::Warning,
+            IncidentSeverity::High => NotificationSeverity::Error,
+            IncidentSeverity::Critical => NotificationSeverity::Critical,
+        },
+        recipients,
+        owners,
+        at: now,
+        title: format!("{} ({}): {}", kind.words(), about.join(", "), incident.message),
+        text: incident.details.clone(),
+        facts,
+        resolved,
+    }
+}
