@@ -37,6 +37,39 @@ impl Repository {
         Ok(Self { folder: PathBuf::from(found.trim_end_matches('\n')), git, quarantine: None })
     }
 
+    /// Makes a bare repository whose first branch is `branch`; a folder that is one already stays as it is.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn create(git: Arc<Git>, folder: &Path, branch: &str, stop: &Stop) -> Result<Self, GitError> {
+        if !Rev::Branch(branch.to_owned()).is_safe() {
+            return Err(GitError::new(
+                Category::Invalid,
+                "make a repository",
+                format!("{branch:?} is no name of a branch"),
+            ));
+        }
+        let run = git.run("make a repository").args(["init", "--quiet", "--bare", "--template="]);
+        run.arg(format!("--initial-branch={branch}")).arg("--").arg(folder).ok(stop)?;
+        Self::open(git, folder, stop)
+    }
+
+    /// Sets a value of the repository's own configuration.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn configure(&self, name: &str, value: &str, stop: &Stop) -> Result<(), GitError> {
+        self.run("configure the repository").args(["config", "--local", name, value]).ok(stop).map(drop)
+    }
+
+    /// The commit that `HEAD` is at; `None` before the first one.
+    ///
+    /// # Errors
+    /// If git cannot be asked.
+    pub fn head(&self, stop: &Stop) -> Result<Option<Oid>, GitError> {
+        self.commit_of("HEAD", stop)
+    }
+
     /// The repository whose git folder this is, unasked.
     pub(crate) fn at(git: Arc<Git>, folder: PathBuf) -> Self {
         Self { git, folder, quarantine: None }
@@ -108,6 +141,15 @@ impl Repository {
         let finished = run.finish(stop)?;
         let text = String::from_utf8_lossy(&finished.out);
         Ok(text.lines().find_map(Oid::parse).filter(|_| finished.status.success()))
+    }
+
+    /// The commit that an object leads to: itself, or what an annotated tag is on.
+    ///
+    /// # Errors
+    /// `RefNotFound` if it is not here, or leads to no commit.
+    pub fn peel(&self, oid: &Oid, stop: &Stop) -> Result<Oid, GitError> {
+        let missing = || GitError::new(Category::RefNotFound, "resolve", format!("{oid} leads to no commit"));
+        self.commit_of(oid.as_str(), stop)?.ok_or_else(missing)
     }
 
     /// The tip of a branch; `None` if it is not here.

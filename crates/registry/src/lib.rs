@@ -58,5 +58,5 @@ pub use remotes::{CredentialsFor, Remotes};
 pub use report::{Counts, Report};
 pub use settings::Settings;
 pub use tree::Tree;
-pub use validate::{ALLOW_EMPTY, MATRIX_FILE, Pass, Validator};
+pub use validate::{ALLOW_EMPTY, MATRIX_FILE, Pass, Validator, day};
 pub use worker::{Capacity, EvictionPolicy, Strategy, WorkerConfig};

@@ -170,6 +170,12 @@ pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerConfig> {
 /// Step 6 for the secrets of one worker; the value is the worker's name.
 pub(crate) fn secrets(file: &str, text: &str) -> Parsed<String> {
     let mut parsed = Parsed::empty(file, text);
+    for found in berth_secrets::check(text, file) {
+        let problem = Problem::new(Step::Workers, "secrets", file, found.message);
+        let place = Place { line: found.line, column: found.column };
+        // Never with its line: it may hold the secret.
+        parsed.problems.push(problem.at(place, &found.path, "").remedy(found.remedy));
+    }
     if parsed.problems.is_empty()
         && let Ok(Some(document)) = Document::read(text, file, Step::Workers)
     {

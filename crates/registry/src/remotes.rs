@@ -138,6 +138,7 @@ impl Remotes {
         };
         let credentials = (self.credentials)(&remote);
         let visit = Visit { remotes: self, repository, remote: &remote, credentials, asked, stop };
+        visit.fetch_new_tags(wanted);
         let mut broken: Option<GitError> = None;
         let mut answers = Answers::new();
         for one in wanted {
@@ -191,6 +192,22 @@ impl Visit<'_> {
             None => None,
         };
         Ok(Found { commit, text, unasked })
+    }
+
+    /// Fetches all tags whose cards are new in one call. If that fails each is tried by itself, and says why.
+    fn fetch_new_tags(&self, wanted: &[&Wanted]) {
+        let new = wanted.iter().filter_map(|one| {
+            let (Some(Rev::Tag(tag)), Some(path)) = (Rev::pinned(&one.reference), &one.path) else { return None };
+            let (commit, unasked) = self.tag(&tag).ok()?;
+            let is_new = unasked.is_none() && self.remotes.ledger.card(self.repository, &commit, path).is_none();
+            is_new.then_some(Rev::Tag(tag))
+        });
+        let new: Vec<Rev> = new.collect::<BTreeSet<Rev>>().into_iter().collect();
+        if new.len() > 1
+            && let Ok(mirror) = self.remotes.mirror(self.repository, self.remote, self.stop)
+        {
+            let _ = mirror.fetch(&new, History::Tip, &self.credentials, self.stop);
+        }
     }
 
     /// Where a tag is, held against where it was.

@@ -73,7 +73,7 @@ pub struct WriteBack {
 
 impl Default for WriteBack {
     fn default() -> Self {
-        Self { mode: WriteBackMode::Branch, branch: "actual-state".to_owned(), interval: "30s".to_owned() }
+        Self { mode: WriteBackMode::Branch, branch: "berth/actual-state".to_owned(), interval: "30s".to_owned() }
     }
 }
 
@@ -253,7 +253,7 @@ impl Settings {
             && !berth_git::Rev::Branch(self.write_back.branch.clone()).is_safe()
         {
             let message = format!("{:?} is no name of a branch", self.write_back.branch);
-            found.push(problem("/writeBack/branch", message, "write for example actual-state"));
+            found.push(problem("/writeBack/branch", message, "write for example berth/actual-state"));
         }
         found
     }

@@ -149,8 +149,7 @@ impl Round<'_> {
         };
         let mut local = self.local(&files, &layout)?;
         problems.append(&mut local.problems);
-        let today =
-            OffsetDateTime::from_unix_timestamp(self.pass.now).map_or_else(|_| String::new(), |t| t.date().to_string());
+        let today = day(self.pass.now);
         let deployments = match &self.validator.remotes {
             Some(remotes) => {
                 if self.memory.card_rules.as_ref().is_none_or(|(old, day)| *old != matrix || *day != today) {
@@ -354,6 +353,12 @@ fn desired(
         secret_files,
         settings,
     }
+}
+
+/// The day of a time in seconds since 1970, as `2026-01-31`.
+#[must_use]
+pub fn day(now: i64) -> String {
+    OffsetDateTime::from_unix_timestamp(now).map_or_else(|_| String::new(), |time| time.date().to_string())
 }
 
 /// Files whose last commit is looked up. Halved, a report on many files names fewer people; doubled, it takes longer.

@@ -183,3 +183,41 @@ fn only_those_who_were_trusted_before_may_change_who_is() {
     let report = registry.commit(Some("ada"));
     assert_eq!(report.errors().count(), 2, "{}", told(&report));
 }
+
+const SECRETS: &str = "workers/secrets/worker-a-secrets.yaml";
+
+#[test]
+fn a_secret_in_the_clear_is_refused_and_not_repeated() {
+    let world = World::new();
+    world.write(
+        SECRETS,
+        "worker_id: worker-a\nsecrets:\n  s3_access:\n    type: s3_credentials\n    access_key_id: AKIACANARY\n    \
+         secret_access_key: hunter2canary\n    region: us-east-1\n",
+    );
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidWorkerConfig);
+    let told = told(&report) + &berth_registry::render::text(&report, berth_registry::render::Colours::Off);
+    assert!(told.contains(&format!("--> {SECRETS}:6:")), "{told}");
+    assert!(!told.to_lowercase().contains("canary"), "{told}");
+    assert!(!berth_registry::render::json(&report).to_string().to_lowercase().contains("canary"));
+}
+
+#[test]
+fn secrets_are_handed_on_as_they_are() {
+    let world = World::new();
+    let text = "worker_id: worker-a\nsecrets:\n  backend: vault\n  vault_addr: https://vault.example.com\n  paths:\n    s3_credentials: secret/workers/a/s3\n";
+    world.write(SECRETS, text);
+    let report = world.validate();
+    let desired = report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report)));
+    let files: Vec<(&str, &str)> = desired.secret_files.iter().map(|f| (f.worker.as_str(), &*f.text)).collect();
+    assert_eq!(files, [("worker-a", text)]);
+    // Of a worker that is not declared.
+    world.remove(SECRETS);
+    world.write("workers/secrets/worker-b-secrets.yaml", &text.replace("worker-a", "worker-b"));
+    let report = world.validate();
+    assert!(
+        report.is_accepted() && told(&report).contains("worker-b has secrets, but no configuration"),
+        "{}",
+        told(&report)
+    );
+}
