@@ -35,14 +35,14 @@ use std::{
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Time, WorkerId,
-    UnknownWorkers, WorkerTerms, routes::Readiness,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Time,
+    UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
 };
 
+use drifting::Drifting;
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
 pub use settle::{SETTLE, SETTLE_CLUSTER};
-use drifting::Drifting;
 use stopwatch::Stopwatch;
 
 use crate::{debouncer::Debouncer, store::Rev};

@@ -170,7 +170,11 @@ fn heard_of_worker(
     let change = assembly.push(part).map_err(|error| Status::data_loss(error.to_string()))?;
     let left_out = assembly.left_out();
     if left_out > 0 {
-        tracing::warn!(event = "replicas_unknown", left_out, "a worker reports replicas that this version cannot understand");
+        tracing::warn!(
+            event = "replicas_unknown",
+            left_out,
+            "a worker reports replicas that this version cannot understand"
+        );
     }
     Ok(change)
 }

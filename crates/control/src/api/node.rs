@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_plan::world::MassLoss;
-use berth_spec::{Cordon, Epoch, Health, Member, Roles, Time, WorkerId};
+use berth_spec::{
+    Breaker, Cordon, Epoch, Health, Member, Roles, Time, WorkerId, WorkerTerms, worker::EvictionStrategy,
+};
 use berth_wire::api::{
-    API_VERSION, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, MassLossView, Metadata, Models,
-    NodeList, NodeSpec, NodeStatus, NodeView, Timestamp,
+    API_VERSION, BreakerView, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, MassLossView,
+    Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, TermsView, Timestamp,
 };
 
 use super::view;
@@ -101,7 +103,10 @@ impl Sides {
                 capacity: self.worker.as_ref().map(capacity),
                 last_word: reported.map(Timestamp),
                 last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
-                message: String::new(),
+                message: self.message(),
+                breakers: self.worker.iter().flat_map(|worker| &worker.breakers).map(breaker).collect(),
+                terms: self.worker.as_ref().and_then(|worker| worker.terms.as_deref()).map(terms),
+                credentials: self.worker.as_ref().map_or(0, |worker| worker.credentials.0),
                 drain: self.worker.as_ref().and_then(|worker| worker.drain.as_ref()).map(drain),
             },
             metadata: Metadata { name: name.to_string(), labels },
@@ -121,6 +126,14 @@ impl Sides {
             (None, Some(worker)) if worker.state != WorkerState::Lost => Health::Alive,
             (None, _) => Health::Failed,
         }
+    }
+
+    /// What is worth knowing that the state does not say.
+    fn message(&self) -> String {
+        if self.worker.as_ref().is_some_and(|worker| worker.unlisted) {
+            return "the registry does not name it, and lets such workers hold nothing".to_owned();
+        }
+        String::new()
     }
 
     fn state(&self) -> &'static str {
@@ -157,8 +170,36 @@ fn capacity(worker: &WorkerView) -> Capacity {
         gpus: gpus.collect(),
         models: Models { held: worker.assigned, ready: worker.ready, max: info.max_models },
         formats: info.formats.iter().map(|format| format.as_str().to_owned()).collect(),
+        schema_versions: info.schema_versions.clone(),
         load_queue: load.queue,
         requests_per_minute: load.requests_per_minute,
+    }
+}
+
+fn breaker(breaker: &Breaker) -> BreakerView {
+    BreakerView {
+        dependency: breaker.dependency.to_string(),
+        kind: breaker.kind.as_str().to_owned(),
+        state: breaker.state.as_str().to_owned(),
+        failures: breaker.failures,
+        opened_at: breaker.opened_at.map(Timestamp),
+        retry_at: breaker.retry_at.map(Timestamp),
+    }
+}
+
+fn terms(terms: &WorkerTerms) -> TermsView {
+    TermsView {
+        memory: terms.memory.map(|memory| memory.0),
+        cpus: terms.cpus,
+        max_models: terms.max_models,
+        max_gpus: terms.max_gpus,
+        schema_versions: terms.schema_versions.clone(),
+        eviction_strategy: match terms.eviction.strategy {
+            EvictionStrategy::Lru => "lru",
+            EvictionStrategy::Priority => "priority",
+        }
+        .to_owned(),
+        evicts: terms.eviction.automatic,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_plan::{
     Scope, World,
-    drift::{Drift, DriftKind, drift, unresponsive},
+    drift::{Drift, DriftKind, SchemaViolation, drift, schema_violations, unresponsive},
 };
 use berth_spec::{DeploymentName, WorkerId};
 
@@ -17,6 +17,8 @@ pub(super) struct Drifting {
     deployments: BTreeMap<DeploymentName, BTreeSet<Drift>>,
     workers: BTreeMap<WorkerId, Drift>,
     counted: BTreeMap<DriftKind, usize>,
+    /// Model cards that nobody reads, and were told of.
+    unread: BTreeSet<SchemaViolation>,
 }
 
 impl Drifting {
@@ -46,6 +48,19 @@ impl Drifting {
         out.extend(began.map(|(_, drift)| Effect::Drifted(drift.clone())));
         self.workers = lost;
         self.count(out);
+        self.look_at_cards(world, scope, out);
+    }
+
+    fn look_at_cards(&mut self, world: &World, scope: &Scope, out: &mut Vec<Effect>) {
+        let found = schema_violations(world, scope);
+        let news: Vec<_> = found.iter().filter(|violation| !self.unread.contains(*violation)).cloned().collect();
+        // What was not looked at is as it was.
+        self.unread.retain(|known| match scope {
+            Scope::All => false,
+            Scope::Only(names) => !names.contains(&known.deployment),
+        });
+        self.unread.extend(found);
+        out.extend(news.into_iter().map(Effect::SchemaViolated));
     }
 
     fn count(&mut self, out: &mut Vec<Effect>) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_plan::{
     Record,
-    drift::{Drift, DriftKind},
+    drift::{Drift, DriftKind, SchemaViolation},
 };
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, RouteChange, WorkerId,
@@ -42,6 +42,8 @@ pub enum Effect {
     Emit(berth_spec::Event),
     /// Something differs from what is wanted that did not before.
     Drifted(Drift),
+    /// A model card was found that no worker reads to which it may go.
+    SchemaViolated(SchemaViolation),
     /// So much differs now, by kind.
     DriftCount(BTreeMap<DriftKind, usize>),
     /// Remember what an artifact's replica takes.

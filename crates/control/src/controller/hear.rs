@@ -24,7 +24,12 @@ impl Controller {
                     self.stopwatch.start(&deployment, now);
                     // What is to be nowhere is taken away before anything else is thought about.
                     disables |= before.is_some() && (deployment.deleting || deployment.spec.replicas.max == 0);
+                    let endpoint = deployment.spec.endpoint.clone();
+                    let moved = before.as_ref().map(|before| &before.spec.endpoint) != Some(&endpoint);
                     self.world.set_deployment(deployment);
+                    if moved {
+                        out.extend(self.endpoint_taken(&name, now));
+                    }
                     touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
                 }
                 Declared::Gone(name) => {
@@ -49,6 +54,20 @@ impl Controller {
         if routes_as_told {
             self.in_force(rev, out);
         }
+    }
+
+    /// Another deployment answers at the path that this one declares.
+    fn endpoint_taken(&self, name: &DeploymentName, now: Time) -> Option<Effect> {
+        let other = self.world.endpoint_taken_by(name)?;
+        let path = self.world.deployment(name)?.spec.endpoint.as_deref()?;
+        Some(Effect::Emit(berth_spec::Event {
+            at: now,
+            severity: Severity::Warning,
+            reason: "EndpointTaken",
+            message: format!("{name} declares {path}, which {other} declared before for the same region"),
+            deployment: Some(name.clone()),
+            worker: None,
+        }))
     }
 
     pub(super) fn cordon(&mut self, worker: WorkerId, cordon: Cordon, now: Time, out: &mut Vec<Effect>) {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, CredentialSet, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId, WorkerInfo,
+    AssignmentChange, CredentialSet, FromController, GatewayEvent, GatewayId, InventoryChange, RouteChange, WorkerId,
+    WorkerInfo,
 };
 use futures::{
     FutureExt, StreamExt,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_plan::drift::Drift;
+use berth_plan::drift::{Drift, SchemaViolation};
 use berth_spec::{GatewayEvent, WorkerId, WorkerState, event::Severity};
 
 use super::{Driver, connections::Woke, persist};
@@ -35,6 +35,10 @@ impl Driver {
                 Effect::Drifted(drift) => {
                     self.metrics.drifted(drift.kind);
                     log_drift(&drift);
+                }
+                Effect::SchemaViolated(violation) => {
+                    self.metrics.schema_violation();
+                    log_violation(&violation);
                 }
                 Effect::DriftCount(counted) => self.metrics.drifting(&counted),
                 Effect::PersistMeasured(digest, size) => self.chores.measured(digest, size),
@@ -142,6 +146,17 @@ fn log_drift(drift: &Drift) {
     let worker_id = drift.worker.as_ref().map(berth_spec::WorkerId::as_str);
     let (drift_type, details) = (drift.kind.as_str(), &drift.details);
     tracing::info!(event = "state_drift_detected", drift_type, deployment_id, worker_id, details);
+}
+
+/// The log line of the registry's document for a card that nobody reads (§9.2).
+fn log_violation(violation: &SchemaViolation) {
+    let worker_versions = violation.reads.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    tracing::error!(
+        event = "schema_compatibility_violation",
+        deployment_id = %violation.deployment,
+        schema_version = violation.version,
+        worker_versions
+    );
 }
 
 /// Events for people appear in the log as well, under their own word.

@@ -79,7 +79,9 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::NotFound(_) | Self::NoWorker(_) => Class::NotFound,
-            Self::NameTaken(_) | Self::Unlisted(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => Class::Conflict,
+            Self::NameTaken(_) | Self::Unlisted(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => {
+                Class::Conflict
+            }
             Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
             Self::Store(error) => error.class(),
             Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    Breaker, ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Load, Residency, RevisionId, Time, WorkerId, WorkerInfo,
-    WorkerTerms, status::Status,
+    Breaker, ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Load, Residency, RevisionId, Time,
+    WorkerId, WorkerInfo, WorkerTerms, status::Status,
 };
 use serde_json::Value;
 

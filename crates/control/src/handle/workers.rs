@@ -1,16 +1,12 @@
 //! What the Git source says of workers: the terms that the registry sets, and the credentials that they are given.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{CredentialSet, UnknownWorkers, WorkerId, WorkerTerms};
 
 use super::{Error, Handle, Request};
 use crate::store::{
-    Entry, MAX_OPS, Op, Outcome, Page, Rev, Txn,
-    layout,
+    Entry, MAX_OPS, Op, Outcome, Page, Rev, Txn, layout,
     terms::{named_in, read_terms, read_unknown, terms_bytes, terms_key, unknown_bytes},
 };
 

@@ -96,7 +96,11 @@ async fn there(road: Road, name: berth_spec::WorkerId, info: WorkerInfo) -> Resu
         let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
         let left_out = assembly.left_out();
         if left_out > 0 {
-            tracing::warn!(event = "assignments_unknown", left_out, "replicas are assigned here that this version cannot understand");
+            tracing::warn!(
+                event = "assignments_unknown",
+                left_out,
+                "replicas are assigned here that this version cannot understand"
+            );
         }
         Ok(change.map(FromController::Assigned))
     });

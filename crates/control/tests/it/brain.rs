@@ -327,3 +327,56 @@ fn a_worker_that_lost_count_is_sent_everything_again() {
     let counted = InventoryChange { seen: sent[0].generation, ..inventory(&info, true, vec![(held, None)]) };
     assert!(assignments(&bench.on(Event::Reported(counted))).is_empty(), "this one has not");
 }
+
+#[test]
+fn what_is_disabled_leaves_at_once_and_before_anything_is_loaded() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("fraud", "  replicas: 1\n", 1));
+    bench.wait(DEBOUNCE);
+    bench.settle();
+    let held = deployment("fraud", "", 1).revision_id();
+    bench.on(Event::Reported(inventory(&info, false, vec![(held.clone(), Some(ready(bench.now)))])));
+    bench.settle();
+    bench.set(&deployment("fraud", "  replicas: 0\n", 2));
+    assert!(bench.brain.wake_at().is_some_and(|at| at <= bench.now), "it waits for nobody");
+    bench.set(&deployment("other", "  replicas: 1\n", 1));
+    let effects = bench.settle();
+    let sent = assignments(&effects);
+    assert_eq!((sent.len(), sent[0].unset.as_slice()), (1, &[held][..]));
+    assert_eq!(sent[0].set.len(), 1, "what else is declared goes with it");
+    let off = routes(&effects).into_iter().flat_map(|(_, change)| &change.set);
+    assert!(off.into_iter().any(|route| {
+        route.deployment.as_str() == "fraud" && route.on_miss == berth_spec::routes::OnMiss::ScaledDown
+    }));
+}
+
+#[test]
+fn a_difference_is_told_once_and_counted_while_it_lasts() {
+    use berth_plan::drift::DriftKind;
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    let mut effects = bench.wait(DEBOUNCE);
+    effects.extend(bench.settle());
+    bench.set(&deployment("iris", "  replicas: 1\n  priority: 60\n", 2));
+    effects.extend(bench.wait(DEBOUNCE));
+    effects.extend(bench.settle());
+    let told = |effects: &[Effect]| {
+        let kinds = effects.iter().filter_map(|effect| match effect {
+            Effect::Drifted(drift) => Some(drift.kind),
+            _ => None,
+        });
+        kinds.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&effects), [DriftKind::NewDeployment]);
+    let held = deployment("iris", "", 1).revision_id();
+    let mut effects = bench.on(Event::Reported(inventory(&info, false, vec![(held, Some(ready(bench.now)))])));
+    effects.extend(bench.settle());
+    assert!(told(&effects).is_empty());
+    let counts = effects.iter().filter_map(|effect| match effect {
+        Effect::DriftCount(counted) => Some(counted.len()),
+        _ => None,
+    });
+    assert_eq!(counts.last(), Some(0), "nothing differs any more");
+}

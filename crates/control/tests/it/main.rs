@@ -11,6 +11,7 @@ mod fixture;
 mod fleet;
 mod leadership;
 mod model;
+mod registered;
 mod restart;
 mod seat;
 mod uplink;

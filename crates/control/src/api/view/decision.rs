@@ -1,14 +1,14 @@
 //! What was decided, what would be, and why.
 
 use berth_plan::{
-    Rejection, Score,
+    Evicted, Rejection, Score,
     preview::{Action, Preview, Step},
     report::{Explanation, WorkerVerdict as Verdict, WorkerView as Seen},
 };
 use berth_spec::{Event, event::Severity, status::Status};
 use berth_wire::api::{
-    self, ApplyResult, EventView, ExplainView, Metadata, Outcome, PlanStep, PlanView, SeverityView, StepKind,
-    Timestamp, Unplaced, Victim, WorkerMemoryChange, WorkerVerdict, WorkerVerdictKind,
+    self, ApplyResult, EventView, EvictionView, ExplainView, Metadata, Outcome, PlanStep, PlanView, SeverityView,
+    StepKind, Timestamp, Unplaced, Victim, WorkerMemoryChange, WorkerVerdict, WorkerVerdictKind,
 };
 
 use super::{deployment, fleet, head};
@@ -67,7 +67,17 @@ pub(crate) fn explanation(explanation: &Explanation, status: Option<&Status>) ->
         need: explanation.need.0,
         need_from: explanation.basis.as_str().to_owned(),
         workers: verdicts(&explanation.workers),
+        evictions: explanation.evictions.iter().map(eviction).collect(),
         conditions: status.iter().flat_map(|status| &status.conditions).map(deployment::condition).collect(),
+    }
+}
+
+fn eviction(evicted: &Evicted) -> EvictionView {
+    EvictionView {
+        at: Timestamp(evicted.at),
+        revision: evicted.revision.to_string(),
+        worker: evicted.worker.to_string(),
+        room_for: evicted.whom.as_ref().map(ToString::to_string),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Deployments and their status.
 
 use berth_spec::{
-    Deployment, DeploymentName, Origin, Residency,
+    Deployment, DeploymentName, Failure, Origin, Residency,
     status::{Condition, Phase, ReplicaStatus, Status},
 };
 use berth_wire::api::{
-    ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
-    RevisionPair, Timestamp,
+    AttemptView, ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, FailureView, Progress,
+    ReplicaCount, ReplicaDetail, RevisionPair, Timestamp,
 };
 use serde_json::Value;
 
@@ -110,6 +110,27 @@ fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
         measured: said.measured,
         message: said.message,
         progress: said.progress,
+        failure: match &replica.residency {
+            Some(Residency::Failed(failed)) if !replica.lost => Some(failure(failed)),
+            _ => None,
+        },
+    }
+}
+
+fn failure(failure: &Failure) -> FailureView {
+    let history = failure.history.iter().map(|attempt| AttemptView {
+        at: Timestamp(attempt.at),
+        category: attempt.category.as_str().to_owned(),
+        message: attempt.message.clone(),
+    });
+    FailureView {
+        category: failure.category.as_str().to_owned(),
+        message: failure.message.clone(),
+        attempts: failure.attempts,
+        at: Timestamp(failure.at),
+        retry_at: failure.retry_at.map(Timestamp),
+        trace: failure.trace.as_deref().map(str::to_owned),
+        history: history.collect(),
     }
 }
 
@@ -181,7 +202,7 @@ impl Said {
 mod tests {
     use std::sync::Arc;
 
-    use berth_spec::{ByteSize, Failure, FailureCategory, Time};
+    use berth_spec::{ByteSize, FailureCategory, Time};
 
     use super::*;
 
