@@ -50,6 +50,7 @@ use crate::{
         Runtime,
         metrics::Families,
         onnx::{OnnxEngine, Options},
+        python::PythonRuntime,
     },
 };
 
@@ -98,11 +99,12 @@ pub struct Stopped {
 /// Blocks for the time of opening the cache.
 pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Fault> {
     let families = Families::register(registry);
-    let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families);
-    let (runtimes, missing): (Vec<Arc<dyn Runtime>>, _) = match engine {
+    let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families.clone());
+    let (mut runtimes, missing): (Vec<Arc<dyn Runtime>>, _) = match engine {
         Ok(engine) => (vec![Arc::new(engine)], Vec::new()),
         Err(error) => (Vec::new(), vec![error.to_string()]),
     };
+    runtimes.push(Arc::new(PythonRuntime::open(&config.data, families).map_err(|error| Fault::disk(&error))?));
     for reason in &missing {
         tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);
     }
@@ -223,6 +225,7 @@ impl Worker {
                     }
                     // Where nobody listens any more, it is dropped: the next controller asks for the whole.
                     permit = reports.reserve(), if !outbox.is_empty() => {
+                        hands.log_heartbeat(&agent, permit.is_ok());
                         if let (Ok(permit), Some(report)) = (permit, outbox.take()) {
                             permit.send(report);
                         }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::ByteSize;
+use berth_spec::{Breaker, ByteSize, worker::BreakerState};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
@@ -28,6 +28,13 @@ struct Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Category {
     category: &'static str,
+}
+
+/// A circuit breaker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Towards {
+    kind: &'static str,
+    dependency: String,
 }
 
 /// The artifact cache.
@@ -58,6 +65,10 @@ pub struct WorkerMetrics {
     pub(crate) memory_available: Gauge,
     environment_bytes: Gauge,
     environments: Gauge,
+    pub(crate) system_memory: Gauge,
+    pub(crate) heartbeats_sent: Counter,
+    pub(crate) heartbeats_failed: Counter,
+    breakers: Family<Towards, Gauge>,
 }
 
 /// The last loads, newest in the lowest bit: a rate over all time hides an outage, and one over a minute hides rare loads.
@@ -87,6 +98,10 @@ impl WorkerMetrics {
             memory_available: Gauge::default(),
             environment_bytes: Gauge::default(),
             environments: Gauge::default(),
+            system_memory: Gauge::default(),
+            heartbeats_sent: Counter::default(),
+            heartbeats_failed: Counter::default(),
+            breakers: Family::default(),
         };
         metrics.success_rate.set(100.0);
         let m = &metrics;
@@ -114,6 +129,18 @@ impl WorkerMetrics {
         );
         registry.register("berth_environment_bytes", "Disk that Python environments take", m.environment_bytes.clone());
         registry.register("berth_environments", "Python environments on disk", m.environments.clone());
+        registry.register(
+            "berth_worker_system_memory_used_bytes",
+            "Memory of the machine or control group in use, models and all",
+            m.system_memory.clone(),
+        );
+        registry.register("worker_heartbeat_sent", "Reports to the controller", m.heartbeats_sent.clone());
+        registry.register("worker_heartbeat_failed", "Reports that nobody took", m.heartbeats_failed.clone());
+        registry.register(
+            "berth_worker_circuit_breaker",
+            "Circuit breakers that are not simply closed: 0 closed and counting, 1 half-open, 2 open",
+            m.breakers.clone(),
+        );
         let c = &metrics.cache;
         registry.register("berth_artifact_bytes", "Bytes fetched from artifact stores", c.fetched_bytes.clone());
         registry.register("berth_cache_bytes", "Disk that cached artifacts take", c.bytes.clone());
@@ -128,6 +155,19 @@ impl WorkerMetrics {
     /// A phase of a load ended.
     pub(crate) fn phase(&self, phase: &'static str, milliseconds: f64) {
         self.phases.get_or_create(&Phase { phase }).observe(milliseconds / 1e3);
+    }
+
+    /// How a circuit breaker stands; `None`: it is simply closed again.
+    pub(crate) fn breaker(&self, breaker: &Breaker, state: Option<BreakerState>) {
+        let towards = Towards { kind: breaker.kind.as_str(), dependency: breaker.dependency.to_string() };
+        match state {
+            Some(state) => drop(self.breakers.get_or_create(&towards).set(match state {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open => 2,
+            })),
+            None => drop(self.breakers.remove(&towards)),
+        }
     }
 
     /// What environments take on disk, and how many there are.
@@ -155,7 +195,7 @@ impl WorkerMetrics {
     }
 }
 
-/// The cores that this process used since the last scrape.
+/// The cores that this process and its models' processes used since the last scrape.
 #[derive(Debug, Default)]
 struct Cpu {
     last: Mutex<Option<(Instant, Duration)>>,
@@ -163,14 +203,15 @@ struct Cpu {
 
 impl Collector for Cpu {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let now = (Instant::now(), cpu_time());
+        let now = (Instant::now(), cpu_time() + cpu_time_of_children());
         let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        // Processes that ended take their time with them: then less was used than before.
         let cores = before.map_or(0.0, |(at, used)| {
             let elapsed = now.0.duration_since(at).as_secs_f64();
             if elapsed > 0.0 { now.1.saturating_sub(used).as_secs_f64() / elapsed } else { 0.0 }
         });
         let gauge = ConstGauge::new(cores);
-        let help = "CPU cores that the process used since the last scrape";
+        let help = "CPU cores that the process and its models' processes used since the last scrape";
         let metric = encoder.encode_descriptor("worker_cpu_used_cores", help, None, gauge.metric_type())?;
         gauge.encode(metric)
     }
@@ -180,4 +221,22 @@ impl Collector for Cpu {
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// User and system time of the processes that this one has started; nothing where the kernel does not list them.
+fn cpu_time_of_children() -> Duration {
+    /// The kernel counts processor time in hundredths of a second, whatever its own tick is.
+    const TICK: Duration = Duration::from_millis(10);
+    let threads = fs_err::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs_err::read_to_string(thread.path().join("children")).ok());
+    let ticks = |list: String| -> u64 { list.split_whitespace().filter_map(ticks_of).sum() };
+    TICK * u32::try_from(children.map(ticks).sum::<u64>()).unwrap_or(u32::MAX)
+}
+
+/// Of one process: `PID (NAME) STATE …`, of which the name may hold anything.
+fn ticks_of(pid: &str) -> Option<u64> {
+    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use berth_mesh::local::{LocalReplicas, Model, Replica as Callable};
-use berth_spec::{ByteSize, CredentialSet, FailureCategory, Revision, RevisionId, Serving, WorkerId};
+use berth_spec::{Breaker, ByteSize, CredentialSet, FailureCategory, Revision, RevisionId, Serving, WorkerId};
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -97,13 +97,15 @@ pub(super) struct Hands {
     pub(super) tasks: TaskTracker,
     pub(super) commands: Commands,
     pub(super) slots: BTreeMap<RevisionId, Slot>,
+    /// As they were told last.
+    pub(super) breakers: Vec<Breaker>,
     stopped: Stopped,
 }
 
 impl Hands {
     pub(super) fn new(worker: WorkerId, tools: Tools, news: mpsc::Sender<News>) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
-        Self { tools, news, tasks, commands: Commands::new(worker), slots, stopped }
+        Self { tools, news, tasks, commands: Commands::new(worker), slots, breakers: Vec::new(), stopped }
     }
 
     /// What opens stores, repositories and package indexes from now on; what is under way ends with what it began with.
@@ -200,13 +202,17 @@ impl Hands {
             let slot = self.slots.get_mut(&id);
             slot.and_then(|slot| slot.kit.take().zip(slot.fetched.take()))
         });
+        let given_up = CancellationToken::new();
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.cancel = Some(given_up.clone());
+        }
         let shelter = Arc::clone(&self.tools.shelter);
         self.tasks.spawn(async move {
             let loaded = match runtime {
                 Some(runtime) => {
                     // A thread cannot be stopped: what it still loads after that is dropped when it is done.
                     let load = on_thread(move || {
-                        let request = equipped(request, equipment, &shelter)?;
+                        let request = equipped(request, equipment, &shelter, given_up)?;
                         runtime.load(&request).map_err(Fault::from)
                     });
                     tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
@@ -279,9 +285,13 @@ impl Hands {
         };
         histogram.observe(took.as_secs_f64());
         self.metrics().succeeded();
+        let slot = self.slots.get(id);
+        let version = slot.map(|slot| slot.version.as_str());
         tracing::info!(
             event,
             deployment_id = %id.deployment(),
+            model_version = version,
+            new_version = version.filter(|_| slot.is_some_and(|slot| slot.reload)),
             revision = %id,
             correlation_id = self.commands.of(id),
             total_duration_ms = millis(took),
@@ -367,11 +377,12 @@ fn equipped(
     request: LoadRequest,
     equipment: Option<Option<(Kit, Fetched)>>,
     shelter: &Shelter,
+    given_up: CancellationToken,
 ) -> Result<LoadRequest, Fault> {
     let Some(equipment) = equipment else { return Ok(request) };
     let (kit, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
     let (artifact, prepared) = shelter.equip(kit, &request.revision, &request.artifact, fetched)?;
-    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared)), ..request })
+    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared.until(given_up))), ..request })
 }
 
 fn load_too_long() -> Fault {

@@ -33,7 +33,8 @@ impl Outbox {
         }
         let replicas = replicas.into_iter().collect();
         let load = change.load.or(before.load);
-        self.waiting = Some(InventoryChange { whole: before.whole, load, replicas, ..change });
+        let breakers = change.breakers.or(before.breakers);
+        self.waiting = Some(InventoryChange { whole: before.whole, load, breakers, replicas, ..change });
     }
 }
 

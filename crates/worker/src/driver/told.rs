@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id,
+    AssignmentChange, Breaker, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id,
+    worker::BreakerState,
 };
 
 use super::hands::Hands;
@@ -40,8 +41,14 @@ impl Hands {
         }
     }
 
-    /// Failures and phases, where they are first known.
-    pub(super) fn log_report(&self, change: &InventoryChange) {
+    /// Failures, phases, load and breakers, where they are first known.
+    pub(super) fn log_report(&mut self, change: &InventoryChange) {
+        if let Some(breakers) = &change.breakers {
+            self.log_breakers(breakers);
+        }
+        if let Some(load) = &change.load {
+            self.metrics().system_memory.set(i64::try_from(load.memory_used.0).unwrap_or(i64::MAX));
+        }
         // A whole report repeats what was said already.
         for (id, residency) in change.replicas.iter().filter(|_| !change.whole) {
             match residency {
@@ -53,6 +60,7 @@ impl Hands {
                         revision = %id,
                         error_type = failure.category.as_str(),
                         error_message = failure.message,
+                        stack_trace = failure.trace.as_deref(),
                         attempts = failure.attempts,
                         correlation_id = self.commands.of(id),
                         retry_at = failure.retry_at.map(|at| at.to_string()),
@@ -70,10 +78,56 @@ impl Hands {
         }
     }
 
+    /// A report went out, or nobody took it.
+    pub(super) fn log_heartbeat(&self, agent: &Agent, sent: bool) {
+        let worker_id = &self.commands.worker;
+        let models_count = agent.replicas().count();
+        if sent {
+            self.metrics().heartbeats_sent.inc();
+            tracing::debug!(event = "heartbeat_sent", worker_id = %worker_id, models_count);
+        } else {
+            self.metrics().heartbeats_failed.inc();
+            tracing::warn!(event = "heartbeat_failed", worker_id = %worker_id, error = "no controller listens");
+        }
+    }
+
+    /// Breakers that stand otherwise than when they were told last.
+    fn log_breakers(&mut self, now: &[Breaker]) {
+        let before = std::mem::replace(&mut self.breakers, now.to_vec());
+        let same = |a: &Breaker, b: &Breaker| (a.kind, &a.dependency) == (b.kind, &b.dependency);
+        for breaker in now {
+            self.metrics().breaker(breaker, Some(breaker.state));
+            let old = before.iter().find(|old| same(old, breaker)).map_or(BreakerState::Closed, |old| old.state);
+            if old != breaker.state {
+                tracing::warn!(
+                    event = "circuit_breaker_changed",
+                    dependency = %breaker.dependency,
+                    dependency_type = breaker.kind.as_str(),
+                    from = old.as_str(),
+                    to = breaker.state.as_str(),
+                    failures = breaker.failures,
+                    retry_at = breaker.retry_at.map(|at| at.to_string()),
+                );
+            }
+        }
+        for gone in before.iter().filter(|old| !now.iter().any(|breaker| same(old, breaker))) {
+            self.metrics().breaker(gone, None);
+            if gone.state != BreakerState::Closed {
+                tracing::info!(
+                    event = "circuit_breaker_changed",
+                    dependency = %gone.dependency,
+                    dependency_type = gone.kind.as_str(),
+                    from = gone.state.as_str(),
+                    to = BreakerState::Closed.as_str(),
+                );
+            }
+        }
+    }
+
     pub(super) fn log_outcome(&self, event: &Event) {
         match event {
             Event::Fetched { revision: id, result: Ok(Artifact { size, .. }), .. } => {
-                let took = self.slots.get(id).and_then(|slot| slot.begun).map(|begun| millis(begun.elapsed()));
+                let took = self.slots.get(id).and_then(|slot| slot.fetching).map(|begun| millis(begun.elapsed()));
                 tracing::debug!(
                     event = "artifact_download_completed",
                     deployment_id = %id.deployment(),
@@ -86,6 +140,11 @@ impl Hands {
                 Ok(()) => tracing::info!(
                     event = "model_validation_success",
                     deployment_id = %id.deployment(),
+                    validation_duration_ms = self
+                        .slots
+                        .get(id)
+                        .and_then(|slot| slot.validating)
+                        .map(|begun| millis(begun.elapsed())),
                     correlation_id = self.commands.of(id),
                 ),
                 Err(fault) => tracing::error!(

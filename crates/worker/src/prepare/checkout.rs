@@ -71,10 +71,13 @@ impl Checkouts {
         hearing: &Hearing,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Code, Miss> {
+        // First: what is not allowed any more is not run either, though it be here.
+        let remote = Remote::parse(&card.card.code.repository, self.protocols).map_err(|error| fault(&error, None))?;
+        let asking = Asking { card, keys, barred, hearing };
         let name = Self::name_of(card);
         let held = match self.shelf.get(&name) {
             Some(held) => held,
-            None => self.fetch(&name, card, keys, barred, hearing, cancelled)?,
+            None => self.fetch(&name, &remote, &asking, cancelled)?,
         };
         let notes = fs_err::read_to_string(held.path.join(NOTES)).unwrap_or_default();
         has_folder(&held.path.join(FILES), &card.card.code.path)?;
@@ -84,27 +87,25 @@ impl Checkouts {
     fn fetch(
         &self,
         name: &str,
-        card: &PinnedCard,
-        keys: &CredentialSet,
-        barred: &Barred,
-        hearing: &Hearing,
+        remote: &Remote,
+        asking: &Asking<'_>,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Held, Miss> {
-        let remote = Remote::parse(&card.card.code.repository, self.protocols).map_err(|error| fault(&error, None))?;
+        let Asking { card, keys, barred, hearing } = *asking;
         let commit = Oid::parse(&card.code_commit).ok_or_else(|| {
             Fault::new(FailureCategory::Code, format!("{:?} is no commit: deploy the card again", card.code_commit))
         })?;
-        if let Some(dependency) = dependency(&remote)
+        if let Some(dependency) = dependency(remote)
             && let Some(until) = barred.git
         {
             return Err(Miss::HeldOff { dependency, until });
         }
         let (credentials, secret) = credentials(keys, &card.card.code.repository, self.shelf.root());
         let stop = Stop::within(LIMIT).with_flag(cancelled);
-        let job = Job { git: &self.git, remote: &remote, commit: &commit, credentials: &credentials, stop: &stop };
+        let job = Job { git: &self.git, remote, commit: &commit, credentials: &credentials, stop: &stop };
         let making = self.shelf.make(name).map_err(|error| Fault::disk(&error))?;
         let fetched = job.fetch(&making.path, &card.card.code.reference);
-        if let Some(dependency) = dependency(&remote) {
+        if let Some(dependency) = dependency(remote) {
             match fetched.as_ref().map_err(|error| error.category) {
                 Err(Category::Network | Category::TimedOut) => hearing.failed(dependency),
                 Err(Category::Disk | Category::Cancelled | Category::Internal) => {}
@@ -114,6 +115,14 @@ impl Checkouts {
         fetched.map_err(|error| fault(&error, secret.as_deref()))?;
         Ok(making.finish()?)
     }
+}
+
+/// What somebody is asked for, with what, and what comes of it.
+struct Asking<'a> {
+    card: &'a PinnedCard,
+    keys: &'a CredentialSet,
+    barred: &'a Barred,
+    hearing: &'a Hearing,
 }
 
 struct Job<'a> {

@@ -6,6 +6,7 @@ mod batching;
 mod driver;
 mod onnx;
 mod prepare;
+mod python;
 
 use berth_spec::PinnedCard;
 

@@ -117,7 +117,7 @@ impl Entry {
 }
 
 /// Keeps an artifact in the cache while it is alive.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Pin {
     _held: Option<Arc<()>>,
 }

@@ -1,0 +1,47 @@
+//! With the real uv and a package index. Without uv (`cargo xtask setup` fetches it), or where no index answers, these
+//! tests say so and pass.
+
+use super::*;
+
+fn uv() -> Option<PathBuf> {
+    let uv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/uv/bin/uv");
+    let found = uv.is_file().then_some(uv);
+    if found.is_none() {
+        eprintln!("skipped: there is no uv; `cargo xtask setup` fetches it");
+    }
+    found
+}
+
+/// The version of `python3`.
+fn version() -> String {
+    let ask = "import sys; print('%d.%d' % sys.version_info[:2])";
+    run(Command::new("/usr/bin/env").args(["python3", "-c", ask])).trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_real_environment_runs_and_a_real_conflict_is_told() {
+    let Some(uv) = uv() else { return };
+    let world = World::new();
+    let environment = std::env::vars_os().collect();
+    let preparer = world.preparer_with(Settings { uv: Some(uv), environment, ..world.settings() });
+    let card = |dependencies: &[&str]| {
+        let mut card = PinnedCard::clone(&world.card(dependencies));
+        card.card.runtime.python_version = version();
+        Arc::new(card)
+    };
+    let prepared = match prepare(&preparer, &card(&["six==1.16.0"])).await {
+        Err(fault) if fault.category == FailureCategory::Network => {
+            eprintln!("skipped: no package index answers ({fault})");
+            return;
+        }
+        other => other.expect("an environment"),
+    };
+    let said = run(Command::new(&prepared.python).args(["-I", "-c", "import six; print(six.__version__)"]));
+    assert_eq!(said.trim(), "1.16.0");
+    let fault = prepare(&preparer, &card(&["six==1.16.0", "python-dateutil==2.9.0", "six==1.15.0"])).await;
+    let fault = fault.expect_err("two versions of one package");
+    assert_eq!(fault.category, FailureCategory::Dependencies, "{fault}");
+    assert!(fault.message.contains("six==1.1") && fault.trace.is_some(), "{fault}");
+    let fault = prepare(&preparer, &card(&["six==99.0.0"])).await.expect_err("no such version");
+    assert_eq!(fault.category, FailureCategory::Dependencies, "{fault}");
+}
