@@ -152,7 +152,7 @@ impl control_server::Control for Control {
         let request = request.into_inner();
         let context = context_of("", &request.base_uri)?;
         let documents = declared(request.manifests, &request.deployments, context).await?;
-        Ok(Response::new(self.0.plan(documents).await?.into()))
+        Ok(Response::new(self.0.plan(documents, Vec::new()).await?.into()))
     }
 
     async fn list_workers(

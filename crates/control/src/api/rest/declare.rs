@@ -51,7 +51,9 @@ pub(super) async fn apply(
 /// What would change if the body were applied. Changes nothing.
 #[utoipa::path(
     post, path = "/v1/plan", tag = "declare",
-    params(("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
+    params(
+        ("delete" = Option<String>, Query, description = "Names of deployments that would be deleted, with commas between them"),
+        ("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
     request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
     responses(
         (status = 200, description = "Loads, evictions, memory before and after", body = PlanView),
@@ -64,9 +66,11 @@ pub(super) async fn plan(
     asked: Asked,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<PlanView> {
-    asked.nothing()?;
+    let query = asked.read(&["delete"])?;
+    let names = query.text("delete").unwrap_or_default().split(',').filter(|name| !name.is_empty());
+    let deleted = names.map(name).collect::<Result<_, _>>()?;
     let documents = Declared::parse(text, context).await?;
-    service.plan(documents).await.map(Json)
+    service.plan(documents, deleted).await.map(Json)
 }
 
 /// Checks the body against the rules for manifests, and nothing else.

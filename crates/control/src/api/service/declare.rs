@@ -158,13 +158,14 @@ impl Service {
         Ok(view::applied(applied))
     }
 
-    /// What would change if the documents were applied.
-    pub(crate) async fn plan(&self, documents: Declared) -> Result<PlanView, ApiError> {
+    /// What would change if the documents were applied, and those of `deleted` that are declared were deleted.
+    pub(crate) async fn plan(&self, documents: Declared, deleted: Vec<DeploymentName>) -> Result<PlanView, ApiError> {
         // Whoever owns it: nothing is changed, and who may change it is told.
         let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Warn };
         let requests = documents.requests(&write, Expect::Anything);
         let results = self.apply_each(requests.clone()).await?;
-        let changes = requests.into_iter().map(|request| PreviewRequest::Apply(Box::new(request))).collect();
+        let applied = requests.into_iter().map(|request| PreviewRequest::Apply(Box::new(request)));
+        let changes = applied.chain(deleted.into_iter().map(PreviewRequest::Delete)).collect();
         let preview = self.handle.preview(changes).await?;
         Ok(view::plan(&preview, results))
     }
