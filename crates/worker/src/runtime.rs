@@ -34,7 +34,8 @@ use crate::{fault::bounded_trace, prepare::Prepared};
 pub struct LoadRequest {
     /// The revision; its `runtime` options and declared signature are obeyed.
     pub revision: Arc<Revision>,
-    /// The artifact on local disk; it must stay there until [`Runtime::load`] returns.
+    /// The artifact on local disk; it must stay there until [`Runtime::load`] returns, and where there is `prepared`,
+    /// for as long as that lives.
     pub artifact: PathBuf,
     /// The digest of the artifact's bytes.
     pub digest: Digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 from typing import Any, Dict, List, Optional
@@ -43,14 +44,14 @@ def shortened(text: str, most: int = MAX_MESSAGE) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback without the frames of this package, which say nothing to an author."""
+    """The traceback without frames that say nothing to an author: of this package, and of the import system."""
     lines: List[str] = []
     seen: List[int] = []
     current: Optional[BaseException] = error
     while current is not None and id(current) not in seen and len(seen) < 8:
         seen.append(id(current))
         frames = traceback.extract_tb(current.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        own = [frame for frame in frames if not frame.filename.startswith(_FOREIGN)]
         part = ["Traceback (most recent call last):\n"] + traceback.format_list(own) if own else []
         part += traceback.format_exception_only(type(current), current)
         lines = part + (["\nwhich led to\n\n"] if lines else []) + lines
@@ -80,4 +81,5 @@ def _out_of_device_memory(error: BaseException) -> bool:
     return kind is not None and isinstance(error, kind)
 
 
-_PACKAGE = __file__.rsplit("/", 1)[0]
+#: This package, and Python's own way to a module.
+_FOREIGN = (__file__.rsplit("/", 1)[0], "<frozen importlib", importlib.__file__)

@@ -202,12 +202,12 @@ def _tensorflow(path: str) -> Any:
 
 
 def _unpacked(path: str) -> str:
-    """The SavedModel in an archive, unpacked beside it."""
+    """The SavedModel in an archive, unpacked into a folder that goes with the process."""
     import tarfile
+    import tempfile
     import zipfile
 
-    folder = os.path.realpath(path + ".unpacked")
-    os.makedirs(folder, exist_ok=True)
+    folder = os.path.realpath(tempfile.mkdtemp())
     inside = lambda name: os.path.realpath(os.path.join(folder, name)).startswith(folder + os.sep)  # noqa: E731
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:

@@ -11,6 +11,8 @@ use std::{
 
 use berth_spec::{ByteSize, DeploymentName, FailureCategory, PinnedCard};
 
+use tokio_util::sync::CancellationToken;
+
 use super::message::{Limits, Load};
 use crate::{
     prepare::Prepared,
@@ -41,7 +43,7 @@ pub(super) struct Plan {
     package: PathBuf,
     /// The folder of this replica, removed with it.
     home: PathBuf,
-    /// Under its own name: frameworks go by it.
+    /// Kept there by whoever prepared it, as its code and environment are.
     artifact: PathBuf,
     card: Arc<PinnedCard>,
     prepared: Arc<Prepared>,
@@ -50,7 +52,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Takes everything that a process needs, so that it can be started again after the cache has let the artifact go.
+    /// Takes everything that a process needs, so that it can be started again.
     pub(super) fn new(request: &LoadRequest, package: &Path, runs: &Path, arrays: &[&str]) -> Result<Self, LoadError> {
         let revision = &request.revision;
         let internal = |message: &str| LoadError::new(FailureCategory::Internal, message);
@@ -60,10 +62,9 @@ impl Plan {
         let disk = |error: io::Error| LoadError::new(FailureCategory::Disk, format!("the replica's folder: {error}"));
         fs_err::create_dir_all(runs).map_err(disk)?;
         let home = unused(runs).map_err(disk)?;
-        let name = revision.uri.rsplit(['/', '\\']).next().and_then(|name| name.split(['?', '#']).next());
-        let name = name.filter(|name| !name.is_empty() && !name.starts_with('.')).unwrap_or("model");
-        let artifact = home.join("artifact").join(name);
-        let plan = Self {
+        // The process has another folder than we.
+        let artifact = std::path::absolute(&request.artifact).map_err(disk)?;
+        Ok(Self {
             deployment: request.serving.deployment.clone(),
             python: prepared.python.clone(),
             memory: card.card.resources.as_ref().and_then(|resources| resources.memory_bytes()).or(revision.memory),
@@ -75,11 +76,12 @@ impl Plan {
             prepared,
             arrays: arrays.iter().map(|&name| name.to_owned()).collect(),
             starts: AtomicU64::new(0),
-        };
-        fs_err::create_dir_all(plan.home.join("artifact")).map_err(disk)?;
-        let same_disk = fs_err::hard_link(&request.artifact, &plan.artifact);
-        same_disk.or_else(|_| fs_err::copy(&request.artifact, &plan.artifact).map(drop)).map_err(disk)?;
-        Ok(plan)
+        })
+    }
+
+    /// Cancelled when nobody wants the model any more.
+    pub(super) fn given_up(&self) -> &CancellationToken {
+        &self.prepared.given_up
     }
 
     /// An empty folder for one process.

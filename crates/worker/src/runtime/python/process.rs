@@ -142,9 +142,11 @@ impl Process {
         Ok(())
     }
 
-    /// The memory of the process and of those that it started; `None` where it cannot be seen.
+    /// The memory of the process and of those that it started; `None` where it cannot be seen. The larger of two
+    /// words: a group does not count what the process had before it joined, and its pages do not say what the kernel
+    /// holds for it.
     pub(super) fn memory(&self) -> Option<ByteSize> {
-        self.fence.memory().or_else(|| resident(self.child.id()))
+        self.fence.memory().max(resident(self.child.id()))
     }
 
     /// Whether it has ended already.

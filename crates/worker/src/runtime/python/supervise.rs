@@ -49,6 +49,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// after some minutes.
 const UNSTABLE: u32 = 5;
 
+/// How often a load looks whether somebody still wants it. Halved or doubled, nothing is seen.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// What the threads of one replica share.
 pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
@@ -88,7 +91,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the process and waits until its model is loaded. `given_up`: nobody wants it any more.
+    /// Starts the process and waits until its model is loaded, or nobody wants it any more.
     pub(super) fn load(
         plan: Plan,
         grounds: Arc<Grounds>,
@@ -118,8 +121,18 @@ impl Supervisor {
         })?;
         let supervisor = Self { shared, thread: Some(thread) };
         let gone = || LoadError::new(FailureCategory::Internal, "the model's supervisor ended without a word");
-        let loaded = outcome.recv().map_err(|_| gone())??;
-        Ok((supervisor, loaded))
+        let given_up = supervisor.shared.plan.given_up();
+        loop {
+            match outcome.recv_timeout(GLANCE) {
+                Ok(loaded) => return loaded.map(|loaded| (supervisor, loaded)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
+                // The supervisor sees to the rest when it is dropped.
+                Err(mpsc::RecvTimeoutError::Timeout) if given_up.is_cancelled() => {
+                    return Err(LoadError::new(FailureCategory::Internal, "the load was given up"));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 
@@ -193,7 +206,12 @@ impl Shared {
     }
 
     fn set_heard(&self, heard: Heard) {
-        self.locked().heard = Some(heard);
+        let mut state = self.locked();
+        // Why it could not be loaded says more than that it ended after saying so.
+        if !matches!((&state.heard, &heard), (Some(Heard::Failed(_)), Heard::Gone)) {
+            state.heard = Some(heard);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 

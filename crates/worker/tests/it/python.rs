@@ -1,0 +1,7 @@
+//! Model cards' models: real Python, in real processes.
+
+mod calls;
+mod card;
+mod faults;
+mod frameworks;
+mod interface;
