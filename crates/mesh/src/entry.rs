@@ -164,12 +164,9 @@ impl Entry {
             None => local.map(|_| here()),
             Some(places) => match places.choose(local, tried, places.now()) {
                 Some(Choice::Local) => Some(here()),
-                Some(Choice::Remote(place, known)) => Some(Next::There(There {
-                    place,
-                    known,
-                    revision: places.revision.clone(),
-                    version: places.version.clone(),
-                })),
+                Some(Choice::Remote(place, known)) => {
+                    Some(Next::There(There { place, known, places: Arc::clone(places), or_here: local.is_some() }))
+                }
                 None => None,
             },
         };

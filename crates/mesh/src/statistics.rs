@@ -16,7 +16,7 @@ use crate::{
     hop::{
         head::Head,
         place::{Place, Places},
-        send::send,
+        send::{Wait, send},
         upload::Upload,
     },
     ingress::grpc::{STATISTICS, message::framed},
@@ -67,8 +67,8 @@ async fn elsewhere(stack: &Stack, entry: &Entry, target: &Target, headers: &Head
 async fn of_place(places: &Places, place: &Arc<Place>, head: &Head, mut upload: Upload) -> Option<Statistics> {
     let (known, _) = place.look(places.now())?;
     let deadline = Instant::now() + WAIT;
-    let request = head.request((&places.revision, &places.version), deadline, upload.body(deadline).await.ok()??);
-    match send(place, &known, request, deadline, || None).await {
+    let request = head.request((&places.revision, &places.version), deadline, upload.again()?);
+    match send(place, &known, request, Wait::until(deadline), || None).await {
         Ok((held, _)) => {
             let told: ModelStatisticsResponse = held.message().await.ok()?;
             told.model_stats.first().map(Statistics::from)

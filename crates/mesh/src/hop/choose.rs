@@ -10,7 +10,10 @@
 //! Likely sooner: smoothed latency × (requests under way + 1). Where nothing was measured yet only the second counts.
 //! Two choices come close to the best of all, and do not send every gateway to the same place at once.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use super::{
     fleet::Known,
@@ -67,6 +70,18 @@ impl Places {
         let choice = sooner(good_near, now).or_else(|| self.far(&mut dice, tried, now));
         let choice = choice.or_else(|| sooner(self.two(&mut dice, tried, now, |_, _| true), now));
         choice.map(Choice::from)
+    }
+
+    /// Whether there is another place that is well.
+    pub(crate) fn others(&self, than: &Place, tried: &Tried, now: Tick) -> bool {
+        let mut good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
+        good.any(|candidate| !std::ptr::eq(Arc::as_ptr(candidate.place), than))
+    }
+
+    /// How long the model takes, by the place where it takes longest; `None`: nothing was measured.
+    pub(crate) fn expected(&self, now: Tick) -> Option<Duration> {
+        let scores = self.list.iter().map(|place| &place.score).chain([&self.local]);
+        scores.filter_map(|score| score.read(now)).max().map(Duration::from_nanos)
     }
 
     /// A place whose time out is over, if this request may probe it.
@@ -176,8 +191,6 @@ impl Dice {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use berth_peer::{Identity, Peers, pki::Authority};
     use berth_spec::{DeploymentName, RevisionId, WorkerId};
     use proptest::prelude::*;

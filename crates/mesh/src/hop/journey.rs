@@ -4,7 +4,8 @@
 //!            ┌────────── not sent, not run ─────────┐
 //!            ▼                                      │
 //!  next ─▶ there ──▶ send ──▶ answered              │
-//!   │ ▲      │        └──▶ broken ── may be sent again? ── no ──▶ lost
+//!   │ ▲      │        ├──▶ broken ── may be sent again? ── no ──▶ lost
+//!   │ │      │        └──▶ slow: may be sent again, and another place is well
 //!   │ │      └─ here: the own replica runs it
 //!   │ └── a route, a hint or a member changed, or RELOOK
 //!   └──▶ parked: no place is left in this round
@@ -16,7 +17,6 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{InferError, RevisionId, inference::Shed};
-use http::HeaderValue;
 use tokio::time::Instant;
 
 use super::{
@@ -25,8 +25,9 @@ use super::{
     fleet::{Fleet, Known, Remotes},
     head::{Head, Propagate},
     held::{Failure, Held, NotRun},
-    place::{Place, UnderWay},
-    send::{Unanswered, send},
+    patience,
+    place::{Place, Places, UnderWay},
+    send::{Unanswered, Wait, send},
     tick::Clock,
     upload::{Room, Upload, unrepeatable},
 };
@@ -81,8 +82,10 @@ pub(crate) struct Here {
 pub(crate) struct There {
     pub(crate) place: Arc<Place>,
     pub(crate) known: Arc<Known>,
-    pub(crate) revision: HeaderValue,
-    pub(crate) version: HeaderValue,
+    /// The places that it was chosen from.
+    pub(crate) places: Arc<Places>,
+    /// The own replica could have answered, too.
+    pub(crate) or_here: bool,
 }
 
 /// What one request has behind it.
@@ -126,14 +129,15 @@ impl Journey {
         upload: &mut Upload,
     ) -> Result<Option<(Held, UnderWay)>, Failure> {
         let Some(forwarding) = errand.stack.forwarding.as_deref() else { return Ok(None) };
-        let Some(body) = upload.body(errand.deadline).await? else { return Err(unrepeatable().into()) };
+        let Some(body) = upload.again() else { return Err(unrepeatable().into()) };
         if !std::mem::replace(&mut self.begun, true) {
             forwarding.budget.request();
         }
         let near = there.known.near;
-        let request = head.request((&there.revision, &there.version), errand.deadline, body);
+        let request = head.request((&there.places.revision, &there.places.version), errand.deadline, body);
         let started = Instant::now();
-        let sent = send(&there.place, &there.known, request, errand.deadline, || upload.fault()).await;
+        let wait = self.wait((errand, forwarding), &there, upload, started);
+        let sent = send(&there.place, &there.known, request, wait, || upload.fault()).await;
         let (hops, took) = (&forwarding.hops, started.elapsed());
         match sent {
             Ok(answered) => {
@@ -173,11 +177,38 @@ impl Journey {
                 self.tried.add(there.place);
                 Ok(None)
             }
+            Err(Unanswered::Slow) => {
+                hops.sent(HopResult::Late, near, took);
+                hops.again(Again::Late);
+                self.sends += 1;
+                self.tried.add(there.place);
+                Ok(None)
+            }
             Err(Unanswered::Late) => {
                 hops.sent(HopResult::Late, near, took);
                 Err(errand.timed_out().into())
             }
         }
+    }
+
+    /// How long a place is waited for. A request leaves it only for another one that is well, and where it could be sent
+    /// again had the line broken: who asks for that has taken the retry.
+    fn wait(
+        &self,
+        (errand, forwarding): (&Errand<'_>, &Forwarding),
+        there: &There,
+        upload: &Upload,
+        now: Instant,
+    ) -> Wait<impl FnOnce() -> bool> {
+        let clock = forwarding.remotes.clock();
+        let left = errand.deadline.saturating_duration_since(now);
+        let idempotent = errand.entry.route().terms.idempotent;
+        let patience = idempotent.then(|| patience::of(there.places.expected(clock.at(now)), left)).flatten();
+        let leaves = move || {
+            let elsewhere = there.or_here || there.places.others(&there.place, &self.tried, clock.now());
+            elsewhere && self.sends + 1 < SENDS && upload.is_repeatable() && forwarding.budget.take(clock.now())
+        };
+        Wait { deadline: errand.deadline, patience: patience.map(|patience| now + patience), leaves }
     }
 
     /// Why a request that may have been run is not sent again.

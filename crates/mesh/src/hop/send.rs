@@ -1,6 +1,10 @@
 //! One request to one place: sent once, until it is answered or it is clear that it will not be.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use berth_peer::PeerBody;
 use berth_spec::InferError;
@@ -13,7 +17,8 @@ use super::{
     place::{Place, UnderWay},
 };
 
-/// A request that was given less time than this tells nothing about its place when the time is over. Halved: impatient
+/// A request that was given less time than this tells nothing about its place when the time is over, unless that was far
+/// more than the model takes. Halved: impatient
 /// clients eject busy places. Doubled: a place that hangs is noticed later.
 const PATIENT: Duration = Duration::from_secs(1);
 
@@ -25,10 +30,48 @@ pub(crate) enum Unanswered {
     NotSent,
     /// It may have arrived, and the answer will not come.
     Broken,
+    /// It hangs, it seems, and the request has left it to go elsewhere.
+    Slow,
     /// The deadline has passed.
     Late,
     /// The client's body failed on its way.
     Client(InferError),
+}
+
+/// How long an answer is waited for.
+pub(crate) struct Wait<L> {
+    pub(crate) deadline: Instant,
+    /// When the place has had its share of the time.
+    pub(crate) patience: Option<Instant>,
+    /// Asked then, once: whether the request leaves it.
+    pub(crate) leaves: L,
+}
+
+impl Wait<fn() -> bool> {
+    /// To the end.
+    pub(crate) fn until(deadline: Instant) -> Self {
+        Self { deadline, patience: None, leaves: || false }
+    }
+}
+
+/// Why nothing is waited for any more.
+enum Over {
+    Patience,
+    Deadline,
+}
+
+impl<L: FnOnce() -> bool> Wait<L> {
+    async fn on<T>(self, mut answered: Pin<&mut impl Future<Output = T>>) -> Result<T, Over> {
+        if let Some(patience) = self.patience {
+            if let Ok(answered) = timeout_at(patience, answered.as_mut()).await {
+                return Ok(answered);
+            }
+            if (self.leaves)() {
+                return Err(Over::Patience);
+            }
+        }
+        timeout_at(self.deadline, answered).await.map_err(|_| Over::Deadline)
+    }
 }
 
 /// Sends it, and tells the place's records how that went. With the answer comes what is under way until its last byte.
@@ -36,13 +79,18 @@ pub(crate) async fn send(
     place: &Arc<Place>,
     known: &Known,
     request: Request<PeerBody>,
-    deadline: Instant,
+    wait: Wait<impl FnOnce() -> bool>,
     fault: impl Fn() -> Option<InferError>,
 ) -> Result<(Held, UnderWay), Unanswered> {
     let (clock, remote) = (place.remote.clock, &place.remote);
+    // What is under way when membership gives a node up ends with its lines.
+    if !known.peer.health().is_there() {
+        return Err(Unanswered::NotSent);
+    }
+    let impatient = wait.patience.is_some();
     let under_way = UnderWay::to(place);
     let started = Instant::now();
-    let answered = async {
+    let answered = pin!(async {
         match known.peer.send(request).await {
             Ok(response) => Held::of(response).await.map_err(|error| {
                 tracing::debug!(peer = %remote.name, %error, "an answer was cut off");
@@ -53,12 +101,8 @@ pub(crate) async fn send(
                 Err(if error.is_not_sent() { Unanswered::NotSent } else { Unanswered::Broken })
             }
         }
-    };
-    let answered = tokio::select! {
-        biased;
-        answered = timeout_at(deadline, answered) => answered,
-        () = known.peer.lost() => Ok(Err(Unanswered::Broken)),
-    };
+    });
+    let answered = wait.on(answered).await;
     // The client's own fault says nothing about the place.
     if !matches!(answered, Ok(Ok(_)))
         && let Some(fault) = fault()
@@ -93,11 +137,15 @@ pub(crate) async fn send(
             }
             Err(broken)
         }
-        Err(_) => {
-            if started.elapsed() >= PATIENT && place.late.bad(now) {
+        Err(over) => {
+            let tells = impatient || started.elapsed() >= PATIENT;
+            if tells && place.late.bad(now) {
                 tracing::warn!(peer = %remote.name, "a model does not answer in time there; it gets fewer requests");
             }
-            Err(Unanswered::Late)
+            Err(match over {
+                Over::Patience => Unanswered::Slow,
+                Over::Deadline => Unanswered::Late,
+            })
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Untouched ──bytes()──▶ Whole ◀── short, or complete at the first look
-//!      │ body()
+//!      │ again()
 //!      ▼
 //!  Streaming: what passes is kept, until it is more than may be kept ──▶ let go: cannot be sent again
 //! ```
@@ -137,18 +137,19 @@ impl Upload {
         Ok(bytes)
     }
 
-    /// A body to send. `None`: it was sent before, and not all of it was kept. A short one is read first: head and body
-    /// then arrive together, and the place waits for nobody's client.
-    pub(crate) async fn body(&mut self, deadline: Instant) -> Result<Option<PeerBody>, InferError> {
+    /// Reads a short body before it is sent: head and body then arrive together, the place waits for nobody's client, and
+    /// a slow client is not counted as in flight.
+    pub(crate) async fn gather(&mut self, deadline: Instant) -> Result<(), InferError> {
         if let State::Untouched(incoming) = &self.state
             && incoming.size_hint().exact().is_some_and(|length| length <= SHORT)
         {
             self.bytes(deadline).await?;
         }
-        Ok(self.again())
+        Ok(())
     }
 
-    fn again(&mut self) -> Option<PeerBody> {
+    /// A body to send. `None`: it was sent before, and not all of it was kept.
+    pub(crate) fn again(&mut self) -> Option<PeerBody> {
         if let State::Untouched(_) = &self.state
             && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
         {

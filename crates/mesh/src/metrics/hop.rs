@@ -26,7 +26,7 @@ pub(crate) enum Result {
     NotSent,
     /// The line broke.
     Broken,
-    /// The deadline passed.
+    /// The deadline passed, or the time that one place gets.
     Late,
     /// The client's body failed.
     Client,
@@ -48,6 +48,7 @@ impl Result {
 pub(crate) enum Again {
     NotSent,
     Broken,
+    Late,
     Draining,
     Absent,
     Full,
@@ -55,9 +56,10 @@ pub(crate) enum Again {
 }
 
 impl Again {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::NotSent, "not_sent"),
         (Self::Broken, "broken"),
+        (Self::Late, "late"),
         (Self::Draining, NotRun::Draining.as_str()),
         (Self::Absent, NotRun::Absent.as_str()),
         (Self::Full, NotRun::Full.as_str()),

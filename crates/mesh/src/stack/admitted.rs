@@ -103,6 +103,9 @@ impl Admitted<'_> {
         head: &Head,
         upload: &mut Upload,
     ) -> Result<Option<Passed>, Failure> {
+        if let Err(error) = upload.gather(self.errand.deadline).await {
+            return Err(self.failed(error).into());
+        }
         let running = match self.run() {
             Ok(running) => running,
             Err(error) => return Err(self.failed(error).into()),

@@ -3,8 +3,9 @@
 /// What one stream may send ahead. Halved: large tensors wait for window updates. Doubled: memory per slow reader.
 pub(crate) const STREAM: u32 = 2 << 20;
 
-/// What one line may send ahead. Halved: a few large tensors hold up small requests. Doubled: memory per line.
-pub(crate) const CONNECTION: u32 = 16 << 20;
+/// What one line may send ahead: 64 streams' worth, as clients that read slowly hold what their streams have sent, and
+/// all others on the line wait when it is full. Halved: fewer such clients hold up the others. Doubled: memory per line.
+pub(crate) const CONNECTION: u32 = 128 << 20;
 
 /// The largest frame. The least allowed is 16 KiB: a tensor of 48 KiB then comes in four pieces, which are copied
 /// together. Doubled: a large frame keeps the other streams of its line waiting longer.

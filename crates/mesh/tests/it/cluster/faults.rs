@@ -8,7 +8,7 @@ use std::{
 use berth_spec::{Health, Route};
 use futures::future::join_all;
 
-use super::town::{Town, metric, worker};
+use super::town::{Town, member, metric, worker};
 use crate::fixture::{Echo, on, revision};
 
 fn runs(echo: &Echo) -> u64 {
@@ -240,4 +240,74 @@ async fn a_node_that_stops_is_left_alone() {
     }
     assert_eq!((runs(&one), runs(&two)), (before, 20));
     assert!(metric(town.house("b"), "berth_gateway_hops_total", &["stopping"]) <= 2);
+}
+
+/// Two copies that were measured, of which the one on `b` then takes requests and answers nothing.
+async fn one_that_hangs(town: &mut Town) -> (Arc<Echo>, Arc<Echo>) {
+    let (hangs, other) = (Echo::shut(), Echo::open());
+    town.serve("iris", &[("b", &hangs), ("c", &other)]).await;
+    hangs.gate.add_permits(20);
+    while hangs.gate.available_permits() > 0 {
+        assert!(some(town, &[]).await.iter().all(|status| *status == 200));
+    }
+    (hangs, other)
+}
+
+/// Some at once, so that both copies get their share: what became of them.
+async fn some(town: &mut Town, headers: &[(&str, &str)]) -> Vec<u16> {
+    let house = town.house("a");
+    join_all((0..8).map(|_| house.infer("iris", headers))).await.iter().map(|answer| answer.status.as_u16()).collect()
+}
+
+/// Nobody waits to the end of his time for what takes requests, answers pings, and nothing else.
+#[tokio::test]
+async fn what_hangs_is_left_in_time_and_then_left_alone() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (hangs, other) = one_that_hangs(&mut town).await;
+    let late = |town: &mut Town| metric(town.house("a"), "berth_gateway_retries_total", &["late"]);
+    while late(&mut town) < 5 {
+        assert_eq!(some(&mut town, &[]).await, [200; 8]);
+    }
+    let (asked, before) = (hangs.started.available_permits(), runs(&other));
+    for _ in 0..50 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    assert!(hangs.started.available_permits() <= asked + 2, "no more than its probes");
+    assert_eq!(runs(&other), before + 50);
+    // What left it is not run there later.
+    let replica = town.house("b").replicas.get(&revision("iris", "1")).expect("there");
+    replica.begin_drain();
+    tokio::time::timeout(Duration::from_secs(5), replica.drained()).await.expect("all leases are back");
+    assert_eq!(runs(&hangs), 20);
+}
+
+#[tokio::test]
+async fn what_must_not_run_twice_waits_for_what_hangs() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    one_that_hangs(&mut town).await;
+    let before = metric(town.house("a"), "berth_gateway_retries_total", &[]);
+    let route = Route { idempotent: false, ..on("iris", "1", &["b", "c"]) };
+    town.house("a").set(vec![route]).await;
+    while !some(&mut town, &[("berth-timeout-ms", "300")]).await.contains(&504) {}
+    assert_eq!(metric(town.house("a"), "berth_gateway_retries_total", &[]), before);
+}
+
+/// Membership gives a node up while it is being dialled: whatever the request is, nobody has received it.
+#[tokio::test]
+async fn what_was_still_dialling_was_not_sent() {
+    let mut town = Town::new(&["a", "c"]).await;
+    let other = Echo::open();
+    town.put("c", "iris", &other);
+    // It takes connections, and no more.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = silent.local_addr().expect("bound");
+    town.node("a").roster.set(member("b", at, None), Health::Alive);
+    let route = |workers: &[&str]| vec![Route { idempotent: false, ..on("iris", "1", workers) }];
+    town.house("a").set(route(&["b"])).await;
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    let _dialled = silent.accept().await.expect("it is dialled");
+    town.house("a").set(route(&["b", "c"])).await;
+    town.node("a").roster.set_health(&worker("b"), Health::Failed);
+    let answer = asked.await.expect("it ran");
+    assert_eq!((answer.status.as_u16(), runs(&other)), (200, 1), "{answer:?}");
 }

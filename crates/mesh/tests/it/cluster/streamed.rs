@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::town::{Town, metric};
-use crate::fixture::{Echo, House, on};
+use crate::fixture::{Echo, House, REQUEST, on};
 
 /// A request of about this many bytes, as JSON cannot be: raw.
 fn binary(bytes: usize) -> (String, Vec<u8>) {
@@ -145,4 +145,25 @@ async fn a_client_that_leaves_is_not_run_for() {
     replica.begin_drain();
     tokio::time::timeout(Duration::from_secs(5), replica.drained()).await.expect("the lease is back");
     assert_eq!(held.runs.load(SeqCst), 0);
+}
+
+/// Who sends a short body slowly is not in flight yet, and takes nobody's place.
+#[tokio::test]
+async fn a_slow_client_leaves_the_model_to_the_others() {
+    let mut town = Town::new(&["a", "b"]).await;
+    let echo = Echo::open();
+    town.put("b", "iris", &echo);
+    let concurrency = berth_spec::deployment::Concurrency { max: Some(1), queue: 9 };
+    town.house("a").set(vec![berth_spec::Route { concurrency, ..on("iris", "1", &["b"]) }]).await;
+    let mut slow = begin(town.house("a"), &format!("Content-Length: {}\r\n", REQUEST.len())).await;
+    slow.write_all(&REQUEST.as_bytes()[..10]).await.expect("written");
+    while town.house("a").handle.inside() < 1 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..3 {
+        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+    }
+    slow.write_all(&REQUEST.as_bytes()[10..]).await.expect("written");
+    let answer = all(slow).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.200}");
 }
