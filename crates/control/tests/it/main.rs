@@ -1,5 +1,6 @@
 //! The control plane from outside: stores, the brain, the driver, restarts, folders.
 
+mod alerts;
 mod api;
 mod brain;
 mod conformance;
@@ -9,6 +10,7 @@ mod driver;
 mod etcd;
 mod fixture;
 mod fleet;
+mod git;
 mod leadership;
 mod model;
 mod registered;
