@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Validate(commands::validate::ValidateArgs),
     /// Make the certificates of a cluster, and look at them
     Pki(commands::pki::PkiArgs),
+    /// Encrypt the credentials of workers, and look at their files
+    Secrets(commands::secrets::SecretsArgs),
     /// Show the settings of a server, and where each came from
     Config(Box<commands::config::ConfigArgs>),
     /// Print the JSON schema of manifests

@@ -16,6 +16,7 @@ pub(crate) mod output;
 pub(crate) mod pki;
 pub(crate) mod plan;
 pub(crate) mod resource;
+pub(crate) mod secrets;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
@@ -32,6 +33,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
             None => Err(Failure::Usage("which settings? Write `berth config show`".to_owned())),
         },
         Command::Pki(args) => pki::run(&args),
+        Command::Secrets(args) => secrets::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Schema(args) => local::schema(&args),
         Command::Completions(args) => local::completions(&args),

@@ -2,4 +2,5 @@
 
 mod commands;
 mod config;
+mod secrets;
 mod tidy;
