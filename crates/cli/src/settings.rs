@@ -14,6 +14,7 @@ mod environment;
 mod file;
 pub(crate) mod layers;
 pub(crate) mod model_types;
+pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod values;
 
@@ -21,6 +22,7 @@ use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUs
 
 use berth_plan::Policy;
 use berth_spec::{ByteSize, WorkerId, deployment::Selector};
+use berth_worker::prepare::SystemPackages;
 use clap::{Args, ValueEnum};
 use url::Url;
 
@@ -51,7 +53,7 @@ pub(crate) struct ServerArgs {
     /// Memory that models may take together [default: 80 % of what the machine or control group allows]
     #[arg(long, value_name = "SIZE", env = "BERTH_MEMORY", value_parser = values::size)]
     pub(crate) memory: Option<ByteSize>,
-    /// Disk that fetched artifacts may take
+    /// Disk that fetched artifacts may take; code and environments of model cards may each take as much again
     #[arg(long, value_name = "SIZE", env = "BERTH_CACHE", default_value = "20GiB", value_parser = values::size)]
     pub(crate) cache: ByteSize,
     /// The name of this node and its worker [default: local; of a node, the name in its certificate]
@@ -67,6 +69,20 @@ pub(crate) struct ServerArgs {
     /// The ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
+    /// The uv program, which makes the environments of model cards [default: beside this program, then the PATH]
+    #[arg(long, value_name = "PATH", env = "BERTH_UV")]
+    pub(crate) uv: Option<PathBuf>,
+    /// The index that packages of model cards come from [default: what UV_DEFAULT_INDEX or PIP_INDEX_URL say, then PyPI]
+    #[arg(long, value_name = "URL", env = "BERTH_PACKAGE_INDEX", hide_env_values = true)]
+    pub(crate) package_index: Option<Url>,
+    /// What is done about a model card's packages of the operating system: check, install (as root), ignore
+    #[arg(long, value_name = "WHAT", env = "BERTH_SYSTEM_PACKAGES", default_value_t)]
+    pub(crate) system_packages: SystemPackages,
+    /// Let model cards take their code from Git repositories of this machine: who writes a card can then read what this
+    /// process can
+    #[arg(long, value_name = "BOOL", env = "BERTH_LOCAL_REPOSITORIES", default_value = "false", default_missing_value = "true",
+          num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
+    pub(crate) local_repositories: bool,
     /// Models that are loaded at once [default: half the cores, at most 4]
     #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
@@ -123,6 +139,8 @@ pub(crate) struct ServerSettings {
     pub(crate) types: BTreeMap<String, Selector>,
     /// The ONNX Runtime library; `None`: the usual places.
     pub(crate) onnx_library: Option<PathBuf>,
+    /// How code and environments of model cards come about.
+    pub(crate) cards: berth_worker::prepare::Settings,
     /// Models that are loaded at once.
     pub(crate) parallel_loads: Option<usize>,
     /// Threads of the data path.
@@ -187,6 +205,13 @@ impl ServerSettings {
             labels: unique(args.labels)?,
             types: model_types::by_type(args.model_type)?,
             onnx_library: named.filter(|path| !path.as_os_str().is_empty()),
+            cards: berth_worker::prepare::Settings {
+                uv: args.uv,
+                package_index: args.package_index.map(String::from),
+                system_packages: args.system_packages,
+                local_repositories: args.local_repositories,
+                environment: std::env::vars_os().collect(),
+            },
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),

@@ -246,6 +246,8 @@ pub struct Load {
     pub queue: u32,
     /// Requests per minute over the last minute.
     pub requests_per_minute: u32,
+    /// Memory is short: more than 80 % of the machine's or control group's is in use (seed G §6.4).
+    pub degraded: bool,
 }
 
 #[cfg(test)]

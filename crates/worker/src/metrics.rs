@@ -66,6 +66,7 @@ pub struct WorkerMetrics {
     environment_bytes: Gauge,
     environments: Gauge,
     pub(crate) system_memory: Gauge,
+    pub(crate) degraded: Gauge,
     pub(crate) heartbeats_sent: Counter,
     pub(crate) heartbeats_failed: Counter,
     breakers: Family<Towards, Gauge>,
@@ -99,6 +100,7 @@ impl WorkerMetrics {
             environment_bytes: Gauge::default(),
             environments: Gauge::default(),
             system_memory: Gauge::default(),
+            degraded: Gauge::default(),
             heartbeats_sent: Counter::default(),
             heartbeats_failed: Counter::default(),
             breakers: Family::default(),
@@ -133,6 +135,11 @@ impl WorkerMetrics {
             "berth_worker_system_memory_used_bytes",
             "Memory of the machine or control group in use, models and all",
             m.system_memory.clone(),
+        );
+        registry.register(
+            "berth_worker_degraded",
+            "1 while more than 80 % of the machine's or control group's memory is in use",
+            m.degraded.clone(),
         );
         registry.register("worker_heartbeat_sent", "Reports to the controller", m.heartbeats_sent.clone());
         registry.register("worker_heartbeat_failed", "Reports that nobody took", m.heartbeats_failed.clone());

@@ -115,6 +115,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         cache: server.cache,
         parallel_loads: server.parallel_loads,
         onnx_library: server.onnx_library.clone(),
+        cards: server.cards.clone(),
         credentials: server.credentials.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };
@@ -215,7 +216,8 @@ fn deciding(
     let (seat, candidacy) = Candidacy::start(store.clone(), me)?;
     let (view, views) = watch::channel(SeatView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
-    let deciding = Deciding { config, metrics: Metrics::register(registry), store, seat, view };
+    let source = settings.source.as_ref().map(|git| git.build(&settings.server.data, registry)).transpose()?;
+    let deciding = Deciding { config, metrics: Metrics::register(registry), store, seat, view, source };
     Ok((Some(candidacy), Some(deciding), views))
 }
 

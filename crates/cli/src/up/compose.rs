@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use berth_control::{Handle, store::embedded::EmbeddedStore};
+use berth_control::{Handle, source::directory::Directory, store::embedded::EmbeddedStore};
 use berth_mesh::{Gateway, GatewayLink, Limits, local::LocalReplicas};
 use berth_peer::EventLoops;
 use berth_worker::{Worker, WorkerLink};
@@ -13,11 +13,11 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 
 use super::{
-    control_plane::{ControlPlane, Parts},
+    control_plane::{ControlPlane, Followed, Parts},
     seams,
     settings::Settings,
 };
-use crate::{failure::Failure, telemetry::Telemetry};
+use crate::{failure::Failure, settings::source::Source, telemetry::Telemetry};
 
 /// Everything of one machine: the control plane runs already, the data path does not yet.
 pub(super) struct System {
@@ -64,11 +64,21 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         })?;
     let api = listener.local_addr()?;
     let http = look.local_addr().unwrap_or(settings.server.http);
-    let folder = settings.folder.as_deref().map(berth_control::source::directory::Directory::open).transpose();
-    let folder = folder.map_err(|e| Failure::Usage(e.to_string()))?;
+    let followed = followed(settings, &mut registry)?;
     let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
-    let control = ControlPlane::start(Parts { control, handle, listener, seams, folder })?;
+    let control = ControlPlane::start(Parts { control, handle, listener, seams, followed })?;
     Ok(System { worker, gateway, control, http, api })
+}
+
+/// What is followed besides the API.
+fn followed(settings: &Settings, registry: &mut Registry) -> Result<Followed, Failure> {
+    Ok(match &settings.source {
+        None => Followed::Nothing,
+        Some(Source::Directory(path)) => {
+            Followed::Folder(Directory::open(path).map_err(|e| Failure::Usage(e.to_string()))?)
+        }
+        Some(Source::Git(git)) => Followed::Registry(git.build(&settings.server.data, registry)?),
+    })
 }
 
 fn worker_config(settings: &Settings) -> berth_worker::Config {
@@ -78,6 +88,7 @@ fn worker_config(settings: &Settings) -> berth_worker::Config {
         cache: settings.server.cache,
         parallel_loads: settings.server.parallel_loads,
         onnx_library: settings.server.onnx_library.clone(),
+        cards: settings.server.cards.clone(),
         credentials: settings.server.credentials.clone(),
         ..berth_worker::Config::new(settings.server.name.clone(), &settings.server.data)
     }

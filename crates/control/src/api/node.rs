@@ -133,6 +133,9 @@ impl Sides {
         if self.worker.as_ref().is_some_and(|worker| worker.unlisted) {
             return "the registry does not name it, and lets such workers hold nothing".to_owned();
         }
+        if self.worker.as_ref().is_some_and(|worker| worker.load.degraded) {
+            return "degraded: more than 80 % of its memory is in use".to_owned();
+        }
         String::new()
     }
 

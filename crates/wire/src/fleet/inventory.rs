@@ -98,6 +98,7 @@ const fn load_to(load: Load) -> v1::Load {
         memory_used: load.memory_used.0,
         queue: load.queue,
         requests_per_minute: load.requests_per_minute,
+        degraded: load.degraded,
     }
 }
 
@@ -108,6 +109,7 @@ const fn load_of(load: v1::Load) -> Load {
         memory_used: ByteSize(load.memory_used),
         queue: load.queue,
         requests_per_minute: load.requests_per_minute,
+        degraded: load.degraded,
     }
 }
 

@@ -160,6 +160,7 @@ fn a_change_costs_a_few_hundred_bytes() {
             memory_used: ByteSize::gib(3),
             queue: 2,
             requests_per_minute: 900,
+            degraded: false,
         }),
         replicas: vec![],
         ..report(None)

@@ -99,13 +99,24 @@ pub(super) struct Hands {
     pub(super) slots: BTreeMap<RevisionId, Slot>,
     /// As they were told last.
     pub(super) breakers: Vec<Breaker>,
+    /// Memory was short when the load was told last.
+    pub(super) degraded: bool,
     stopped: Stopped,
 }
 
 impl Hands {
     pub(super) fn new(worker: WorkerId, tools: Tools, news: mpsc::Sender<News>) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
-        Self { tools, news, tasks, commands: Commands::new(worker), slots, breakers: Vec::new(), stopped }
+        Self {
+            tools,
+            news,
+            tasks,
+            commands: Commands::new(worker),
+            slots,
+            breakers: Vec::new(),
+            degraded: false,
+            stopped,
+        }
     }
 
     /// What opens stores, repositories and package indexes from now on; what is under way ends with what it began with.

@@ -34,6 +34,10 @@ const CPU_STEP: f32 = 5.0;
 /// Memory, as a share of what models may take.
 const MEMORY_STEP: f64 = 0.02;
 
+/// The share of the machine's memory above which it is short. Nearer to 1, the kernel may end a process before anybody has
+/// seen the word; at 0.6, every machine that is put to use is called degraded.
+const SHORT: f64 = 0.8;
+
 /// Counts.
 const COUNT_STEP: u32 = 10;
 
@@ -102,6 +106,7 @@ impl LoadWatch {
             memory_used: usage.memory,
             queue: u32::try_from(queue).unwrap_or(u32::MAX),
             requests_per_minute: self.per_minute(requests, at),
+            degraded: is_short(usage.memory, self.machine.memory),
         };
         let news = self.told.is_none_or(|told| noticeable(&told, &load, self.memory));
         self.told = if news { Some(load) } else { self.told };
@@ -122,12 +127,18 @@ impl LoadWatch {
     }
 }
 
+/// Whether memory is short where there is `all` of it.
+fn is_short(used: ByteSize, all: ByteSize) -> bool {
+    used.0 as f64 > SHORT * all.0 as f64
+}
+
 /// Whether the difference may matter to whoever places models.
 fn noticeable(told: &Load, now: &Load, memory: ByteSize) -> bool {
     let [_, one, five] = told.cpu_percent;
     let [_, one_now, five_now] = now.cpu_percent;
     let many = |told: u32, now: u32| told.abs_diff(now) >= COUNT_STEP.max(told / 10);
     now.at.since(told.at) >= AT_LEAST_EVERY
+        || told.degraded != now.degraded
         || (one - one_now).abs() >= CPU_STEP
         || (five - five_now).abs() >= CPU_STEP
         || told.memory_used.0.abs_diff(now.memory_used.0) as f64 >= MEMORY_STEP * memory.0 as f64
@@ -148,6 +159,7 @@ mod tests {
             memory_used: ByteSize::gib(1),
             queue: 3,
             requests_per_minute: 1_000,
+            degraded: false,
         };
         let later = |seconds| base.at + Duration::from_secs(seconds);
         let memory = ByteSize::gib(10);
@@ -157,6 +169,7 @@ mod tests {
             ("half a minute", Load { at: later(30), ..base }, true),
             ("cores", Load { cpu_percent: [50.0, 45.5, 30.0], ..base }, true),
             ("memory", Load { memory_used: ByteSize(ByteSize::gib(1).0 + ByteSize::mib(210).0), ..base }, true),
+            ("memory is short", Load { degraded: true, ..base }, true),
             ("the queue is empty", Load { queue: 0, ..base }, true),
             ("the queue is long", Load { queue: 13, ..base }, true),
             ("requests", Load { requests_per_minute: 1_100, ..base }, true),
@@ -164,6 +177,11 @@ mod tests {
         for (what, now, told) in cases {
             assert_eq!(noticeable(&base, &now, memory), told, "{what}");
         }
+    }
+
+    #[test]
+    fn memory_is_short_above_four_fifths() {
+        assert!(!is_short(ByteSize(80), ByteSize(100)) && is_short(ByteSize(81), ByteSize(100)));
     }
 
     #[test]

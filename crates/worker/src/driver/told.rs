@@ -48,6 +48,11 @@ impl Hands {
         }
         if let Some(load) = &change.load {
             self.metrics().system_memory.set(i64::try_from(load.memory_used.0).unwrap_or(i64::MAX));
+            if std::mem::replace(&mut self.degraded, load.degraded) != load.degraded {
+                let event = if load.degraded { "worker_degraded" } else { "worker_recovered" };
+                tracing::warn!(event, worker_id = %self.commands.worker, memory_used = %load.memory_used);
+            }
+            self.metrics().degraded.set(i64::from(load.degraded));
         }
         // A whole report repeats what was said already.
         for (id, residency) in change.replicas.iter().filter(|_| !change.whole) {

@@ -1,5 +1,7 @@
 //! The whole worker with a scripted runtime: what its controller and its gateway see.
 
+mod cards;
+
 use std::{sync::Arc, time::Duration};
 
 use berth_mesh::local::LocalReplicas;
@@ -9,7 +11,7 @@ use berth_spec::{
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
 use berth_worker::{
-    Config, Stopped, WorkerLink, build_with,
+    Config, Stopped, WorkerLink, build_with, prepare,
     runtime::{
         LoadError, Runtime,
         fake::{FakeRuntime, Gate, Script},
@@ -34,12 +36,23 @@ struct Bench {
 impl Bench {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let (runtime, local) = (Arc::new(FakeRuntime::default()), Arc::new(LocalReplicas::default()));
+        let runtime = Arc::new(FakeRuntime::default());
+        Self::start_with(dir, Arc::clone(&runtime), runtime, prepare::Settings::default())
+    }
+
+    /// With another runtime in front of the scripted one.
+    fn start_with(
+        dir: tempfile::TempDir,
+        runtime: Arc<FakeRuntime>,
+        front: Arc<dyn Runtime>,
+        cards: prepare::Settings,
+    ) -> Self {
+        let local = Arc::new(LocalReplicas::default());
         let mut registry = Registry::default();
         let mut config = Config::new(WorkerId::new("w").expect("a name"), dir.path());
         config.memory = Some(ByteSize::mib(64));
-        let runtimes = vec![Arc::clone(&runtime) as Arc<dyn Runtime>];
-        let worker = build_with(config, runtimes, Arc::clone(&local), &mut registry).expect("built");
+        config.cards = cards;
+        let worker = build_with(config, vec![front], Arc::clone(&local), &mut registry).expect("built");
         let (assignments, receiver) = mpsc::channel(8);
         let (sender, reports) = mpsc::channel(8);
         let shutdown = CancellationToken::new();

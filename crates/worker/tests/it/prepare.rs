@@ -19,14 +19,14 @@ use berth_worker::{
 use tokio::sync::watch;
 
 /// A repository with code, and a place to prepare it in.
-struct World {
+pub(crate) struct World {
     dir: tempfile::TempDir,
     commit: String,
     keys: watch::Sender<Arc<CredentialSet>>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let world = Self { dir, commit: String::new(), keys: watch::Sender::default() };
         fs_err::create_dir_all(world.path("code/src")).expect("made");
@@ -60,7 +60,7 @@ impl World {
         self.git(&["rev-parse", "HEAD"])
     }
 
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.path("bin").display());
         let environment = vec![("PATH".into(), path.into()), ("AWS_SECRET_ACCESS_KEY".into(), "hush".into())];
         let uv = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/uv.sh"));
@@ -75,7 +75,7 @@ impl World {
         Preparer::open(&self.path("prepared"), ByteSize::gib(1), settings, self.keys.subscribe()).expect("opened")
     }
 
-    fn card(&self, dependencies: &[&str]) -> Arc<PinnedCard> {
+    pub(crate) fn card(&self, dependencies: &[&str]) -> Arc<PinnedCard> {
         let url = format!("file://{}", self.path("code").display());
         let mut card = crate::card(&url, &self.commit, "3.0.0");
         card.card.runtime.python_version = "9.1".to_owned();

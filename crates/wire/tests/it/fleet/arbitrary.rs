@@ -215,13 +215,14 @@ fn breaker() -> impl Strategy<Value = Breaker> {
 }
 
 pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryChange> {
-    let load = (time(), [float(), float(), float()], bytes(), any::<u32>(), any::<u32>()).prop_map(
-        |(at, cpu_percent, memory_used, queue, requests_per_minute)| Load {
+    let load = (time(), [float(), float(), float()], bytes(), any::<u32>(), any::<u32>(), any::<bool>()).prop_map(
+        |(at, cpu_percent, memory_used, queue, requests_per_minute, degraded)| Load {
             at,
             cpu_percent,
             memory_used,
             queue,
             requests_per_minute,
+            degraded,
         },
     );
     let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
