@@ -78,8 +78,12 @@ pub(crate) enum Command {
     Secrets(commands::secrets::SecretsArgs),
     /// Show the settings of a server, and where each came from
     Config(Box<commands::config::ConfigArgs>),
-    /// Print the JSON schema of manifests
-    Schema(commands::local::SchemaArgs),
+    /// Begin, check and serve a Git registry of models
+    Registry(commands::registry::RegistryArgs),
+    /// Begin a model repository, and check its card
+    Card(commands::card::CardArgs),
+    /// Print the schemas of manifests, model cards and a registry's files
+    Schema(commands::schema::SchemaArgs),
     /// Print a script that completes commands in a shell
     Completions(commands::local::CompletionsArgs),
     /// Print a manual page

@@ -1,6 +1,7 @@
 //! The commands that ask a server, or need none. One file each: its arguments, what it does, what it prints.
 
 pub(crate) mod apply;
+pub(crate) mod card;
 pub(crate) mod completing;
 pub(crate) mod config;
 pub(crate) mod cordon;
@@ -15,7 +16,9 @@ mod nodes;
 pub(crate) mod output;
 pub(crate) mod pki;
 pub(crate) mod plan;
+pub(crate) mod registry;
 pub(crate) mod resource;
+pub(crate) mod schema;
 pub(crate) mod secrets;
 pub(crate) mod top;
 pub(crate) mod validate;
@@ -35,7 +38,9 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Pki(args) => pki::run(&args),
         Command::Secrets(args) => secrets::run(&args),
         Command::Validate(args) => validate::run(&args),
-        Command::Schema(args) => local::schema(&args),
+        Command::Registry(args) => registry::run(args),
+        Command::Card(args) => card::run(&args),
+        Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => local::completions(&args),
         Command::Man(args) => local::man(&args),
         Command::Version(args) => local::version(&args),

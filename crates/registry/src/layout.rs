@@ -88,7 +88,7 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
                 layout.manifests.push((environment, file));
                 return None;
             }
-            let strange = !name.starts_with('.') && !name.ends_with(".md");
+            let strange = !name.starts_with('.') && !name.ends_with(".md") && !name.ends_with(".txt");
             strange.then(|| {
                 problem("ignored-file", "this file is not read", "manifests end with .yaml").map(Problem::warning)
             })?

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub use self::{
     junit::junit,
     sarif::sarif,
-    text::{Colours, text},
+    text::{Colours, problems, summary, text},
 };
 use crate::Report;
 

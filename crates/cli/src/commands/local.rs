@@ -1,36 +1,11 @@
-//! Commands that only print what the binary knows of itself: schema, completions, manual, version.
+//! Commands that only print what the binary knows of itself: completions, manual, version.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::{Shell, env::Shells};
 use serde_json::json;
 
 use super::output::{Form, print_value};
 use crate::{args, failure::Failure, terminal};
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  berth schema deployment > berth.schema.json
-  # then, first line of a manifest, for editors with the YAML language server:
-  # yaml-language-server: $schema=berth.schema.json")]
-pub(crate) struct SchemaArgs {
-    /// Of what
-    #[arg(value_enum, default_value_t, value_name = "KIND")]
-    kind: SchemaKind,
-}
-
-/// What has a schema.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum SchemaKind {
-    /// The manifest of a deployment
-    #[default]
-    Deployment,
-}
-
-pub(crate) fn schema(args: &SchemaArgs) -> Result<(), Failure> {
-    match args.kind {
-        SchemaKind::Deployment => print_value(berth_spec::manifest::json_schema(), Form::Json),
-    }
-}
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

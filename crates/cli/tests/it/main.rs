@@ -2,5 +2,6 @@
 
 mod commands;
 mod config;
+mod registry;
 mod secrets;
 mod tidy;

@@ -14,9 +14,15 @@ pub enum Colours {
 /// Problems that are shown. Halved, somebody mends a broken registry in more rounds; doubled, the first one scrolls away.
 const SHOWN: usize = 40;
 
-/// The report with the line and a caret for every problem; ends with a newline.
+/// The report with the line and a caret for every problem, and the [`summary`] at its end.
 #[must_use]
 pub fn text(report: &Report, colours: Colours) -> String {
+    format!("{}{}\n", problems(report, colours), summary(report))
+}
+
+/// The problems, each with its line and a caret, and an empty line after it.
+#[must_use]
+pub fn problems(report: &Report, colours: Colours) -> String {
     let mut out = String::new();
     for problem in report.problems.iter().take(SHOWN) {
         out.push_str(&paint(&problem.render(), problem, colours));
@@ -37,13 +43,12 @@ pub fn text(report: &Report, colours: Colours) -> String {
     if report.problems.len() > SHOWN {
         out.push_str(&format!("… and {} more\n\n", report.problems.len() - SHOWN));
     }
-    out.push_str(&summary(report));
-    out.push('\n');
     out
 }
 
 /// One line: what is made of it, and what was looked at.
-fn summary(report: &Report) -> String {
+#[must_use]
+pub fn summary(report: &Report) -> String {
     let counts = report.counts;
     let (errors, warnings) = (report.errors().count(), report.warnings().count());
     let seen = format!(

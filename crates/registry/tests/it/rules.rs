@@ -39,7 +39,7 @@ fn manifests_may_lie_in_folders_of_their_own() {
     let world = World::new();
     world.write("models/production/team/other.yaml", &world.manifest("other", "v1.2.3"));
     let report = world.validate();
-    assert_eq!(report.desired.clone().expect(&told(&report)).deployments.len(), 2);
+    assert_eq!(report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report))).deployments.len(), 2);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn an_empty_registry_is_a_beginning() {
     let world = World::new();
     world.remove("models/production/iris-prod.yaml");
     let report = world.validate();
-    assert_eq!(report.desired.clone().expect(&told(&report)).deployments, []);
+    assert_eq!(report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report))).deployments, []);
 }
 
 #[test]

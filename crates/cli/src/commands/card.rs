@@ -1,0 +1,32 @@
+//! `berth card`: model cards, for those who own models.
+
+mod check;
+mod new;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth card new ./iris-model --framework sklearn
+  berth card check ./iris-model")]
+pub(crate) struct CardArgs {
+    #[command(subcommand)]
+    command: CardCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CardCommand {
+    /// Begin a model repository: a card, with code that works
+    New(new::NewArgs),
+    /// Check a card and the code that it names
+    Check(check::CheckArgs),
+}
+
+pub(crate) fn run(args: &CardArgs) -> Result<(), Failure> {
+    match &args.command {
+        CardCommand::New(args) => new::run(args),
+        CardCommand::Check(args) => check::run(args),
+    }
+}

@@ -1,0 +1,182 @@
+//! `berth card check`: a card, and the code that it names, without running any of it.
+
+use std::path::{Path, PathBuf};
+
+use berth_git::Protocols;
+use berth_registry::{CardRules, Matrix, Problem, Step, check_card};
+use berth_spec::{ModelCard, manifest::closest};
+use clap::{Args, ValueEnum};
+use fs_err as fs;
+
+use crate::{
+    commands::{
+        output::{Form, print_value},
+        registry,
+    },
+    failure::Failure,
+    files::plural,
+    terminal,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth card check .                         ./model-card.yaml and the modules and functions that it names
+  berth card check . --file cards/small.yaml
+  berth card check . -o json                 problems as data, for editors and CI
+
+Exit code 1 if something is wrong; warnings are shown and change nothing.")]
+pub(crate) struct CheckArgs {
+    /// The model repository's folder
+    #[arg(value_name = "DIR", default_value = ".")]
+    folder: PathBuf,
+    /// The card in it
+    #[arg(long, value_name = "FILE", default_value = "model-card.yaml")]
+    file: PathBuf,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: CheckForm,
+}
+
+/// How to print problems.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum CheckForm {
+    /// With the line and a caret
+    #[default]
+    Text,
+    /// A JSON list
+    Json,
+}
+
+pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let path = args.folder.join(&args.file);
+    let text = fs::read_to_string(&path)?;
+    let shown = path.display().to_string();
+    let (matrix, today) = (Matrix::embedded(), registry::today());
+    let rules = CardRules { matrix: &matrix, today: &today, protocols: Protocols::default().with_local() };
+    let checked = check_card(&text, &shown, &rules);
+    let mut problems = checked.problems;
+    if let Some(card) = &checked.card {
+        problems.extend(Code { root: &args.folder, card, file: &shown, text: &text }.check());
+    }
+    let errors = problems.iter().filter(|problem| problem.is_error()).count();
+    let warnings = problems.len() - errors;
+    if args.output == CheckForm::Json {
+        print_value(&problems, Form::Json)?;
+    }
+    let told: String = problems.iter().map(|problem| problem.render() + "\n\n").collect();
+    if errors > 0 {
+        let count = plural(errors, "error");
+        return Err(Failure::Failed(if args.output == CheckForm::Json { count } else { format!("{told}{count}") }));
+    }
+    if args.output == CheckForm::Text {
+        let name =
+            checked.card.as_ref().map_or_else(String::new, |c| format!("{} {}", c.metadata.name, c.metadata.version));
+        terminal::print(&format!("{told}{name} is right; {}", plural(warnings, "warning")))?;
+    }
+    Ok(())
+}
+
+/// The code beside a card.
+struct Code<'a> {
+    root: &'a Path,
+    card: &'a ModelCard,
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Code<'_> {
+    fn check(&self) -> Vec<Problem> {
+        let card = self.card;
+        let mut found = Vec::new();
+        for (field, function) in [("preprocessing", &card.preprocessing), ("postprocessing", &card.postprocessing)] {
+            found.extend(self.function(field, &function.module, &function.function));
+        }
+        if let Some(module) = &card.code.entrypoint
+            && self.source(module).is_none()
+        {
+            found.push(self.missing_module("entrypoint", module));
+        }
+        found
+    }
+
+    fn function(&self, field: &str, module: &str, function: &str) -> Option<Problem> {
+        let Some((path, source)) = self.source(module) else { return Some(self.missing_module(field, module)) };
+        let names = defined(&source);
+        if names.contains(&function) {
+            return None;
+        }
+        let shown = path.display();
+        let near = closest(function, names.iter().copied());
+        let remedy = near.map_or_else(|| format!("define it in {shown}"), |near| format!("did you mean {near}?"));
+        let problem =
+            self.problem("function", &format!("function: {function}"), format!("{shown} defines no {function}"));
+        Some(problem.remedy(remedy))
+    }
+
+    /// The file of a module: from the repository's root, or from the folder of the code.
+    fn source(&self, module: &str) -> Option<(PathBuf, String)> {
+        let relative = module.replace('.', "/");
+        let code = self.root.join(&self.card.code.path);
+        let candidates = [self.root.to_owned(), code]
+            .into_iter()
+            .flat_map(|folder| [folder.join(format!("{relative}.py")), folder.join(&relative).join("__init__.py")]);
+        candidates.into_iter().find_map(|path| Some((path.clone(), fs::read_to_string(&path).ok()?)))
+    }
+
+    fn missing_module(&self, field: &str, module: &str) -> Problem {
+        let place = self.root.join(module.replace('.', "/"));
+        let key = if field == "entrypoint" { "entrypoint" } else { "module" };
+        let problem = self.problem("module", &format!("{key}: {module}"), format!("there is no module {module}"));
+        problem.remedy(format!("write {}.py, or name another module", place.display()))
+    }
+
+    /// At the line that holds `part`.
+    fn problem(&self, rule: &'static str, part: &str, message: String) -> Problem {
+        let problem = Problem::new(Step::Cards, rule, self.file, message);
+        let line = self.text.lines().position(|line| line.trim_start().starts_with(part));
+        let Some(line) = line else { return problem };
+        let column = self.text.lines().nth(line).and_then(|text| text.find(part)).unwrap_or(0) + 1;
+        let number = |n: usize| u32::try_from(n).unwrap_or(0);
+        let place = berth_spec::manifest::node::Place { line: number(line + 1), column: number(column) };
+        problem.at(place, part.split(':').next().unwrap_or_default(), self.text)
+    }
+}
+
+/// Names at the top of a Python module: functions, classes, assignments and imports. A name that is made in another way
+/// (`globals()["x"] = …`, `from x import *`) is not seen.
+fn defined(source: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for line in source.lines().filter(|line| !line.starts_with([' ', '\t', '#'])) {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        if let Some(rest) = line.strip_prefix("def ").or_else(|| line.strip_prefix("class ")) {
+            names.extend(rest.split(|c: char| !is_name(c)).next());
+        } else if let Some((_, imported)) =
+            line.split_once("import ").filter(|(front, _)| front.is_empty() || front.starts_with("from "))
+        {
+            let parts = imported.trim_matches(['(', ')']).split(',');
+            names.extend(
+                parts.filter_map(|part| part.split(" as ").last()).map(|part| part.trim().trim_matches(['(', ')'])),
+            );
+        } else if let Some((target, _)) = line.split_once('=') {
+            names.extend(target.split([',', ':', ' ']).map(str::trim).filter(|name| name.chars().all(is_name)));
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::defined;
+
+    #[test]
+    fn names_at_the_top_of_a_module_are_seen() {
+        let source = "import os\nfrom x import (a, b as c)\nasync def f(x):\n    def inner(): pass\n    y = 1\nclass K:\n    pass\n\
+                      g = lambda x: x\nh: int = 3\n# def commented(): pass\n";
+        assert_eq!(defined(source), ["os", "a", "c", "f", "K", "g", "h", "int"]);
+    }
+}

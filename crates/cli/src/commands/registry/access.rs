@@ -1,0 +1,161 @@
+//! How the commands of a registry reach Git: the program, credentials for model repositories, and where copies are kept.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use berth_git::{Credentials, Git, GitError, HostKeys, Oid, Protocols, Remote, Repository, Rev, Stop};
+use berth_registry::{Remotes, Validator};
+use clap::Args;
+use fs_err as fs;
+
+use crate::failure::Failure;
+
+/// How model repositories are reached.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct AccessArgs {
+    /// Use the token in FILE for repositories of HOST, as USER where the host wants one. May be given several times
+    #[arg(long, value_name = "[USER@]HOST=FILE", help_heading = "Model repositories")]
+    pub(super) git_token: Vec<String>,
+    /// Use this private key for repositories over ssh
+    #[arg(long, value_name = "FILE", help_heading = "Model repositories")]
+    pub(super) ssh_key: Option<PathBuf>,
+    /// Believe the ssh hosts of this file only [default: the first key that a host shows is remembered]
+    #[arg(long, value_name = "FILE", requires = "ssh_key", help_heading = "Model repositories")]
+    pub(super) known_hosts: Option<PathBuf>,
+    /// Let manifests name repositories of this machine (file:///…): whoever writes a manifest can then read what the
+    /// checker can
+    #[arg(long, help_heading = "Model repositories")]
+    pub(super) local_repositories: bool,
+    /// Keep copies of model repositories, cards and where tags were here [default: ~/.cache/berth/registry, for hooks
+    /// the folder berth in the repository]
+    #[arg(long, value_name = "DIR", help_heading = "Model repositories")]
+    pub(super) cache: Option<PathBuf>,
+    /// Give up after this long
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration, help_heading = "Model repositories")]
+    pub(super) timeout: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    berth_spec::manifest::parse_duration(text)
+}
+
+impl AccessArgs {
+    pub(super) fn stop(&self) -> Stop {
+        Stop::within(self.timeout)
+    }
+
+    pub(super) fn protocols(&self) -> Protocols {
+        if self.local_repositories { Protocols::default().with_local() } else { Protocols::default() }
+    }
+
+    /// A validator that reads cards; copies are kept in `cache` unless the user says where.
+    pub(super) fn validator(&self, git: Arc<Git>, cache: Option<PathBuf>) -> Result<Validator, Failure> {
+        let folder = match self.cache.clone().or(cache) {
+            Some(folder) => folder,
+            None => default_cache()?,
+        };
+        let credentials = self.credentials(&folder)?;
+        let remotes = Remotes::open(git, &folder, self.protocols(), credentials);
+        Ok(Validator::new(remotes.map_err(|e| Failure::doing(format!("cannot use {}", folder.display()), e))?))
+    }
+
+    fn credentials(&self, cache: &Path) -> Result<Box<berth_registry::CredentialsFor>, Failure> {
+        let mut tokens = Vec::new();
+        for pair in &self.git_token {
+            let (host, file) = pair.split_once('=').ok_or_else(|| {
+                Failure::Usage(format!(
+                    "--git-token {pair:?}: write HOST=FILE, for example github.com=/run/secrets/token"
+                ))
+            })?;
+            let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+            tokens.push((user.to_owned(), host.to_owned(), fs::read_to_string(file)?.trim().to_owned()));
+        }
+        let key = self.ssh_key.as_ref().map(fs::read_to_string).transpose()?;
+        let hosts = match &self.known_hosts {
+            Some(file) => HostKeys::File(std::path::absolute(file)?),
+            None => HostKeys::FirstMet(std::path::absolute(cache.join("known_hosts"))?),
+        };
+        Ok(Box::new(move |remote: &Remote| match (remote.scheme(), &key) {
+            ("ssh", Some(key)) => Credentials::SshKey { key: key.clone(), hosts: hosts.clone() },
+            ("https" | "http", _) => {
+                let found = tokens.iter().find(|(_, host, _)| host == remote.host());
+                found.map_or(Credentials::None, |(username, _, token)| Credentials::Token {
+                    username: username.clone(),
+                    token: token.clone(),
+                })
+            }
+            _ => Credentials::None,
+        }))
+    }
+
+    /// The same as arguments, paths made absolute, for the script of a hook.
+    pub(super) fn arguments(&self) -> Result<Vec<String>, Failure> {
+        let absolute = |path: &Path| Ok::<_, Failure>(std::path::absolute(path)?.display().to_string());
+        let mut found = Vec::new();
+        for pair in &self.git_token {
+            let (host, file) = pair.split_once('=').unwrap_or((pair, ""));
+            found.extend(["--git-token".to_owned(), format!("{host}={}", absolute(Path::new(file))?)]);
+        }
+        for (name, path) in
+            [("--ssh-key", &self.ssh_key), ("--known-hosts", &self.known_hosts), ("--cache", &self.cache)]
+        {
+            if let Some(path) = path {
+                found.extend([name.to_owned(), absolute(path)?]);
+            }
+        }
+        if self.local_repositories {
+            found.push("--local-repositories".to_owned());
+        }
+        found.extend(["--timeout".to_owned(), format!("{}s", self.timeout.as_secs().max(1))]);
+        Ok(found)
+    }
+}
+
+fn default_cache() -> Result<PathBuf, Failure> {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+    folder
+        .map(|folder| folder.join("berth/registry"))
+        .ok_or_else(|| Failure::Usage("neither HOME nor XDG_CACHE_HOME is set: say --cache DIR".to_owned()))
+}
+
+/// The `git` of this machine.
+pub(super) fn git() -> Arc<Git> {
+    Arc::new(Git::new(std::env::vars_os()))
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// A commit as people name it: a branch, a tag, a commit or its first digits, or `HEAD`.
+pub(super) fn commit(repository: &Repository, name: &str, stop: &Stop) -> Result<Oid, Failure> {
+    if name == "HEAD" {
+        let none = || Failure::NotFound("the repository has no commit yet".to_owned());
+        return repository.head(stop)?.ok_or_else(none);
+    }
+    let ways = [Rev::Branch(name.to_owned()), Rev::Tag(name.to_owned()), Rev::Commit(name.to_owned())];
+    let found = ways.iter().filter(|rev| rev.is_safe()).find_map(|rev| repository.resolve(rev, stop).ok());
+    found.ok_or_else(|| Failure::NotFound(format!("{name:?} is no branch, tag or commit of the repository")))
+}
+
+impl From<GitError> for Failure {
+    fn from(error: GitError) -> Self {
+        use berth_git::Category as C;
+        match error.category {
+            C::NotFound | C::RefNotFound | C::PathNotFound => Self::NotFound(error.to_string()),
+            C::TimedOut => Self::TimedOut(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// The day, as `2026-01-31`.
+pub(crate) fn today() -> String {
+    berth_registry::day(now())
+}

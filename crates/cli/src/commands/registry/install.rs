@@ -1,0 +1,93 @@
+//! `berth registry hook install`: the hook as a file of a bare repository.
+
+use std::{os::unix::fs::PermissionsExt, path::PathBuf};
+
+use berth_git::{Repository, Stop};
+use clap::Args;
+use fs_err as fs;
+
+use super::{
+    access,
+    hook::{RepositoryKind, Rules},
+};
+use crate::{failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth registry hook install /srv/git/model-registry.git
+  berth registry hook install /srv/git/model-registry.git --writer berth --git-token github.com=/etc/berth/token
+  berth registry hook install /srv/git/sentiment-model.git --kind model
+
+The hook calls this program where it lies now. A push is taken or rejected as a whole, within seconds; the pusher is told
+what is wrong, where, and what to do. Installing again replaces the hook.")]
+pub(super) struct InstallArgs {
+    /// The bare repository
+    #[arg(value_name = "REPOSITORY")]
+    repository: PathBuf,
+    #[command(flatten)]
+    rules: Rules,
+}
+
+/// By this a hook of ours is known.
+const MARK: &str = "# Written by `berth registry hook install`; installing again replaces it.";
+
+pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
+    let repository = Repository::open(access::git(), &args.repository, &args.rules.access.stop())?;
+    install(&repository, &args.rules, &args.rules.access.stop())?;
+    let shown = repository.folder().display();
+    let what = match args.rules.kind {
+        RepositoryKind::Registry => format!("pushes to {} must pass validation", args.rules.branch),
+        RepositoryKind::Model => "version tags need a right card, and never move".to_owned(),
+    };
+    terminal::print(&format!("installed {shown}/hooks/pre-receive: {what}"))?;
+    if args.rules.kind == RepositoryKind::Registry && args.rules.writer.is_empty() {
+        terminal::print(
+            "anybody who may push may write the branch of the actual state; --writer USER keeps it to one",
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes the hook and makes the repository strict.
+pub(super) fn install(repository: &Repository, rules: &Rules, stop: &Stop) -> Result<(), Failure> {
+    let folder = repository.folder().join("hooks");
+    let path = folder.join("pre-receive");
+    if let Ok(text) = fs::read_to_string(&path)
+        && !text.contains(MARK)
+    {
+        let message = format!(
+            "{} is somebody else's hook: call `berth registry hook pre-receive` from it instead",
+            path.display()
+        );
+        return Err(Failure::Failed(message));
+    }
+    fs::create_dir_all(&folder)?;
+    // Under another name first: a push meanwhile sees the old hook or the whole new one.
+    let half = folder.join(".pre-receive.new");
+    fs::write(&half, script(rules)?)?;
+    fs::set_permissions(&half, std::fs::Permissions::from_mode(0o755))?;
+    fs::rename(&half, &path)?;
+    repository.configure("receive.fsckObjects", "true", stop)?;
+    Ok(())
+}
+
+fn script(rules: &Rules) -> Result<String, Failure> {
+    let program = std::env::current_exe()?;
+    let kind = match rules.kind {
+        RepositoryKind::Registry => "registry",
+        RepositoryKind::Model => "model",
+    };
+    let mut words = vec![program.display().to_string()];
+    words.extend(["registry", "hook", "pre-receive", "--kind", kind, "--branch", &rules.branch].map(str::to_owned));
+    for writer in &rules.writer {
+        words.extend(["--writer".to_owned(), writer.clone()]);
+    }
+    words.extend(rules.access.arguments()?);
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    Ok(format!("#!/bin/sh\n{MARK}\nexec {}\n", words.join(" ")))
+}
+
+/// One word for the shell, whatever it holds.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

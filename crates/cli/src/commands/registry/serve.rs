@@ -1,0 +1,266 @@
+//! `berth registry serve`: Git repositories over HTTP, so that a small installation needs no other Git server: the hook is
+//! in every repository, and roles say who may do what.
+//!
+//! ```text
+//! TCP ──▶ TLS ──▶ who (token) ──▶ may they (role × repository) ──▶ git http-backend ──▶ pre-receive ──▶ repository
+//! ```
+
+mod backend;
+mod users;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use berth_git::{Repository, Stop};
+use clap::Args;
+use fs_err as fs;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Semaphore,
+};
+use tokio_rustls::{TlsAcceptor, rustls};
+use tokio_util::task::TaskTracker;
+
+pub(super) use self::users::{TokenArgs, token};
+use self::{
+    backend::{Backend, Service},
+    users::{Access, Role, Users},
+};
+use super::{
+    access,
+    hook::{RepositoryKind, Rules},
+    install,
+};
+use crate::{failure::Failure, terminal};
+
+/// Connections at once. Halved, a large team's fetches wait; doubled, as many git processes may run.
+const MOST_CONNECTIONS: usize = 128;
+
+/// How long a connection has for TLS, and how long a stop waits for what runs. Halved, slow lines are cut; doubled, idle
+/// strangers hold connections longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth registry token ada --role ops >> users.yaml       once per user; the token goes to standard error
+  berth registry serve --root /srv/git --users users.yaml --create model-registry --create sentiment-model
+  git clone http://ada:TOKEN@127.0.0.1:8418/model-registry.git
+
+Roles:                 the registry      model repositories
+  ops                  read, write       read
+  ml                   read              read, write, tag
+  controller           read, write       read
+  worker               read              read
+
+Without TLS it listens on loopback addresses only, unless --insecure says that something in front of it does TLS.")]
+pub(crate) struct ServeArgs {
+    /// The folder of the repositories
+    #[arg(long, value_name = "DIR")]
+    root: PathBuf,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:8418", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Who may do what, one entry per user; read again whenever somebody comes
+    #[arg(long, value_name = "FILE")]
+    users: PathBuf,
+    /// Make this repository if it is not there. May be given several times
+    #[arg(long, value_name = "NAME")]
+    create: Vec<String>,
+    /// The repository that is the registry; all others are model repositories. May be given several times
+    #[arg(long, default_value = "model-registry", value_name = "NAME")]
+    registry: Vec<String>,
+    /// Serve over TLS with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Listen on any address without TLS
+    #[arg(long)]
+    insecure: bool,
+    /// The branch of the registry whose commits must pass
+    #[arg(long, default_value = "main", value_name = "BRANCH")]
+    branch: String,
+    #[command(flatten)]
+    access: access::AccessArgs,
+}
+
+pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
+    if args.tls_cert.is_none() && !args.insecure && !args.listen.ip().is_loopback() {
+        return Err(Failure::Usage(format!(
+            "{} is not a loopback address, and without TLS tokens would cross the network in the clear: give --tls-cert and \
+             --tls-key, or --insecure if something in front does TLS",
+            args.listen
+        )));
+    }
+    fs::create_dir_all(&args.root)?;
+    let root = fs::canonicalize(&args.root)?;
+    let users = Users::new(args.users.clone());
+    let writers = users.of_role(Role::Controller)?;
+    prepare(&args, &root, writers)?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(cert), Some(key)) => Some(acceptor(cert, key)?),
+        _ => None,
+    };
+    let server = Arc::new(Server { backend: Backend::new(root), users, registries: args.registry.clone() });
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::doing("cannot start the runtime", e))?
+        .block_on(serve(server, args.listen, tls))
+}
+
+/// Makes repositories that are wanted, and puts the hook into all that are there.
+fn prepare(args: &ServeArgs, root: &std::path::Path, writers: Vec<String>) -> Result<(), Failure> {
+    let git = access::git();
+    for name in &args.create {
+        if !backend::is_name(name) {
+            return Err(Failure::Usage(format!("--create {name:?}: use letters, digits, `-`, `_` and `.`")));
+        }
+        let stop = Stop::within(PATIENCE);
+        Repository::create(Arc::clone(&git), &root.join(format!("{name}.git")), &args.branch, &stop)?;
+    }
+    for entry in fs::read_dir(root)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".git"))
+        else {
+            continue;
+        };
+        let is_registry = args.registry.iter().any(|registry| registry == name);
+        let kind = if is_registry { RepositoryKind::Registry } else { RepositoryKind::Model };
+        let writer = writers.clone();
+        let rules = Rules { kind, branch: args.branch.clone(), writer, access: args.access.clone() };
+        let stop = Stop::within(PATIENCE);
+        install::install(&Repository::open(Arc::clone(&git), &path, &stop)?, &rules, &stop)?;
+    }
+    Ok(())
+}
+
+fn acceptor(cert: &std::path::Path, key: &std::path::Path) -> Result<TlsAcceptor, Failure> {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    let wrong = |path: &std::path::Path, error: String| Failure::Invalid(format!("{}: {error}", path.display()));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&fs::read(cert)?).collect();
+    let chain = chain.map_err(|e| wrong(cert, e.to_string()))?;
+    let private = PrivateKeyDer::from_pem_slice(&fs::read(key)?).map_err(|e| wrong(key, e.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(cert, e.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|e| wrong(cert, e.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<TlsAcceptor>) -> Result<(), Failure> {
+    let listener =
+        TcpListener::bind(address).await.map_err(|e| Failure::doing(format!("cannot listen on {address}"), e))?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    terminal::print(&format!("serving {scheme}://{}", listener.local_addr()?))?;
+    let (tasks, room) = (TaskTracker::new(), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
+    let mut ended = std::pin::pin!(stopped());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ended => break,
+        };
+        // A connection that broke before it was accepted is nobody's business; no more files heal by waiting.
+        let Ok((stream, peer)) = accepted else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        // Above the bound the connection is closed at once: git says so and can be run again.
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+        let (server, tls) = (Arc::clone(&server), tls.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            match tls {
+                Some(tls) => {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, tls.accept(stream)).await {
+                        connection(server, stream, peer).await;
+                    }
+                }
+                None => connection(server, stream, peer).await,
+            }
+        });
+    }
+    tasks.close();
+    let _ = tokio::time::timeout(PATIENCE, tasks.wait()).await;
+    Ok(())
+}
+
+async fn stopped() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate()).ok();
+    let terminated = async {
+        match &mut term {
+            Some(term) => drop(term.recv().await),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}
+
+async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, peer: SocketAddr) {
+    let answer = service_fn(move |request| {
+        let server = Arc::clone(&server);
+        async move { Ok::<_, std::convert::Infallible>(server.answer(request, peer).await) }
+    });
+    // A peer that breaks the line ends its own request only.
+    let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await;
+}
+
+/// What answers are made of.
+type Body = UnsyncBoxBody<bytes::Bytes, std::io::Error>;
+
+fn plain(status: StatusCode, text: &str) -> Response<Body> {
+    let body = Full::from(format!("{text}\n")).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response
+}
+
+struct Server {
+    backend: Backend,
+    users: Users,
+    registries: Vec<String>,
+}
+
+impl Server {
+    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        let Some((name, service)) = backend::target(request.uri(), request.method()) else {
+            let known = matches!(*request.method(), Method::GET | Method::POST);
+            let status = if known { StatusCode::NOT_FOUND } else { StatusCode::METHOD_NOT_ALLOWED };
+            return plain(status, "only the smart HTTP protocol of Git is served: git clone URL/NAME.git");
+        };
+        let user = match self.users.who(request.headers()) {
+            Ok(Some(user)) => user,
+            Ok(None) => {
+                let mut response = plain(StatusCode::UNAUTHORIZED, "a user and their token, please");
+                let challenge = http::HeaderValue::from_static("Basic realm=\"berth registry\"");
+                response.headers_mut().insert(http::header::WWW_AUTHENTICATE, challenge);
+                return response;
+            }
+            Err(failure) => return plain(StatusCode::INTERNAL_SERVER_ERROR, &failure.to_string()),
+        };
+        let is_registry = self.registries.contains(&name);
+        let wanted = if service == Service::ReceivePack { Access::Write } else { Access::Read };
+        if user.role.access(is_registry) < wanted {
+            let what = if is_registry { "a registry" } else { "a model repository" };
+            let text = format!("{} has the role {}, which does not write {what}", user.name, user.role.name());
+            return plain(StatusCode::FORBIDDEN, &text);
+        }
+        self.backend.run(&name, service, &user.name, request, peer).await
+    }
+}

@@ -1,0 +1,218 @@
+//! One request handed to `git http-backend` (git-http-backend(1)), which speaks CGI (RFC 3875).
+
+use std::{io, net::SocketAddr, path::PathBuf, process::Stdio, time::Duration};
+
+use futures::StreamExt;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{
+    Method, Request, Response, StatusCode, Uri,
+    body::{Frame, Incoming},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::io::ReaderStream;
+
+use super::{Body, plain};
+
+/// How long one request may take. Halved, clones of large repositories over slow lines are cut; doubled, a stuck one holds
+/// its process that long.
+const LONGEST: Duration = Duration::from_secs(900);
+
+/// Bytes of one push. Halved, model repositories with data in them are refused; doubled, one push may fill the disk.
+const LARGEST_PUSH: &str = "536870912";
+
+/// Bytes of what the backend says before its body.
+const LARGEST_HEAD: u64 = 64 << 10;
+
+/// What somebody wants of a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Service {
+    UploadPack,
+    ReceivePack,
+}
+
+/// Runs git.
+pub(super) struct Backend {
+    root: PathBuf,
+}
+
+/// The repository and the service of a request; `None` for all that is not smart HTTP.
+pub(super) fn target(uri: &Uri, method: &Method) -> Option<(String, Service)> {
+    let (name, rest) = uri.path().strip_prefix('/')?.split_once(".git/")?;
+    let service = match (method, rest, uri.query()) {
+        (&Method::GET, "info/refs", Some("service=git-upload-pack")) => Service::UploadPack,
+        (&Method::GET, "info/refs", Some("service=git-receive-pack")) => Service::ReceivePack,
+        (&Method::POST, "git-upload-pack", None) => Service::UploadPack,
+        (&Method::POST, "git-receive-pack", None) => Service::ReceivePack,
+        _ => return None,
+    };
+    is_name(name).then(|| (name.to_owned(), service))
+}
+
+/// Whether a repository may be called so: one part of a path, nothing hidden, no option.
+pub(super) fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 100
+        && !name.starts_with(['.', '-'])
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+impl Backend {
+    pub(super) const fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    pub(super) async fn run(
+        &self,
+        name: &str,
+        service: Service,
+        user: &str,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Response<Body> {
+        if !self.root.join(format!("{name}.git")).is_dir() {
+            return plain(StatusCode::NOT_FOUND, &format!("there is no repository {name}.git"));
+        }
+        let command = self.command(service, user, &request, peer);
+        match tokio::time::timeout(LONGEST, exchange(command, request.into_body())).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("git failed: {error}")),
+            Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "git took too long"),
+        }
+    }
+
+    fn command(&self, service: Service, user: &str, request: &Request<Incoming>, peer: SocketAddr) -> Command {
+        let mut command = Command::new("git");
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+        let configuration = [
+            ("safe.directory", "*"),
+            ("http.receivepack", if service == Service::ReceivePack { "true" } else { "false" }),
+            ("http.getanyfile", "false"),
+            ("receive.maxInputSize", LARGEST_PUSH),
+            ("receive.autogc", "true"),
+            ("gc.autoDetach", "false"),
+        ];
+        command.arg("http-backend").env_clear().env("PATH", path).env("HOME", "/nonexistent").env("LC_ALL", "C");
+        command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command.env("GIT_CONFIG_COUNT", configuration.len().to_string());
+        for (n, (name, value)) in configuration.into_iter().enumerate() {
+            command.env(format!("GIT_CONFIG_KEY_{n}"), name).env(format!("GIT_CONFIG_VALUE_{n}"), value);
+        }
+        command.env("GIT_PROJECT_ROOT", &self.root).env("GIT_HTTP_EXPORT_ALL", "1");
+        command.env("GATEWAY_INTERFACE", "CGI/1.1").env("SERVER_PROTOCOL", "HTTP/1.1");
+        command.env("REQUEST_METHOD", request.method().as_str()).env("PATH_INFO", request.uri().path());
+        command.env("QUERY_STRING", request.uri().query().unwrap_or_default());
+        command.env("REMOTE_USER", user).env("REMOTE_ADDR", peer.ip().to_string());
+        for (header, name) in [
+            ("content-type", "CONTENT_TYPE"),
+            ("content-encoding", "HTTP_CONTENT_ENCODING"),
+            ("content-length", "CONTENT_LENGTH"),
+            ("git-protocol", "GIT_PROTOCOL"),
+        ] {
+            if let Some(value) = request.headers().get(header).and_then(|value| value.to_str().ok()) {
+                command.env(name, value);
+            }
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        command
+    }
+}
+
+/// Feeds the request in while the answer comes out.
+async fn exchange(mut command: Command, body: Incoming) -> io::Result<Response<Body>> {
+    let mut child = command.spawn()?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(io::Error::other("git has no pipes"));
+    };
+    // Beside the answer, not before it: git may write much before it has read all.
+    let mut feeding = JoinSet::new();
+    feeding.spawn(feed(input, body));
+    let mut output = BufReader::new(output);
+    let head = head(&mut output).await?;
+    // Process and feeding live as long as the answer: dropped early, they end.
+    let held =
+        Held { output: ReaderStream::new(output), _child: child, _feeding: feeding, until: Instant::now() + LONGEST };
+    let body = futures::stream::try_unfold(held, |mut held| async move {
+        match tokio::time::timeout_at(held.until, held.output.next()).await {
+            Ok(part) => Ok(part.transpose()?.map(|part| (Frame::data(part), held))),
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    });
+    let mut response = Response::new(StreamBody::new(body).boxed_unsync());
+    (*response.status_mut(), *response.headers_mut()) = head;
+    Ok(response)
+}
+
+/// An answer on its way.
+struct Held {
+    output: ReaderStream<BufReader<ChildStdout>>,
+    _child: Child,
+    _feeding: JoinSet<()>,
+    until: Instant,
+}
+
+async fn feed(mut input: ChildStdin, body: Incoming) {
+    let mut body = body.into_data_stream();
+    while let Some(Ok(part)) = body.next().await {
+        // Git may have its answer before it has read everything: a push that is refused.
+        if input.write_all(&part).await.is_err() {
+            return;
+        }
+    }
+    let _ = input.shutdown().await;
+}
+
+/// The lines before the body: headers, and `Status:` where it is not 200.
+async fn head(output: &mut BufReader<ChildStdout>) -> io::Result<(StatusCode, HeaderMap)> {
+    let (mut status, mut headers) = (StatusCode::OK, HeaderMap::new());
+    let mut limited = output.take(LARGEST_HEAD);
+    loop {
+        let mut line = String::new();
+        if limited.read_line(&mut line).await? == 0 {
+            return Err(io::Error::other("it said nothing"));
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            return Ok((status, headers));
+        }
+        let odd = || io::Error::other(format!("it wrote the header {line:?}"));
+        let (name, value) = line.split_once(':').ok_or_else(odd)?;
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("status") {
+            status = value.get(..3).and_then(|code| code.parse().ok()).ok_or_else(odd)?;
+        } else {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| odd())?;
+            headers.insert(name, HeaderValue::from_str(value).map_err(|_| odd())?);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_smart_http_has_a_target() {
+        let uri = |text: &str| text.parse::<Uri>().expect("a URI");
+        for (method, text, found) in [
+            (Method::GET, "/a.git/info/refs?service=git-upload-pack", Some(Service::UploadPack)),
+            (Method::GET, "/a.git/info/refs?service=git-receive-pack", Some(Service::ReceivePack)),
+            (Method::POST, "/a.git/git-receive-pack", Some(Service::ReceivePack)),
+            (Method::GET, "/a.git/info/refs", None),
+            (Method::GET, "/a.git/HEAD", None),
+            (Method::GET, "/a.git/objects/info/packs", None),
+            (Method::POST, "/../a.git/git-upload-pack", None),
+            (Method::POST, "/x/a.git/git-upload-pack", None),
+            (Method::POST, "/.a.git/git-upload-pack", None),
+            (Method::POST, "/a%2f.git/git-upload-pack", None),
+            (Method::GET, "/a.git/git-upload-pack", None),
+        ] {
+            assert_eq!(target(&uri(text), &method).map(|(_, service)| service), found, "{text}");
+        }
+    }
+}

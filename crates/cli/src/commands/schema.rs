@@ -1,0 +1,84 @@
+//! `berth schema`: the forms of everything that people write.
+
+use berth_registry::schema::{MATRIX, NEWEST, SchemaKind, VERSIONS, schema_json, schema_text};
+use clap::{Args, ValueEnum, builder::PossibleValuesParser};
+
+use super::output::{Form, print_value};
+use crate::{failure::Failure, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth schema deployment > berth.schema.json
+  # then, first line of a manifest, for editors with the YAML language server:
+  # yaml-language-server: $schema=berth.schema.json
+  berth schema model-card --version 3.0.0 -o yaml
+  berth schema matrix                        which versions of model cards understand each other")]
+pub(crate) struct SchemaArgs {
+    /// Of what
+    #[arg(value_enum, default_value_t, value_name = "KIND")]
+    kind: Kind,
+    /// The version of the schema, for what has versions
+    #[arg(long, value_parser = PossibleValuesParser::new(VERSIONS), default_value = NEWEST, value_name = "VERSION")]
+    version: String,
+    /// How to print [default: json; of the matrix yaml]
+    #[arg(short, long, value_enum, value_name = "FORM")]
+    output: Option<SchemaForm>,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SchemaForm {
+    /// For editors and validators
+    Json,
+    /// As it is published
+    Yaml,
+}
+
+/// What has a schema.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Kind {
+    /// The manifest of a deployment, for `berth apply`
+    #[default]
+    Deployment,
+    /// model-card.yaml of a model repository
+    ModelCard,
+    /// The manifest of a deployment in a registry
+    #[value(alias = "registry")]
+    RegistryDeployment,
+    /// The configuration of a worker in a registry
+    WorkerConfig,
+    /// registry.yaml of a registry
+    RegistrySettings,
+    /// Which versions of model cards understand each other
+    Matrix,
+}
+
+pub(crate) fn run(args: &SchemaArgs) -> Result<(), Failure> {
+    let published = |kind| match args.output {
+        Some(SchemaForm::Yaml) => {
+            let text = schema_text(kind, &args.version).ok_or_else(|| unknown(&args.version))?;
+            Ok(terminal::print(text)?)
+        }
+        _ => print_value(&schema_json(kind, &args.version).ok_or_else(|| unknown(&args.version))?, Form::Json),
+    };
+    match args.kind {
+        Kind::Deployment => {
+            let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
+            print_value(berth_spec::manifest::json_schema(), form)
+        }
+        Kind::ModelCard => published(SchemaKind::ModelCard),
+        Kind::RegistryDeployment => published(SchemaKind::Deployment),
+        Kind::WorkerConfig => published(SchemaKind::WorkerConfig),
+        Kind::RegistrySettings => published(SchemaKind::Settings),
+        Kind::Matrix if args.output == Some(SchemaForm::Json) => {
+            let matrix: serde_json::Value =
+                serde_saphyr::from_str(MATRIX).map_err(|e| Failure::doing("cannot read the matrix", e))?;
+            print_value(&matrix, Form::Json)
+        }
+        Kind::Matrix => Ok(terminal::print(MATRIX)?),
+    }
+}
+
+fn unknown(version: &str) -> Failure {
+    Failure::Usage(format!("there is no schema of version {version}: there are {}", VERSIONS.join(", ")))
+}
