@@ -10,6 +10,7 @@
 //! Who does not show a certificate of the cluster's CA gets no further than the handshake, and one line in the log.
 
 mod connection;
+mod refusals;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,7 +24,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::connection::{Connection, Ends};
+use self::{
+    connection::{Connection, Ends},
+    refusals::Refusals,
+};
 use crate::{EventLoops, PeerBody, pki::Identity};
 
 /// Connections that wait in the kernel to be accepted. Halved: nodes that start together see resets.
@@ -103,6 +107,7 @@ impl PeerListener {
         let listener = TcpListener::from_std(listener)?;
         let (connections, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
         let ends = Ends { stopping: shutdown.clone(), cut: CancellationToken::new() };
+        let refusals = Arc::new(Refusals::default());
         let follower = {
             let (identity, shutdown) = (identity.clone(), shutdown.clone());
             async move { identity.follow(&shutdown).await }
@@ -112,16 +117,17 @@ impl PeerListener {
             match accepted {
                 Ok((stream, from, permit)) => {
                     let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
+                    let refusals = Arc::clone(&refusals);
                     let tracked = connections.token();
                     let serve = move |stream| async move {
                         let _held = (permit, tracked);
-                        Connection { stream, from, identity, handler, ends }.serve().await;
+                        Connection { stream, from, identity, handler, ends, refusals }.serve().await;
                     };
                     match &loops {
                         None => drop(connections.spawn(serve(stream))),
                         Some(loops) => match loops.adopt(stream, serve) {
                             Ok(()) => {}
-                            Err(error) => tracing::warn!(%error, "a connection of another node is lost"),
+                            Err(error) => tracing::warn!(event = "peer_connection_lost", %error),
                         },
                     }
                 }

@@ -1,10 +1,14 @@
 //! TLS between nodes: 1.3 only, both ends show a certificate of the cluster's CA, and the name in it counts.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    io,
+    sync::{Arc, LazyLock},
+};
 
 use berth_spec::WorkerId;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore,
+    ServerConfig, SignatureScheme,
     client::{
         Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -26,6 +30,27 @@ use crate::pki::{DOMAIN, Identity, certifies, name_in};
 
 /// What both ends must agree to speak.
 const ALPN: &[u8] = b"h2";
+
+/// What a failed handshake means, for people.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match tls {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            format!("its certificate is of another CA than those in ca.pem ({error})")
+        }
+        Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
+            format!("its certificate expired: issue a new one with `berth pki issue` ({error})")
+        }
+        Some(Error::AlertReceived(
+            AlertDescription::UnknownCA | AlertDescription::DecryptError | AlertDescription::BadCertificate,
+        )) => format!(
+            "it does not take this node's certificate, which is of another CA than those that it trusts ({error})"
+        ),
+        Some(Error::NoCertificatesPresented) => format!("it shows no certificate ({error})"),
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => format!("it does not speak TLS ({error})"),
+        _ => error.to_string(),
+    }
+}
 
 /// aws-lc, with TLS 1.3 alone. AES-128 comes first: it is as good for this, and tensors take a third less time to seal.
 pub(crate) fn provider() -> Arc<CryptoProvider> {

@@ -11,7 +11,6 @@
 use std::{
     convert::Infallible,
     future::poll_fn,
-    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -27,7 +26,7 @@ use tokio::{io::BufReader, net::TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
-use super::PeerHandler;
+use super::{PeerHandler, refusals::Refusals};
 use crate::{
     PeerBody,
     peer::window,
@@ -67,24 +66,19 @@ pub(super) struct Connection {
     pub(super) identity: Identity,
     pub(super) handler: Arc<dyn PeerHandler>,
     pub(super) ends: Ends,
+    pub(super) refusals: Arc<Refusals>,
 }
 
 impl Connection {
     /// Serves it to its end. What goes wrong ends this connection and nothing else.
     pub(super) async fn serve(self) {
-        let Self { stream, from, identity, handler, ends } = self;
+        let Self { stream, from, identity, handler, ends, refusals } = self;
         let greeted = ends.stopping.run_until_cancelled(tokio::time::timeout(GREET, greet(stream, &identity))).await;
         let (stream, caller) = match greeted {
             None => return,
             Some(Ok(Ok(greeted))) => greeted,
-            Some(Ok(Err(reason))) => {
-                tracing::warn!(event = "peer_refused", %from, reason, "refused a connection to the peer port");
-                return;
-            }
-            Some(Err(_)) => {
-                tracing::warn!(event = "peer_refused", %from, after = ?GREET, "refused a connection to the peer port: it did not finish the handshake");
-                return;
-            }
+            Some(Ok(Err(reason))) => return refusals.tell(from, &reason),
+            Some(Err(_)) => return refusals.tell(from, &format!("it did not finish the handshake within {GREET:?}")),
         };
         if let Err(error) = run(stream, &caller, handler, ends).await {
             tracing::debug!(event = "peer_line_broke", %error, %caller, "a peer's line ended early");
@@ -95,27 +89,10 @@ impl Connection {
 async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<BufReader<TcpStream>>, WorkerId), String> {
     let stream = BufReader::with_capacity(window::READ, stream);
     let stream =
-        TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| explain(&error))?;
+        TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| tls::explain(&error))?;
     let caller = tls::caller(stream.get_ref().1.peer_certificates());
     let caller = caller.ok_or("its certificate names no node: issue one with `berth pki issue`")?;
     Ok((stream, caller))
-}
-
-/// What a failed handshake means, for whoever reads the log of the node that refused.
-fn explain(error: &io::Error) -> String {
-    use rustls::{CertificateError, Error, InvalidMessage};
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    match tls {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            format!("its certificate is of another CA than those in ca.pem ({error})")
-        }
-        Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
-            format!("its certificate expired: issue a new one with `berth pki issue` ({error})")
-        }
-        Some(Error::NoCertificatesPresented) => format!("it shows no certificate ({error})"),
-        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => format!("it does not speak TLS ({error})"),
-        _ => error.to_string(),
-    }
 }
 
 /// Hands requests to the handler. Spelled out: as a closure it is too general for the compiler to see that its futures

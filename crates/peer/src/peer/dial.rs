@@ -63,7 +63,7 @@ impl Dialer {
         self.tune(&stream).map_err(shown)?;
         let connector = TlsConnector::from(tls::client_config(&self.identity));
         let stream = BufReader::with_capacity(window::READ, stream);
-        let mut stream = connector.connect(name, stream).await.map_err(shown)?;
+        let mut stream = connector.connect(name, stream).await.map_err(|error| tls::explain(&error))?;
         // In TLS 1.3 the dialler is done before the other end has looked at its certificate. The server's settings
         // come when it has: before that nothing is sent, so that a refusal here is certain to be one.
         let mut first = BytesMut::with_capacity(1 << 10);
