@@ -132,10 +132,8 @@ async fn ask<T: DeserializeOwned>(peer: &Peer, path: &str) -> Result<T, String> 
 
 /// Why a node cannot be reached, with what to do where that is known.
 fn trouble(error: &str) -> String {
-    if error.contains("UnknownIssuer") {
-        return format!(
-            "{error}: its certificate is of another authority than this cluster's; `berth pki issue` it one of this one"
-        );
+    if error.contains("another CA") {
+        return format!("{error}; `berth pki issue` it a certificate of this cluster's authority");
     }
     error.to_owned()
 }
@@ -169,8 +167,9 @@ mod tests {
 
     #[test]
     fn a_certificate_of_another_authority_is_named_with_what_to_do() {
-        let told =
-            trouble("nothing was sent to d: cannot reach d at 10.0.0.4:7947: invalid peer certificate: UnknownIssuer");
+        let told = trouble(
+            "nothing was sent to d: cannot reach d at 10.0.0.4:7947: its certificate is of another CA than those in ca.pem",
+        );
         assert!(told.starts_with("nothing was sent to d") && told.contains("berth pki issue"), "{told}");
         assert_eq!(trouble("it is gone"), "it is gone");
     }

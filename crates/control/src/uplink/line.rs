@@ -55,6 +55,10 @@ impl From<Status> for Broken {
         if matches!(status.code(), tonic::Code::AlreadyExists | tonic::Code::PermissionDenied) {
             return Self::Refused(status.message().to_owned());
         }
+        if status.code() == tonic::Code::Unknown {
+            // Nobody has answered with a code: what is said is all there is.
+            return Self::Failed(status.message().to_owned());
+        }
         Self::Failed(format!("{}: {}", status.code(), status.message()))
     }
 }
