@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{DeploymentName, InferError};
+use berth_spec::{ByteSize, DeploymentName, InferError};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
+        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::{Registry, Unit},
@@ -63,6 +64,7 @@ struct Inner {
     rows: Histograms,
     restarts: Family<ModelLabel, Counter>,
     broken_answers: Family<ModelLabel, Counter>,
+    memory: Family<ModelLabel, Gauge>,
     /// Handles that are in use. Two revisions of one deployment share theirs.
     used: Mutex<HashMap<DeploymentName, Weak<ModelMetrics>>>,
 }
@@ -88,6 +90,7 @@ impl Families {
             rows: Histograms::new_with_constructor(rows),
             restarts: Family::default(),
             broken_answers: Family::default(),
+            memory: Family::default(),
             used: Mutex::default(),
         };
         registry.register("worker_inference_requests", "Requests to a model", inner.requests.clone());
@@ -114,6 +117,12 @@ impl Families {
             "worker_model_answers_broke_schema",
             "Answers of a model that were not as its output schema says",
             inner.broken_answers.clone(),
+        );
+        registry.register_with_unit(
+            "worker_model_memory",
+            "Memory of a model's processes, measured",
+            Unit::Bytes,
+            inner.memory.clone(),
         );
         Self { inner: Arc::new(inner) }
     }
@@ -177,6 +186,12 @@ impl ModelMetrics {
         self.families.inner.broken_answers.get_or_create(&self.label()).inc();
     }
 
+    /// The memory of one of its processes is `now` and was `before`. Revisions of a deployment count together.
+    pub fn memory(&self, before: ByteSize, now: ByteSize) {
+        let change = i64::try_from(now.0).unwrap_or(i64::MAX) - i64::try_from(before.0).unwrap_or(i64::MAX);
+        self.families.inner.memory.get_or_create(&self.label()).inc_by(change);
+    }
+
     fn label(&self) -> ModelLabel {
         ModelLabel { model: self.deployment.to_string() }
     }
@@ -222,6 +237,7 @@ impl Drop for ModelMetrics {
         inner.rows.remove(&label);
         inner.restarts.remove(&label);
         inner.broken_answers.remove(&label);
+        inner.memory.remove(&label);
     }
 }
 

@@ -3,5 +3,6 @@
 mod calls;
 mod card;
 mod faults;
+mod frames;
 mod frameworks;
 mod interface;

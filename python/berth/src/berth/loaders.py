@@ -187,11 +187,14 @@ def _tensorflow(path: str) -> Any:
     if os.path.isdir(path):
         loaded = tensorflow.saved_model.load(path)
         function = loaded.signatures.get("serving_default") or loaded
-        names = list(getattr(function, "structured_input_signature", ((), {}))[1])
+        inputs = getattr(function, "structured_input_signature", ((), {}))[1]
 
         def predict(rows: Any) -> Any:
-            tensor = tensorflow.convert_to_tensor(rows)
-            result = function(**{names[0]: tensor}) if len(names) == 1 else function(tensor)
+            if len(inputs) == 1:
+                name, spec = next(iter(inputs.items()))
+                result = function(**{name: tensorflow.cast(rows, spec.dtype)})
+            else:
+                result = function(tensorflow.convert_to_tensor(rows))
             if isinstance(result, dict) and len(result) == 1:
                 result = next(iter(result.values()))
             return result.numpy() if hasattr(result, "numpy") else result

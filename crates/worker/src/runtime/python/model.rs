@@ -252,6 +252,8 @@ impl LoadedModel for PythonModel {
                 other => self.answer(other, None).map(drop).map_err(|error| failed(error.to_string()))?,
             }
         }
+        // The first run allocates.
+        self.supervisor.shared.measure();
         Ok(())
     }
 

@@ -68,6 +68,8 @@ struct State {
     heard: Option<Heard>,
     stop: bool,
     memory: ByteSize,
+    /// Somebody waits for the memory to be measured.
+    look: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,7 @@ impl Supervisor {
             heard: None,
             stop: false,
             memory: ByteSize::ZERO,
+            look: false,
         };
         let shared = Arc::new(Shared {
             plan: Arc::new(plan),
@@ -179,6 +182,20 @@ impl Shared {
 
     pub(super) fn limits(&self) -> Limits {
         self.locked().queue.limits
+    }
+
+    /// Has the memory measured now; waits for that, but not for long.
+    pub(super) fn measure(&self) {
+        let mut state = self.locked();
+        state.look = true;
+        self.changed.notify_all();
+        // A supervisor that is busy measures later.
+        drop(self.changed.wait_timeout_while(state, GLANCE * 5, |state| state.look));
+    }
+
+    fn remember(&self, memory: ByteSize) {
+        let before = std::mem::replace(&mut self.locked().memory, memory);
+        self.metrics.memory(before, memory);
     }
 
     /// The memory of the process when it was last looked at.
@@ -310,6 +327,7 @@ fn supervise(shared: &Arc<Shared>, grounds: &Grounds, tell: &mpsc::SyncSender<Re
             break;
         }
     }
+    shared.remember(ByteSize::ZERO);
     let mut state = shared.locked();
     state.phase = Phase::Stopped;
     state.queue.lost("the model was unloaded", Duration::from_secs(1));
@@ -322,10 +340,10 @@ fn died(shared: &Shared, ended: &Ended, wait: Duration, in_a_row: u32) {
     {
         let mut state = shared.locked();
         state.phase = Phase::Down(Some(Instant::now() + wait));
-        state.memory = ByteSize::ZERO;
         let why = format!("the model's process ended while it ran this request: {reason}");
         state.queue.lost(&why, wait.max(Duration::from_millis(500)));
     }
+    shared.remember(ByteSize::ZERO);
     shared.metrics.restarted();
     let last_words = ended.tail.lines().last().unwrap_or_default();
     let out_of_memory = ended.memory;
@@ -358,10 +376,8 @@ fn start(shared: &Arc<Shared>, grounds: &Grounds) -> Result<(Process, Loaded), L
     match heard {
         Ok(Some(Heard::Loaded(loaded))) => {
             let memory = process.memory().unwrap_or_default();
-            let mut state = shared.locked();
-            state.memory = memory;
-            state.phase = Phase::Up;
-            drop(state);
+            shared.remember(memory);
+            shared.locked().phase = Phase::Up;
             Ok((process, loaded))
         }
         Ok(Some(Heard::Failed(raised))) => {
@@ -415,12 +431,16 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             state = shared.locked();
             continue;
         }
-        if now.saturating_duration_since(looked) >= LOOK {
+        if state.look || now.saturating_duration_since(looked) >= LOOK {
             looked = now;
+            state.look = false;
             drop(state);
-            let (memory, gone) = (process.memory(), process.has_ended());
+            let gone = process.has_ended();
+            if let Some(memory) = process.memory().filter(|_| !gone) {
+                shared.remember(memory);
+            }
+            shared.changed.notify_all();
             state = shared.locked();
-            state.memory = memory.unwrap_or(state.memory);
             if gone {
                 state.heard = Some(Heard::Gone);
             }

@@ -10,6 +10,9 @@ async fn a_card_answers_documents() {
     let running = Card::new(DOUBLES).start().expect("it loads");
     assert_eq!(running.call(json!({"x": 21})).await.expect("an answer"), json!({"y": 42}));
     assert!(running.memory.0 > 4 << 20, "{}", running.memory);
+    let now = running.model.statistics().memory;
+    let metrics = running.metrics();
+    assert!(metrics.contains(&format!("worker_model_memory_bytes{{model=\"m\"}} {now}")), "{now} in {metrics}");
     assert_eq!(running.note, None);
     assert_eq!(running.model.platform(), "berth_python");
 }
