@@ -195,7 +195,11 @@ fn nowhere(draft: &Draft<'_>, refusals: &[Refusal]) -> String {
         let (staying, going): (Vec<&Refusal>, Vec<&Refusal>) = refusals.iter().partition(|(worker, _)| stays(worker));
         let all = staying.len();
         let holding = staying.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();
-        let there = if all == 1 { "is 1 worker".to_owned() } else { format!("are {all} workers") };
+        let there = match all {
+            0 => "is no worker".to_owned(),
+            1 => "is 1 worker".to_owned(),
+            _ => format!("are {all} workers"),
+        };
         let mut others =
             if going.is_empty() { String::new() } else { format!(" besides {} that leave or are lost", going.len()) };
         if holding < all {

@@ -1,0 +1,104 @@
+"""How nodes behave towards people and towards each other: together at the end, alone in a folder, one to a name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+
+from system import Node, manifest, until
+
+
+def shown(made, name: str) -> dict:
+    """A node as `berth get nodes` shows it."""
+    items = made.nodes_view().get("items", [])
+    return next((item for item in items if item["metadata"]["name"] == name), {"status": {}})["status"]
+
+
+def test_all_nodes_are_stopped_at_once(cluster):
+    # They would wait this long for each other to take their models.
+    made = cluster(*[["--memory", "1GiB", "--drain-timeout", "10m", "--lame-duck", "1s"]] * 3)
+    made.apply(manifest("iris", replicas=2))
+    made.available("iris")
+    for node in made.nodes:
+        node.signal(signal.SIGTERM)
+    for node in made.nodes:
+        assert node.process.wait(60) == 0, node.logged()[-4000:]
+
+
+def test_a_node_that_is_no_gateway_listens_for_no_clients(cluster):
+    made = cluster(count=2)
+    worker = made.add("w", ["--memory", "1GiB", "--roles", "worker"]).start()
+    until("the worker to be ready", lambda: "w" in made.states("Ready"))
+    assert worker.call("/v2/health/ready", 8080)[0] == 0, "nobody listens"
+    made.run("cordon", "node/n0", "node/n1")
+    made.apply(manifest("iris"))
+    made.available("iris")
+    assert made.places("iris") == ["w"]
+    load = made.load("iris", through=made.nodes[:2])
+    until("requests by way of the worker", lambda: sum(node.metric("berth_gateway_forwards_total") for node in made.nodes[:2]) > 50)
+    load.end().lost_nothing()
+    assert worker.stop() == 0
+
+
+def test_what_a_killed_worker_held_is_unknown_and_top_is_of_all_gateways(cluster):
+    made = cluster(count=3)
+    made.apply(manifest("iris", replicas=3))
+    made.available("iris")
+    top = json.loads(made.run("top", "--once", "-o", "json", through=made.nodes[1]))
+    assert (top["gateways"], top.get("missing")) == (3, None), top
+    victim = next(node for node in made.nodes if node is not made.leader())
+    victim.pause()
+    top = json.loads(made.run("top", "--once", "-o", "json", through=made.leader()))
+    assert top["gateways"] + len(top.get("missing", [])) == 3 or victim.name not in made.states("Ready"), top
+    victim.resume()
+    victim.kill()
+    until("it to be lost", lambda: victim.name in made.states("Lost"))
+    items = json.loads(made.run("get", "replicas", "-o", "json"))["items"]
+    states = {item["status"]["worker"]: item["status"]["state"] for item in items}
+    assert states.get(victim.name) in ("Unknown", None) and list(states.values()).count("Ready") == 2, states
+
+
+def test_a_folder_is_for_one_process(cluster):
+    made = cluster(count=1)
+    node = made.nodes[0]
+    second = Node(made, made.network.host("second"), [])
+    second.name, second.folder = node.name, node.folder
+    second.log = node.folder / "second.log"
+    second.start()
+    assert second.process.wait(60) == 1
+    assert str(node.process.pid) in second.logged() and str(node.folder / "data") in second.logged(), second.logged()[-2000:]
+    assert node.alive()
+
+
+def test_a_second_process_with_a_name_leaves_no_address_behind(cluster):
+    made = cluster(count=3)
+    first = made.nodes[2]
+    second = Node(made, made.network.host("n9"), ["--memory", "1GiB"])
+    second.name = first.name
+    second.start()
+    # The later one has the name, or both claim it.
+    until("the other one to be seen", lambda: second.host.address in shown(made, first.name).get("address", ""))
+    second.kill()
+    until("the first one to be found again", lambda: first.host.address in shown(made, first.name).get("address", ""), 20)
+    until("it to be ready", lambda: len(made.states("Ready")) == 3)
+
+
+def test_a_node_of_another_authority_is_told_apart(cluster, tmp_path):
+    made = cluster(count=2)
+    made._berth("pki", "init", str(tmp_path / "other"))
+    foreign = made.add("f", ["--memory", "1GiB"])
+    made._berth("pki", "issue", str(tmp_path / "other"), "f")
+    # Everything is of the other authority: they cannot even read each other.
+    shutil.rmtree(made.pki / "f")
+    shutil.copytree(tmp_path / "other" / "f", made.pki / "f")
+    foreign.start()
+    until("it to say that nobody answers", lambda: "join_unanswered" in foreign.logged())
+    until("the others to say whose packets they are", lambda: any("gossip_foreign" in node.logged() for node in made.nodes[:2]))
+    foreign.kill()
+    # The same key of gossip, and certificates of another authority.
+    shutil.copy(made.pki / "n0" / "gossip.key", made.pki / "f" / "gossip.key")
+    foreign.start()
+    until("the list to say why it does not come", lambda: "berth pki issue" in shown(made, "f").get("message", ""))
+    assert shown(made, "f")["state"] == "Joining"
+    until("it to say so as well", lambda: "controller_missing" in foreign.logged() or "store" in foreign.logged())
