@@ -92,6 +92,8 @@ impl Category {
                     "returned error: 401",
                     "returned error: 403",
                     "Access denied",
+                    // A repository of this machine that belongs to somebody else.
+                    "dubious ownership",
                 ],
             ),
             (
@@ -248,6 +250,7 @@ mod tests {
             ("fatal: '/srv/x' does not appear to be a git repository", Category::NotFound),
             ("fatal: couldn't find remote ref refs/tags/v9", Category::RefNotFound),
             ("error: Server does not allow request for unadvertised object 1234", Category::RefNotFound),
+            ("fatal: detected dubious ownership in repository at '/x'\nfatal: Could not read from remote", Category::Auth),
             ("fatal: write error: No space left on device", Category::Disk),
             ("fatal: something else", Category::Internal),
         ] {
