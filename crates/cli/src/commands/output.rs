@@ -140,7 +140,7 @@ impl Row for WorkerView {
 
 impl Row for ReplicaView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
-        (&["REVISION", "WORKER", "STATE", "MEMORY", "READY FOR"], &["MEASURED", "MESSAGE"]);
+        (&["REVISION", "WORKER", "STATE", "MEMORY", "READY FOR"], &["VERSION", "MEASURED", "MESSAGE"]);
 
     fn name(&self) -> &str {
         &self.metadata.name
@@ -154,6 +154,7 @@ impl Row for ReplicaView {
             status.state.clone() + &progress(status.progress),
             size(status.memory),
             age(status.ready_since),
+            or_dash(&status.version),
             if status.measured { "yes" } else { "no" }.to_owned(),
             or_dash(&status.message),
         ]

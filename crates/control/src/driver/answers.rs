@@ -99,6 +99,7 @@ fn replicas(world: &World) -> Vec<ReplicaView> {
         let revisions: BTreeSet<&RevisionId> = seats.assigned.keys().chain(seats.inventory.keys()).collect();
         views.extend(revisions.into_iter().map(|revision| ReplicaView {
             revision: revision.clone(),
+            version: seats.assigned.get(revision).map(|placed| placed.revision.version.clone()),
             worker: id.clone(),
             residency: seats.inventory.get(revision).cloned(),
             lost: matches!(seats.liveness, Liveness::Lost { .. }),

@@ -122,6 +122,8 @@ impl WorkerState {
 pub struct ReplicaView {
     /// Which revision.
     pub revision: RevisionId,
+    /// The version name that clients see; `None`: no longer assigned.
+    pub version: Option<String>,
     /// Where.
     pub worker: WorkerId,
     /// What the worker says; `None`: assigned, not yet reported.

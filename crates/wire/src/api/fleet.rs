@@ -95,6 +95,9 @@ pub struct ReplicaState {
     pub deployment: String,
     /// The revision.
     pub revision: String,
+    /// The version name that clients see; empty for one that is on its way out.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub version: String,
     /// The worker.
     pub worker: String,
     /// As in a deployment's `replicaDetails`.

@@ -53,6 +53,7 @@ pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
         status: ReplicaState {
             deployment: view.revision.deployment().to_string(),
             revision: view.revision.to_string(),
+            version: view.version.clone().unwrap_or_default(),
             worker: view.worker.to_string(),
             state: said.state.to_owned(),
             memory: said.memory.unwrap_or(view.claim.unwrap_or_default().0),
