@@ -87,7 +87,9 @@ impl Runtime for PythonRuntime {
             batched = ?loaded.batched,
         );
         let memory = supervisor.shared.memory();
-        let note = (!loaded.notes.is_empty()).then(|| loaded.notes.join("; "));
+        let prepared = request.prepared.iter().flat_map(|prepared| &prepared.notes);
+        let notes: Vec<&str> = prepared.chain(&loaded.notes).map(String::as_str).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         let model = Arc::new(PythonModel::new(supervisor, interface, batch_size));
         Ok(Loaded { model, memory, measured: memory.0 > 0, note })
     }

@@ -42,6 +42,17 @@ pub(super) fn died_loading(ended: &Ended, limit: Option<ByteSize>) -> LoadError 
     LoadError::new(FailureCategory::Code, message).with_trace(&ended.tail)
 }
 
+/// The process ended during the validation inference.
+pub(super) fn died_validating(ended: &Ended, limit: Option<ByteSize>) -> LoadError {
+    if ended.memory {
+        let allowed = limit.map_or_else(String::new, |limit| format!(": it may take {limit} (resources.memory)"));
+        let message = format!("out of memory during the validation inference{allowed}");
+        return LoadError::new(FailureCategory::Memory, message).with_trace(&ended.tail);
+    }
+    let message = format!("the validation inference failed: the model's process ended: {}", ended.how);
+    LoadError::new(FailureCategory::Validation, message).with_trace(&ended.tail)
+}
+
 /// It did not come to an end.
 pub(super) fn too_long(limit: Duration, ended: &Ended) -> LoadError {
     let minutes = limit.as_secs() / 60;

@@ -3,6 +3,9 @@
 //! ```text
 //! u32 kind | u32 length of the head | u64 length of the body | head: JSON | body: bytes
 //! ```
+//! Large bodies go the same way: a memfd for each, mapped by the process, took 1.7 to 6 times as long for 256 KiB to
+//! 64 MiB, as its pages are made anew each time.
+//!
 //! All numbers are little-endian; the head says what the body holds. The other end is `berth/frames.py`, in the same
 //! words. The process runs somebody else's code: nothing that it sends is trusted to be well-formed.
 

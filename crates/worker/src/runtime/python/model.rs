@@ -249,6 +249,13 @@ impl LoadedModel for PythonModel {
                     return Err(LoadError::new(FailureCategory::Memory, message).with_trace(&raised.trace));
                 }
                 Outcome::Raised(raised) => return Err(failed(failure::told(&raised)).with_trace(&raised.trace)),
+                Outcome::Lost(why) => {
+                    let shared = &self.supervisor.shared;
+                    return Err(match shared.ended() {
+                        Some(ended) => failure::died_validating(&ended, shared.plan.memory),
+                        None => failed(why),
+                    });
+                }
                 other => self.answer(other, None).map(drop).map_err(|error| failed(error.to_string()))?,
             }
         }

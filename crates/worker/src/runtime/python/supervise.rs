@@ -70,6 +70,8 @@ struct State {
     memory: ByteSize,
     /// Somebody waits for the memory to be measured.
     look: bool,
+    /// How the last process ended.
+    ended: Option<Ended>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,7 @@ impl Supervisor {
             stop: false,
             memory: ByteSize::ZERO,
             look: false,
+            ended: None,
         };
         let shared = Arc::new(Shared {
             plan: Arc::new(plan),
@@ -191,6 +194,11 @@ impl Shared {
         self.changed.notify_all();
         // A supervisor that is busy measures later.
         drop(self.changed.wait_timeout_while(state, GLANCE * 5, |state| state.look));
+    }
+
+    /// How its last process ended, if one did.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.locked().ended.clone()
     }
 
     fn remember(&self, memory: ByteSize) {
@@ -341,6 +349,8 @@ fn died(shared: &Shared, ended: &Ended, wait: Duration, in_a_row: u32) {
         let mut state = shared.locked();
         state.phase = Phase::Down(Some(Instant::now() + wait));
         let why = format!("the model's process ended while it ran this request: {reason}");
+        // Before its requests are told: who hears of it asks why.
+        state.ended = Some(ended.clone());
         state.queue.lost(&why, wait.max(Duration::from_millis(500)));
     }
     shared.remember(ByteSize::ZERO);

@@ -151,6 +151,20 @@ def load(path):
     assert!(error.message.contains("96MiB"), "{error}");
 }
 
+#[test]
+fn a_process_that_dies_in_its_validation_says_how() {
+    let hog = DOUBLES.replace("return {'y': output}", "return {'y': len([b'x' * (8 << 20) for _ in range(99)])}");
+    let error = Card::new(&hog).with("/resources/memory", json!("96Mi")).fails();
+    assert_eq!(error.category, FailureCategory::Memory, "{error:?}");
+    assert!(error.message.contains("out of memory during the validation inference"), "{error}");
+
+    let exit = "import os\n    print('good bye', flush=True)\n    os._exit(7)";
+    let error = Card::new(&DOUBLES.replace("return {'y': output}", exit)).fails();
+    assert_eq!(error.category, FailureCategory::Validation, "{error:?}");
+    assert!(error.message.contains("it ended with code 7"), "{error}");
+    assert_eq!(error.trace.as_deref(), Some("good bye"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_sees_nothing_of_ours() {
     let source = "
