@@ -101,7 +101,20 @@ impl Metrics {
         };
         metrics.register_activity(registry);
         metrics.register_state(registry);
+        metrics.begin_at_zero();
         metrics
+    }
+
+    /// What was not counted yet is 0, not missing: a rate begins with the first one.
+    fn begin_at_zero(&self) {
+        for kind in DriftKind::ALL {
+            let labels = DriftLabels { r#type: kind.as_str() };
+            drop(self.drifted.get_or_create(&labels));
+            drop(self.drift_by_type.get_or_create(&labels));
+        }
+        for kind in [CommandKind::Load, CommandKind::Reload, CommandKind::Unload] {
+            drop(self.dispatched_by_type.get_or_create(&CommandLabels { r#type: kind.as_str() }));
+        }
     }
 
     fn register_activity(&self, registry: &mut Registry) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use berth_wire::api::{DeploymentView, EventView, WorkerView};
+use berth_wire::api::{DeploymentView, EventView, FailureView, WorkerView};
 use clap::Args;
 
 use super::{
@@ -79,12 +79,44 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         }
         section(&mut text, "Replicas", &rows.render());
     }
+    for replica in &status.replica_details {
+        if let Some(failure) = &replica.failure {
+            section(&mut text, &format!("Failure of {} on {}", replica.revision, replica.worker), &failed(failure));
+        }
+    }
     section(
         &mut text,
         "Events",
         &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
     );
     Ok(text)
+}
+
+/// Every attempt, when the next one is, and the last words of the model's own code.
+fn failed(failure: &FailureView) -> String {
+    /// Lines of a trace that are shown, the last ones: that is where the cause is. `-o json` has all of it.
+    const TRACE: usize = 20;
+    let mut rows = Rows::new(&["ATTEMPT", "ENDED", "KIND", "WHAT"]);
+    let before = failure.history.iter().map(|attempt| (attempt.at, &attempt.category, &attempt.message));
+    let attempts = before.chain([(failure.at, &failure.category, &failure.message)]);
+    let first = failure.attempts.saturating_sub(u32::try_from(failure.history.len()).unwrap_or(u32::MAX)).max(1);
+    for (number, (at, category, message)) in (first..).zip(attempts) {
+        rows.add([number.to_string(), format!("{} ago", age(Some(at))), category.clone(), message.clone()]);
+    }
+    let mut text = rows.render();
+    match failure.retry_at {
+        Some(at) => text.push_str(&format!("next attempt at {}\n", String::from(at))),
+        None => text.push_str("not tried again by itself\n"),
+    }
+    if let Some(trace) = &failure.trace {
+        let lines: Vec<&str> = trace.lines().collect();
+        let left_out = lines.len().saturating_sub(TRACE);
+        if left_out > 0 {
+            text.push_str(&format!("... {left_out} lines before\n"));
+        }
+        lines[left_out..].iter().for_each(|line| text.push_str(&format!("{line}\n")));
+    }
+    text
 }
 
 /// The spec as it is understood; as it was written where this version of berth does not understand it.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     client::ApiArgs,
     failure::Failure,
-    terminal::{self, Rows, size},
+    terminal::{self, Rows, age, size},
 };
 
 #[derive(Debug, Args)]
@@ -84,6 +84,14 @@ fn render(view: &ExplainView, listing: Listing) -> String {
         (many, Listing::Grouped) if many > LISTED => grouped(&workers),
         _ => listed(&workers),
     });
+    for eviction in &view.evictions {
+        let whom = eviction.room_for.as_deref().map_or_else(
+            || "since its worker has less room than was claimed".to_owned(),
+            |whom| format!("to make room for {whom}"),
+        );
+        let when = age(Some(eviction.at));
+        let _ = writeln!(text, "\n{} left {} {when} ago {whom}", eviction.revision, eviction.worker);
+    }
     for condition in view.conditions.iter().filter(|condition| condition.status != "True") {
         let _ =
             write!(text, "\n{} is {}: {} ({})", condition.kind, condition.status, condition.message, condition.reason);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use berth_wire::api::{Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, WorkerView};
+use berth_wire::api::{
+    BreakerView, Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, TermsView, WorkerView,
+};
 use clap::Args;
 
 use super::{
@@ -12,7 +14,7 @@ use super::{
 use crate::{
     client::Client,
     failure::Failure,
-    terminal::{short, size},
+    terminal::{Rows, age, short, size},
 };
 
 /// Nodes, written `node/a`, `node a` or `a`.
@@ -155,6 +157,9 @@ pub(crate) async fn describe(client: &Client, name: &str) -> Result<String, Fail
         block.extend(steps("blocked", &drain.blocked));
         section(&mut text, "Draining", &block);
     }
+    if !node.status.breakers.is_empty() {
+        section(&mut text, "Circuit breakers", &breakers(&node.status.breakers));
+    }
     if node.status.capacity.is_some() {
         let worker: WorkerView = client.get(&["workers", name]).await?;
         let models: String = worker.status.models.iter().map(|model| format!("{model}\n")).collect();
@@ -202,9 +207,46 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
             ("Models", format!("{} (ready/held)", models(capacity))),
             ("Load", format!("{} requests/min, {} loads wait", capacity.requests_per_minute, capacity.load_queue)),
             ("Formats", capacity.formats.join(", ")),
+            ("Model cards", or_dash(&capacity.schema_versions.join(", "))),
         ]);
     }
+    if let Some(terms) = &status.terms {
+        facts.push(("Registry", in_words(terms)));
+    }
+    if status.credentials > 0 {
+        facts.push(("Credentials", format!("generation {}", status.credentials)));
+    }
     facts
+}
+
+/// What the registry says of it: `at most 5 models, 16GiB; room is made by lru`.
+fn in_words(terms: &TermsView) -> String {
+    let most = [
+        terms.max_models.map(|models| format!("{models} models")),
+        terms.memory.map(size),
+        terms.cpus.map(|cpus| format!("{cpus} cores")),
+        terms.max_gpus.map(|gpus| format!("{gpus} GPUs")),
+    ];
+    let most: Vec<String> = most.into_iter().flatten().collect();
+    let most = if most.is_empty() { "as much as it has".to_owned() } else { format!("at most {}", most.join(", ")) };
+    let room = if terms.evicts { format!("by {}", terms.eviction_strategy) } else { "by nobody".to_owned() };
+    format!("{most}; room is made {room}")
+}
+
+/// What a node leaves alone, and until when.
+fn breakers(breakers: &[BreakerView]) -> String {
+    let mut rows = Rows::new(&["DEPENDENCY", "KIND", "STATE", "FAILURES", "OPENED", "TRIES AGAIN"]);
+    for breaker in breakers {
+        rows.add([
+            breaker.dependency.clone(),
+            breaker.kind.clone(),
+            breaker.state.clone(),
+            breaker.failures.to_string(),
+            breaker.opened_at.map_or_else(|| "-".to_owned(), |at| format!("{} ago", age(Some(at)))),
+            breaker.retry_at.map_or_else(|| "-".to_owned(), String::from),
+        ]);
+    }
+    rows.render()
 }
 
 /// A line for each step of a drain.

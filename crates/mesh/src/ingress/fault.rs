@@ -17,6 +17,10 @@ use crate::{
     oip, repository,
 };
 
+/// Seldom any: kept aside, so that what is returned everywhere stays small.
+#[derive(Debug)]
+struct Violations(Vec<Violation>);
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Fault {
@@ -25,14 +29,14 @@ pub(crate) struct Fault {
     reason: &'static str,
     message: String,
     /// Where in the request's document something is wrong.
-    violations: Vec<Violation>,
+    violations: Option<Box<Violations>>,
     /// A header that says what would have been taken.
     advice: Option<(HeaderName, &'static str)>,
 }
 
 impl Fault {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
-        Self { status: http_status(class), class, reason, message, violations: Vec::new(), advice: None }
+        Self { status: http_status(class), class, reason, message, violations: None, advice: None }
     }
 
     /// No such path.
@@ -71,7 +75,8 @@ impl Fault {
 
     /// As a REST answer.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
-        let body = oip::error_body(&self.message, self.reason, &self.violations);
+        let violations = self.violations.as_ref().map_or(&[][..], |violations| &violations.0);
+        let body = oip::error_body(&self.message, self.reason, violations);
         let mut response = json(self.status, body);
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds(self.class) {
@@ -98,7 +103,9 @@ impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
         let fault = Self::new(error.class(), error.reason(), error.to_string());
         match error {
-            InferError::Unprocessable { violations, .. } => Self { violations, ..fault },
+            InferError::Unprocessable { violations, .. } => {
+                Self { violations: Some(Box::new(Violations(violations))), ..fault }
+            }
             _ => fault,
         }
     }
