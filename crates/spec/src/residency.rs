@@ -1,7 +1,7 @@
 //! What a worker says is true of one replica, and the whole set of it.
 //!
 //! ```text
-//! Queued → Fetching → Preparing → Loading → Validating → Ready → Draining → (gone)
+//! Queued → Preparing → Fetching → Loading → Validating → Ready → Draining → (gone)      Preparing: model cards only
 //!    └────────┴───────────┴─────────┴───────────┴──→ Failed ──(retry)──→ Queued
 //! ```
 //! Only the worker that holds the replica writes this.

@@ -112,7 +112,10 @@ impl Checkouts {
                 _ => hearing.answered(dependency),
             }
         }
-        fetched.map_err(|error| fault(&error, secret.as_deref()))?;
+        if let Err(error) = fetched {
+            making.discard();
+            return Err(fault(&error, secret.as_deref()).into());
+        }
         Ok(making.finish()?)
     }
 }

@@ -145,17 +145,14 @@ impl Environments {
         let find = self.interpreters.find(recipe.python_version, recipe.sees_system, order.settings, managed);
         let python = find.await?;
         let making = self.shelf.make(name).map_err(|error| Fault::disk(&error))?;
-        let venv = making.path.join(VENV);
-        uv.venv(order.settings, &venv, &python, recipe.sees_system).await?;
-        let wanted = making.path.join("requirements.txt");
-        fs_err::write(&wanted, recipe.packages.join("\n") + "\n").map_err(|error| Fault::disk(&error))?;
-        let inside = uv::python_of(&venv);
-        if !recipe.packages.is_empty() {
-            let _not_swept = self.fetched.read().await;
-            install(uv, &inside, &wanted, order).await?;
-        }
-        let installed = uv.freeze(order.settings, &inside).await?;
-        fs_err::write(making.path.join("installed.txt"), &installed).map_err(|error| Fault::disk(&error))?;
+        let filled = self.fill(uv, &making.path, &python, recipe, order).await;
+        let installed = match filled {
+            Ok(installed) => installed,
+            Err(miss) => {
+                let discarded = tokio::task::spawn_blocking(move || making.discard()).await;
+                return Err(discarded.map_or_else(|error| Fault::internal(error).into(), |()| miss));
+            }
+        };
         let held = finished(making).await?;
         let packages = installed.lines().collect::<Vec<_>>().join(" ");
         tracing::info!(
@@ -168,6 +165,30 @@ impl Environments {
         );
         self.sweep().await;
         Ok(held)
+    }
+
+    /// Puts the environment into `folder`; gives what is installed in it.
+    async fn fill(
+        &self,
+        uv: &Uv,
+        folder: &Path,
+        python: &Path,
+        recipe: &Recipe<'_>,
+        order: Order<'_>,
+    ) -> Result<String, Miss> {
+        let disk = |error: std::io::Error| Fault::disk(&error);
+        let venv = folder.join(VENV);
+        uv.venv(order.settings, &venv, python, recipe.sees_system).await?;
+        let wanted = folder.join("requirements.txt");
+        fs_err::write(&wanted, recipe.packages.join("\n") + "\n").map_err(disk)?;
+        let inside = uv::python_of(&venv);
+        if !recipe.packages.is_empty() {
+            let _not_swept = self.fetched.read().await;
+            install(uv, &inside, &wanted, order).await?;
+        }
+        let installed = uv.freeze(order.settings, &inside).await?;
+        fs_err::write(folder.join("installed.txt"), &installed).map_err(disk)?;
+        Ok(installed)
     }
 
     fn uv(&self, settings: &Settings) -> Result<&Uv, Fault> {

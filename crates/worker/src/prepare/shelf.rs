@@ -21,6 +21,7 @@ use std::{
 use berth_spec::{ByteSize, FailureCategory};
 use fs_err::File;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 
 use crate::fault::Fault;
 
@@ -68,10 +69,23 @@ pub(super) struct Making {
 }
 
 impl Drop for Making {
+    /// Not on the thread of somebody who must not wait: an environment has thousands of files.
     fn drop(&mut self) {
-        // It is gone after it was taken in. What cannot be removed is swept at the next start.
-        let _ = fs_err::remove_dir_all(&self.path);
+        let path = std::mem::take(&mut self.path);
+        // Taken in, or thrown away already.
+        if path.as_os_str().is_empty() {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(handle) => drop(handle.spawn_blocking(move || remove(&path))),
+            Err(_) => remove(&path),
+        }
     }
+}
+
+/// What cannot be removed is swept at the next start.
+fn remove(path: &Path) {
+    let _ = fs_err::remove_dir_all(path);
 }
 
 impl Shelf {
@@ -127,6 +141,13 @@ impl Shelf {
 
     /// Makes room for `size` bytes beside what is held.
     fn make_room(&self, size: u64) -> Result<(), Fault> {
+        let gone = self.evict(size)?;
+        gone.iter().for_each(|path| remove(path));
+        Ok(())
+    }
+
+    /// Takes off what must go for `size` bytes; gives where it lies now.
+    fn evict(&self, size: u64) -> Result<Vec<PathBuf>, Fault> {
         let mut entries = self.lock();
         let held: u64 = entries.values().filter(|entry| entry.is_held()).map(|entry| entry.size).sum();
         if held.saturating_add(size) > self.bound.0 {
@@ -140,21 +161,21 @@ impl Shelf {
             return Err(Fault::new(FailureCategory::Disk, message));
         }
         let mut taken: u64 = entries.values().map(|entry| entry.size).sum();
+        let mut gone = Vec::new();
         while taken.saturating_add(size) > self.bound.0 {
             let oldest = entries.iter().filter(|(_, entry)| !entry.is_held()).min_by_key(|(_, entry)| entry.used);
             let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
             taken -= entries.remove(&name).map_or(0, |entry| entry.size);
             tracing::info!(event = "prepared_evicted", what = self.what, name, reason = "cache_bound");
-            self.remove(&name);
+            gone.extend(self.take_off(&name));
         }
-        Ok(())
+        Ok(gone)
     }
 
-    /// In two steps, so that nothing under a good name is ever half there.
-    fn remove(&self, name: &str) {
+    /// Moves it aside, so that nothing under a good name is ever half there. Gone by hand is gone, too.
+    fn take_off(&self, name: &str) -> Option<PathBuf> {
         let gone = self.root.join(format!(".gone-{}-{name}", self.count.fetch_add(1, Ordering::Relaxed)));
-        // Gone by hand is gone, too; the rest is swept at the next start.
-        let _ = fs_err::rename(self.root.join(name), &gone).and_then(|()| fs_err::remove_dir_all(&gone));
+        fs_err::rename(self.root.join(name), &gone).ok().map(|()| gone)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
@@ -169,8 +190,13 @@ impl Entry {
 }
 
 impl Making {
+    /// Throws it away. Blocks.
+    pub(super) fn discard(mut self) {
+        remove(&std::mem::take(&mut self.path));
+    }
+
     /// Takes the folder in, as it is now. Blocks.
-    pub(super) fn finish(self) -> Result<Held, Fault> {
+    pub(super) fn finish(mut self) -> Result<Held, Fault> {
         let disk = |error: io::Error| Fault::disk(&error);
         let size = size_of(&self.path).map_err(disk)?;
         self.shelf.make_room(size)?;
@@ -179,9 +205,10 @@ impl Making {
         let path = self.shelf.root.join(&self.name);
         if path.exists() {
             // Not on the shelf, for nobody makes what is there: left by a hand, or without its label.
-            self.shelf.remove(&self.name);
+            self.shelf.take_off(&self.name).as_deref().map(remove);
         }
         fs_err::rename(&self.path, &path).map_err(disk)?;
+        self.path.clear();
         let entry = Entry { size, used: SystemTime::now(), pin: Arc::default() };
         let held = Held { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
         self.shelf.lock().insert(self.name.clone(), entry);

@@ -253,7 +253,9 @@ fn gist(words: &str) -> String {
     const LONGEST: usize = 600;
     let sign = |c: char| matches!(c, '×' | '╰' | '─' | '▶' | '│' | '├' | ' ');
     let lines = words.lines().map(|line| line.trim_start_matches(sign).trim());
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("hint:") && !line.starts_with("warning:"));
+    let lines = lines
+        .filter(|line| !line.is_empty() && !line.starts_with("warning:"))
+        .filter(|line| !line.starts_with("hint:") || line.contains("authentication credentials"));
     let text = lines.collect::<Vec<_>>().join(" ");
     let text = text.trim_start_matches("error: ").trim_end_matches('.');
     match text.char_indices().nth(LONGEST) {
