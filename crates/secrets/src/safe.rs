@@ -97,6 +97,12 @@ impl Safe {
         self.workers.get(worker).map(|held| Arc::clone(&held.set)).unwrap_or_default()
     }
 
+    /// The sets of all workers that have or had one: who lost everything has an empty set with a higher number.
+    #[must_use]
+    pub fn sets(&self) -> BTreeMap<WorkerId, Arc<CredentialSet>> {
+        self.workers.iter().map(|(worker, held)| (worker.clone(), Arc::clone(&held.set))).collect()
+    }
+
     /// What people may see, by worker and name.
     #[must_use]
     pub fn status(&self) -> Vec<SecretStatus> {

@@ -303,6 +303,7 @@ fn a_safe_numbers_what_changes_and_keeps_what_was_good() {
     assert_eq!(safe.from_files(&[], &keyring, NOW), [worker()]);
     let last = safe.set(&worker());
     assert!(last.secrets.is_empty() && last.generation > first.generation);
+    assert_eq!(safe.sets().get(&worker()), Some(&last), "so that it is told");
 }
 
 #[test]

@@ -14,7 +14,12 @@ use axum::{
 use berth_secrets::vault::{Ask, Call, Handle, Http, SecretId, Settings, Vault, build};
 use berth_spec::{Secret, WorkerId};
 use serde_json::json;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::oneshot,
+    task::JoinSet,
+};
 
 use super::{
     brain::declared_at,
@@ -122,4 +127,61 @@ async fn who_does_not_answer_or_answers_wrongly_is_told() {
     let login = Call { ask: Ask::LogIn, ..call("") };
     let error = lost.call(&login).await.expect_err("no secret id");
     assert!(error.contains("/nowhere"), "{error}");
+}
+
+/// Over TLS with an authority of one's own: it is believed, and no other.
+#[tokio::test]
+async fn the_authority_that_is_named_is_believed_and_no_other() {
+    let mut tasks: JoinSet<()> = JoinSet::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority");
+    let server_key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+    let certificate = params.signed_by(&server_key, &authority).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            rustls::pki_types::PrivateKeyDer::Pkcs8(server_key.serialize_der().into()),
+        )
+        .expect("a certificate");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            // Who does not believe us hangs up.
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut head = vec![0; 4096];
+            let read = stream.read(&mut head).await.expect("a request");
+            assert!(head[..read].starts_with(b"GET /v1/auth/token/lookup-self"));
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.expect("an answer");
+            stream.shutdown().await.expect("an end");
+        }
+    });
+    let file = |name: &str, pem: &str| {
+        let path = folder.path().join(name);
+        fs_err::write(&path, pem).expect("a file");
+        Some(path)
+    };
+    let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).expect("another authority").cert.pem();
+    let call = Call { id: 1, ask: Ask::LookUpToken, token: None, namespace: None, worker: None };
+    let addr = format!("https://localhost:{port}");
+    let ask = async |ca| {
+        let settings = Settings { ca, ..settings(&addr, SecretId::Given(Secret::new("x"))) };
+        Http::new(settings).expect("a client").call(&call).await
+    };
+    let reply = ask(file("ca.pem", &authority.pem())).await.expect("an answer");
+    assert_eq!(reply.status, 200);
+    let error = ask(file("other.pem", &other)).await.expect_err("another authority");
+    assert!(error.contains("certificate"), "{error}");
+    let error = ask(None).await.expect_err("no authority that the machine knows");
+    assert!(error.contains("certificate"), "{error}");
 }
