@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Node(Box<node::settings::NodeArgs>),
     /// Declare models, or change what is declared
     Apply(commands::apply::ApplyArgs),
-    /// List deployments, nodes, workers, replicas, revisions, aliases or events
+    /// List deployments, nodes, workers, replicas, revisions, aliases, events, sources or secrets
     Get(commands::get::GetArgs),
     /// Show one deployment, node or worker with all that is known about it
     Describe(commands::describe::DescribeArgs),
@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Uncordon(commands::cordon::CordonArgs),
     /// Move what a node holds elsewhere, and wait until it is empty
     Drain(commands::drain::DrainArgs),
+    /// See the Git registry that is followed, and have it looked at now
+    Source(commands::source::SourceArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Make the certificates of a cluster, and look at them

@@ -20,6 +20,7 @@ pub(crate) mod registry;
 pub(crate) mod resource;
 pub(crate) mod schema;
 pub(crate) mod secrets;
+pub(crate) mod source;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
@@ -62,6 +63,7 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Cordon(args) => cordon::run(&args, cordon::Wish::Cordon).await,
         Command::Uncordon(args) => cordon::run(&args, cordon::Wish::Uncordon).await,
         Command::Drain(args) => drain::run(&args).await,
+        Command::Source(args) => source::run(&args).await,
         _ => Ok(()), // carried out by `run` without a runtime
     }
 }

@@ -1,8 +1,8 @@
 //! `berth get`: lists.
 
 use berth_wire::api::{
-    AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, WatchEvent,
-    WorkerView,
+    AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, SecretView,
+    SourceView, WatchEvent, WorkerView,
 };
 use clap::Args;
 use futures::{StreamExt, pin_mut};
@@ -27,7 +27,9 @@ use crate::{
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the node that decides
   berth get deployments --watch              changes as they happen
-  berth get events                           what happened lately, and why")]
+  berth get events                           what happened lately, and why
+  berth get sources                          the Git registry: which commit is in force, what is wrong
+  berth get secrets                          which worker has which credentials; never their values")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: Target,
@@ -71,6 +73,8 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
         Resource::Revisions => show::<RevisionView>(&client, args, resource, &names).await,
         Resource::Aliases => show::<AliasView>(&client, args, resource, &names).await,
         Resource::Events => show::<EventView>(&client, args, resource, &names).await,
+        Resource::Sources => show::<SourceView>(&client, args, resource, &names).await,
+        Resource::Secrets => show::<SecretView>(&client, args, resource, &names).await,
     }
 }
 

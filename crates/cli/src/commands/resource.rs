@@ -17,11 +17,13 @@ pub(crate) enum Resource {
     Revisions,
     Aliases,
     Events,
+    Sources,
+    Secrets,
 }
 
 impl Resource {
     /// Every kind with its names; the first is the one in addresses.
-    const NAMES: [(Self, &[&str]); 7] = [
+    const NAMES: [(Self, &[&str]); 9] = [
         (Self::Deployments, &["deployments", "deployment", "deploy", "modeldeployments", "modeldeployment"]),
         (Self::Nodes, &["nodes", "node", "no"]),
         (Self::Workers, &["workers", "worker"]),
@@ -29,6 +31,8 @@ impl Resource {
         (Self::Revisions, &["revisions", "revision", "rev"]),
         (Self::Aliases, &["aliases", "alias"]),
         (Self::Events, &["events", "event", "ev"]),
+        (Self::Sources, &["sources", "source"]),
+        (Self::Secrets, &["secrets", "secret"]),
     ];
 
     /// The name in addresses.

@@ -12,8 +12,10 @@ use berth_control::{
     api::{self, Front},
     leadership::Seat,
     seat::{SeatView, Terms},
+    source::git::{self, GitSource},
     store::etcd::EtcdConfig,
 };
+use berth_spec::Epoch;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,8 @@ pub(super) struct Deciding {
     pub(super) seat: watch::Receiver<Seat>,
     /// Tells the others on this node who decides.
     pub(super) view: watch::Sender<SeatView>,
+    /// The registry that the leader follows.
+    pub(super) source: Option<GitSource>,
 }
 
 /// What it is made of.
@@ -64,11 +68,12 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
 
 /// Runs a controller whenever this node leads. Until etcd has answered once, nobody here does.
 async fn decide(deciding: Deciding, stop: CancellationToken) {
-    let Deciding { config, metrics, store, seat, view } = deciding;
+    let Deciding { config, metrics, store, seat, view, source } = deciding;
     // Who stands for election on this node asks the same etcd, and tells.
     let connected = election::connect(store, |error| tracing::debug!(event = "store_awaited", error));
     let Some(store) = stop.run_until_cancelled(connected).await else { return };
     let (terms, mut views) = Terms::new(config, std::sync::Arc::new(store), metrics, seat);
+    let following = follow(source, views.clone(), stop.clone());
     let tell = async {
         loop {
             view.send_replace(views.borrow_and_update().clone());
@@ -77,5 +82,46 @@ async fn decide(deciding: Deciding, stop: CancellationToken) {
             }
         }
     };
-    tokio::join!(terms.run(stop), tell);
+    tokio::join!(terms.run(stop), tell, following);
+}
+
+/// Follows the registry whenever this node leads, for the term. It writes nothing more once the term is over: to the store
+/// because of the term's fence, to the registry because whoever leads next has written there in a later term.
+async fn follow(source: Option<GitSource>, mut views: watch::Receiver<SeatView>, stop: CancellationToken) {
+    loop {
+        let view = views.borrow_and_update().clone();
+        if let SeatView::Leading { handle, epoch } = view {
+            let over = stop.child_token();
+            let following = async {
+                match &source {
+                    Some(source) => source.clone().run(handle, epoch, over.clone()).await,
+                    None => git::forget(&handle).await,
+                }
+            };
+            let mut following = Box::pin(following);
+            let ended = tokio::select! {
+                ended = &mut following => Some(ended),
+                () = until_not(&mut views, epoch) => None,
+            };
+            over.cancel();
+            let ended = match ended {
+                Some(ended) => ended,
+                None => following.await,
+            };
+            if let Err(error) = ended {
+                tracing::warn!(event = "source_ended", %error, %epoch, "the registry is followed again in the next term");
+            }
+        }
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Waits until this node does not lead in this term.
+async fn until_not(views: &mut watch::Receiver<SeatView>, epoch: Epoch) {
+    let leads = |view: &SeatView| view.leads() == Some(epoch);
+    // Nobody tells any more: the end.
+    let _gone = views.wait_for(|view| !leads(view)).await.is_err();
 }

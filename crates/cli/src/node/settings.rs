@@ -14,6 +14,7 @@ use crate::{
     failure::Failure,
     settings::{
         ServerArgs, ServerSettings, apart,
+        source::{GitSettings, Source, SourceArgs},
         store::{StoreArgs, StoreSettings},
         values::{self, Gpus, Host, HostPort},
     },
@@ -37,6 +38,8 @@ pub(crate) struct NodeArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +83,8 @@ pub(crate) struct NodeSettings {
     pub(crate) roles: Roles,
     /// The cluster's store: there where it has the role controller, and only there.
     pub(crate) store: Option<StoreSettings>,
+    /// The registry that the leader follows: there where it has the role controller.
+    pub(crate) source: Option<Box<GitSettings>>,
     /// The folder with its certificate.
     pub(crate) pki: PathBuf,
     /// Where it gossips (UDP).
@@ -104,7 +109,15 @@ impl NodeSettings {
         args: NodeArgs,
         certified: impl FnOnce(&Path) -> Result<WorkerId, Failure>,
     ) -> Result<Self, Failure> {
-        let NodeArgs { server, cluster, store } = args;
+        let NodeArgs { server, cluster, store, source } = args;
+        let source = match source.settings()? {
+            Some(Source::Directory(_)) => {
+                let how = "a folder is on one machine: follow a registry with --source git=URL#BRANCH, or apply through the API";
+                return Err(Failure::Usage(how.to_owned()));
+            }
+            Some(Source::Git(git)) => Some(git),
+            None => None,
+        };
         let pki = cluster.pki.ok_or_else(|| {
             let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it";
             Failure::Usage(format!("a node needs a certificate: {how}"))
@@ -144,6 +157,7 @@ impl NodeSettings {
         }
         Ok(Self {
             store: store.filter(|_| cluster.roles.controller),
+            source: source.filter(|_| cluster.roles.controller),
             roles: cluster.roles,
             pki,
             gossip: cluster.gossip,

@@ -1,4 +1,4 @@
-//! The control plane of a server that is alone: the API, a folder that it may follow, and the controller.
+//! The control plane of a server that is alone: the API, a folder or registry that it may follow, and the controller.
 //!
 //! ```text
 //! Running ──stop──▶ api and folder end ──▶ control ends
@@ -7,7 +7,14 @@
 
 use std::{io, net::TcpListener, time::Duration};
 
-use berth_control::{Control, Handle, api, source::directory::Directory};
+use berth_control::{
+    Control, Handle, api,
+    source::{
+        directory::Directory,
+        git::{self, GitSource},
+    },
+};
+use berth_spec::Epoch;
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +33,28 @@ pub(super) struct Parts {
     pub(super) handle: Handle,
     pub(super) listener: TcpListener,
     pub(super) seams: api::Seams,
-    pub(super) folder: Option<Directory>,
+    pub(super) followed: Followed,
+}
+
+/// What is followed besides the API.
+pub(super) enum Followed {
+    Nothing,
+    Folder(Directory),
+    Registry(GitSource),
+}
+
+impl Followed {
+    async fn run(self, handle: Handle, stop: CancellationToken) -> Result<(), Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+        if !matches!(self, Self::Registry(_)) {
+            git::forget(&handle).await.map_err(|e| failed(&e))?;
+        }
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Folder(folder) => folder.run(handle, stop).await.map_err(|e| failed(&e)),
+            Self::Registry(registry) => registry.run(handle, Epoch(0), stop).await.map_err(|e| failed(&e)),
+        }
+    }
 }
 
 /// A running control plane.
@@ -55,7 +83,7 @@ impl ControlPlane {
 }
 
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
-    let Parts { control, handle, listener, seams, folder } = parts;
+    let Parts { control, handle, listener, seams, followed } = parts;
     let deciding = CancellationToken::new();
     let mut doors: JoinSet<Result<(), Failure>> = JoinSet::new();
     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -66,10 +94,7 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
             served.map_err(|e| Failure::doing("the control API failed", e))
         }
     });
-    if let Some(folder) = folder {
-        let stop = stop.clone();
-        doors.spawn(async move { folder.run(handle, stop).await.map_err(|e| Failure::Failed(e.to_string())) });
-    }
+    doors.spawn(followed.run(handle, stop.clone()));
     let mut deciding_task = JoinSet::new();
     deciding_task.spawn(control.run(deciding.clone()));
     let failed = tokio::select! {

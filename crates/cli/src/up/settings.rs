@@ -7,7 +7,10 @@ use clap::Args;
 
 use crate::{
     failure::Failure,
-    settings::{ServerArgs, ServerSettings},
+    settings::{
+        ServerArgs, ServerSettings,
+        source::{Source, SourceArgs},
+    },
 };
 
 #[derive(Debug, Args)]
@@ -15,6 +18,7 @@ use crate::{
   berth up ./models                          serve what the folder declares, and follow its changes
   berth up                                   serve what is declared through the API (`berth apply`)
   berth up ./models --memory 4GiB            models together take at most this much
+  berth up --source git=https://git.example.com/ops/model-registry.git#main --registry-key file:registry.key
   berth up --config berth.yaml               settings from a file; `berth config show` says what came from where
   berth up --data /var/lib/berth --log-format json
   curl http://127.0.0.1:8080/v2/models/iris  where models answer; the control API is on 8081
@@ -27,13 +31,15 @@ pub(crate) struct UpArgs {
     folder: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// The settings of a server that is alone.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// A folder of manifests to follow.
-    pub(super) folder: Option<PathBuf>,
+    /// Where deployments come from besides the API.
+    pub(super) source: Option<Source>,
     /// What every server is told.
     pub(super) server: ServerSettings,
 }
@@ -45,6 +51,13 @@ impl Settings {
     /// Checks what one setting alone cannot know.
     pub(super) fn new(args: UpArgs) -> Result<Self, Failure> {
         let name = WorkerId::new(NAME).expect("the name of the only worker is a name");
-        Ok(Self { folder: args.folder, server: ServerSettings::new(args.server, name)? })
+        let source = match (args.folder, args.source.settings()?) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::Usage("a folder and --source: give one of them".to_owned()));
+            }
+            (Some(folder), None) => Some(Source::Directory(folder)),
+            (None, source) => source,
+        };
+        Ok(Self { source, server: ServerSettings::new(args.server, name)? })
     }
 }

@@ -136,6 +136,12 @@ impl Board {
         self.shown().door.as_ref().map(|(_, hook)| hook.clone())
     }
 
+    /// Has the source look now, and validate again what was refused; `false`: there is none.
+    #[must_use]
+    pub fn sync(&self) -> bool {
+        self.ask(Trigger::Sync)
+    }
+
     /// Asks the source; `false`: there is none.
     pub(crate) fn ask(&self, trigger: Trigger) -> bool {
         match &self.shown().door {
@@ -147,5 +153,13 @@ impl Board {
 
     fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl crate::Handle {
+    /// What the source of this term shows.
+    #[must_use]
+    pub const fn board(&self) -> &Board {
+        &self.board
     }
 }

@@ -205,8 +205,10 @@ impl Brain {
         if self.doing.is_some() {
             return None;
         }
-        let again = self.refused.as_ref().and_then(|refused| refused.again).map(|(_, at)| at);
-        Some(self.next.min(self.again).min(again.unwrap_or(self.next)))
+        let validated = self.validated_again().unwrap_or(self.next);
+        // Nothing is declared again before it was declared once.
+        let declared = if self.declared { self.again } else { self.next };
+        Some(self.next.min(validated).min(declared))
     }
 
     /// The last good commit.

@@ -203,3 +203,17 @@ fn what_was_taken_away_by_hand_comes_back() {
     }
     assert_eq!(applied, 2);
 }
+
+#[test]
+fn it_never_spins() {
+    let (mut brain, _) = Brain::new(EVERY, None, 7, at(0));
+    let mut now = at(0);
+    brain.on(Event::Looked(Err(fault(false))), now);
+    for _ in 0..200 {
+        let due = brain.wake_at().expect("it polls");
+        assert!(due > now, "a tick that does nothing");
+        now = due;
+        assert_eq!(brain.on(Event::Tick, now), [Effect::Look]);
+        brain.on(Event::Looked(Err(fault(false))), now);
+    }
+}

@@ -1,0 +1,359 @@
+//! Where deployments come from besides the API: `--source git=URL#BRANCH` or `--source directory=PATH`, and what a Git
+//! registry needs.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_control::source::git::{GitConfig, GitSource, SourceMetrics, WriteBackTo};
+use berth_git::{Credentials, Git, HostKeys, Identity, Protocols, Remote, SigningKey};
+use berth_secrets::{
+    Keyring, keys,
+    vault::{SecretId, Settings as VaultSettings},
+};
+use berth_spec::Secret;
+use clap::Args;
+use prometheus_client::registry::Registry;
+
+use super::values;
+use crate::failure::Failure;
+
+/// Where deployments come from besides the API.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Source of deployments")]
+pub(crate) struct SourceArgs {
+    /// Follow a Git registry (git=URL#BRANCH; without a branch: main) or a folder of manifests (directory=PATH). Of a
+    /// cluster, give all controllers the same; the leader alone follows it
+    #[arg(long, value_name = "KIND=PLACE", env = "BERTH_SOURCE", value_parser = Place::from_str)]
+    source: Option<Place>,
+    /// How often the registry's branch is asked for; webhooks make it sooner
+    #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
+    source_interval: Duration,
+    /// A file with the token (or password) that the registry's host wants
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_TOKEN_FILE")]
+    source_token_file: Option<PathBuf>,
+    /// The user that the token belongs to [default: what the host expects]
+    #[arg(long, value_name = "NAME", env = "BERTH_SOURCE_USER")]
+    source_user: Option<String>,
+    /// A private key without a passphrase, for ssh
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_SSH_KEY")]
+    source_ssh_key: Option<PathBuf>,
+    /// The hosts that are believed over ssh, as known_hosts has them
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_KNOWN_HOSTS")]
+    source_known_hosts: Option<PathBuf>,
+    /// A token for the model repositories of another host: https://HOST[:PORT]=FILE. May be given several times
+    #[arg(long, value_name = "URL=FILE,…", env = "BERTH_SOURCE_CREDENTIALS", value_delimiter = ',', value_parser = host_file)]
+    source_credentials: Vec<(String, PathBuf)>,
+    /// A file with the secret that webhooks have to prove
+    #[arg(long, value_name = "FILE", env = "BERTH_WEBHOOK_SECRET_FILE")]
+    webhook_secret_file: Option<PathBuf>,
+    /// A private key that opens workers/secrets: file:PATH, pkcs11:… or exec:/PATH. May be given several times
+    #[arg(long, value_name = "KEY", env = "BERTH_REGISTRY_KEY")]
+    registry_key: Vec<String>,
+    /// Variables that a pkcs11: or exec: key may see
+    #[arg(long, value_name = "NAME,…", env = "BERTH_REGISTRY_KEY_ENV", value_delimiter = ',')]
+    registry_key_env: Vec<String>,
+    /// A folder whose files are the secrets that registry.yaml names: tokens, addresses of chats
+    #[arg(long, value_name = "DIR", env = "BERTH_REGISTRY_SECRETS")]
+    registry_secrets: Option<PathBuf>,
+    /// Where the actual state is written: branch=NAME, main (the branch that is followed) or off [default: as
+    /// registry.yaml says, else branch=berth/actual-state]
+    #[arg(long, value_name = "WHERE", env = "BERTH_WRITE_BACK", value_parser = write_back)]
+    write_back: Option<WriteBackTo>,
+    /// An ssh private key that our commits are signed with
+    #[arg(long, value_name = "FILE", env = "BERTH_WRITE_BACK_SIGNING_KEY")]
+    write_back_signing_key: Option<PathBuf>,
+    /// Who our commits are from
+    #[arg(long, value_name = "NAME <ADDRESS>", env = "BERTH_WRITE_BACK_AUTHOR", default_value = "Berth <berth@localhost>", value_parser = author)]
+    write_back_author: Identity,
+    /// What this cluster is called in commits and messages. Clusters that share a registry need different names
+    #[arg(long, value_name = "NAME", env = "BERTH_CLUSTER_NAME", default_value = "berth", value_parser = cluster_name)]
+    cluster_name: String,
+    /// The Vault that workers/secrets may refer to
+    #[arg(long, value_name = "URL", env = "BERTH_VAULT_ADDR")]
+    vault_addr: Option<String>,
+    /// The namespace of our AppRole there
+    #[arg(long, value_name = "NAME", env = "BERTH_VAULT_NAMESPACE")]
+    vault_namespace: Option<String>,
+    /// The id of our AppRole
+    #[arg(long, value_name = "ID", env = "BERTH_VAULT_ROLE_ID")]
+    vault_role_id: Option<String>,
+    /// A file with the secret id of our AppRole; it is read at every login
+    #[arg(long, value_name = "FILE", env = "BERTH_VAULT_SECRET_ID_FILE")]
+    vault_secret_id_file: Option<PathBuf>,
+    /// The authority of Vault's certificate (PEM) [default: those of the system]
+    #[arg(long, value_name = "FILE", env = "BERTH_VAULT_CA")]
+    vault_ca: Option<PathBuf>,
+}
+
+/// Where deployments come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Git { remote: Remote, branch: String },
+    Directory(PathBuf),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const HOW: &str = "write git=https://HOST/PATH.git#BRANCH or directory=PATH";
+        match text.split_once('=') {
+            Some(("directory", path)) if !path.is_empty() => Ok(Self::Directory(PathBuf::from(path))),
+            Some(("git", place)) => {
+                let (url, branch) = place.rsplit_once('#').unwrap_or((place, "main"));
+                let remote = Remote::parse(url, protocols()).map_err(|error| error.to_string())?;
+                if !berth_git::Rev::Branch(branch.to_owned()).is_safe() {
+                    return Err(format!("{branch:?} is no name of a branch: {HOW}"));
+                }
+                Ok(Self::Git { remote, branch: branch.to_owned() })
+            }
+            _ => Err(HOW.to_owned()),
+        }
+    }
+}
+
+/// What operators name they may also read here: repositories of this machine, too. Model cards are checked for it by
+/// validation: only where the registry itself is on this machine may theirs be.
+fn protocols() -> Protocols {
+    Protocols::default().with_local()
+}
+
+fn host_file(text: &str) -> Result<(String, PathBuf), String> {
+    const HOW: &str = "write https://HOST[:PORT]=FILE";
+    let (url, file) = text.rsplit_once('=').ok_or(HOW)?;
+    let remote = Remote::parse(&format!("{}/x", url.trim_end_matches('/')), Protocols::default()).map_err(|_| HOW)?;
+    if file.is_empty() { Err(HOW.to_owned()) } else { Ok((remote.origin(), PathBuf::from(file))) }
+}
+
+fn write_back(text: &str) -> Result<WriteBackTo, String> {
+    match (text, text.strip_prefix("branch=")) {
+        ("off", _) => Ok(WriteBackTo::Off),
+        ("main", _) => Ok(WriteBackTo::Followed),
+        (_, Some(branch)) if berth_git::Rev::Branch(branch.to_owned()).is_safe() => {
+            Ok(WriteBackTo::Branch(branch.to_owned()))
+        }
+        _ => Err("write branch=NAME, main or off".to_owned()),
+    }
+}
+
+fn author(text: &str) -> Result<Identity, String> {
+    let parts = text.strip_suffix('>').and_then(|text| text.split_once('<'));
+    match parts.map(|(name, email)| (name.trim(), email.trim())) {
+        Some((name, email)) if !name.is_empty() && email.contains('@') => {
+            Ok(Identity { name: name.to_owned(), email: email.to_owned() })
+        }
+        _ => Err("write NAME <ADDRESS>".to_owned()),
+    }
+}
+
+fn cluster_name(text: &str) -> Result<String, String> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !text.is_empty() && text.len() <= 63 && text.chars().all(fine) {
+        Ok(text.to_owned())
+    } else {
+        Err("use up to 63 letters, digits, dashes and dots".to_owned())
+    }
+}
+
+/// A source that can be run.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A folder of manifests.
+    Directory(PathBuf),
+    /// A Git registry.
+    Git(Box<GitSettings>),
+}
+
+/// How a Git registry is followed.
+#[derive(Debug)]
+pub(crate) struct GitSettings {
+    remote: Remote,
+    branch: String,
+    args: SourceArgs,
+}
+
+impl SourceArgs {
+    /// The source, if one was named.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for settings that go with no registry.
+    pub(crate) fn settings(mut self) -> Result<Option<Source>, Failure> {
+        match self.source.take() {
+            Some(Place::Git { remote, branch }) => {
+                Ok(Some(Source::Git(Box::new(GitSettings { remote, branch, args: self }))))
+            }
+            other => {
+                let stray = [
+                    ("--source-token-file", self.source_token_file.is_some()),
+                    ("--source-ssh-key", self.source_ssh_key.is_some()),
+                    ("--registry-key", !self.registry_key.is_empty()),
+                    ("--write-back", self.write_back.is_some()),
+                    ("--vault-addr", self.vault_addr.is_some()),
+                ];
+                if let Some((flag, _)) = stray.iter().find(|(_, given)| *given) {
+                    return Err(Failure::Usage(format!("{flag} is of no use without --source git=URL#BRANCH")));
+                }
+                Ok(other.map(|place| match place {
+                    Place::Directory(path) => Source::Directory(path),
+                    Place::Git { .. } => unreachable!("met above"),
+                }))
+            }
+        }
+    }
+}
+
+impl Source {
+    /// For people.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Directory(path) => path.display().to_string(),
+            Self::Git(git) => format!("{}#{}", git.remote, git.branch),
+        }
+    }
+}
+
+impl GitSettings {
+    /// The source. Reads the files that hold tokens and keys.
+    ///
+    /// # Errors
+    /// What cannot be read, or does not go together.
+    pub(crate) fn build(&self, data: &Path, registry: &mut Registry) -> Result<GitSource, Failure> {
+        let Self { remote, branch, args } = self;
+        let local = remote.scheme() == "file";
+        let plain = Protocols::default();
+        Ok(GitSource::new(GitConfig {
+            cluster: args.cluster_name.clone(),
+            protocols: if local { plain.with_local() } else { plain },
+            credentials: args.credentials(remote)?,
+            interval: args.source_interval.max(LEAST),
+            folder: data.join("source"),
+            git: Arc::new(Git::new(std::env::vars_os())),
+            keyring: Arc::new(args.keyring()?),
+            vault: args.vault()?,
+            write_back: args.write_back.clone(),
+            identity: args.write_back_author.clone(),
+            signing: args.write_back_signing_key.as_deref().map(text).transpose()?.map(SigningKey::Ssh),
+            webhook_secret: args
+                .webhook_secret_file
+                .as_deref()
+                .map(line)
+                .transpose()?
+                .map(|text| Arc::new(Secret::new(text))),
+            secrets: args.registry_secrets.clone(),
+            metrics: SourceMetrics::register(registry),
+            remote: remote.clone(),
+            branch: branch.clone(),
+        }))
+    }
+}
+
+/// The shortest interval. Halved, a host is asked four times a second.
+const LEAST: Duration = Duration::from_millis(500);
+
+impl SourceArgs {
+    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, Credentials>, Failure> {
+        let mut found = BTreeMap::new();
+        for (origin, file) in &self.source_credentials {
+            found.insert(origin.clone(), Credentials::Token { username: String::new(), token: line(file)? });
+        }
+        if self.source_token_file.is_some() && self.source_ssh_key.is_some() {
+            return Err(Failure::Usage(
+                "--source-token-file and --source-ssh-key: give the one that the URL needs".to_owned(),
+            ));
+        }
+        if let Some(file) = &self.source_token_file {
+            let username = self.source_user.clone().unwrap_or_default();
+            found.insert(remote.origin(), Credentials::Token { username, token: line(file)? });
+        }
+        if let Some(file) = &self.source_ssh_key {
+            let hosts = self.source_known_hosts.clone().ok_or_else(|| {
+                Failure::Usage(
+                    "--source-ssh-key needs --source-known-hosts FILE: `ssh-keyscan HOST` prints what belongs into it, to be \
+                     compared with what the host publishes"
+                        .to_owned(),
+                )
+            })?;
+            let key = Credentials::SshKey { key: text(file)?, hosts: HostKeys::File(hosts) };
+            found.insert(remote.origin(), key);
+        }
+        Ok(found)
+    }
+
+    fn keyring(&self) -> Result<Keyring, Failure> {
+        let environment = self.registry_key_env.iter().map(|name| {
+            let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
+            let value =
+                value.ok_or_else(|| Failure::Usage(format!("--registry-key-env {name}: there is no such variable")))?;
+            Ok((name.clone(), value))
+        });
+        let around = keys::Surroundings { environment: environment.collect::<Result<_, Failure>>()? };
+        let open =
+            |key: &String| keys::open(key, &around).map_err(|error| Failure::Usage(format!("--registry-key: {error}")));
+        Ok(Keyring::new(self.registry_key.iter().map(open).collect::<Result<_, Failure>>()?))
+    }
+
+    fn vault(&self) -> Result<Option<VaultSettings>, Failure> {
+        let Some(addr) = &self.vault_addr else { return Ok(None) };
+        let missing = |flag| Failure::Usage(format!("--vault-addr needs {flag}, too"));
+        let role = self.vault_role_id.as_deref().ok_or_else(|| missing("--vault-role-id"))?;
+        let secret = self.vault_secret_id_file.clone().ok_or_else(|| missing("--vault-secret-id-file"))?;
+        let settings = VaultSettings::new(addr, role, SecretId::File(secret)).map_err(Failure::Usage)?;
+        Ok(Some(VaultSettings { namespace: self.vault_namespace.clone(), ca: self.vault_ca.clone(), ..settings }))
+    }
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    Ok(fs_err::read_to_string(path)?)
+}
+
+/// A file with one secret, without the end of its line.
+fn line(path: &Path) -> Result<String, Failure> {
+    let text = text(path)?;
+    match text.trim() {
+        "" => Err(Failure::Usage(format!("{} holds nothing", path.display()))),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let git = |url: &str, branch: &str| Place::Git {
+            remote: Remote::parse(url, protocols()).expect("a URL"),
+            branch: branch.to_owned(),
+        };
+        for (text, place) in [
+            ("git=https://h/r.git#main", Some(git("https://h/r.git", "main"))),
+            ("git=https://h/r.git", Some(git("https://h/r.git", "main"))),
+            ("git=git@h:r.git#team/x", Some(git("git@h:r.git", "team/x"))),
+            ("git=file:///srv/r.git#x", Some(git("file:///srv/r.git", "x"))),
+            ("directory=./models", Some(Place::Directory("./models".into()))),
+            ("git=https://h/r.git#-x", None),
+            ("git=--upload-pack=x", None),
+            ("git=https://u:p@h/r.git", None),
+            ("./models", None),
+            ("directory=", None),
+        ] {
+            assert_eq!(text.parse::<Place>().ok(), place, "{text}");
+        }
+    }
+
+    #[test]
+    fn destinations_and_authors_are_read() {
+        assert_eq!(write_back("branch=actual/prod"), Ok(WriteBackTo::Branch("actual/prod".to_owned())));
+        assert_eq!((write_back("main"), write_back("off")), (Ok(WriteBackTo::Followed), Ok(WriteBackTo::Off)));
+        for bad in ["branch=", "branch=-x", "branch=a..b", "on"] {
+            assert!(write_back(bad).is_err(), "{bad}");
+        }
+        assert_eq!(author("Berth <b@h>").map(|who| (who.name, who.email)), Ok(("Berth".to_owned(), "b@h".to_owned())));
+        assert!(author("Berth").is_err() && host_file("https://h=f").is_ok() && host_file("h=f").is_err());
+    }
+}
