@@ -250,7 +250,10 @@ mod tests {
             ("fatal: '/srv/x' does not appear to be a git repository", Category::NotFound),
             ("fatal: couldn't find remote ref refs/tags/v9", Category::RefNotFound),
             ("error: Server does not allow request for unadvertised object 1234", Category::RefNotFound),
-            ("fatal: detected dubious ownership in repository at '/x'\nfatal: Could not read from remote", Category::Auth),
+            (
+                "fatal: detected dubious ownership in repository at '/x'\nfatal: Could not read from remote",
+                Category::Auth,
+            ),
             ("fatal: write error: No space left on device", Category::Disk),
             ("fatal: something else", Category::Internal),
         ] {

@@ -1,7 +1,7 @@
 //! Step 4 for all manifests: every card is found, read once, and checked; and the code that it names must be there.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -53,7 +53,7 @@ pub(crate) fn find(
     let answers = remotes.find(&wanted, &asked, stop);
     let mut cards = Cards { deployments: Vec::new(), problems: Vec::new(), parsed: 0 };
     let mut current = Known::new();
-    let mut good = Vec::new();
+    let (mut good, mut told) = (Vec::new(), BTreeSet::new());
     for (placed, manifest) in manifests {
         let card = &manifest.model_card_ref;
         let found = match answers.get(&wanted_card(&manifest)) {
@@ -75,13 +75,11 @@ pub(crate) fn find(
             })
         });
         // The same card under another tag, or in several manifests, is told of once.
-        let told = |problem: &Problem| Problem { manifest: placed.1.clone(), ..problem.clone() };
-        let new: Vec<Problem> = checked.problems.iter().map(told).collect();
-        let is_told = |one: &Problem| {
-            cards.problems.iter().any(|old| old.file == one.file && old.message == one.message && old.line == one.line)
-        };
-        let new: Vec<Problem> = new.into_iter().filter(|one| !is_told(one)).collect();
-        cards.problems.extend(new);
+        for problem in &checked.problems {
+            if told.insert((problem.file.clone(), problem.line, problem.message.clone())) {
+                cards.problems.push(Problem { manifest: placed.1.clone(), ..problem.clone() });
+            }
+        }
         if let Some(card) = &checked.card {
             good.push(Good { placed, card: Arc::clone(card), manifest, found, file });
         }
@@ -104,7 +102,7 @@ fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop,
     };
     let all: BTreeSet<Wanted> = good.iter().map(wanted).collect();
     let answers: Answers = remotes.find(&all, asked, stop);
-    let mut told: BTreeMap<String, ()> = BTreeMap::new();
+    let mut told = BTreeSet::new();
     for one in good {
         let (environment, path, parsed) = one.placed;
         match answers.get(&wanted(&one)) {
@@ -121,7 +119,7 @@ fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop,
                 };
                 cards.deployments.push((deployment, Arc::clone(parsed)));
             }
-            Some(Err(fault)) if told.insert(one.file.clone(), ()).is_none() => {
+            Some(Err(fault)) if told.insert(one.file.clone()) => {
                 let message = match fault {
                     Fault::Git(error) => format!("the code cannot be found: {error}"),
                     Fault::Moved { before, now } => moved(&one.card.code.reference, before, now),

@@ -38,15 +38,27 @@ pub struct Counts {
     pub cards: usize,
     /// Files that had to be parsed: the others were known from earlier passes.
     pub parsed: usize,
+    /// Problems that are not in the report, because there are too many.
+    pub omitted: usize,
 }
 
+/// Problems in one report. Halved, somebody mends a registry that is wrong all over in more rounds; doubled, reports
+/// that nobody reads take twice the memory.
+const MOST_PROBLEMS: usize = 2_000;
+
 impl Report {
-    pub(crate) fn new(mut problems: Vec<Problem>, counts: Counts, offline: bool) -> Self {
+    pub(crate) fn new(mut problems: Vec<Problem>, mut counts: Counts, offline: bool) -> Self {
         let key = |p: &Problem| (p.step, p.severity, p.file.clone(), p.line, p.column);
         problems.sort_by_cached_key(key);
         problems.dedup();
         let first = problems.iter().find(|problem| problem.is_error());
         let outcome = first.map_or(Outcome::Accepted, |problem| problem.outcome);
+        // Errors outlive warnings.
+        if problems.len() > MOST_PROBLEMS {
+            counts.omitted = problems.len() - MOST_PROBLEMS;
+            problems.sort_by_key(|problem| problem.severity);
+            problems.truncate(MOST_PROBLEMS);
+        }
         Self { commit: None, outcome, problems, desired: None, counts, offline }
     }
 

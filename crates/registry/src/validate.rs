@@ -237,7 +237,7 @@ impl Round<'_> {
         })?;
         let workers = reader.look(&layout.workers, &mut self.memory.workers, &mut parsed, parse::worker)?;
         let secrets = reader.look(&layout.secrets, &mut self.memory.secrets, &mut parsed, parse::secrets)?;
-        let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed };
+        let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed, omitted: 0 };
         let mut problems: Vec<Problem> = Vec::new();
         problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));

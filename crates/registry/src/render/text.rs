@@ -40,8 +40,9 @@ pub fn problems(report: &Report, colours: Colours) -> String {
         }
         out.push_str("\n\n");
     }
-    if report.problems.len() > SHOWN {
-        out.push_str(&format!("… and {} more\n\n", report.problems.len() - SHOWN));
+    let more = report.problems.len().saturating_sub(SHOWN) + report.counts.omitted;
+    if more > 0 {
+        out.push_str(&format!("… and {more} more\n\n"));
     }
     out
 }
