@@ -33,7 +33,7 @@ class World:
         return Model(self.folder, name, self.artifacts, self.web.url, **more)
 
     def start(self, *more: str) -> Fleet:
-        arguments = ["--source", f"git={self.registry.url}#main", "--source-interval", "1s", "--memory", "2GiB"]
+        arguments = ["--source", f"git={self.registry.url}#main", "--source-interval", "1s", "--memory", "2GiB", "--local-repositories"]
         self.fleet = Fleet(self.folder / "fleet", self.workers, [*arguments, *self.options, *more])
         return self.fleet
 
@@ -47,9 +47,10 @@ class World:
     def replicas(self, id: str) -> dict[str, str]:
         """Where a deployment is, and what is true of it there: worker → `version state`."""
         found = {}
-        for replica in self.fleet.listed("replicas"):
+        for replica in (item["status"] for item in self.fleet.listed("replicas")):
             if replica["deployment"] == id:
-                found.setdefault(replica["worker"], []).append(f"{replica['version']} {replica['state']}")
+                words = (replica.get("version", "old"), replica["state"])
+                found.setdefault(replica["worker"], []).append(" ".join(words))
         return {worker: ", ".join(sorted(states)) for worker, states in found.items()}
 
     def ready(self, id: str, version: str, copies: int = 1) -> bool:
@@ -69,7 +70,7 @@ class World:
         return [self.registry.shown("berth/actual-state", name) for name in names if name.endswith(".yaml")]
 
     def source(self) -> dict:
-        return self.fleet.listed("sources")[0]
+        return {"problem": None, "applied": None} | self.fleet.listed("sources")[0]["status"]
 
     def close(self) -> None:
         if self.fleet:
@@ -96,7 +97,7 @@ def hook():
     """Installs the validating hook into a bare repository."""
 
     def install(bare: Path) -> None:
-        subprocess.run([BERTH, "registry", "hook", "install", str(bare)], check=True, capture_output=True, timeout=60)
+        subprocess.run([BERTH, "registry", "hook", "install", "--local-repositories", str(bare)], check=True, capture_output=True, timeout=60)
 
     return install
 

@@ -149,9 +149,9 @@ def test_what_matters_more_takes_the_place_of_what_matters_less(world):
 
 def test_terms_of_the_registry_hold(world):
     first(world)
-    nodes = {node["name"]: node for node in world.fleet.listed("nodes")}
+    nodes = {node["metadata"]["name"]: node for node in world.fleet.listed("nodes")}
     for name in world.workers:
-        assert nodes[name]["labels"]["region"] == "eu-west-1" and nodes[name]["labels"]["pool"] == "production"
+        assert nodes[name]["metadata"]["labels"]["region"] == "eu-west-1" and nodes[name]["metadata"]["labels"]["pool"] == "production"
 
 
 def test_a_plan_says_what_a_branch_would_do(world):
@@ -160,7 +160,7 @@ def test_a_plan_says_what_a_branch_would_do(world):
     world.registry.deploy("doubler", model, "1.1.0", replicas=2)
     world.registry.deploy("another", model, "1.0.0")
     world.registry.commit("Not pushed yet")
-    told = world.fleet.berth("plan", "--registry", str(world.registry.work))
+    told = world.fleet.berth("plan", "--local-repositories", "--registry", str(world.registry.work))
     assert "doubler" in told and "another" in told
     assert world.ready("doubler", "1.0.0", 2), "nothing is touched"
 
@@ -175,7 +175,7 @@ def test_one_machine_follows_a_registry_too(world, tmp_path):
     server = Server("worker-eu-west-1a", tmp_path / "up")
     server.spawn(
         BERTH, "up", "--name", server.name, "--data", str(tmp_path / "up/data"), "--http", server.http, "--api", server.api,
-        "--source", f"git={world.registry.url}#main", "--source-interval", "1s",
+        "--source", f"git={world.registry.url}#main", "--source-interval", "1s", "--local-repositories",
     )  # fmt: skip
     try:
         until("an answer", lambda: server.ask("/v1/doubler", {"x": 4}) == (200, {"y": 8, "version": "1.0.0"}))

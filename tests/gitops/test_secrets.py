@@ -51,7 +51,7 @@ def test_keys_change_and_nobody_notices(world, s3, tmp_path):
 
     def all_have_it():
         secrets = world.fleet.listed("secrets")
-        return secrets and all(secret["adopted"] for secret in secrets)
+        return secrets and all(secret["status"]["adopted"] for secret in secrets)
 
     until("all workers have the new keys", all_have_it)
     s3.allow(NEW)

@@ -2,6 +2,7 @@
 
 mod check;
 mod new;
+mod trial;
 
 use clap::{Args, Subcommand};
 
@@ -10,7 +11,8 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth card new ./iris-model --framework sklearn
-  berth card check ./iris-model")]
+  berth card check ./iris-model
+  berth card check --run ./iris-model        all that a worker does, here")]
 pub(crate) struct CardArgs {
     #[command(subcommand)]
     command: CardCommand,

@@ -1,6 +1,8 @@
 //! `berth plan`: what applying would change.
 
-use std::fmt::Write as _;
+mod registry;
+
+use std::{fmt::Write as _, path::PathBuf};
 
 use berth_wire::api::{PlanView, StepKind};
 use clap::Args;
@@ -20,11 +22,17 @@ use crate::{
 #[command(after_help = "Examples:
   berth plan -f iris.yaml                    loads, evictions, memory before and after
   berth plan -f models/ -o json              the same for programs
+  berth plan --registry .                    a registry's folder: what pushing it would change, deletions and broken
+                                             contracts included
+  berth plan --registry . --commit HEAD      the same of a commit, for pull requests
 
 Nothing is changed: the planner that decides is asked what it would decide.")]
 pub(crate) struct PlanArgs {
+    /// A manifest, a folder of them (all *.yaml, *.yml and *.json below it), or - for standard input
+    #[arg(short = 'f', long = "filename", value_name = "PATH", required_unless_present = "registry")]
+    filename: Vec<PathBuf>,
     #[command(flatten)]
-    files: FileArgs,
+    registry: registry::RegistryArgs,
     /// How to print
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
@@ -33,8 +41,11 @@ pub(crate) struct PlanArgs {
 }
 
 pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let batches = args.files.read_right()?;
     let client = args.api.client()?;
+    if let Some(wanted) = args.registry.read().await? {
+        return registry::run(wanted, &client, args.output).await;
+    }
+    let batches = FileArgs { filename: args.filename.clone() }.read_right()?;
     let requests = batches.iter().flat_map(|batch| batch.bodies().into_iter().map(move |body| (batch, body)));
     for (batch, body) in requests {
         let plan: PlanView = client.json(post(&client, "plan", &[], batch, body)).await?;

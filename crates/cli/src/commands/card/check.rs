@@ -8,6 +8,7 @@ use berth_spec::{ModelCard, manifest::closest};
 use clap::{Args, ValueEnum};
 use fs_err as fs;
 
+use super::trial::{self, TrialArgs};
 use crate::{
     commands::{
         output::{Form, print_value},
@@ -23,6 +24,8 @@ use crate::{
   berth card check .                         ./model-card.yaml and the modules and functions that it names
   berth card check . --file cards/small.yaml
   berth card check . -o json                 problems as data, for editors and CI
+  berth card check --run .                   then do all that a worker does: environment, weights, load, validation
+  berth card check --run . --artifact model.joblib --request request.json
 
 Exit code 1 if something is wrong; warnings are shown and change nothing.")]
 pub(crate) struct CheckArgs {
@@ -35,6 +38,8 @@ pub(crate) struct CheckArgs {
     /// How to print
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: CheckForm,
+    #[command(flatten)]
+    trial: TrialArgs,
 }
 
 /// How to print problems.
@@ -73,7 +78,10 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
             checked.card.as_ref().map_or_else(String::new, |c| format!("{} {}", c.metadata.name, c.metadata.version));
         terminal::print(&format!("{told}{name} is right; {}", plural(warnings, "warning")))?;
     }
-    Ok(())
+    match checked.card {
+        Some(card) if args.trial.run => trial::run(&args.trial, &args.folder, std::sync::Arc::unwrap_or_clone(card)),
+        _ => Ok(()),
+    }
 }
 
 /// The code beside a card.

@@ -1,0 +1,267 @@
+//! `berth card check --run`: a worker of one model, here, that does with the folder what a worker of a fleet does with a commit.
+//!
+//! ```text
+//! folder ──▶ a commit in a repository of its own ──▶ berth_worker: code, environment, artifact, load, validation ──▶ Ready
+//!                                                                                                 └──▶ one request
+//! ```
+//! Nothing is skipped and nothing is imitated: what passes here passes on a worker with the same Python and the same access
+//! to packages and weights.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_git::{Draft, Edit, Git, Identity, Repository, Stop};
+use berth_mesh::local::LocalReplicas;
+use berth_spec::{
+    AssignmentChange, ByteSize, Deployment, Failure as LoadFailure, FromController, Generation, InventoryChange,
+    ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId,
+    manifest::{self, ParseContext},
+};
+use berth_worker::WorkerLink;
+use clap::Args;
+use fs_err as fs;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    failure::Failure,
+    terminal::{self, size},
+};
+
+/// How long git may take to make a commit of the folder. Halved, large folders on slow disks fail; doubled, a hanging disk is
+/// told that much later.
+const SNAPSHOT: Duration = Duration::from_secs(60);
+
+/// The largest folder that is taken for a model's code. Halved, repositories with test data beside the code are refused;
+/// doubled, weights that were left in the folder are copied before anybody notices.
+const LARGEST: u64 = 256 << 20;
+
+/// The memory that a card without `resources` gets here.
+const MEMORY: ByteSize = ByteSize::gib(4);
+
+/// What is not part of a model's code.
+const LEFT_OUT: [&str; 5] = [".git", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct TrialArgs {
+    /// Do all that a worker does: environment, weights, load, validation inference
+    #[arg(long)]
+    pub(super) run: bool,
+    /// Use these weights instead of those that the card names
+    #[arg(long, value_name = "FILE", requires = "run")]
+    artifact: Option<PathBuf>,
+    /// Send this request afterwards (a JSON file in the form of the card's input_schema) and print the answer
+    #[arg(long, value_name = "FILE", requires = "run")]
+    request: Option<PathBuf>,
+    /// The uv program that makes environments [default: the usual places are searched]
+    #[arg(long, value_name = "FILE", env = "BERTH_UV", requires = "run")]
+    uv: Option<PathBuf>,
+    /// Keep environments and weights here, so that the next run is fast [default: ~/.cache/berth/card]
+    #[arg(long, value_name = "DIR", requires = "run")]
+    data: Option<PathBuf>,
+}
+
+/// Loads the card's model from `folder`, and tells what it does.
+pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?;
+    let scratch = tempfile::tempdir()?;
+    let pinned = pin(args, folder, card, scratch.path())?;
+    let done = runtime.block_on(load(args, pinned));
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    done
+}
+
+/// The card as a registry would pin it, with the folder as it lies there for its code.
+fn pin(args: &TrialArgs, folder: &Path, mut card: ModelCard, scratch: &Path) -> Result<PinnedCard, Failure> {
+    let (stop, git) = (Stop::within(SNAPSHOT), Arc::new(Git::new(std::env::vars_os())));
+    let place = scratch.join("code.git");
+    let repository = Repository::create(git, &place, "main", &stop)?;
+    let mut edits = Vec::new();
+    collect(folder, "", &mut edits, &mut 0)?;
+    let draft = Draft {
+        edits,
+        author: Identity { name: "berth card check".to_owned(), email: "berth@localhost".to_owned() },
+        time: 0,
+        message: "The folder as it lies there".to_owned(),
+        trailers: Vec::new(),
+        signing: None,
+    };
+    let commit = repository.build(&draft, None, &stop)?;
+    let commit = commit.ok_or_else(|| Failure::NotFound(format!("{} holds no files", folder.display())))?.to_string();
+    // No branch names it: it is fetched by its name alone.
+    repository.configure("uploadpack.allowAnySHA1InWant", "true", &stop)?;
+    card.code.repository = format!("file://{}", fs::canonicalize(&place)?.display());
+    if let Some(artifact) = &args.artifact {
+        card.artifacts.model_path = format!("file://{}", fs::canonicalize(artifact)?.display());
+    }
+    let repository = card.code.repository.clone();
+    Ok(PinnedCard { reference: commit.clone(), commit: commit.clone(), code_commit: commit, repository, card })
+}
+
+fn collect(folder: &Path, prefix: &str, edits: &mut Vec<Edit>, bytes: &mut u64) -> Result<(), Failure> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let (kind, path) = (entry.file_type()?, format!("{prefix}{name}"));
+        if LEFT_OUT.contains(&name.as_str()) {
+            continue;
+        }
+        if kind.is_dir() {
+            collect(&entry.path(), &format!("{path}/"), edits, bytes)?;
+        } else if kind.is_file() {
+            *bytes += entry.metadata()?.len();
+            if *bytes > LARGEST {
+                let message =
+                    format!("the folder is larger than {}: keep weights and data outside of it", size(LARGEST));
+                return Err(Failure::Failed(message));
+            }
+            edits.push(Edit { path, content: Some(fs::read(entry.path())?) });
+        }
+    }
+    Ok(())
+}
+
+async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
+    let deployment = declare(&pinned)?;
+    let revision = Arc::new(Revision::of(&deployment));
+    let local = Arc::new(LocalReplicas::default());
+    let worker = berth_worker::build(config(args)?, Arc::clone(&local), &mut Registry::default());
+    let worker = worker.map_err(|fault| Failure::Failed(fault.to_string()))?;
+    let (assign, assignments) = mpsc::channel(4);
+    let (reports, mut reported) = mpsc::channel(64);
+    let stop = CancellationToken::new();
+    let running = crate::up::spawn(worker.run(WorkerLink { assignments, reports }, stop.clone()));
+    let claim = deployment.spec.memory.unwrap_or(MEMORY);
+    let serving = Arc::new(Serving {
+        deployment: deployment.name.clone(),
+        warmup: deployment.spec.warmup.clone(),
+        concurrency: deployment.spec.concurrency,
+        batching: deployment.spec.batching,
+        drain_timeout: Duration::ZERO,
+    });
+    let placed = Placed { revision: Arc::clone(&revision), claim, urgent: true, serving };
+    let change = AssignmentChange { generation: Generation(1), base: None, set: vec![placed], unset: Vec::new() };
+    let told = async {
+        assign.send(FromController::Attached).await.ok();
+        assign.send(FromController::Assigned(change)).await.ok();
+        follow(&mut reported).await
+    };
+    let done = match told.await {
+        Ok(()) => answer(args, &local, &revision).await,
+        Err(failure) => Err(failure),
+    };
+    stop.cancel();
+    // Its last report wants to be heard.
+    while reported.recv().await.is_some() {}
+    let _stopped = running.await;
+    done
+}
+
+/// A deployment of this card alone.
+fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
+    let resources = pinned.card.resources.as_ref();
+    let memory = resources.and_then(|resources| resources.memory_bytes()).unwrap_or(MEMORY);
+    let mut card = serde_json::to_value(pinned).map_err(|e| Failure::doing("the card cannot be written", e))?;
+    let document = json!({
+        "apiVersion": "berth.dev/v1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": "card"},
+        "spec": {
+            "model": {"format": "python", "card": card.take()},
+            "resources": {"memory": memory.0},
+        },
+    });
+    let context = ParseContext { file: "the card".to_owned(), base: None };
+    let parsed = manifest::from_value(&document, &context)
+        .map_err(|errors| Failure::Failed(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
+    Ok(Deployment {
+        name: parsed.name,
+        generation: Generation(1),
+        labels: BTreeMap::new(),
+        origin: Origin::Api,
+        created: Time::ZERO,
+        deleting: false,
+        spec: parsed.spec,
+        digest: None,
+        artifact: None,
+    })
+}
+
+fn config(args: &TrialArgs) -> Result<berth_worker::Config, Failure> {
+    let cache = || {
+        let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Some(named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?.join("berth/card"))
+    };
+    let nowhere = || Failure::Usage("neither HOME nor XDG_CACHE_HOME is set: say --data DIR".to_owned());
+    let data = args.data.clone().or_else(cache).ok_or_else(nowhere)?;
+    fs::create_dir_all(&data)?;
+    let name = WorkerId::new("here").map_err(|e| Failure::Failed(e.to_string()))?;
+    let mut config = berth_worker::Config::new(name, &data);
+    config.credentials = std::env::vars().filter(|(name, _)| berth_worker::Config::is_credential(name)).collect();
+    config.cards = berth_worker::prepare::Settings {
+        uv: args.uv.clone(),
+        local_repositories: true,
+        environment: std::env::vars_os().collect(),
+        ..berth_worker::prepare::Settings::default()
+    };
+    Ok(config)
+}
+
+/// Prints each step when it begins, until the model is ready or has failed.
+async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), Failure> {
+    let (mut told, started) = (String::new(), Instant::now());
+    while let Some(report) = reported.recv().await {
+        for (_, residency) in report.replicas {
+            let step = match &residency {
+                None | Some(Residency::Queued | Residency::Draining { .. }) => continue,
+                Some(Residency::Preparing(what)) => format!("preparing: {}", what.as_str().replace('_', " ")),
+                Some(Residency::Failed(failure)) => return Err(failed(failure)),
+                Some(Residency::Ready(ready)) => {
+                    let phases = &ready.phases;
+                    let note = ready.note.as_ref().map(|note| format!("\n  {note}")).unwrap_or_default();
+                    let text = format!(
+                        "{:>6.1} s  ready: {} of memory; fetched in {:.0} ms, loaded in {:.0} ms, validated in {:.0} ms{note}\n",
+                        started.elapsed().as_secs_f64(),
+                        size(ready.memory.0),
+                        phases.fetch_ms,
+                        phases.load_ms,
+                        phases.validate_ms,
+                    );
+                    return Ok(terminal::print(&text)?);
+                }
+                Some(other) => other.as_str().to_lowercase(),
+            };
+            if step != told {
+                terminal::print(&format!("{:>6.1} s  {step}\n", started.elapsed().as_secs_f64()))?;
+                told = step;
+            }
+        }
+    }
+    Err(Failure::Failed("the worker ended by itself, please report it".to_owned()))
+}
+
+/// A failed load, with what the model's code said. Nothing is tried again here: people are waiting.
+fn failed(failure: &LoadFailure) -> Failure {
+    let trace = failure.trace.as_deref().map(|trace| format!("{}\n\n", trace.trim_end())).unwrap_or_default();
+    Failure::Failed(format!("{trace}{} ({})", failure.message, failure.category.as_str()))
+}
+
+/// Sends the request, if there is one, and prints the answer.
+async fn answer(args: &TrialArgs, local: &LocalReplicas, revision: &Revision) -> Result<(), Failure> {
+    let Some(path) = &args.request else { return Ok(()) };
+    let body = fs::read(path)?;
+    let replica = local.get(&revision.id);
+    let lease = replica.and_then(|replica| replica.acquire());
+    let lease = lease.ok_or_else(|| Failure::Failed("the model is gone again".to_owned()))?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let answer = lease.model().call(body.into(), deadline.into_std()).await;
+    let answer = answer.map_err(|error| Failure::Failed(format!("the request failed: {error}")))?;
+    Ok(terminal::print(&format!("{}\n", String::from_utf8_lossy(&answer)))?)
+}

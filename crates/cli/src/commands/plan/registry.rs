@@ -1,0 +1,111 @@
+//! `berth plan --registry`: what a registry would change if it were pushed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    path::PathBuf,
+};
+
+use berth_registry::{Desired, contract, to_manifest};
+use berth_spec::PinnedCard;
+use berth_wire::api::{DeploymentView, PlanView};
+use clap::Args;
+use reqwest::{Method, header::CONTENT_TYPE};
+use serde::{Deserialize as _, Serialize};
+
+use super::{super::registry, render};
+use crate::{
+    client::Client,
+    commands::output::{Form, print_value},
+    failure::Failure,
+    terminal,
+};
+
+/// Which registry, and how the repositories that it names are reached.
+#[derive(Debug, Args)]
+pub(super) struct RegistryArgs {
+    /// A registry: a folder as it lies there, or a bare repository
+    #[arg(long, value_name = "DIR|REPOSITORY", conflicts_with = "filename")]
+    registry: Option<PathBuf>,
+    /// The commit of it that is meant: a branch, a tag, a commit, HEAD
+    #[arg(long, value_name = "COMMIT", requires = "registry")]
+    commit: Option<String>,
+    #[command(flatten)]
+    access: registry::AccessArgs,
+}
+
+impl RegistryArgs {
+    /// What it wants, once all of it is right; `None`: no registry was named.
+    pub(super) async fn read(&self) -> Result<Option<Desired>, Failure> {
+        let Some(path) = self.registry.clone() else { return Ok(None) };
+        let (commit, access) = (self.commit.clone(), self.access.clone());
+        let read = tokio::task::spawn_blocking(move || registry::wanted(&path, commit.as_deref(), &access));
+        read.await.map_err(|e| Failure::doing("the registry could not be read", e))?.map(Some)
+    }
+}
+
+/// What is printed for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RegistryPlan {
+    #[serde(flatten)]
+    plan: PlanView,
+    /// Deployments that leave.
+    deleted: Vec<String>,
+    /// What clients of the versions that run now would notice, by deployment.
+    contract: BTreeMap<String, Vec<String>>,
+}
+
+/// Asks the controller, and prints what it says.
+pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result<(), Failure> {
+    let declared = client.list::<DeploymentView>(&["deployments"], &[]).await?.items;
+    let wanted: BTreeSet<&str> = desired.deployments.iter().map(|deployment| deployment.id.as_str()).collect();
+    let leaves = |view: &&DeploymentView| {
+        let DeploymentView { metadata, .. } = view;
+        metadata.origin.starts_with("git:") && !metadata.deleting && !wanted.contains(metadata.name.as_str())
+    };
+    let deleted: Vec<String> = declared.iter().filter(leaves).map(|view| view.metadata.name.clone()).collect();
+    let commit = desired.commit.as_ref().map(ToString::to_string);
+    let manifests = desired.deployments.iter().map(|deployment| to_manifest(deployment, commit.as_deref()).to_string());
+    let body = manifests.collect::<Vec<_>>().join("\n---\n");
+    let query = [("delete", deleted.join(","))];
+    let request = client.request(Method::POST, &["plan"], &query).header(CONTENT_TYPE, "application/yaml").body(body);
+    let plan: PlanView = client.json(request).await?;
+    let contract = broken(&desired, &declared);
+    let whole = RegistryPlan { plan, deleted, contract };
+    match form {
+        Form::Json | Form::Yaml => print_value(&whole, form),
+        _ => Ok(terminal::print(&whole.text())?),
+    }
+}
+
+/// What clients of each deployment that runs a card now would notice.
+fn broken(desired: &Desired, declared: &[DeploymentView]) -> BTreeMap<String, Vec<String>> {
+    let card = |view: &DeploymentView| PinnedCard::deserialize(view.spec.pointer("/model/card")?).ok();
+    let now: BTreeMap<&str, PinnedCard> =
+        declared.iter().filter_map(|view| Some((view.metadata.name.as_str(), card(view)?))).collect();
+    let breaks = desired.deployments.iter().filter_map(|deployment| {
+        let before = now.get(deployment.id.as_str())?;
+        let breaks = contract::breaks(&before.card.interface, &deployment.card.interface);
+        (!breaks.is_empty()).then(|| (deployment.id.clone(), breaks.iter().map(ToString::to_string).collect()))
+    });
+    breaks.collect()
+}
+
+impl RegistryPlan {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // Formatting into a string cannot fail.
+        for name in &self.deleted {
+            let _ = writeln!(text, "deployment/{name} would be deleted");
+        }
+        text.push_str(&render(&self.plan));
+        for (deployment, breaks) in &self.contract {
+            let _ = write!(text, "\n{deployment}: clients of the version that runs now would notice\n");
+            for one in breaks {
+                let _ = writeln!(text, "  {one}");
+            }
+        }
+        text
+    }
+}
