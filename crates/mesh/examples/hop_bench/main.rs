@@ -1,13 +1,14 @@
 //! What a hop costs: the same requests to the worker's own gateway, through another node's gateway, and through a proxy
 //! that does nothing but pass HTTP/2 on to the worker's gateway, without TLS.
 //!
-//! `cargo run --release -p berth-mesh --example hop_bench [SECONDS [ROUNDS]]` prints one JSON object per line. Worker,
+//! `cargo run --release -p berth-mesh --example hop_bench [SECONDS [ROUNDS [ENVOY]]]` prints one JSON object per line. Worker,
 //! gateway and proxy are processes of their own, with as many threads as there are cores, as they would be. All share one
 //! machine, and the ways take turns, so figures of one run compare with each other and with nothing else; each is the
 //! median of the rounds.
 
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark: its tasks end with it")]
 
+mod envoy;
 mod load;
 mod ways;
 
@@ -132,7 +133,11 @@ fn main() {
     let issue = |name: &str| authority.issue(&ways::worker(name), &[]).expect("issued").to_string_lossy().into_owned();
     let worker = Way::start("direct", &["holder", &issue("b")]);
     let (http, peer) = (worker.addresses[0].to_string(), worker.addresses[1].to_string());
-    let ways = [Way::start("bare", &["bare", &http]), Way::start("hop", &["forwarder", &issue("a"), &peer])];
+    let mut ways = vec![Way::start("bare", &["bare", &http]), Way::start("hop", &["forwarder", &issue("a"), &peer])];
+    if let Some(bin) = arguments.get(2) {
+        let (process, at) = envoy::start(bin, folder.path(), worker.addresses[0]);
+        ways.push(Way { name: "envoy", process, addresses: vec![at] });
+    }
     let clients = runtime();
     for protocol in [Protocol::Rest, Protocol::Grpc] {
         for callers in [1, 8, 64] {

@@ -31,7 +31,7 @@ pub(crate) struct Fault {
     /// Where in the request's document something is wrong.
     violations: Option<Box<Violations>>,
     /// A header that says what would have been taken.
-    advice: Option<(HeaderName, &'static str)>,
+    advice: Option<Box<(HeaderName, &'static str)>>,
 }
 
 impl Fault {
@@ -56,7 +56,7 @@ impl Fault {
     /// The path has other verbs.
     pub(crate) fn wrong_verb(allow: &'static str) -> Self {
         let fault = Self::new(Class::Invalid, "method_not_allowed", format!("Method Not Allowed: use {allow}"));
-        Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some((header::ALLOW, allow)), ..fault }
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some(Box::new((header::ALLOW, allow))), ..fault }
     }
 
     /// The path is longer than any path here.
@@ -68,8 +68,8 @@ impl Fault {
     /// The body comes in an encoding that is not there.
     pub(crate) fn wrong_encoding(error: InferError) -> Self {
         let fault = Self::from(error);
-        let advice =
-            (fault.status == StatusCode::NOT_IMPLEMENTED).then_some((header::ACCEPT_ENCODING, oip::content::ACCEPTED));
+        let advice = (fault.status == StatusCode::NOT_IMPLEMENTED)
+            .then(|| Box::new((header::ACCEPT_ENCODING, oip::content::ACCEPTED)));
         Self { advice, ..fault }
     }
 
@@ -82,7 +82,7 @@ impl Fault {
         if let Some(seconds) = retry_after_seconds(self.class) {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if let Some((name, value)) = self.advice {
+        if let Some((name, value)) = self.advice.map(|advice| *advice) {
             headers.insert(name, HeaderValue::from_static(value));
         }
         if self.reason == Shed::ShuttingDown.as_str() {
