@@ -48,7 +48,8 @@ def _array(data: memoryview, datatype: str, shape: List[int], as_arrays: bool) -
         return numpy.frombuffer(data, dtype=numpy.dtype(code).newbyteorder("<")).reshape(shape)
     if 0 in shape:
         return _empty(shape)
-    return data.cast("B").cast(code, shape).tolist()
+    numbers: Any = data.cast("B")
+    return numbers.cast(code, shape).tolist()
 
 
 def _empty(shape: List[int]) -> Any:

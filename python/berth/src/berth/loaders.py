@@ -187,7 +187,7 @@ def _tensorflow(path: str) -> Any:
     if os.path.isdir(path):
         loaded = tensorflow.saved_model.load(path)
         function = loaded.signatures.get("serving_default") or loaded
-        inputs = getattr(function, "structured_input_signature", ((), {}))[1]
+        inputs: Dict[str, Any] = getattr(function, "structured_input_signature", ((), {}))[1]
 
         def predict(rows: Any) -> Any:
             if len(inputs) == 1:
@@ -211,7 +211,10 @@ def _unpacked(path: str) -> str:
     import zipfile
 
     folder = os.path.realpath(tempfile.mkdtemp())
-    inside = lambda name: os.path.realpath(os.path.join(folder, name)).startswith(folder + os.sep)  # noqa: E731
+
+    def inside(name: str) -> bool:
+        return os.path.realpath(os.path.join(folder, name)).startswith(folder + os.sep)
+
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             archive.extractall(folder, [name for name in archive.namelist() if inside(name)])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .errors import RequestError
 from .pipeline import Failed, Pipeline
@@ -87,7 +87,7 @@ class Model:
         if len(requests) > self.pipeline.batch_size:
             raise ValueError("{} requests for a batch size of {}".format(len(requests), self.pipeline.batch_size))
         interface = self.card["interface"]
-        encoded = []
+        encoded: List[Tuple[memoryview, List[List[Any]]]] = []
         for request in requests:
             _check(request, interface["input_schema"], "input_schema")
             encoded.append((memoryview(json.dumps(request).encode()), []))
