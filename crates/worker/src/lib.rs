@@ -6,13 +6,15 @@
 //!                            ▼                        │
 //!                 agent (brain) ── Effect ──▶ driver ─┤
 //!                            ▲                        ├─▶ artifacts   fetch, check, cache
-//!                            └────── Event ───────────┼─▶ runtime     load, validate, unload
+//!                            └────── Event ───────────┼─▶ prepare     a card's code and environment
+//!                                                     ├─▶ runtime     load, validate, unload
 //!                                                     └─▶ mesh::local announce, drain
 //! ```
 //! What is not here: deciding which replicas a worker should hold (`plan`), and answering requests (`mesh`).
 //!
 //! Reading order: [`agent`] diffs the assignment; [`replica`] is the life of one replica; [`order`] says which piece of
-//! work is next; [`breaker`] keeps failing hosts alone; [`driver`] carries it out with [`artifacts`] and [`runtime`].
+//! work is next; [`breaker`] keeps failing hosts alone; [`driver`] carries it out with [`prepare`], [`artifacts`] and
+//! [`runtime`].
 
 pub mod agent;
 pub mod breaker;

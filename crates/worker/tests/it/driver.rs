@@ -107,7 +107,7 @@ impl Bench {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the report comes")
+        tokio::time::timeout(Duration::from_secs(120), wait).await.expect("the report comes")
     }
 
     fn metrics(&self) -> String {

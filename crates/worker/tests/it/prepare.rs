@@ -3,7 +3,7 @@
 
 mod code;
 mod packages;
-mod real;
+pub(crate) mod real;
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 /// A repository with code, and a place to prepare it in.
 pub(crate) struct World {
     dir: tempfile::TempDir,
-    commit: String,
+    pub(crate) commit: String,
     keys: watch::Sender<Arc<CredentialSet>>,
 }
 
@@ -40,7 +40,7 @@ impl World {
         Self { commit: world.commit("first", "v1.0.0"), ..world }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -52,7 +52,7 @@ impl World {
     }
 
     /// A commit with this text as code, and the tag that leads to it from now on.
-    fn commit(&self, text: &str, tag: &str) -> String {
+    pub(crate) fn commit(&self, text: &str, tag: &str) -> String {
         fs_err::write(self.path("code/src/model.py"), text).expect("written");
         self.git(&["add", "."]);
         self.git(&["commit", "--quiet", "--message", text]);

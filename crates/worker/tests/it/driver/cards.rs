@@ -2,10 +2,12 @@
 
 use std::sync::Mutex;
 
-use berth_worker::runtime::{LoadRequest, Loaded};
+use berth_worker::runtime::{LoadRequest, Loaded, metrics::Families, python::PythonRuntime};
 
 use super::*;
-use crate::prepare::World;
+use crate::prepare::{World, real};
+
+const CONFIGURATION: &str = r#"{"factor": 4}"#;
 
 /// A runtime for cards that keeps what it was asked for; the models are the scripted ones.
 struct Cards {
@@ -40,13 +42,13 @@ impl Bench {
         revision.id = format!("{name}@{hash:012}").parse().expect("a revision");
         revision.format = ModelFormat::Python;
         let mut card = (*world.card(dependencies)).clone();
-        let file = |ending: &str| {
+        let file = |ending: &str, text: &str| {
             let path = self.dir.path().join(format!("{name}.{ending}"));
-            fs_err::write(&path, ending).expect("written");
+            fs_err::write(&path, text).expect("written");
             url::Url::from_file_path(path).expect("a path").to_string()
         };
-        revision.uri = file("joblib");
-        card.card.artifacts.config_path = Some(file("json"));
+        revision.uri = file("joblib", "weights");
+        card.card.artifacts.config_path = Some(file("json", CONFIGURATION));
         revision.card = Some(Arc::new(card));
         placed
     }
@@ -69,7 +71,7 @@ async fn a_card_gets_its_code_environment_and_files_under_their_names() {
     assert_eq!(fs_err::read_to_string(prepared.code.join("src/model.py")).expect("the code"), "first");
     assert!(prepared.python.exists());
     let config = prepared.config.clone().expect("it has one");
-    for (file, name, text) in [(&request.artifact, "iris.joblib", "joblib"), (&config, "iris.json", "json")] {
+    for (file, name, text) in [(&request.artifact, "iris.joblib", "weights"), (&config, "iris.json", CONFIGURATION)] {
         assert_eq!(file.file_name().and_then(|name| name.to_str()), Some(name));
         assert_eq!(fs_err::read_to_string(file).expect("readable"), text);
     }
@@ -99,4 +101,47 @@ async fn a_new_version_that_cannot_be_made_leaves_the_old_one_serving() {
     assert!(failure.trace.as_ref().is_some_and(|trace| trace.contains("No solution found")), "{failure:?}");
     let lease = bench.local.get(&old_id).and_then(|replica| replica.acquire());
     assert!(lease.is_some() && bench.local.get(&new_id).is_none());
+}
+
+/// From the commit to the answer, with the real uv, git and Python. No package is needed, and so no index.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_card_from_its_commit_to_an_answer() {
+    let Some(uv) = real::uv() else { return };
+    let mut world = World::new();
+    for (file, text) in [
+        ("pre", "def f(request, config):\n    return request['x']\n"),
+        ("post", "def f(output, config):\n    return {'y': output}\n"),
+    ] {
+        fs_err::write(world.path(&format!("code/src/{file}.py")), text).expect("written");
+    }
+    let model = "def load(path, config):\n    assert path.endswith('iris.joblib')\n    \
+                 return lambda x: config['factor'] * x\n";
+    world.commit = world.commit(model, "v1.0.0");
+    let environment = std::env::vars_os().collect();
+    let settings = prepare::Settings { uv: Some(uv), environment, ..world.settings() };
+    let dir = tempfile::tempdir().expect("a folder");
+    let families = Families::register(&mut Registry::default());
+    let python = Arc::new(PythonRuntime::open(dir.path(), families).expect("opened"));
+    let mut bench = Bench::start_with(dir, Arc::default(), python, settings);
+    let mut placed = bench.carded(&world, "iris", 1, &[]);
+    let revision = Arc::make_mut(&mut placed.revision);
+    let card = Arc::make_mut(revision.card.as_mut().expect("a card"));
+    card.card.runtime.python_version = real::version();
+    card.card.code.entrypoint = Some("src.model".to_owned());
+    let number = |name: &str| serde_json::json!({"type": "object", "required": [name], "properties": {name: {"type": "number"}}});
+    (card.card.interface.input_schema, card.card.interface.output_schema) = (number("x"), number("y"));
+    let id = revision.id.clone();
+    Arc::make_mut(&mut placed.serving).warmup = Warmup::Generated;
+    bench.assign(vec![placed]).await;
+    let settled = |r: Option<&Residency>| matches!(r, Some(Residency::Ready(_) | Residency::Failed(_)));
+    let residency = bench.until(&id, settled).await;
+    assert!(matches!(residency, Some(Residency::Ready(_))), "{residency:?}");
+    let lease = bench.local.get(&id).and_then(|replica| replica.acquire()).expect("it answers");
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let answer = lease.model().call(bytes::Bytes::from_static(b"{\"x\": 2.5}"), deadline).await.expect("an answer");
+    let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
+    assert_eq!(answer, serde_json::json!({"y": 10.0}), "by the factor of the configuration");
+    drop(lease);
+    bench.shutdown.cancel();
+    assert_eq!(bench.worker.await.expect("no panic"), Stopped { drained: 1, cut: 0, left: 0 });
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn uv() -> Option<PathBuf> {
+pub(crate) fn uv() -> Option<PathBuf> {
     let uv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/uv/bin/uv");
     let found = uv.is_file().then_some(uv);
     if found.is_none() {
@@ -13,7 +13,7 @@ fn uv() -> Option<PathBuf> {
 }
 
 /// The version of `python3`.
-fn version() -> String {
+pub(crate) fn version() -> String {
     let ask = "import sys; print('%d.%d' % sys.version_info[:2])";
     run(Command::new("/usr/bin/env").args(["python3", "-c", ask])).trim().to_owned()
 }
