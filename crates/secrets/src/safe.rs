@@ -19,7 +19,7 @@ use crate::{
     document::{Contents, Document},
     open::Keyring,
     status::{Backend, SecretStatus},
-    vault::Found,
+    vault::{Found, Want},
 };
 
 /// The credentials of all workers.
@@ -36,17 +36,24 @@ struct Held {
     vault: BTreeMap<String, Granted>,
     file_status: Vec<SecretStatus>,
     vault_status: Vec<SecretStatus>,
+    /// Declared at Vault: told until Vault says more.
+    declared: Vec<SecretStatus>,
 }
 
 impl Safe {
     /// Takes all files of secrets that there are: `(path, text)`. Blocks while keys are asked. Returns whose set changed.
     pub fn from_files(&mut self, files: &[(String, String)], keyring: &Keyring, now: Time) -> Vec<WorkerId> {
         let mut seen = BTreeSet::new();
+        self.workers.values_mut().for_each(|held| held.declared.clear());
         for (path, text) in files {
             // Of a file that cannot be read its name says whose it is.
             let (worker, document) = match Contents::parse(text, path) {
                 Ok(Contents::Encrypted(document)) => (Some(document.worker.clone()), Ok(document)),
-                Ok(Contents::Vault(..)) => continue,
+                Ok(Contents::Vault(worker, declared)) => {
+                    let stated = declared.wants.iter().map(|(name, want)| awaited(&worker, name, want));
+                    self.workers.entry(worker.clone()).or_default().declared = stated.collect();
+                    continue;
+                }
                 Err(problems) => {
                     (named(path), Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
                 }
@@ -107,7 +114,9 @@ impl Safe {
     #[must_use]
     pub fn status(&self) -> Vec<SecretStatus> {
         let all = self.workers.values().flat_map(|held| {
-            held.file_status.iter().chain(&held.vault_status).cloned().map(|mut status| {
+            let told = |name: &str| held.vault_status.iter().any(|status| status.name == name);
+            let awaited = held.declared.iter().filter(move |status| !told(&status.name));
+            held.file_status.iter().chain(&held.vault_status).chain(awaited).cloned().map(|mut status| {
                 if held.set.secrets.contains_key(&status.name) {
                     status.generation = held.set.generation;
                 }
@@ -134,7 +143,8 @@ impl Safe {
             }
         }
         self.workers.retain(|_, held| {
-            held.set.generation != Generation(0) || !held.file_status.is_empty() || !held.vault_status.is_empty()
+            let told = [&held.file_status, &held.vault_status, &held.declared].iter().any(|told| !told.is_empty());
+            held.set.generation != Generation(0) || told
         });
         changed
     }
@@ -181,6 +191,21 @@ fn stated(worker: &WorkerId, name: &str, granted: &Granted, document: &Document,
         renewed: Some(now),
         expires: None,
         problem: None,
+    }
+}
+
+/// What a file refers to Vault for, before Vault has said anything.
+fn awaited(worker: &WorkerId, name: &str, want: &Want) -> SecretStatus {
+    SecretStatus {
+        worker: worker.clone(),
+        name: name.to_owned(),
+        kind: Some(want.kind),
+        backend: Backend::Vault,
+        held_by: want.path.clone(),
+        generation: Generation(0),
+        renewed: None,
+        expires: None,
+        problem: Some("nothing has come from Vault yet: does this controller have a Vault?".to_owned()),
     }
 }
 

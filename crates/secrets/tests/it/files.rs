@@ -1,5 +1,6 @@
 use berth_secrets::{
-    Contents, Document, OpenError, Plain, Safe, SealError, Stored, check, encrypt, plain_of, reseal, rewrap,
+    Contents, Document, OpenError, Plain, Safe, SealError, SecretStatus, Stored, check, encrypt, plain_of, reseal,
+    rewrap, vault::Found,
 };
 use berth_spec::{Credential, Generation, Time, WorkerId, credential::Kind};
 
@@ -304,6 +305,24 @@ fn a_safe_numbers_what_changes_and_keeps_what_was_good() {
     let last = safe.set(&worker());
     assert!(last.secrets.is_empty() && last.generation > first.generation);
     assert_eq!(safe.sets().get(&worker()), Some(&last), "so that it is told");
+}
+
+/// A file may refer to Vault where no controller has one: somebody must be told.
+#[test]
+fn what_vault_should_give_is_told_until_it_does() {
+    let mut safe = Safe::default();
+    let text = "worker_id: worker-us-east-1a\nsecrets:\n  backend: vault\n  vault_addr: https://vault.acme.com\n  \
+                paths: {git_token: secret/x}\n";
+    let files = [("workers/secrets/worker-us-east-1a-secrets.yaml".to_owned(), text.to_owned())];
+    safe.from_files(&files, &keyring(&["one"]), NOW);
+    let problem = |safe: &Safe| safe.status().first().and_then(|status| status.problem.clone());
+    assert!(problem(&safe).is_some_and(|problem| problem.contains("have a Vault")));
+    let status = SecretStatus { problem: None, ..safe.status().remove(0) };
+    safe.from_vault(&Found { status: vec![status], ..Found::default() }, NOW);
+    assert_eq!((safe.status().len(), problem(&safe)), (1, None));
+    safe.from_vault(&Found::default(), NOW);
+    safe.from_files(&[], &keyring(&["one"]), NOW);
+    assert_eq!(safe.status(), []);
 }
 
 #[test]
