@@ -21,6 +21,7 @@ pub mod frame;
 mod message;
 mod model;
 mod noise;
+mod outgoing;
 mod package;
 mod plan;
 mod process;

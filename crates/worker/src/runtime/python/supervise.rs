@@ -22,7 +22,8 @@ use super::{
     failure,
     fence::Grounds,
     frame::{Frame, Kind},
-    message::{Answer, Answers, Loaded, Log, Raised, Run, Step},
+    message::{Answer, Answers, Loaded, Log, Raised, Step},
+    outgoing::Outgoing,
     plan::Plan,
     process::{Ended, Process},
     queue::{Entry, Limits, Outcome, Queue, Running},
@@ -194,6 +195,13 @@ impl Shared {
         self.changed.notify_all();
         // A supervisor that is busy measures later.
         drop(self.changed.wait_timeout_while(state, GLANCE * 5, |state| state.look));
+    }
+
+    /// Whether what is being sent still has to go.
+    fn still_wanted(&self) -> bool {
+        let state = self.locked();
+        let stuck = state.queue.stuck_at(STUCK).is_some_and(|at| at <= Instant::now());
+        !state.stop && !stuck && !matches!(state.heard, Some(Heard::Gone))
     }
 
     /// How its last process ended, if one did.
@@ -436,7 +444,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             drop(state);
             if let Some(frame) = frame {
                 // Where it breaks, the reader hears of it, too.
-                let _ = frame.send(shared, &mut process);
+                let _ = frame.send(&mut process, || shared.still_wanted());
             }
             state = shared.locked();
             continue;
@@ -458,44 +466,5 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
         }
         let wait = due.map_or(LOOK, |due| due.saturating_duration_since(now)).min(LOOK);
         state = shared.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-    }
-}
-
-/// A run as it is sent. Its bytes are shared with the queue's entries.
-struct Outgoing {
-    head: Vec<u8>,
-    parts: Vec<bytes::Bytes>,
-}
-
-impl Outgoing {
-    fn of(running: &Running) -> Self {
-        let (mut at, mut parts) = (0, Vec::new());
-        let mut add = |part: &bytes::Bytes| {
-            let start = at;
-            at += part.len();
-            parts.push(part.clone());
-            (start, at)
-        };
-        let mut requests = Vec::with_capacity(running.entries.len());
-        for entry in &running.entries {
-            let (start, end) = add(&entry.document.json);
-            let beside = entry.document.beside.iter().map(|array| {
-                let (start, end) = add(&array.data);
-                (&*array.name, array.datatype, &*array.shape, start, end)
-            });
-            requests.push((start, end, beside.collect()));
-        }
-        let head = serde_json::to_vec(&Run { run: running.run, requests }).unwrap_or_default();
-        Self { head, parts }
-    }
-
-    fn send(self, shared: &Shared, process: &mut Process) -> std::io::Result<()> {
-        let parts: Vec<&[u8]> = self.parts.iter().map(|part| &part[..]).collect();
-        let wanted = || {
-            let state = shared.locked();
-            let stuck = state.queue.stuck_at(STUCK).is_some_and(|at| at <= Instant::now());
-            !state.stop && !stuck && !matches!(state.heard, Some(Heard::Gone))
-        };
-        process.send(Kind::Run, &self.head, &parts, wanted)
     }
 }
