@@ -50,17 +50,7 @@ impl Safekeeping {
 }
 
 fn kept(safe: &Safe) -> Kept {
-    let status = safe.status();
-    let workers = status.iter().map(|status| status.worker.clone());
-    Kept {
-        sets: workers
-            .map(|worker| {
-                let set = safe.set(&worker);
-                (worker, set)
-            })
-            .collect(),
-        status,
-    }
+    Kept { sets: safe.sets(), status: safe.status() }
 }
 
 /// What files refer to Vault for, by worker. What is wrong with a file was found by validation.
