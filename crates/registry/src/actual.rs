@@ -252,7 +252,11 @@ pub fn file_stamp(at: Time) -> String {
 pub fn memory(bytes: u64) -> String {
     const MI: u64 = 1 << 20;
     let mebibytes = bytes.div_ceil(MI);
-    if mebibytes > 0 && mebibytes % 1024 == 0 { format!("{}Gi", mebibytes / 1024) } else { format!("{mebibytes}Mi") }
+    if mebibytes > 0 && mebibytes.is_multiple_of(1024) {
+        format!("{}Gi", mebibytes / 1024)
+    } else {
+        format!("{mebibytes}Mi")
+    }
 }
 
 #[cfg(test)]

@@ -168,18 +168,17 @@ impl Memory {
     fn load_failures(&mut self, sight: &Sight<'_>, state: &ActualState) -> Vec<Incident> {
         for known in sight.deployments {
             let Some(status) = &known.status else { continue };
-            for replica in &status.replicas {
-                let Some(Residency::Failed(failure)) = &replica.residency else { continue };
-                let health = state.workers.iter().find(|worker| worker.worker_id == replica.worker.as_str());
-                let incident = load_failure(known, status, replica, failure, health);
+            for (revision, worker, failure) in failed(status) {
+                let health = state.workers.iter().find(|entry| entry.worker_id == worker.as_str());
+                let incident = load_failure(known, status, (revision, worker, failure), health);
                 let incident = match self.failures.get(&incident.subject) {
                     // Since the first time, and with the most attempts: a worker that starts anew counts from one.
-                    Some((revision, before)) if *revision == replica.revision => {
+                    Some((before_of, before)) if before_of == revision => {
                         Incident { at: before.at, attempts: incident.attempts.max(before.attempts), ..incident }
                     }
                     _ => incident,
                 };
-                self.failures.insert(incident.subject.clone(), (replica.revision.clone(), incident));
+                self.failures.insert(incident.subject.clone(), (revision.clone(), incident));
             }
         }
         self.failures.retain(|subject, (revision, _)| {
@@ -197,6 +196,16 @@ fn replicas(deployments: &[Known]) -> impl Iterator<Item = (&Status, &ReplicaSta
     statuses.flat_map(|status| status.replicas.iter().map(move |replica| (status, replica)))
 }
 
+/// Loads that failed: those that are remembered, and those that workers report now, which know more.
+fn failed(status: &Status) -> impl Iterator<Item = (&RevisionId, &WorkerId, &Failure)> {
+    let remembered = status.failures.iter().map(|failed| (&failed.revision, &failed.worker, &*failed.failure));
+    let reported = status.replicas.iter().filter_map(|replica| match &replica.residency {
+        Some(Residency::Failed(failure)) => Some((&replica.revision, &replica.worker, &**failure)),
+        _ => None,
+    });
+    remembered.chain(reported)
+}
+
 /// Whether a failed load is of no interest any more: it is ready there, or all that is wanted is ready elsewhere.
 fn is_over(status: &Status, revision: &RevisionId, worker: &str) -> bool {
     let of_it = || status.replicas.iter().filter(|replica| replica.revision == *revision && !replica.lost);
@@ -211,8 +220,7 @@ fn is_over(status: &Status, revision: &RevisionId, worker: &str) -> bool {
 fn load_failure(
     known: &Known,
     status: &Status,
-    replica: &ReplicaStatus,
-    failure: &Failure,
+    (revision, worker, failure): (&RevisionId, &WorkerId, &Failure),
     health: Option<&WorkerEntry>,
 ) -> Incident {
     let card = known.deployment.spec.model.card.as_ref();
@@ -226,15 +234,15 @@ fn load_failure(
         ));
     }
     details.push_str(&format!("{}: {}: {}\n", stamp(failure.at), failure.category.as_str(), failure.message));
-    let mut actions = vec![format!("Marked {} as degraded", replica.worker)];
-    if let Some(serving) = status.serving.as_ref().filter(|serving| **serving != replica.revision) {
+    let mut actions = vec![format!("Marked {worker} as degraded")];
+    if let Some(serving) = status.serving.as_ref().filter(|serving| *serving != revision) {
         actions.push(format!("Kept {serving} serving"));
     }
     Incident {
         subject: Subject {
             kind: IncidentKind::LoadFailure,
             deployment: Some(known.deployment.name.to_string()),
-            worker: Some(replica.worker.to_string()),
+            worker: Some(worker.to_string()),
             commit: None,
         },
         severity: match (failure.retry_at, status.ready) {

@@ -25,6 +25,8 @@ pub(super) struct Refusal {
     /// In one line each.
     pub(super) problems: Vec<String>,
     pub(super) audience: BTreeSet<Audience>,
+    /// What is wrong may pass by itself.
+    pub(super) passing: bool,
     pub(super) at: Time,
     /// When it is validated again, if what is wrong may pass.
     pub(super) again: Option<Time>,
@@ -43,6 +45,7 @@ impl Refusal {
             outcome: report.outcome,
             problems,
             audience: report.audience(),
+            passing: report.is_transient(),
             at,
             again: None,
         }

@@ -1,0 +1,104 @@
+//! What people and hosts are told, as a small host of the test takes it.
+
+use std::sync::Arc;
+
+use aws_lc_rs::hmac;
+use axum::{Router, body::Bytes, http::HeaderMap, http::StatusCode, http::Uri};
+use berth_control::{source::git::WriteBackTo, store::memory::MemoryStore};
+use serde_json::Value;
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+
+use super::forge::{Followed, Forge};
+use crate::fixture::Running;
+
+struct Told {
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Told {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn a_bad_commit_is_marked_and_told_with_a_signature() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let (sender, mut told) = mpsc::channel(64);
+    let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
+        let sender = sender.clone();
+        async move {
+            sender.send(Told { path: uri.path().to_owned(), headers, body }).await.expect("the test listens");
+            StatusCode::CREATED
+        }
+    });
+    let mut host = JoinSet::new();
+    host.spawn(async move { axum::serve(listener, app).await });
+
+    let forge = Forge::new();
+    forge.write(
+        "registry.yaml",
+        &format!(
+            "commitStatus: {{provider: gitea, api: \"http://{address}/api/v1\", repository: acme/registry, secretRef: status, context: berth/test}}\n\
+             notifications:\n  - {{type: webhook, url: \"http://{address}/hook\", secretRef: key, minSeverity: info}}\n"
+        ),
+    );
+    forge.deploy("doubler", "v1.0.0", "");
+    let good = forge.push("Deploy doubler");
+    let secrets = forge.path("secrets");
+    fs_err::create_dir(&secrets).expect("made");
+    fs_err::write(secrets.join("status"), "t0ken\n").expect("written");
+    fs_err::write(secrets.join("key"), "k3y\n").expect("written");
+    let running = Running::start(Arc::new(MemoryStore::default()));
+    let mut config = forge.config("disk", WriteBackTo::Off);
+    config.secrets = Some(secrets);
+    let followed = Followed::start(config, &running.handle, 0);
+    followed.until_applied(&good).await;
+
+    forge.deploy("bad", "main", "");
+    let bad = forge.push("A branch");
+    assert!(running.handle.board().sync());
+    let (mut states, mut good_is_marked) = (Vec::new(), false);
+    let message = loop {
+        let told = told.recv().await.expect("open");
+        if told.path == "/hook" {
+            break told;
+        }
+        if told.path.ends_with(&good) {
+            assert_eq!(told.json()["state"], "success");
+            good_is_marked = true;
+            continue;
+        }
+        assert_eq!(
+            (told.path.as_str(), told.header("authorization")),
+            (format!("/api/v1/repos/acme/registry/statuses/{bad}").as_str(), "token t0ken")
+        );
+        let body = told.json();
+        assert_eq!(body["context"], "berth/test");
+        states.push(body["state"].as_str().expect("a state").to_owned());
+        if states.last().is_some_and(|state| state == "failure") {
+            assert!(body["description"].as_str().is_some_and(|words| words.starts_with("unpinned-ref: ")), "{body}");
+        }
+    };
+    assert!(good_is_marked, "the good commit is in force");
+    assert!(states.starts_with(&["pending".to_owned()]), "{states:?}");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"k3y");
+    let signature =
+        hmac::sign(&key, &message.body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(message.header("x-berth-signature"), format!("sha256={signature}"));
+    let body = message.json();
+    assert_eq!(
+        (&body["kind"], &body["status"], &body["facts"]["commit"]),
+        (&"validation-error".into(), &"firing".into(), &bad.into())
+    );
+    followed.stop().await;
+    running.stop().await;
+    host.shutdown().await;
+}
