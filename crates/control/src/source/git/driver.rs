@@ -142,7 +142,7 @@ struct Driver {
 
 /// What came of an effect.
 enum Done {
-    Restored(Oid, Result<(Restored, Kept), Fault>),
+    Restored(Oid, Result<Box<(Restored, Kept)>, Fault>),
     Looked(Result<Oid, Fault>),
     Checked(Oid, Box<Checked>),
     Applied(Oid, Result<(Declared, Kept), Error>),
@@ -228,7 +228,7 @@ impl Driver {
                     let restored = eyes.restore(&commit);
                     let restored = restored.map(|restored| {
                         let kept = safe.files(&restored.secrets, now);
-                        (restored, kept)
+                        Box::new((restored, kept))
                     });
                     Done::Restored(commit, restored)
                 })),
@@ -285,7 +285,8 @@ impl Driver {
                 self.looked(&result, brain, now).await?;
                 Event::Looked(result)
             }
-            Done::Restored(commit, Ok((restored, kept))) => {
+            Done::Restored(commit, Ok(restored)) => {
+                let (restored, kept) = *restored;
                 tracing::info!(event = "registry_restored", commit_sha = %commit, secrets = restored.secrets.len());
                 self.keep(kept).await?;
                 self.settings(restored.settings);
