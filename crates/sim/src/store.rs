@@ -11,7 +11,7 @@ use berth_control::{
     store::Rev,
 };
 use berth_plan::Record;
-use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Time, WorkerId};
+use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Time, UnknownWorkers, WorkerId};
 
 /// The name of the store among the nodes.
 pub const STORE: &str = "store";
@@ -187,6 +187,8 @@ impl Store {
             records: self.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             measured: self.measured.iter().map(|(digest, size)| (*digest, *size)).collect(),
             cordons: self.cordons.clone(),
+            terms: BTreeMap::new(),
+            unknown: UnknownWorkers::default(),
             generation: self.generation,
         }
     }

@@ -97,7 +97,7 @@ pub struct Phases {
 }
 
 /// A load that failed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What kind, which decides what happens next.
     pub category: FailureCategory,
@@ -117,7 +117,7 @@ pub struct Failure {
 }
 
 /// An attempt to load that failed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// When it ended.
     pub at: Time,

@@ -1,6 +1,8 @@
 //! What people are told. Computed by `plan::report`, never stored.
 
-use crate::{ByteSize, Generation, Residency, RevisionId, Time, WorkerId};
+use std::sync::Arc;
+
+use crate::{ByteSize, Failure, Generation, Residency, RevisionId, Time, WorkerId};
 
 /// A deployment in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +58,8 @@ pub struct Status {
     pub serving: Option<RevisionId>,
     /// Every replica, wanted or on its way out.
     pub replicas: Vec<ReplicaStatus>,
+    /// Loads that failed for good and are remembered, although the worker holds nothing of them any more.
+    pub failures: Vec<FailedLoad>,
     /// When a request last came.
     pub last_used: Option<Time>,
 }
@@ -73,6 +77,17 @@ pub struct ReplicaStatus {
     pub lost: bool,
     /// The memory set aside.
     pub claim: ByteSize,
+}
+
+/// A load that failed for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedLoad {
+    /// Which revision.
+    pub revision: RevisionId,
+    /// Where.
+    pub worker: WorkerId,
+    /// What the worker said.
+    pub failure: Arc<Failure>,
 }
 
 /// One aspect of a status, in the form that Kubernetes users know.

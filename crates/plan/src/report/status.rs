@@ -1,15 +1,17 @@
 //! The state of one deployment.
 
+use std::sync::Arc;
+
 use berth_spec::{
-    DeploymentName, RevisionId, Time,
-    status::{Phase, ReplicaStatus, Status},
+    DeploymentName, RevisionId, Time, WorkerId,
+    status::{FailedLoad, Phase, ReplicaStatus, Status},
 };
 
 use super::conditions;
 use crate::{
     Record, Replica, Rollout, World, claim, place,
     retry::{self, Retrying},
-    world::{Entry, Liveness, MassLoss, Seats, Verdict},
+    world::{Entry, Liveness, LoadFailed, MassLoss, Seats, Verdict},
 };
 
 /// The status of a deployment; `None`: no such.
@@ -26,6 +28,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
         wanted: seen.entry.wanted.clone(),
         serving: seen.serving.cloned(),
         replicas: replicas(world, seen.record),
+        failures: failures(seen.entry, now),
         last_used: Some(seen.entry.last_used).filter(|at| *at > Time::ZERO),
     })
 }
@@ -138,6 +141,17 @@ fn has_room(world: &World, entry: &Entry) -> bool {
         .values()
         .filter(|seats| seats.alive() && seats.cordon.is_open() && seats.memory().saturating_sub(seats.used) >= need);
     free.any(|seats| place::forbidden(world, seats, &entry.deployment).is_none())
+}
+
+/// Loads of revisions that are still of interest, as far as they are remembered.
+fn failures(entry: &Entry, now: Time) -> Vec<FailedLoad> {
+    let remembered = entry.warm.iter().flat_map(|warm| &warm.failures).filter(|(_, failed)| failed.until > now);
+    let failed = |((revision, worker), failed): (&(RevisionId, WorkerId), &LoadFailed)| FailedLoad {
+        revision: revision.clone(),
+        worker: worker.clone(),
+        failure: Arc::clone(&failed.failure),
+    };
+    remembered.map(failed).collect()
 }
 
 /// Every replica that is assigned, then those that workers still hold.

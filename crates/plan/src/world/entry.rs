@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::{ByteSize, Deployment, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
+use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
 use super::{Hold, Rank, copies::Copies, demand::Use};
 use crate::{Evicted, Record, claim::Basis};
@@ -151,6 +151,8 @@ pub struct LoadFailed {
     pub message: String,
     /// When it is forgotten.
     pub until: Time,
+    /// All that the worker said.
+    pub failure: Arc<Failure>,
 }
 
 impl LoadFailed {

@@ -1,6 +1,6 @@
 //! What workers say.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_spec::{
     ByteSize, DeploymentName, Event, Failure, FailureCategory, InventoryChange, Residency, RevisionId, Time, WorkerId,
@@ -147,7 +147,7 @@ impl World {
         &mut self,
         worker: &WorkerId,
         revision: &RevisionId,
-        failure: &Failure,
+        failure: &Arc<Failure>,
         (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
     ) {
         // From now, not from when it happened: a failure that is reported late would else keep its replica for ever.
@@ -167,7 +167,8 @@ impl World {
             && let Some(entry) = self.entries.get_mut(revision.deployment())
         {
             let until = failure.retry_at.unwrap_or(until);
-            let failed = LoadFailed { category: failure.category, message: failure.message.clone(), until };
+            let (category, message) = (failure.category, failure.message.clone());
+            let failed = LoadFailed { category, message, until, failure: Arc::clone(failure) };
             entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
         }
     }
