@@ -14,13 +14,13 @@ OLD, NEW = ("AKIAOLD", "canary-old-4711"), ("AKIANEW", "canary-new-4712")
 
 def encrypted(world, keys: Path, worker: str, key: tuple[str, str], endpoint: str) -> None:
     plain = (
-        "s3_access:\n  type: s3_credentials\n"
-        f"  access_key_id: {key[0]}\n  secret_access_key: {key[1]}\n  region: us-east-1\n  endpoint: {endpoint}\n"
+        "secrets:\n  s3_access:\n    type: s3_credentials\n"
+        f"    access_key_id: {key[0]}\n    secret_access_key: {key[1]}\n    region: us-east-1\n    endpoint: {endpoint}\n"
     )
     place = world.registry.work / f"workers/secrets/{worker}-secrets.yaml"
     public = next(keys.glob("*.pub*"))
     done = subprocess.run(
-        [BERTH, "secrets", "encrypt", "--key", str(public), "--worker", worker, "--file", str(place)],
+        [BERTH, "secrets", "encrypt", "--key", str(public), "--worker", worker, "--out", str(place)],
         input=plain, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

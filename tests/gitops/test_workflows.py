@@ -50,8 +50,8 @@ def test_a_commit_becomes_replicas_that_answer(world):
 def settled(world):
     """The written state, once it says that every model is ready."""
     state = world.actual()
-    models = [model for worker in state["workers"] for model in worker.get("models") or []]
-    return state if models and all(model["status"] == "ready" for model in models) else None
+    models = [worker.get("models") or [] for worker in state["workers"]]
+    return state if all(held and all(model["status"] == "ready" for model in held) for held in models) else None
 
 
 def test_versions_go_forward_and_back_and_no_request_is_lost(world):

@@ -16,8 +16,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation, world::MassLoss};
 use berth_spec::{
-    Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId, WorkerInfo,
-    routes::Readiness,
+    Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId,
+    WorkerInfo, routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 

@@ -137,6 +137,13 @@ impl Entry {
         Some(Leased { lease, version: Arc::clone(&here.version) })
     }
 
+    /// Whether another node holds this revision, too, and is well.
+    pub(crate) fn is_elsewhere(&self, revision: &RevisionId) -> bool {
+        let route = self.route();
+        let target = route.targets.iter().find(|target| target.revision == *revision);
+        target.and_then(|target| target.places.as_deref()).is_some_and(|places| places.any_well())
+    }
+
     /// Notes how long a run here took, where other nodes are an alternative.
     pub(crate) fn ran_here(&self, revision: &RevisionId, took: Duration) {
         let route = self.route();
@@ -157,7 +164,7 @@ impl Entry {
         let serving = |replica: Arc<Replica>| (!replica.is_draining()).then(|| replica.in_flight());
         let held = target.replica.clone().and_then(serving);
         let again = || target.ready.then(|| replicas.get(&target.revision).and_then(serving)).flatten();
-        let local = held.or_else(again);
+        let local = held.or_else(again).filter(|_| !tried.has_here());
         let here =
             || Next::Here(Some(Here { revision: target.revision.clone(), version: Arc::clone(&target.version) }));
         let found = match &target.places {

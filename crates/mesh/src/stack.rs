@@ -133,6 +133,7 @@ impl Stack {
                 started,
                 outcome: Outcome::Cancelled,
                 pass: Some(pass),
+                left_here: false,
             }),
             Err(error) => {
                 self.totals.error(&error);

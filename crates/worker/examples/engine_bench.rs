@@ -85,7 +85,13 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
         drain_timeout: Duration::from_secs(1),
     };
     let artifact = artifact.to_owned();
-    Ok(LoadRequest { revision: Arc::new(revision), artifact, digest: Digest([0; 32]), serving: Arc::new(serving), prepared: None })
+    Ok(LoadRequest {
+        revision: Arc::new(revision),
+        artifact,
+        digest: Digest([0; 32]),
+        serving: Arc::new(serving),
+        prepared: None,
+    })
 }
 
 /// The validation inference over and over: the engine, and the making of its input.

@@ -374,9 +374,9 @@ fn a_difference_is_told_once_and_counted_while_it_lasts() {
     let mut effects = bench.on(Event::Reported(inventory(&info, false, vec![(held, Some(ready(bench.now)))])));
     effects.extend(bench.settle());
     assert!(told(&effects).is_empty());
-    let counts = effects.iter().filter_map(|effect| match effect {
+    let mut counts = effects.iter().filter_map(|effect| match effect {
         Effect::DriftCount(counted) => Some(counted.len()),
         _ => None,
     });
-    assert_eq!(counts.last(), Some(0), "nothing differs any more");
+    assert_eq!(counts.next_back(), Some(0), "nothing differs any more");
 }

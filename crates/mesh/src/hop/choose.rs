@@ -31,19 +31,33 @@ pub(crate) enum Choice {
 
 /// What was tried in this round, and is not tried again in it. A request goes to few places: a list is enough.
 #[derive(Default)]
-pub(crate) struct Tried(Vec<Arc<Place>>);
+pub(crate) struct Tried {
+    places: Vec<Arc<Place>>,
+    /// The own replica.
+    here: bool,
+}
 
 impl Tried {
     pub(crate) fn add(&mut self, place: Arc<Place>) {
-        self.0.push(place);
+        self.places.push(place);
+    }
+
+    /// The own replica was tried.
+    pub(crate) fn add_here(&mut self) {
+        self.here = true;
+    }
+
+    pub(crate) fn has_here(&self) -> bool {
+        self.here
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.places.clear();
+        self.here = false;
     }
 
     fn has(&self, place: &Place) -> bool {
-        self.0.iter().any(|tried| std::ptr::eq(Arc::as_ptr(tried), place))
+        self.places.iter().any(|tried| std::ptr::eq(Arc::as_ptr(tried), place))
     }
 }
 
@@ -76,6 +90,11 @@ impl Places {
     pub(crate) fn others(&self, than: &Place, tried: &Tried, now: Tick) -> bool {
         let mut good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
         good.any(|candidate| !std::ptr::eq(Arc::as_ptr(candidate.place), than))
+    }
+
+    /// Whether there is any place that is well.
+    pub(crate) fn any_well(&self) -> bool {
+        self.eligible(&Tried::default(), self.now(), |_, worth| worth == Worth::Good).next().is_some()
     }
 
     /// How long the model takes, by the place where it takes longest; `None`: nothing was measured.

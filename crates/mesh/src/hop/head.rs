@@ -20,10 +20,12 @@ pub(crate) const VERSIONS: HeaderName = HeaderName::from_static("berth-versions"
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("berth-deadline-ms");
 pub(crate) const HOP: HeaderName = HeaderName::from_static("berth-hop");
 pub(crate) const NOT_RUN: HeaderName = HeaderName::from_static("berth-not-run");
+/// The model's process ended under the request: it may have been run, and the answer will not come.
+pub(crate) const LOST: HeaderName = HeaderName::from_static("berth-lost");
 
 /// Of one connection only (RFC 9110 §7.6.1), the client's identity (the other node trusts this one, and needs no
 /// secrets), and what only nodes say to each other.
-static STRIPPED: [HeaderName; 18] = [
+static STRIPPED: [HeaderName; 19] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -42,6 +44,7 @@ static STRIPPED: [HeaderName; 18] = [
     DEADLINE,
     HOP,
     NOT_RUN,
+    LOST,
 ];
 
 pub(crate) use crate::config::PropagateHook as Propagate;

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use prost::Message;
 use tonic::Status;
 
-use super::head::NOT_RUN;
+use super::head::{LOST, NOT_RUN};
 use crate::{
     ingress::ReplyBody,
     metrics::{Outcome, Protocol},
@@ -104,6 +104,11 @@ impl Held {
         Some(NotRun::ALL.into_iter().find(|why| why.as_str().as_bytes() == word).unwrap_or(NotRun::Draining))
     }
 
+    /// The model's process ended under the request, as the node says that holds it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.head.headers.contains_key(LOST)
+    }
+
     /// The model answered well, so that the time it took says something.
     pub(crate) fn is_good(&self) -> bool {
         let status = |headers: &HeaderMap| headers.get("grpc-status").is_none_or(|status| status == "0");
@@ -168,6 +173,7 @@ impl Held {
     pub(crate) fn into_reply(self, guard: impl Send + 'static) -> Response<ReplyBody> {
         let Self { mut head, pieces, trailers, rest } = self;
         head.headers.remove(NOT_RUN);
+        head.headers.remove(LOST);
         // The client's connection has its own version, which hyper knows.
         head.version = http::Version::default();
         let body = match (pieces, trailers, rest) {

@@ -140,6 +140,17 @@ impl Journey {
         let sent = send(&there.place, &there.known, request, wait, || upload.fault()).await;
         let (hops, took) = (&forwarding.hops, started.elapsed());
         match sent {
+            Ok(answered) if answered.0.is_lost() => {
+                hops.sent(HopResult::Broken, near, took);
+                self.sends += 1;
+                // What it says itself is the best that can be said then.
+                if self.forbids(errand, forwarding, upload).is_some() {
+                    return Ok(Some(answered));
+                }
+                hops.again(Again::Broken);
+                self.tried.add(there.place);
+                Ok(None)
+            }
             Ok(answered) => {
                 hops.sent(HopResult::Answered, near, took);
                 Ok(Some(answered))
@@ -191,6 +202,11 @@ impl Journey {
         }
     }
 
+    /// Goes on elsewhere: the own replica was tried.
+    pub(crate) fn leave_here(&mut self) {
+        self.tried.add_here();
+    }
+
     /// How long a place is waited for. A request leaves it only for another one that is well, and where it could be sent
     /// again had the line broken: who asks for that has taken the retry.
     fn wait(
@@ -228,6 +244,20 @@ impl Journey {
 }
 
 impl Errand<'_> {
+    /// Whether a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision, and
+    /// the request was not run, or may be run again.
+    pub(crate) fn leaves(&self, here: &Here, error: &InferError) -> bool {
+        let Some(forwarding) = self.stack.forwarding.as_deref() else { return false };
+        let again = match error {
+            InferError::Shed { reason: Shed::Unavailable, .. } => true,
+            InferError::Lost(_) => self.entry.route().terms.idempotent,
+            _ => false,
+        };
+        let taken =
+            || matches!(error, InferError::Shed { .. }) || forwarding.budget.take(forwarding.remotes.clock().now());
+        again && self.entry.is_elsewhere(&here.revision) && taken()
+    }
+
     /// The error of a request whose deadline has passed outside a model's queue.
     pub(crate) fn timed_out(&self) -> InferError {
         InferError::TimedOut(format!(

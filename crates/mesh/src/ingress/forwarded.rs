@@ -39,7 +39,7 @@ use crate::{
     admit::Door,
     config::{Limits, SpanHook},
     hop::{
-        head::{DEADLINE, NOT_RUN, REVISION, VERSION, VERSIONS},
+        head::{DEADLINE, LOST, NOT_RUN, REVISION, VERSION, VERSIONS},
         held::{NotRun, boxed},
     },
     local::{LocalReplicas, Model, Replica},
@@ -76,6 +76,8 @@ enum Refusal {
     NotRun(NotRun),
     /// It was at fault itself, or the model was.
     Failed(Fault),
+    /// The model's process ended under it.
+    Lost(Fault),
     /// The same, where gRPC has a status of its own for it.
     Status(Status),
 }
@@ -129,6 +131,11 @@ impl Inner {
                     Refusal::Failed(fault) if grpc => Status::from(fault).into_http(),
                     Refusal::Failed(fault) => fault.into_response(),
                     Refusal::NotRun(why) => not_run(why),
+                    Refusal::Lost(fault) => {
+                        let mut response = if grpc { Status::from(fault).into_http() } else { fault.into_response() };
+                        response.headers_mut().insert(LOST, HeaderValue::from_static("1"));
+                        response
+                    }
                 }
             }
         }
@@ -256,6 +263,7 @@ impl Inner {
             Ok(Err(InferError::Shed { reason: Shed::Unavailable | Shed::ShuttingDown, .. })) => {
                 Err(Refusal::NotRun(NotRun::Draining))
             }
+            Ok(Err(error @ InferError::Lost(_))) => Err(Refusal::Lost(error.into())),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {
                 let waited = asked.arrived.elapsed().as_millis();

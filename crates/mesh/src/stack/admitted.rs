@@ -34,6 +34,8 @@ pub(crate) struct Admitted<'a> {
     pub(super) started: Instant,
     pub(super) outcome: Outcome,
     pub(super) pass: Option<Pass>,
+    /// The own replica could not answer, and another node may.
+    pub(super) left_here: bool,
 }
 
 /// What came of running a request here.
@@ -59,6 +61,9 @@ impl Passed {
 impl Admitted<'_> {
     /// Where the request goes; waits where nothing is ready. The first time before the body is read.
     pub(crate) async fn next(&mut self, journey: &mut Journey) -> Result<Next, InferError> {
+        if std::mem::take(&mut self.left_here) {
+            journey.leave_here();
+        }
         let next = journey.next(&self.errand).await;
         next.map_err(|error| self.failed(error))
     }
@@ -198,6 +203,10 @@ impl Admitted<'_> {
             Ok(answer) => {
                 self.outcome = Outcome::Ok;
                 Ok(Some((answer, leased.version)))
+            }
+            Err(error) if here.is_some_and(|here| self.errand.leaves(here, &error)) => {
+                self.left_here = true;
+                Ok(None)
             }
             Err(error) => Err(self.failed(error)),
         }
