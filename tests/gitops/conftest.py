@@ -26,7 +26,7 @@ class World:
         self.artifacts = folder / "artifacts"
         self.web = Web(self.artifacts)
         self.registry = Registry(folder, workers)
-        self.workers, self.options = workers, options
+        self.workers, self.options = list(workers), options
         self.fleet: Fleet | None = None
 
     def model(self, name: str, **more) -> Model:

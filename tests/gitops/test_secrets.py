@@ -19,6 +19,7 @@ def encrypted(world, keys: Path, worker: str, key: tuple[str, str], endpoint: st
     )
     place = world.registry.work / f"workers/secrets/{worker}-secrets.yaml"
     public = next(keys.glob("*.pub*"))
+    place.unlink(missing_ok=True)
     done = subprocess.run(
         [BERTH, "secrets", "encrypt", "--key", str(public), "--worker", worker, "--out", str(place)],
         input=plain, capture_output=True, text=True, timeout=60,

@@ -25,6 +25,9 @@ use crate::{
 /// The workers, as the registry names them.
 const WORKERS: [&str; 2] = ["worker-eu-west-1a", "worker-eu-west-1b"];
 
+/// Who uses the Git host, and as what.
+const USERS: [(&str, &str); 4] = [("ops", "ops"), ("ml", "ml"), ("broker", "controller"), ("worker", "worker")];
+
 /// The deployment of the example.
 const MANIFEST: &str = "models/production/sentiment-prod-euwest.yaml";
 
@@ -121,24 +124,65 @@ struct Demo<'a> {
     artifacts: PathBuf,
     model: Clone,
     registry: Clone,
+    tokens: Tokens,
     _servers: Vec<Process>,
+}
+
+/// The tokens of the users of the Git host, each in a file.
+struct Tokens {
+    folder: PathBuf,
+}
+
+impl Tokens {
+    /// Makes a token for everybody, and the file by which the host knows them.
+    fn make(fleet: &Fleet<'_>) -> Result<Self> {
+        let tokens = Self { folder: fleet.folder.join("tokens") };
+        fs_err::create_dir_all(&tokens.folder)?;
+        let mut users = String::new();
+        for (name, role) in USERS {
+            let mut make = fleet.command(&["registry", "token", name, "--role", role]);
+            show(&make);
+            let made = make.stdin(Stdio::null()).output()?;
+            let told = String::from_utf8_lossy(&made.stderr);
+            let token = told.split_whitespace().last().filter(|_| made.status.success());
+            let token = token.with_context(|| format!("no token for {name}: {told}"))?;
+            fs_err::write(tokens.file(name), token)?;
+            users.push_str(&String::from_utf8_lossy(&made.stdout));
+        }
+        fs_err::write(tokens.users(), users)?;
+        Ok(tokens)
+    }
+
+    fn file(&self, user: &str) -> PathBuf {
+        self.folder.join(user)
+    }
+
+    fn users(&self) -> PathBuf {
+        self.folder.join("users.yaml")
+    }
+
+    fn of(&self, user: &str) -> Result<String> {
+        Ok(fs_err::read_to_string(self.file(user))?)
+    }
 }
 
 impl<'a> Demo<'a> {
     fn start(workspace: &'a Workspace, engine: &Path) -> Result<Self> {
         let python = Environment::ensure(workspace, "sentiment", "examples/sentiment-model/requirements.txt")?;
         let mut fleet = Fleet::prepare(workspace, engine, "demo-gitops", &WORKERS)?;
-        step("a Git host with the validating hook, and a web server for weights");
+        step("a Git host with roles and the validating hook, and a web server for weights");
         let (git, web) = (free_port(0)?, free_port(0)?);
         let (repositories, artifacts) = (fleet.folder.join("repositories"), fleet.folder.join("artifacts"));
         fs_err::create_dir_all(artifacts.join("sentiment"))?;
-        let servers = vec![host(&fleet, &repositories, git)?, serve(&python, &artifacts, web)?];
-        let url = |name: &str| format!("http://127.0.0.1:{git}/{name}.git");
-        let (model, registry) = (url("sentiment-model"), url("model-registry"));
+        let tokens = Tokens::make(&fleet)?;
+        let servers = vec![host(&fleet, &tokens, &repositories, git)?, serve(&python, &artifacts, web)?];
+        let url = |user: &str, name: &str| {
+            Ok::<_, anyhow::Error>(format!("http://{user}:{}@127.0.0.1:{git}/{name}.git", tokens.of(user)?))
+        };
+        let (model, registry) = (url("ml", "sentiment-model")?, url("ops", "model-registry")?);
         let example = |name: &str| workspace.path(&format!("examples/{name}"));
         let (model_work, registry_work) = (fleet.folder.join("sentiment-model"), fleet.folder.join("model-registry"));
         let model = Clone::of(&example("sentiment-model"), model_work, &model)?;
-        let registry_url = registry.clone();
         let registry = Clone::of(&example("model-registry"), registry_work, &registry)?;
         // The example names hosts of a company; here they are on this machine.
         let here = [
@@ -151,15 +195,18 @@ impl<'a> Demo<'a> {
             fs_err::write(path, text)?;
         }
         python_of(&python, &model)?;
+        let key = secrets(&fleet, &tokens, &registry, git)?;
         step("two workers that follow the registry");
-        let source = format!("git={registry_url}#main");
-        let uv = python::uv(workspace)?;
+        let source = format!("git=http://127.0.0.1:{git}/model-registry.git#main");
+        let (uv, token) = (python::uv(workspace)?, tokens.file("broker"));
+        let (uv, token) = (uv.to_string_lossy(), token.to_string_lossy());
         for node in 0..WORKERS.len() {
-            let more = ["--source", &source, "--source-interval", "1s", "--memory", "2GiB", "--log", "warn"];
-            let uv = uv.to_string_lossy();
-            fleet.start_node(node, &[&more[..], &["--uv", &uv]].concat())?;
+            let more =
+                ["--source", &source, "--source-interval", "1s", "--memory", "2GiB", "--log", "warn", "--uv", &uv];
+            let access = ["--source-user", "broker", "--source-token-file", &token, "--registry-key", &key];
+            fleet.start_node(node, &[&more[..], &access].concat())?;
         }
-        let mut demo = Self { fleet, python, artifacts, model, registry, _servers: servers };
+        let mut demo = Self { fleet, python, artifacts, model, registry, tokens, _servers: servers };
         demo.fleet.until_ready()?;
         Ok(demo)
     }
@@ -198,7 +245,8 @@ impl<'a> Demo<'a> {
         self.release("1.3.0")?;
         self.registry.edit(MANIFEST, "ref: v1.2.3", "ref: v1.3.0")?;
         self.registry.quiet(&["commit", "--quiet", "--all", "-m", "Deploy sentiment v1.3.0"])?;
-        self.fleet.berth(&["plan", "--registry", &self.registry.work.to_string_lossy()])?;
+        let access = format!("ops@127.0.0.1={}", self.tokens.file("ops").display());
+        self.fleet.berth(&["plan", "--registry", &self.registry.work.to_string_lossy(), "--git-token", &access])?;
         step("Push it: on each worker the new version is loaded and tried beside the old one, then it takes over.");
         let pushed = Instant::now();
         self.registry.git(&["push", "--quiet", "origin", "main"])?;
@@ -280,11 +328,38 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// `berth registry serve`: repositories that are pushed to are made, each with the hook.
-fn host(fleet: &Fleet<'_>, root: &Path, port: u16) -> Result<Process> {
+/// A key for the registry's secrets, and in the registry, encrypted for each worker, what it reads model repositories with. Gives
+/// what opens them.
+fn secrets(fleet: &Fleet<'_>, tokens: &Tokens, registry: &Clone, port: u16) -> Result<String> {
+    step("a key for secrets; each worker's access to model repositories, encrypted for it in the registry");
+    let keys = fleet.folder.join("keys");
+    fleet.berth(&["secrets", "keygen", "--out", &keys.to_string_lossy()])?;
+    let files: Vec<PathBuf> = fs_err::read_dir(&keys)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let is_public = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "pub");
+    let public = files.iter().find(is_public).context("there is no public key")?;
+    let private = files.iter().find(|path| !is_public(path)).context("there is no private key")?;
+    let plain = format!(
+        "secrets:\n  models:\n    type: git_token\n    token: {}\n    username: worker\n    hosts: ['127.0.0.1:{port}']\n",
+        tokens.of("worker")?
+    );
+    let file = fleet.folder.join("plain.yaml");
+    fs_err::write(&file, plain)?;
+    for worker in WORKERS {
+        let out = registry.work.join(format!("workers/secrets/{worker}-secrets.yaml"));
+        let (public, file, out) = (public.to_string_lossy(), file.to_string_lossy(), out.to_string_lossy());
+        fleet.berth(&["secrets", "encrypt", "--key", &public, "--worker", worker, "--file", &file, "--out", &out])?;
+    }
+    fs_err::remove_file(file)?;
+    Ok(format!("file:{}", private.display()))
+}
+
+/// `berth registry serve`: Git over HTTP, with the hook in each repository.
+fn host(fleet: &Fleet<'_>, tokens: &Tokens, root: &Path, port: u16) -> Result<Process> {
     let mut serve = fleet.command(&["registry", "serve", "--listen", &format!("127.0.0.1:{port}"), "--root"]);
     fs_err::create_dir_all(root)?;
-    serve.arg(root).stdout(Stdio::null());
+    serve.arg(root).args(["--create", "model-registry", "--create", "sentiment-model", "--users"]).arg(tokens.users());
+    serve.args(["--git-token", &format!("broker@127.0.0.1={}", tokens.file("broker").display())]);
+    serve.arg("--cache").arg(fleet.folder.join("git-cache")).stdout(Stdio::null());
     show(&serve);
     let process = Process::spawn(&mut serve)?;
     listening(port)?;
