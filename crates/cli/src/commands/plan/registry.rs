@@ -70,7 +70,10 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
     let body = manifests.collect::<Vec<_>>().join("\n---\n");
     let query = [("delete", deleted.join(","))];
     let request = client.request(Method::POST, &["plan"], &query).header(CONTENT_TYPE, "application/yaml").body(body);
-    let plan: PlanView = client.json(request).await?;
+    let mut plan: PlanView = client.json(request).await?;
+    // The registry itself asks: that it owns what it declared is no news.
+    let owned = |name: &str| declared.iter().any(|v| v.metadata.name == name && v.metadata.origin.starts_with("git:"));
+    plan.documents.iter_mut().filter(|document| owned(&document.name)).for_each(|document| document.warnings.clear());
     let contract = broken(&desired, &declared);
     let whole = RegistryPlan { plan, deleted, contract };
     match form {
