@@ -183,6 +183,7 @@ impl Control {
         outputs.seen.send_replace(restored.rev);
         let watch = store.watch("/", restored.rev.next()).await?;
         let mut driver = Driver {
+            cycles: 0,
             brain: Controller::new(config.policy, restored, now),
             clock: config.clock,
             commit: None,
@@ -231,6 +232,8 @@ struct Driver {
     cycle: Option<Instant>,
     /// Workers that were turned away, with the start of them that this was told of.
     refused: BTreeMap<WorkerId, u64>,
+    /// Plans that were made.
+    cycles: u64,
 }
 
 /// What the loop woke up for.

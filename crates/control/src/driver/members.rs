@@ -49,6 +49,11 @@ impl Driver {
         let Some(roll) = &mut self.roll else { return };
         for (worker, health) in roll.news() {
             tracing::debug!(event = "member_told", worker_id = %worker, health = health.as_str());
+            if health == Health::Suspect {
+                let heard = self.brain.world().worker(&worker).map(|seats| seats.load.at);
+                let last_heartbeat = heard.map(|at| at.to_string());
+                tracing::warn!(event = "worker_marked_suspect", worker_id = %worker, last_heartbeat);
+            }
             self.feed(Event::Member { worker, health });
         }
     }

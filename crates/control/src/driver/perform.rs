@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use berth_plan::drift::{Drift, SchemaViolation};
-use berth_spec::{GatewayEvent, WorkerId, WorkerState, event::Severity};
+use berth_plan::{
+    drift::{Drift, DriftKind, SchemaViolation},
+    world::Seats,
+};
+use berth_spec::{GatewayEvent, InventoryChange, WorkerId, WorkerState, event::Severity};
 
 use super::{Driver, connections::Woke, persist};
 use crate::{
@@ -35,6 +38,7 @@ impl Driver {
                 Effect::Drifted(drift) => {
                     self.metrics.drifted(drift.kind);
                     log_drift(&drift);
+                    self.log_redeployment(&drift);
                 }
                 Effect::SchemaViolated(violation) => {
                     self.metrics.schema_violation();
@@ -66,8 +70,13 @@ impl Driver {
                 }
                 Effect::Planned(tally) => {
                     self.metrics.evicted(tally.evictions);
+                    self.cycles += 1;
+                    let cycle_number = self.cycles;
+                    // A plan is one call of a function: both lines can be written when it has returned.
+                    tracing::debug!(event = "reconciliation_cycle_started", cycle_number);
                     tracing::debug!(
                         event = "reconciliation_cycle_completed",
+                        cycle_number,
                         considered = tally.considered,
                         records = tally.records,
                         routes = tally.routes,
@@ -78,10 +87,41 @@ impl Driver {
         }
     }
 
+    /// What was lost is put elsewhere: where to, as far as that is decided.
+    fn log_redeployment(&self, drift: &Drift) {
+        let Some(worker) = drift.worker.as_ref().filter(|_| drift.kind == DriftKind::UnresponsiveWorker) else {
+            return;
+        };
+        let world = self.brain.world();
+        let Some(lost) = world.worker(worker) else { return };
+        for revision in lost.inventory.keys() {
+            let holds = |(id, seats): &(&WorkerId, &Seats)| *id != worker && seats.assigned.contains_key(revision);
+            let target_workers: Vec<&str> = world.workers().filter(holds).map(|(id, _)| id.as_str()).collect();
+            tracing::warn!(
+                event = "model_redeployment_triggered",
+                deployment_id = %revision.deployment(),
+                reason = drift.details,
+                worker_id = %worker,
+                target_workers = target_workers.join(", ")
+            );
+        }
+    }
+
     fn in_force(&self, settled: Option<Rev>) {
         if let Some(rev) = settled {
             self.outputs.in_force.send_replace(rev);
         }
+    }
+
+    /// Every word of a worker is a sign of life.
+    fn log_heartbeat(&self, report: &InventoryChange) {
+        let seats = self.brain.world().worker(&report.worker);
+        tracing::debug!(
+            event = "worker_heartbeat_received",
+            worker_id = %report.worker,
+            models_loaded = seats.map_or(0, |seats| seats.inventory.len()),
+            capacity = seats.map_or(0, |seats| seats.memory().0)
+        );
     }
 
     /// One that said that it would go has not failed.
@@ -103,6 +143,7 @@ impl Driver {
             }
             Woke::WorkerSpoke(connection, report) => {
                 if self.connections.is_latest(&report.worker, connection) {
+                    self.log_heartbeat(&report);
                     self.feed(Event::Reported(report));
                 }
             }

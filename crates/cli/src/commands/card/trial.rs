@@ -98,6 +98,7 @@ fn pin(args: &TrialArgs, folder: &Path, mut card: ModelCard, scratch: &Path) -> 
     // No branch names it: it is fetched by its name alone.
     repository.configure("uploadpack.allowAnySHA1InWant", "true", &stop)?;
     card.code.repository = format!("file://{}", fs::canonicalize(&place)?.display());
+    card.code.reference.clone_from(&commit);
     if let Some(artifact) = &args.artifact {
         card.artifacts.model_path = format!("file://{}", fs::canonicalize(artifact)?.display());
     }
