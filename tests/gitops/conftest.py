@@ -33,7 +33,9 @@ class World:
         return Model(self.folder, name, self.artifacts, self.web.url, **more)
 
     def start(self, *more: str) -> Fleet:
-        arguments = ["--source", f"git={self.registry.url}#main", "--source-interval", "1s", "--memory", "2GiB", "--local-repositories"]
+        arguments = ["--source-interval", "1s", "--memory", "2GiB", "--local-repositories"]
+        if "--source" not in more:
+            arguments += ["--source", f"git={self.registry.url}#main"]
         self.fleet = Fleet(self.folder / "fleet", self.workers, [*arguments, *self.options, *more])
         return self.fleet
 

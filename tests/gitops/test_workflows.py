@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 from fleet import Load, until
+from forge import git
 
 
-def deployed(world, copies: int = 2, version: str = "1.0.0"):
+def deployed(world, copies: int = 2, version: str = "1.0.0", options: tuple[str, ...] = ()):
     """A fleet that serves `doubler` at `version`."""
     model = world.model("doubler")
     model.release(version)
     world.registry.deploy("doubler", model, version, replicas=copies)
     world.push(f"Deploy doubler {version}")
-    world.start()
+    world.start(*options)
     world.until_ready("doubler", version, copies)
     return model
 
@@ -136,3 +138,15 @@ def test_five_deployments_at_once(world):
     for n in range(5):
         world.until_ready(f"m{n}", "1.0.0", 1 + n % 2)
     assert all(world.fleet.nodes[n % 2].ask(f"/v1/m{n}", {"x": n})[1]["y"] == 2 * n for n in range(5))
+
+
+def test_the_broker_signs_what_it_writes(world, tmp_path):
+    key = tmp_path / "broker-key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "broker", "-f", str(key)], check=True)
+    deployed(world, copies=1, options=("--write-back-signing-key", str(key)))
+    until("the actual state", world.actual)
+    signers = tmp_path / "signers"
+    signers.write_text("* " + key.with_suffix(".pub").read_text())
+    trusted = ["-c", f"gpg.ssh.allowedSignersFile={signers}"]
+    verified = git(world.registry.bare, *trusted, "verify-commit", "berth/actual-state", check=False)
+    assert verified.returncode == 0 and "Good" in verified.stderr, verified.stderr

@@ -24,6 +24,12 @@ pub(crate) const IPTABLES: Program = Program { name: "iptables", package: "iptab
 
 /// What the registry is kept with.
 pub(crate) const GIT: Program = Program { name: "git", package: "git" };
+/// Keys that commits are signed with.
+pub(crate) const SSH_KEYGEN: Program = Program { name: "ssh-keygen", package: "openssh-client" };
+/// The same, of the other kind.
+pub(crate) const GPG: Program = Program { name: "gpg", package: "gnupg" };
+/// Stands in for a key management service in tests.
+pub(crate) const OPENSSL: Program = Program { name: "openssl", package: "openssl" };
 /// A hardware security module in software, for the tests of its key provider.
 pub(crate) const SOFTHSM: Program = Program { name: "softhsm2-util", package: "softhsm2" };
 
