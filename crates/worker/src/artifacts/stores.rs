@@ -139,10 +139,13 @@ impl Stores {
         let builder = GoogleCloudStorageBuilder::new().with_client_options(client());
         let builder =
             self.known::<GoogleConfigKey>(|_| key.is_none()).fold(builder, |b, (key, value)| b.with_config(key, value));
-        match key {
-            Some(Credential::Gcs(key)) => builder.with_service_account_key(key.credentials_json.expose()),
-            _ => builder,
-        }
+        let Some(Credential::Gcs(key)) = key else { return builder };
+        let json = key.credentials_json.expose();
+        // A service of one's own, as emulators are: the key says where it is.
+        let place = serde_json::from_str::<serde_json::Value>(json).ok();
+        let place = place.as_ref().and_then(|key| key.get("gcs_base_url")?.as_str());
+        let plain = place.is_some_and(|url| url.starts_with("http://"));
+        builder.with_client_options(client().with_allow_http(plain)).with_service_account_key(json)
     }
 
     fn azure(&self, key: Option<&Credential>) -> MicrosoftAzureBuilder {
