@@ -193,7 +193,9 @@ impl Problem {
     pub fn at(mut self, place: Place, path: &str, text: &str) -> Self {
         (self.line, self.column) = (place.line, place.column);
         path.clone_into(&mut self.path);
-        let line = (place.line as usize).checked_sub(1).and_then(|n| text.lines().nth(n));
+        // YAML breaks lines at a lone carriage return, too.
+        let mut lines = text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'));
+        let line = (place.line as usize).checked_sub(1).and_then(|n| lines.nth(n));
         line.unwrap_or_default().clone_into(&mut self.source_line);
         self
     }
