@@ -164,8 +164,16 @@ class Fleet:
         assert done.returncode == 0, f"berth {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def answered(self, *arguments: str) -> str:
+        """What a command says; nothing while no controller decides."""
+        done = self.run(*arguments)
+        assert done.returncode == 0 or "no controller decides" in done.stderr, f"berth {' '.join(arguments)}: {done.stderr}"
+        return done.stdout if done.returncode == 0 else ""
+
     def listed(self, *arguments: str) -> list[dict]:
-        items = json.loads(self.berth("get", *arguments, "-o", "json"))
+        # Nobody decides until one of the nodes has been elected.
+        answered = until("an answer of who leads", lambda: self.answered("get", *arguments, "-o", "json"))
+        items = json.loads(answered)
         return items["items"] if isinstance(items, dict) and "items" in items else items
 
     def node(self, name: str) -> Server:
