@@ -139,6 +139,7 @@ class Fleet:
             self.start(node)
         for node in self.nodes:
             until(f"{node.name}", node.alive)
+        until("all nodes to be ready", self.is_whole)
 
     def start(self, node: Server) -> None:
         joins = ",".join(f"127.0.0.1:{port}" for name, port in self.gossip.items() if name != node.name)
@@ -164,10 +165,16 @@ class Fleet:
         assert done.returncode == 0, f"berth {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def is_whole(self) -> bool:
+        """Somebody leads, and every node has come to it."""
+        answered = self.answered("get", "nodes", "-o", "json")
+        nodes = json.loads(answered)["items"] if answered else []
+        return sum(node["status"]["state"] == "Ready" for node in nodes) == len(self.nodes)
+
     def answered(self, *arguments: str) -> str:
-        """What a command says; nothing while no controller decides."""
+        """What a command says; nothing while no controller decides, or the one that does has only just begun."""
         done = self.run(*arguments)
-        assert done.returncode == 0 or "no controller decides" in done.stderr, f"berth {' '.join(arguments)}: {done.stderr}"
+        assert done.returncode == 0 or "Try again in a second" in done.stderr, f"berth {' '.join(arguments)}: {done.stderr}"
         return done.stdout if done.returncode == 0 else ""
 
     def listed(self, *arguments: str) -> list[dict]:
