@@ -1,6 +1,7 @@
 //! The REST face of the Open Inference Protocol.
 
 pub(super) mod document;
+mod errand;
 mod index;
 pub(super) mod infer;
 
@@ -14,6 +15,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use self::errand::Errand;
 use super::{
     EXTENSIONS, SERVER, body,
     fault::Fault,
@@ -71,7 +73,7 @@ impl Rest {
         let mut body = Some(body);
         let reply = match &endpoint {
             Endpoint::Model { model, version, what: What::Infer } => {
-                infer::infer(&self.stack, &head, &mut body, model, version.as_deref()).await
+                Errand::Inference.run(&self.stack, &head, &mut body, model, version.as_deref()).await
             }
             other => Box::pin(self.describe(&head, &mut body, other)).await,
         };

@@ -12,29 +12,24 @@ use std::sync::Arc;
 
 use berth_spec::{InferError, routes::OnMiss};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::{infer, timeout};
+use super::{errand::Errand, infer};
 use crate::{
     entry::Entry,
-    hop::{
-        head::Head,
-        journey::{Here, Journey, Next},
-        upload::Upload,
-    },
+    hop::{journey::Here, upload::Upload},
     ingress::{
         fault::Fault,
         heavy,
-        reply::{Reply, ReplyBody, described},
+        reply::{ReplyBody, described},
     },
-    metrics::Protocol,
     oip::{
         Encoded,
         content::{Coding, decompress},
     },
-    stack::{Admitted, Call, Stack},
+    stack::{Admitted, Stack},
 };
 
 /// Says which deployment answered.
@@ -58,7 +53,7 @@ pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incomi
     };
     let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
     let reply = match head.method {
-        Method::POST => call(stack, head, body, entry).await,
+        Method::POST => Errand::Document.run(stack, head, body, entry.name.as_str(), None).await,
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
         _ => Err(Fault::wrong_verb(ALLOWED)),
     };
@@ -103,62 +98,8 @@ fn describe(entries: &[Arc<Entry>], entry: &Entry) -> Response<ReplyBody> {
     described(&described_as)
 }
 
-async fn call(stack: &Stack, head: &Parts, body: &mut Option<Incoming>, entry: &Entry) -> Reply {
-    let model = entry.name.as_str();
-    let wait = timeout(&head.headers)?;
-    let mut admitted = stack.admit(Call { model, version: None, protocol: Protocol::Rest, timeout: wait })?;
-    let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
-    let mut journey = Journey::default();
-    let next = admitted.next(&mut journey).await?;
-    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
-    let mut upload = Upload::new(incoming, stack.bounds());
-    let reply = travel(stack, (head, coding), &mut admitted, (&mut journey, next), &mut upload).await;
-    if reply.is_err() {
-        *body = upload.untouched();
-    }
-    reply
-}
-
-/// From place to place, until there is an answer.
-async fn travel(
-    stack: &Stack,
-    (head, coding): (&Parts, Coding),
-    admitted: &mut Admitted<'_>,
-    (journey, mut next): (&mut Journey, Next),
-    upload: &mut Upload,
-) -> Reply {
-    let mut forwarded: Option<Head> = None;
-    loop {
-        match next {
-            Next::Here(here) => {
-                if let Some(reply) = here_then(admitted, (&head.headers, coding), here.as_ref(), upload).await? {
-                    return Ok(reply);
-                }
-            }
-            Next::There(there) => {
-                let head = match &mut forwarded {
-                    Some(head) => head,
-                    empty => empty.insert(stack.head(head).at(between_nodes(admitted.name())?)),
-                };
-                let sent = admitted.forward(journey, there, head, upload).await;
-                if let Some(passed) = sent? {
-                    admitted.received(upload.received());
-                    return Ok(passed.into_reply());
-                }
-            }
-        }
-        next = admitted.next(journey).await?;
-    }
-}
-
-/// Where another node answers it: the deployment's own path may be one that the nodes use between themselves.
-fn between_nodes(model: &str) -> Result<Uri, InferError> {
-    let path = format!("/v2/models/{model}/call");
-    Uri::try_from(path).map_err(|error| InferError::Internal(format!("model {model:?} makes no path: {error}")))
-}
-
 /// Reads and answers the document here. `None`: the replica went away before it was run.
-async fn here_then(
+pub(super) async fn here(
     admitted: &mut Admitted<'_>,
     (headers, coding): (&HeaderMap, Coding),
     here: Option<&Here>,

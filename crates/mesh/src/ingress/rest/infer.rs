@@ -1,90 +1,31 @@
-//! One inference over REST: the order of [`stack`](crate::stack), with the body between parking and lease, or on its way to
-//! another node.
+//! An inference of the Open Inference Protocol over REST: its body read, its answer written.
 
 use std::sync::Arc;
 
 use berth_spec::{ByteSize, InferError, InferResponse, Signature};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
-use super::timeout;
 use crate::{
-    hop::{
-        head::Head,
-        journey::{Here, Journey, Next},
-        upload::Upload,
-    },
+    hop::{journey::Here, upload::Upload},
     ingress::{
         fault::Fault,
         heavy::{self, HEAVY},
-        reply::{Reply, ReplyBody},
+        reply::ReplyBody,
     },
-    metrics::Protocol,
     oip::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
     },
-    stack::{Admitted, Call, Ran, Stack},
+    stack::{Admitted, Ran},
 };
 
 /// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
 /// Halved or doubled: no difference that was seen; a copy of 16 KiB takes about a microsecond, as a write more does.
 const WORTH_PIECES: usize = 16 << 10;
 
-/// `body` is left where nobody has touched it, to be discarded.
-pub(super) async fn infer(
-    stack: &Stack,
-    head: &Parts,
-    body: &mut Option<Incoming>,
-    model: &str,
-    version: Option<&str>,
-) -> Reply {
-    let headers = &head.headers;
-    let mut admitted = stack.admit(Call { model, version, protocol: Protocol::Rest, timeout: timeout(headers)? })?;
-    let coding = coding(headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
-    let mut journey = Journey::default();
-    let next = admitted.next(&mut journey).await?;
-    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
-    let mut upload = Upload::new(incoming, stack.bounds());
-    let reply = travel(stack, (head, coding), &mut admitted, (&mut journey, next), &mut upload).await;
-    if reply.is_err() {
-        *body = upload.untouched();
-    }
-    reply
-}
-
-/// From place to place, until there is an answer.
-async fn travel(
-    stack: &Stack,
-    (head, coding): (&Parts, Coding),
-    admitted: &mut Admitted<'_>,
-    (journey, mut next): (&mut Journey, Next),
-    upload: &mut Upload,
-) -> Reply {
-    let mut forwarded: Option<Head> = None;
-    loop {
-        match next {
-            Next::Here(here) => {
-                if let Some(reply) = here_then(admitted, (&head.headers, coding), here.as_ref(), upload).await? {
-                    return Ok(reply);
-                }
-            }
-            Next::There(there) => {
-                let head = forwarded.get_or_insert_with(|| stack.head(head));
-                let sent = admitted.forward(journey, there, head, upload).await;
-                if let Some(passed) = sent? {
-                    admitted.received(upload.received());
-                    return Ok(passed.into_reply());
-                }
-            }
-        }
-        next = admitted.next(journey).await?;
-    }
-}
-
 /// Reads, decodes and runs the request here. `None`: the replica went away before it was run.
-async fn here_then(
+pub(super) async fn here(
     admitted: &mut Admitted<'_>,
     (headers, coding): (&HeaderMap, Coding),
     here: Option<&Here>,
