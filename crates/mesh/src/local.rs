@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -153,6 +153,7 @@ impl LocalReplicas {
             revision: revision.clone(),
             model,
             state: AtomicU32::new(0),
+            requests: AtomicU64::new(0),
             idle: Notify::new(),
             listener: listener.clone(),
         });
@@ -229,6 +230,8 @@ pub struct Replica {
     model: Arc<dyn Model>,
     /// Requests in flight, and [`DRAINING`]. One word, so that a lease is either counted or refused.
     state: AtomicU32,
+    /// Leases that were given. Beside `state`: the same cache line is written anyway.
+    requests: AtomicU64,
     idle: Notify,
     listener: Option<Listener>,
 }
@@ -252,6 +255,12 @@ impl Replica {
         self.state.load(Ordering::Relaxed) & !DRAINING
     }
 
+    /// Requests that it was given since it became callable.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// No new leases are given.
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -263,7 +272,11 @@ impl Replica {
     pub fn acquire(self: &Arc<Self>) -> Option<Lease> {
         let before = self.state.fetch_add(1, Ordering::AcqRel);
         let lease = Lease { replica: Arc::clone(self) };
-        if before & DRAINING == 0 { Some(lease) } else { None }
+        if before & DRAINING != 0 {
+            return None;
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Some(lease)
     }
 
     /// Refuses new leases from now on. Idempotent.
@@ -340,6 +353,18 @@ mod tests {
         fn batching(&self) -> Batching {
             Batching::OFF
         }
+    }
+
+    #[test]
+    fn what_is_let_in_is_counted_and_what_is_refused_is_not() {
+        let replicas = LocalReplicas::default();
+        let revision = RevisionId::of(berth_spec::DeploymentName::new("iris").expect("a name"), b"1");
+        let replica = replicas.insert(revision, Arc::new(Nothing(Arc::default())));
+        let leases: Vec<_> = (0..3).map(|_| replica.acquire().expect("a lease")).collect();
+        replica.begin_drain();
+        assert!(replica.acquire().is_none());
+        drop(leases);
+        assert_eq!((replica.requests(), replica.in_flight()), (3, 0));
     }
 
     #[test]

@@ -204,6 +204,7 @@ fn load(world: &mut World) {
                 load: None,
                 breakers: None,
                 credentials: berth_spec::Generation(0),
+                usage: Vec::new(),
             },
             NOW,
         );

@@ -190,6 +190,7 @@ impl Fixture {
             load: Some(load),
             breakers: None,
             credentials: berth_spec::Generation(0),
+            usage: Vec::new(),
         };
         let _ = self.world.observe(&change, self.now);
     }
@@ -277,6 +278,7 @@ impl Fixture {
                 load: None,
                 breakers: None,
                 credentials: berth_spec::Generation(0),
+                usage: Vec::new(),
             },
             self.now,
         );

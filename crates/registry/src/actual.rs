@@ -44,7 +44,7 @@ pub struct WorkerEntry {
 pub enum WorkerHealth {
     /// It answers.
     Healthy,
-    /// It answers, and something on it has failed.
+    /// It answers, and something on it has failed, or its memory is short.
     Degraded,
     /// Its line is gone; others still see it.
     Suspect,
@@ -92,10 +92,10 @@ pub struct ModelEntry {
     /// When it became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<String>,
-    /// When its deployment was last asked for anything.
+    /// When this replica was last asked for anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_inference: Option<String>,
-    /// Requests that it answered, where that is known.
+    /// Requests that it was given since it was loaded, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_count: Option<u64>,
     /// When it was first seen loading.

@@ -120,7 +120,7 @@ impl Incident {
     /// The kind of failure of a load.
     #[must_use]
     pub fn load_category(&self) -> Option<FailureCategory> {
-        advice::category(&self.category)
+        FailureCategory::of_word(&self.category)
     }
 
     /// What was done.
@@ -314,24 +314,7 @@ mod tests {
 
     #[test]
     fn everything_comes_with_something_to_do() {
-        use FailureCategory as C;
-        let loads = [
-            C::Network,
-            C::Auth,
-            C::NotFound,
-            C::Checksum,
-            C::InvalidModel,
-            C::Schema,
-            C::Dependencies,
-            C::Code,
-            C::Memory,
-            C::Disk,
-            C::Validation,
-            C::Runtime,
-            C::Timeout,
-            C::Internal,
-        ];
-        for category in loads {
+        for category in FailureCategory::ALL {
             let incident = incident(IncidentKind::LoadFailure, category.as_str());
             assert_eq!(incident.load_category(), Some(category));
             assert!(!incident.recommended_actions().is_empty(), "{category:?}");

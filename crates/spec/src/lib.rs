@@ -74,7 +74,7 @@ pub use event::Event;
 pub use id::{DeploymentName, Digest, Generation, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
-pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency};
+pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency, Usage};
 pub use revision::Revision;
 pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};

@@ -83,6 +83,21 @@ pub struct Ready {
     pub note: Option<String>,
 }
 
+/// How the process of a ready replica's model died, where it has one. It is started again, after a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deaths {
+    /// How often, since it was loaded.
+    pub count: u32,
+    /// How often without having lived for long in between.
+    pub in_a_row: u32,
+    /// When it did last.
+    pub at: Time,
+    /// How it did last, for people: `it was killed by signal 9`.
+    pub how: String,
+    /// Whether it is up again.
+    pub back: bool,
+}
+
 /// How long the phases of a load took, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Phases {
@@ -169,6 +184,30 @@ pub enum FailureCategory {
 }
 
 impl FailureCategory {
+    /// All of them, in the order of the documents.
+    pub const ALL: [Self; 14] = [
+        Self::Network,
+        Self::Auth,
+        Self::NotFound,
+        Self::Checksum,
+        Self::InvalidModel,
+        Self::Schema,
+        Self::Dependencies,
+        Self::Code,
+        Self::Memory,
+        Self::Disk,
+        Self::Validation,
+        Self::Runtime,
+        Self::Timeout,
+        Self::Internal,
+    ];
+
+    /// The one that is written so.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|category| category.as_str() == word)
+    }
+
     /// Whether the same worker may succeed later without anybody changing anything.
     #[must_use]
     pub const fn transient(self) -> bool {
@@ -254,4 +293,15 @@ pub struct InventoryChange {
     pub credentials: Generation,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
+    /// How much ready replicas were used, where that is news. Told now and then, not request by request.
+    pub usage: Vec<(RevisionId, Usage)>,
+}
+
+/// How much one replica was used since it was loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Requests that it was given.
+    pub requests: u64,
+    /// When one was last seen; `None`: there was none.
+    pub last: Option<Time>,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{ByteSize, Failure, Generation, Residency, RevisionId, Time, WorkerId};
+use crate::{ByteSize, Failure, Generation, Residency, RevisionId, Time, Usage, WorkerId};
 
 /// A deployment in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,6 +77,8 @@ pub struct ReplicaStatus {
     pub lost: bool,
     /// The memory set aside.
     pub claim: ByteSize,
+    /// How much it was used, as its worker last said; `None`: it has not said.
+    pub usage: Option<Usage>,
 }
 
 /// A load that failed for good.

@@ -20,8 +20,8 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time, WorkerId, WorkerState,
-    card::SCHEMA_VERSIONS, worker,
+    AssignmentChange, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage, WorkerId,
+    WorkerState, card::SCHEMA_VERSIONS, worker,
 };
 pub use message::{Effect, Event};
 
@@ -49,6 +49,8 @@ pub struct Agent {
     /// The last that was told.
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
+    /// The last that was told of each replica's use.
+    usage: BTreeMap<RevisionId, Usage>,
     breakers: Breakers,
     /// What was told of them last.
     told: Vec<worker::Breaker>,
@@ -66,12 +68,13 @@ struct Unreported {
     credentials: bool,
     load: Option<Load>,
     replicas: BTreeSet<RevisionId>,
+    usage: BTreeSet<RevisionId>,
 }
 
 impl Unreported {
     fn is_empty(&self) -> bool {
         let said = self.whole || self.seen || self.state || self.credentials;
-        !said && self.load.is_none() && self.replicas.is_empty()
+        !said && self.load.is_none() && self.replicas.is_empty() && self.usage.is_empty()
     }
 }
 
@@ -91,6 +94,7 @@ impl Agent {
             credentials: Generation(0),
             load: None,
             replicas: BTreeMap::new(),
+            usage: BTreeMap::new(),
             breakers: Breakers::default(),
             told: Vec::new(),
             arrivals: 0,
@@ -109,8 +113,10 @@ impl Agent {
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
         // Progress frees nothing and finishes nothing: looking for work would find none.
-        let idle_news =
-            matches!(event, Event::Progress { .. } | Event::Preparing { .. } | Event::Draining { .. } | Event::Load(_));
+        let idle_news = matches!(
+            event,
+            Event::Progress { .. } | Event::Preparing { .. } | Event::Draining { .. } | Event::Load(_) | Event::Used(_)
+        );
         self.take(event, now, &mut effects);
         if !idle_news {
             self.start_work(now, &mut effects);
@@ -151,6 +157,12 @@ impl Agent {
         match event {
             Event::Attached => self.unreported.whole = true,
             Event::Load(load) => self.unreported.load = Some(load),
+            Event::Used(used) => {
+                for (revision, usage) in used.into_iter().filter(|(id, _)| self.replicas.contains_key(id)) {
+                    self.unreported.usage.insert(revision.clone());
+                    self.usage.insert(revision, usage);
+                }
+            }
             Event::Credentials(generation) => {
                 self.credentials = generation;
                 self.unreported.credentials = true;
@@ -276,6 +288,7 @@ impl Agent {
         }
         if step.gone {
             self.replicas.remove(revision);
+            self.usage.remove(revision);
         }
     }
 
@@ -307,7 +320,7 @@ impl Agent {
         if self.unreported.is_empty() && !changed {
             return None;
         }
-        let Unreported { whole, load, replicas, .. } = std::mem::take(&mut self.unreported);
+        let Unreported { whole, load, replicas, usage, .. } = std::mem::take(&mut self.unreported);
         // Whoever hears everything anew does not know the load either.
         self.load = load.or(self.load);
         let load = if whole { self.load } else { load };
@@ -323,6 +336,9 @@ impl Agent {
             };
             replicas.into_iter().map(now).collect()
         };
+        // What is gone by now takes its count with it.
+        let known = self.usage.iter().filter(|(id, _)| whole || usage.contains(*id));
+        let usage = known.map(|(id, usage)| (id.clone(), *usage)).collect();
         if let Some(breakers) = &breakers {
             self.told.clone_from(breakers);
         }
@@ -337,6 +353,7 @@ impl Agent {
             breakers,
             credentials: self.credentials,
             replicas,
+            usage,
         }))
     }
 }

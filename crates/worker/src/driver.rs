@@ -14,6 +14,7 @@ mod hands;
 mod load;
 mod outbox;
 mod told;
+mod usage;
 
 use std::{
     num::NonZero,
@@ -36,6 +37,7 @@ use self::{
     hands::{Hands, Tools},
     load::LoadWatch,
     outbox::Outbox,
+    usage::UsageWatch,
 };
 use crate::{
     agent::{Agent, Effect, Event},
@@ -202,7 +204,7 @@ impl Worker {
         let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
             .reading(self.info.schema_versions.clone());
         let mut outbox = Outbox::default();
-        let mut load = LoadWatch::new(self.limits.memory);
+        let (mut load, mut usage) = (LoadWatch::new(self.limits.memory), UsageWatch::default());
         let mut hands = Hands::new(self.info.id, self.tools, news);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
         let mut last_word = None;
@@ -250,6 +252,9 @@ impl Worker {
                     },
                     () = sleep_until(wake) => break Event::Tick,
                     () = load.due() => {
+                        if let Some(used) = usage.look(hands.counts(), clock.now()) {
+                            perform(&mut agent, Event::Used(used), &clock, &mut hands, &mut outbox);
+                        }
                         if let Some(news) = load.look(&agent, hands.requests(), clock.now()) {
                             break Event::Load(news);
                         }

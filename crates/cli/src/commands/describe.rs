@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use berth_wire::api::{DeploymentView, EventView, FailureView, WorkerView};
+use berth_wire::api::{DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
 use clap::Args;
 
 use super::{
@@ -71,11 +71,13 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
     }
     section(&mut text, "Conditions", &rows.render());
     if !status.replica_details.is_empty() {
-        let mut rows = Rows::new(&["REVISION", "WORKER", "STATE", "MEMORY", "MESSAGE"]);
+        let mut rows = Rows::new(&["REVISION", "WORKER", "STATE", "MEMORY", "REQUESTS", "LAST USED", "MESSAGE"]);
         for replica in &status.replica_details {
             let memory = size(replica.memory) + if replica.measured { "" } else { " (set aside)" };
             let state = replica.state.clone() + &progress(replica.progress);
-            rows.add([replica.revision.clone(), replica.worker.clone(), state, memory, replica.message.clone()]);
+            let (requests, last_used) = used(replica);
+            let (revision, worker) = (replica.revision.clone(), replica.worker.clone());
+            rows.add([revision, worker, state, memory, requests, last_used, replica.message.clone()]);
         }
         section(&mut text, "Replicas", &rows.render());
     }
@@ -90,6 +92,15 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
     );
     Ok(text)
+}
+
+/// Requests, and how long the last one is ago; nothing where the worker has not said.
+fn used(replica: &ReplicaDetail) -> (String, String) {
+    match replica.requests {
+        Some(0) => ("0".to_owned(), "never".to_owned()),
+        Some(requests) => (requests.to_string(), format!("{} ago", age(replica.last_used))),
+        None => ("-".to_owned(), "-".to_owned()),
+    }
 }
 
 /// Every attempt, when the next one is, and the last words of the model's own code.

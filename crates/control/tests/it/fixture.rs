@@ -97,6 +97,7 @@ pub(crate) fn inventory(
         load: None,
         breakers: None,
         credentials: berth_spec::Generation(0),
+        usage: Vec::new(),
     }
 }
 

@@ -167,6 +167,7 @@ fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
                 residency: said.and_then(|seats| seats.inventory.get(&replica.revision)).cloned(),
                 lost: seats.is_some_and(|seats| seats.lost_at().is_some()),
                 claim: replica.claim,
+                usage: said.and_then(|seats| seats.usage.get(&replica.revision)).copied(),
             }
         })
         .collect()

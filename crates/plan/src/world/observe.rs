@@ -57,6 +57,7 @@ impl World {
         for revision in gone {
             self.observe_replica(&change.worker, &revision, None, now, &mut observed);
         }
+        self.observe_usage(change);
         for name in &observed.touched {
             self.refresh_resident(name);
         }
@@ -64,6 +65,16 @@ impl World {
         self.touch_each(&touched);
         observed.touched = touched;
         observed
+    }
+
+    /// For people: it decides nothing, and touches nothing.
+    fn observe_usage(&mut self, change: &InventoryChange) {
+        let Some(seats) = self.workers.get_mut(&change.worker) else { return };
+        if change.whole {
+            seats.usage.clear();
+        }
+        seats.usage.extend(change.usage.iter().cloned());
+        seats.usage.retain(|revision, _| seats.inventory.contains_key(revision));
     }
 
     fn observe_replica(

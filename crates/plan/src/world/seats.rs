@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    Breaker, ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, WorkerInfo, WorkerState,
+    Breaker, ByteSize, Cordon, Generation, Load, Placed, Residency, RevisionId, Time, Usage, WorkerInfo, WorkerState,
     worker::Eviction,
 };
 
@@ -40,6 +40,8 @@ pub struct Seats {
     pub reported: bool,
     /// What it says it holds.
     pub inventory: BTreeMap<RevisionId, Residency>,
+    /// How much that was used, where it said so.
+    pub usage: BTreeMap<RevisionId, Usage>,
     /// What it should hold.
     pub assigned: BTreeMap<RevisionId, Placed>,
     /// The sum of the claims in `assigned`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_plan::{
     Record, Scope,
-    fixture::{gib, name, world},
+    fixture::{Fixture, gib, name, world},
     plan,
 };
 use berth_spec::{deployment::Spec, routes::OnMiss, status::Phase};
@@ -29,6 +29,23 @@ fn a_resident_is_placed_loaded_and_available() {
     assert_eq!(w.status("iris").phase, Phase::Available);
     let again = w.plan_for(&Scope::All);
     assert!(!again.decided() && again.routes.is_empty(), "{again:#?}");
+}
+
+#[test]
+fn the_use_of_a_replica_is_shown_and_ends_with_it() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1)).resident("rose", gib(9));
+    w.advance();
+    w.load_all();
+    w.advance();
+    w.counted("a", "iris", 7);
+    let usage = |w: &Fixture| w.status("iris").replicas[0].usage.map(|usage| usage.requests);
+    assert_eq!(usage(&w), Some(7));
+    w.counted("a", "rose", 1);
+    assert_eq!(usage(&w), Some(7), "of what is not there nothing is kept");
+    let held = w.status("iris").replicas[0].residency.clone();
+    let revision = w.revision("iris");
+    w.report("a", true, vec![(revision, held)]);
+    assert_eq!(usage(&w), None, "a whole report says it again, or it is not so");
 }
 
 #[test]

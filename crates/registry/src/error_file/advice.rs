@@ -4,33 +4,11 @@ use berth_spec::residency::FailureCategory;
 
 use super::{Incident, IncidentKind};
 
-/// The category of a load by its word.
-pub(super) fn category(word: &str) -> Option<FailureCategory> {
-    use FailureCategory as C;
-    const ALL: [FailureCategory; 14] = [
-        C::Network,
-        C::Auth,
-        C::NotFound,
-        C::Checksum,
-        C::InvalidModel,
-        C::Schema,
-        C::Dependencies,
-        C::Code,
-        C::Memory,
-        C::Disk,
-        C::Validation,
-        C::Runtime,
-        C::Timeout,
-        C::Internal,
-    ];
-    ALL.into_iter().find(|category| category.as_str() == word)
-}
-
 pub(super) fn recommended(incident: &Incident) -> Vec<String> {
     let deployment = incident.subject.deployment.as_deref().unwrap_or("the deployment");
     let worker = incident.subject.worker.as_deref().unwrap_or("the worker");
     let lines: &[&str] = match incident.subject.kind {
-        IncidentKind::LoadFailure => by_category(category(&incident.category)),
+        IncidentKind::LoadFailure => by_category(incident.load_category()),
         IncidentKind::ValidationError => by_outcome(&incident.category),
         IncidentKind::WorkerFailure => &[
             "Look at the machine and the log of {worker}; start it again",

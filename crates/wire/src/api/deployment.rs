@@ -136,6 +136,12 @@ pub struct ReplicaDetail {
     /// How far the artifact is, while it is fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// Requests that it was given since it was loaded; absent: its worker has not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// When one was last seen, within about two seconds; absent: there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Timestamp>,
 }
 
 /// How far an artifact is.

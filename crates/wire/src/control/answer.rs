@@ -64,6 +64,8 @@ impl From<api::ReplicaDetail> for v1::Replica {
             fetched: view.progress.map(|progress| progress.done),
             fetch_total: view.progress.and_then(|progress| progress.total),
             failure: view.failure.map(Into::into),
+            requests: view.requests,
+            last_used: view.last_used.map(String::from),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_spec::{
     Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId,
-    Time, WorkerId, WorkerState,
+    Time, Usage, WorkerId, WorkerState,
     residency::{Attempt, Phases, Preparing, Ready},
     worker::{BreakerState, DependencyKind},
 };
@@ -30,8 +30,9 @@ impl InParts for InventoryChange {
     type Context = Reporter;
 
     fn in_parts(self) -> impl Iterator<Item = v1::InventoryPart> + Send + 'static {
-        let Self { seen, whole, state, mut load, mut breakers, credentials, replicas, .. } = self;
+        let Self { seen, whole, state, mut load, mut breakers, credentials, replicas, usage, .. } = self;
         let mut replicas = replicas.into_iter().map(|(id, residency)| replica_to(&id, residency)).peekable();
+        let mut usage = usage.into_iter().map(usage_to).peekable();
         let mut numbering = Numbering::default();
         std::iter::from_fn(move || {
             let (part, mut budget) = (numbering.next()?, Budget::default());
@@ -44,7 +45,8 @@ impl InParts for InventoryChange {
                 breakers: breakers.take().map(breakers_to),
                 credentials: credentials.0,
                 replicas: fill(&mut replicas, &mut budget, Message::encoded_len),
-                more: numbering.more(replicas.peek().is_some()),
+                usage: fill(&mut usage, &mut budget, Message::encoded_len),
+                more: numbering.more(replicas.peek().is_some() || usage.peek().is_some()),
             })
         })
     }
@@ -64,14 +66,25 @@ impl InParts for InventoryChange {
             breakers: first.breakers.take().map(breakers_of),
             credentials: Generation(first.credentials),
             replicas: Vec::new(),
+            usage: Vec::new(),
         }
     }
 
     fn add(&mut self, part: v1::InventoryPart) -> usize {
-        let listed = part.replicas.len() + self.replicas.len();
+        let listed = part.replicas.len() + self.replicas.len() + part.usage.len() + self.usage.len();
         self.replicas.extend(part.replicas.into_iter().filter_map(replica_of));
-        listed - self.replicas.len()
+        self.usage.extend(part.usage.into_iter().filter_map(usage_of));
+        listed - self.replicas.len() - self.usage.len()
     }
+}
+
+fn usage_to((id, usage): (RevisionId, Usage)) -> v1::Usage {
+    v1::Usage { name: Some(name_to(&id)), requests: usage.requests, last: usage.last.map(|at| at.0) }
+}
+
+/// `None`: it has no name that can be understood.
+fn usage_of(usage: v1::Usage) -> Option<(RevisionId, Usage)> {
+    Some((name_of(usage.name?)?, Usage { requests: usage.requests, last: usage.last.map(Time) }))
 }
 
 const fn state_to(state: WorkerState) -> v1::WorkerState {

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    AssignmentChange, ByteSize, Generation, InventoryChange, Load, Revision, RevisionId, Serving, residency::Preparing,
+    AssignmentChange, ByteSize, Generation, InventoryChange, Load, Revision, RevisionId, Serving, Usage,
+    residency::Preparing,
 };
 
 use crate::{
@@ -100,6 +101,8 @@ pub enum Event {
     Tick,
     /// The load was looked at and is worth telling.
     Load(Load),
+    /// How much replicas were used, where that is worth telling.
+    Used(Vec<(RevisionId, Usage)>),
     /// Credentials of this number are in use from now on.
     Credentials(Generation),
     /// The process will end before long: say so, and go on answering until [`Event::Stop`].

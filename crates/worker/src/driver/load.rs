@@ -38,6 +38,10 @@ const MEMORY_STEP: f64 = 0.02;
 /// seen the word; at 0.6, every machine that is put to use is called degraded.
 const SHORT: f64 = 0.8;
 
+/// The share below which it is not short any more. Nearer to [`SHORT`], a machine at the edge changes its word, and what
+/// is written down of it, every few seconds; much lower, one that has recovered is called degraded for long.
+const ENOUGH: f64 = 0.75;
+
 /// Counts.
 const COUNT_STEP: u32 = 10;
 
@@ -106,7 +110,7 @@ impl LoadWatch {
             memory_used: usage.memory,
             queue: u32::try_from(queue).unwrap_or(u32::MAX),
             requests_per_minute: self.per_minute(requests, at),
-            degraded: is_short(usage.memory, self.machine.memory),
+            degraded: is_short(usage.memory, self.machine.memory, self.told.is_some_and(|told| told.degraded)),
         };
         let news = self.told.is_none_or(|told| noticeable(&told, &load, self.memory));
         self.told = if news { Some(load) } else { self.told };
@@ -127,9 +131,10 @@ impl LoadWatch {
     }
 }
 
-/// Whether memory is short where there is `all` of it.
-fn is_short(used: ByteSize, all: ByteSize) -> bool {
-    used.0 as f64 > SHORT * all.0 as f64
+/// Whether memory is short where there is `all` of it; `was`: it has been so far.
+fn is_short(used: ByteSize, all: ByteSize, was: bool) -> bool {
+    let limit = if was { ENOUGH } else { SHORT };
+    used.0 as f64 > limit * all.0 as f64
 }
 
 /// Whether the difference may matter to whoever places models.
@@ -181,7 +186,9 @@ mod tests {
 
     #[test]
     fn memory_is_short_above_four_fifths() {
-        assert!(!is_short(ByteSize(80), ByteSize(100)) && is_short(ByteSize(81), ByteSize(100)));
+        let short = |used, was| is_short(ByteSize(used), ByteSize(100), was);
+        assert!(!short(80, false) && short(81, false));
+        assert!(short(76, true) && !short(75, true), "it does not come and go at the edge");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_spec::{InventoryChange, Residency, RevisionId};
+use berth_spec::{InventoryChange, Residency, RevisionId, Usage};
 
 /// At most one report.
 #[derive(Debug, Default)]
@@ -31,10 +31,12 @@ impl Outbox {
             // What a whole report does not name is gone already.
             replicas.retain(|_, residency| residency.is_some());
         }
-        let replicas = replicas.into_iter().collect();
+        let mut usage: BTreeMap<RevisionId, Usage> = before.usage.into_iter().collect();
+        usage.extend(change.usage);
+        let (replicas, usage) = (replicas.into_iter().collect(), usage.into_iter().collect());
         let load = change.load.or(before.load);
         let breakers = change.breakers.or(before.breakers);
-        self.waiting = Some(InventoryChange { whole: before.whole, load, breakers, replicas, ..change });
+        self.waiting = Some(InventoryChange { whole: before.whole, load, breakers, replicas, usage, ..change });
     }
 }
 
@@ -58,6 +60,7 @@ mod tests {
             breakers: None,
             credentials: berth_spec::Generation(0),
             replicas,
+            usage: Vec::new(),
         }
     }
 
@@ -72,6 +75,17 @@ mod tests {
         outbox.put(report(3, false, &[("a", None)]));
         outbox.put(report(4, false, &[("c", Some(Residency::Loading))]));
         assert_eq!(outbox.take(), Some(report(4, false, &[("a", None), ("c", Some(Residency::Loading))])));
+        let used = |requests| {
+            let usage = Usage { requests, last: None };
+            InventoryChange {
+                usage: vec![("c@000000000000".parse().expect("a revision"), usage)],
+                ..report(4, false, &[])
+            }
+        };
+        outbox.put(used(3));
+        outbox.put(used(5));
+        outbox.put(report(4, false, &[]));
+        assert_eq!(outbox.take(), Some(used(5)), "the last count");
         outbox.put(report(5, false, &[("a", None)]));
         outbox.put(report(5, true, &[]));
         assert_eq!(outbox.take(), Some(report(5, true, &[])));

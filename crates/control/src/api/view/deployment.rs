@@ -114,6 +114,8 @@ fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
             Some(Residency::Failed(failed)) if !replica.lost => Some(failure(failed)),
             _ => None,
         },
+        requests: replica.usage.map(|usage| usage.requests),
+        last_used: replica.usage.and_then(|usage| usage.last).map(Timestamp),
     }
 }
 

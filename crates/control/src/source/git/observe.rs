@@ -56,7 +56,7 @@ impl Memory {
             state.workers.push(entry);
         }
         let seen: BTreeSet<(WorkerId, RevisionId)> = replicas(sight.deployments)
-            .map(|(_, replica)| (replica.worker.clone(), replica.revision.clone()))
+            .map(|replica| (replica.worker.clone(), replica.revision.clone()))
             .collect();
         self.loading.retain(|key, _| seen.contains(key));
         let mut incidents = self.load_failures(sight, &state);
@@ -96,8 +96,8 @@ impl Memory {
     fn worker(&mut self, worker: &WorkerView, deployments: &[Known], now: Time) -> WorkerEntry {
         let id = &worker.info.id;
         let mut models = Vec::new();
-        for (status, replica) in replicas(deployments).filter(|(_, replica)| replica.worker == *id) {
-            models.push(self.model(status, replica, now));
+        for replica in replicas(deployments).filter(|replica| replica.worker == *id) {
+            models.push(self.model(replica, now));
         }
         let any_failed = models.iter().any(|model| model.status == ModelState::Failed);
         let ready = models.iter().filter(|model| model.status == ModelState::Ready).count();
@@ -105,7 +105,7 @@ impl Memory {
         WorkerEntry {
             worker_id: id.to_string(),
             status: match worker.state {
-                WorkerState::Ready if any_failed => WorkerHealth::Degraded,
+                WorkerState::Ready if any_failed || worker.load.degraded => WorkerHealth::Degraded,
                 WorkerState::Ready => WorkerHealth::Healthy,
                 WorkerState::Joining => WorkerHealth::Recovering,
                 WorkerState::Detached => WorkerHealth::Suspect,
@@ -121,7 +121,7 @@ impl Memory {
         }
     }
 
-    fn model(&mut self, status: &Status, replica: &ReplicaStatus, now: Time) -> ModelEntry {
+    fn model(&mut self, replica: &ReplicaStatus, now: Time) -> ModelEntry {
         let key = (replica.worker.clone(), replica.revision.clone());
         let mut entry = ModelEntry {
             deployment_id: replica.revision.deployment().to_string(),
@@ -140,7 +140,8 @@ impl Memory {
             Some(Residency::Ready(ready)) => {
                 entry.status = ModelState::Ready;
                 entry.loaded_at = Some(stamp(ready.since));
-                entry.last_inference = status.last_used.map(stamp);
+                entry.request_count = replica.usage.map(|usage| usage.requests);
+                entry.last_inference = replica.usage.and_then(|usage| usage.last).map(stamp);
             }
             Some(Residency::Failed(failure)) => {
                 entry.status = ModelState::Failed;
@@ -190,10 +191,9 @@ impl Memory {
     }
 }
 
-/// All replicas, with the status of their deployment.
-fn replicas(deployments: &[Known]) -> impl Iterator<Item = (&Status, &ReplicaStatus)> {
-    let statuses = deployments.iter().filter_map(|known| known.status.as_ref());
-    statuses.flat_map(|status| status.replicas.iter().map(move |replica| (status, replica)))
+/// All replicas.
+fn replicas(deployments: &[Known]) -> impl Iterator<Item = &ReplicaStatus> {
+    deployments.iter().filter_map(|known| known.status.as_ref()).flat_map(|status| &status.replicas)
 }
 
 /// Loads that failed: those that are remembered, and those that workers report now, which know more.

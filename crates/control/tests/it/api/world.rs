@@ -111,6 +111,7 @@ impl World {
                 load: None,
                 breakers: None,
                 credentials: berth_spec::Generation(0),
+                usage: Vec::new(),
             };
             let _ = reports.send(hello).await;
             while let Some(word) = assignments.recv().await {
@@ -128,6 +129,7 @@ impl World {
                     load: None,
                     breakers: None,
                     credentials: berth_spec::Generation(0),
+                    usage: Vec::new(),
                 };
                 let _ = reports.send(report).await;
             }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
     Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route, RouteChange,
-    Serving, Signature, TensorSpec, Time, WorkerId, WorkerInfo, WorkerState,
+    Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerState,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
     residency::{Attempt, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
@@ -160,22 +160,7 @@ fn residency() -> impl Strategy<Value = Residency> {
             Residency::Ready(Arc::new(Ready { since, memory, measured, digest, signature, phases, note }))
         },
     );
-    let category = proptest::sample::select(vec![
-        FailureCategory::Network,
-        FailureCategory::Auth,
-        FailureCategory::NotFound,
-        FailureCategory::Checksum,
-        FailureCategory::InvalidModel,
-        FailureCategory::Memory,
-        FailureCategory::Disk,
-        FailureCategory::Validation,
-        FailureCategory::Runtime,
-        FailureCategory::Timeout,
-        FailureCategory::Internal,
-        FailureCategory::Schema,
-        FailureCategory::Dependencies,
-        FailureCategory::Code,
-    ]);
+    let category = proptest::sample::select(FailureCategory::ALL.to_vec());
     let attempt =
         (time(), category.clone(), text()).prop_map(|(at, category, message)| Attempt { at, category, message });
     let before = (option::of(text()), vec(attempt, 0..Failure::MAX_HISTORY));
@@ -227,9 +212,11 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
     );
     let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
     let replicas = vec((id(), option::of(residency())), 0..6);
+    let usage = (any::<u64>(), option::of(time())).prop_map(|(requests, last)| Usage { requests, last });
+    let told = (replicas, vec((id(), usage), 0..6));
     let numbers = (any::<u64>(), any::<u64>());
-    (numbers, any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), replicas).prop_map(
-        move |((seen, credentials), whole, state, load, breakers, replicas)| InventoryChange {
+    (numbers, any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), told).prop_map(
+        move |((seen, credentials), whole, state, load, breakers, (replicas, usage))| InventoryChange {
             worker: reporter.worker.clone(),
             incarnation: reporter.incarnation,
             seen: Generation(seen),
@@ -239,6 +226,7 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
             breakers,
             credentials: Generation(credentials),
             replicas,
+            usage,
         },
     )
 }

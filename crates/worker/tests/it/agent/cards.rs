@@ -1,6 +1,6 @@
 //! The brain and model cards: what comes before the artifact, and the circuit breakers of those who are asked for it.
 
-use berth_spec::{Failure, residency::Preparing, worker::BreakerState};
+use berth_spec::{Failure, Usage, residency::Preparing, worker::BreakerState};
 use berth_worker::breaker::Dependency;
 
 use super::*;
@@ -143,6 +143,25 @@ fn breakers_are_told_when_they_change() {
     assert_eq!(fetched("b", Ok(artifact(1))), Some(Some(0)), "the host is well again");
     assert_eq!(told(s.agent.on(Event::Attached, s.now)), Some(Some(0)), "whoever hears everything hears this");
     assert_eq!(told(s.on_all(Event::Leave)), Some(None));
+}
+
+#[test]
+fn use_is_told_by_itself_again_with_the_whole_and_not_of_what_is_gone() {
+    let told = |effects: Vec<Effect>| {
+        let report = effects.into_iter().find_map(|effect| match effect {
+            Effect::Report(change) => Some(change),
+            _ => None,
+        });
+        report.map(|change| (change.whole, change.replicas.len(), change.usage))
+    };
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 1)]);
+    let used = (id("a"), Usage { requests: 3, last: Some(s.now) });
+    let unknown = (id("gone"), Usage { requests: 1, last: None });
+    let word = told(s.on_all(Event::Used(vec![used.clone(), unknown])));
+    assert_eq!(word, Some((false, 0, vec![used.clone()])));
+    assert_eq!(told(s.on_all(Event::Leave)), Some((false, 0, vec![])), "once");
+    assert_eq!(told(s.on_all(Event::Attached)), Some((true, 1, vec![used])), "whoever hears everything hears this");
 }
 
 impl Stage {
