@@ -1,5 +1,8 @@
 //! Credentials for one call: they reach git through its environment or a file that only we can read, and leave with
 //! the call.
+//!
+//! A token is handed out by a credential helper, which git asks once a server wants one, and for this origin alone. A header
+//! in the configuration would save that round trip, but git also sends it to whatever host the first answer redirects to.
 
 use std::{
     fmt,
@@ -8,7 +11,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use tempfile::TempDir;
 
 use crate::{Category, GitError, Remote, program::Run};
@@ -99,11 +101,17 @@ fn with_token<'a>(run: Run<'a>, remote: &Remote, username: &str, token: &str) ->
         ("", of_url) => of_url,
         (given, _) => given,
     };
-    let header = format!("Authorization: Basic {}", STANDARD.encode(format!("{username}:{token}")));
-    // Bound to the origin, so that no other host is shown it.
-    let run = run.config(format!("http.{}/.extraHeader", remote.origin()), header);
-    Ok((run, Held::default()))
+    let run = run.config(format!("credential.{}.helper", remote.origin()), HELPER);
+    Ok((run.env(USER, username).env(TOKEN, token), Held::default()))
 }
+
+/// Variables in which the helper finds what it hands out.
+const USER: &str = "BERTH_GIT_USER";
+const TOKEN: &str = "BERTH_GIT_TOKEN";
+
+/// The helper, for the shell that git runs it with. It answers `get`; what git would have stored or erased is ours to keep.
+const HELPER: &str = "!berth() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \"$BERTH_GIT_USER\" \
+                      \"$BERTH_GIT_TOKEN\"; }; berth";
 
 /// What a host wants as the user beside a token.
 fn expected_user(host: &str) -> &'static str {

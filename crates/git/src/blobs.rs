@@ -12,9 +12,9 @@ impl Repository {
     /// The contents of all of `blobs` (names and sizes, as [`Repository::list`] gives them), in memory.
     ///
     /// # Errors
-    /// `TooLarge` if they have more than `most` bytes in sum; `Internal` if one is not here.
+    /// `TooLarge` if they have more than `most` bytes in sum; `Corrupt` if one is not here.
     pub fn read_all(&self, blobs: &[(&Oid, u64)], most: u64, stop: &Stop) -> Result<BTreeMap<Oid, Vec<u8>>, GitError> {
-        let sum: u64 = blobs.iter().map(|(_, size)| size).sum();
+        let sum = blobs.iter().fold(0u64, |sum, (_, size)| sum.saturating_add(*size));
         if sum > most {
             let detail = format!("they have {sum} bytes, and {most} are allowed");
             return Err(GitError::new(Category::TooLarge, "read files of a commit", detail));
@@ -22,9 +22,9 @@ impl Repository {
         let mut found = BTreeMap::new();
         let mut rest = blobs;
         while !rest.is_empty() {
-            let mut bytes = 0;
+            let mut bytes = 0u64;
             let fitting = rest.iter().take_while(|(_, size)| {
-                bytes += size;
+                bytes = bytes.saturating_add(*size);
                 bytes <= BATCH
             });
             let (batch, later) = rest.split_at(fitting.count().max(1));
@@ -48,7 +48,7 @@ impl Repository {
         let out = run.input(input.into_bytes()).ok(stop)?;
         let mut rest = out.as_slice();
         for (oid, _) in batch {
-            let (content, after) = split_one(rest, oid)?;
+            let (content, after) = split_one(rest, oid).inspect_err(|_| self.doubt())?;
             found.insert((*oid).clone(), content.to_vec());
             rest = after;
         }
@@ -59,7 +59,7 @@ impl Repository {
 /// `OID TYPE SIZE\nCONTENT\n`: the content, and what follows.
 fn split_one<'a>(out: &'a [u8], oid: &Oid) -> Result<(&'a [u8], &'a [u8]), GitError> {
     let missing =
-        || GitError::new(Category::Internal, "read files of a commit", format!("{oid} is not in the repository"));
+        || GitError::new(Category::Corrupt, "read files of a commit", format!("{oid} is not in the repository"));
     let end = out.iter().position(|&byte| byte == b'\n').ok_or_else(missing)?;
     let head = String::from_utf8_lossy(&out[..end]);
     let size: usize = head.rsplit(' ').next().and_then(|size| size.parse().ok()).ok_or_else(missing)?;

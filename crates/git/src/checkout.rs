@@ -87,7 +87,7 @@ const DOING: &str = "check out";
 
 /// Refuses what is too much or has a path that is not one inside a folder, before anything is written.
 fn check(entries: &[Entry], limits: CheckoutLimits) -> Result<(), GitError> {
-    let bytes: u64 = entries.iter().map(|entry| entry.size).sum();
+    let bytes = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.size));
     if entries.len() > limits.files || bytes > limits.bytes {
         let detail = format!(
             "it has {} files with {bytes} bytes, and {} files with {} bytes are allowed",

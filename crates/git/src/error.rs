@@ -23,6 +23,8 @@ pub enum Category {
     Refused,
     /// No space, no permission, or a broken disk on this machine.
     Disk,
+    /// Files of a repository of this machine are broken. A mirror is made anew with the next call to its remote.
+    Corrupt,
     /// More than the caller allowed.
     TooLarge,
     /// What was asked for makes no sense, or must not be given to git.
@@ -39,7 +41,7 @@ impl Category {
     /// Whether the same call may well succeed later without anybody acting.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::Network | Self::TimedOut | Self::Moved | Self::Cancelled)
+        matches!(self, Self::Network | Self::TimedOut | Self::Moved | Self::Cancelled | Self::Corrupt)
     }
 
     /// One word, for metrics and logs.
@@ -55,6 +57,7 @@ impl Category {
             Self::Moved => "moved",
             Self::Refused => "refused",
             Self::Disk => "disk",
+            Self::Corrupt => "corrupt",
             Self::TooLarge => "too_large",
             Self::Invalid => "invalid",
             Self::Signature => "signature",
@@ -69,13 +72,15 @@ impl Category {
             Self::NotFound => "check the URL, and that the credentials may see the repository",
             Self::RefNotFound => "push the tag or commit, or name one that is there",
             Self::Disk => "make room, or mend the permissions of the data folder",
+            Self::Corrupt => "a copy is made anew by itself; look after the disk",
             _ => "",
         }
     }
 
     /// What git's words (in the C locale) mean. The order matters: a broken line also says that the remote hung up.
-    fn of(words: &str) -> Self {
-        const KNOWN: [(Category, &[&str]); 7] = [
+    pub(crate) fn of(words: &str) -> Self {
+        const KNOWN: [(Category, &[&str]); 8] = [
+            (Category::Corrupt, &BROKEN),
             (
                 Category::Disk,
                 &["No space left", "Read-only file system", "Disk quota exceeded", "unable to write file"],
@@ -138,12 +143,28 @@ impl Category {
             (Category::Disk, &["Permission denied", "cannot lock ref", "index.lock", "shallow.lock"]),
             (Category::Network, &["The remote end hung up", "Could not read from remote repository"]),
         ];
+        // What the other side says of its own files is no word about ours.
+        let ours = words.lines().filter(|line| !line.starts_with("remote:")).collect::<Vec<_>>().join("\n");
+        let said = |category: Category| if category == Self::Corrupt { ours.as_str() } else { words };
         KNOWN
             .iter()
-            .find(|(_, phrases)| phrases.iter().any(|phrase| words.contains(phrase)))
+            .find(|(category, phrases)| phrases.iter().any(|phrase| said(*category).contains(phrase)))
             .map_or(Self::Internal, |(category, _)| *category)
     }
 }
+
+/// How git says that it cannot read its own files.
+const BROKEN: [&str; 9] = [
+    "is corrupt",
+    "error: object file",
+    "inflate: data stream error",
+    "unable to unpack",
+    "unable to read tree",
+    "unable to read sha1 file",
+    "error: packfile",
+    "does not point to a valid object",
+    "bad config line",
+];
 
 /// A call to git that failed. The text names what was being done, where, git's own words, and a remedy; it never
 /// holds a credential.
@@ -255,6 +276,8 @@ mod tests {
                 Category::Auth,
             ),
             ("fatal: write error: No space left on device", Category::Disk),
+            ("error: object file ./objects/ab/cd is empty\nfatal: loose object abcd is corrupt", Category::Corrupt),
+            ("remote: fatal: loose object abcd is corrupt\nfatal: early EOF", Category::Network),
             ("fatal: something else", Category::Internal),
         ] {
             assert_eq!(GitError::said("fetch", words).category, category, "{words}");

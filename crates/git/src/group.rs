@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read, Write},
     os::unix::process::{CommandExt, ExitStatusExt},
+    path::PathBuf,
     process::{Child, Command, ExitStatus},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread::{self, JoinHandle},
@@ -20,6 +21,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// are swept at the next start; doubled, a shutdown may take longer.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// How often a room is measured. Halved, a full disk is met sooner by a quarter of a second; doubled, a fast line puts twice
+/// as much beyond the bound.
+const MEASURE: Duration = Duration::from_millis(250);
+
 /// Bytes of standard error that are kept: it is for people.
 const MOST_WORDS: usize = 64 << 10;
 
@@ -31,6 +36,21 @@ pub(crate) struct Finished {
     pub(crate) words: String,
 }
 
+/// A folder whose files may have so many bytes in sum while a process runs.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) folder: PathBuf,
+    pub(crate) most: u64,
+}
+
+impl Room {
+    fn is_full(&self) -> bool {
+        let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let sizes = files.filter_map(|file| file.metadata().ok()).map(|about| about.len());
+        sizes.fold(0, u64::saturating_add) > self.most
+    }
+}
+
 /// Why there is nothing.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -38,6 +58,8 @@ pub(crate) enum Ended {
     Io(io::Error),
     /// It wrote more than allowed.
     TooMuch,
+    /// Its room is full.
+    Full,
     /// The caller cancelled.
     Cancelled,
     /// The deadline passed. With the last words, which often say what it waited for.
@@ -51,14 +73,20 @@ enum Part {
 }
 
 /// Runs `command`, whose standard output and error must be pipes (or a file, for the output), until it ends.
-pub(crate) fn run(mut command: Command, input: Option<Vec<u8>>, most: usize, stop: &Stop) -> Result<Finished, Ended> {
+pub(crate) fn run(
+    mut command: Command,
+    input: Option<Vec<u8>>,
+    most: usize,
+    room: Option<&Room>,
+    stop: &Stop,
+) -> Result<Finished, Ended> {
     if stop.is_cancelled() {
         return Err(Ended::Cancelled);
     }
     let mut child = command.process_group(0).spawn().map_err(Ended::Io)?;
     // A sender stays here, so that the receiver waits for its time when all threads have ended.
     let (done, parts) = sync_channel(4);
-    let watched = watch(&mut child, input, most, &done, &parts, stop);
+    let watched = watch(&mut child, input, most, room, (&done, &parts), stop);
     if watched.is_err() {
         end(&mut child);
     }
@@ -69,8 +97,8 @@ fn watch(
     child: &mut Child,
     input: Option<Vec<u8>>,
     most: usize,
-    done: &SyncSender<Part>,
-    parts: &Receiver<Part>,
+    room: Option<&Room>,
+    (done, parts): (&SyncSender<Part>, &Receiver<Part>),
     stop: &Stop,
 ) -> Result<Finished, Ended> {
     if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
@@ -81,11 +109,18 @@ fn watch(
     let out = child.stdout.take().map(|pipe| read(pipe, most, true, done)).transpose().map_err(Ended::Io)?;
     let err = child.stderr.take().map(|pipe| read(pipe, MOST_WORDS, false, done)).transpose().map_err(Ended::Io)?;
     let mut reading = usize::from(out.is_some()) + usize::from(err.is_some());
+    let mut measured = Instant::now();
     let status = loop {
         if reading == 0
             && let Some(status) = child.try_wait().map_err(Ended::Io)?
         {
             break status;
+        }
+        if let Some(room) = room.filter(|_| measured.elapsed() >= MEASURE) {
+            if room.is_full() {
+                return Err(Ended::Full);
+            }
+            measured = Instant::now();
         }
         if stop.is_cancelled() {
             return Err(Ended::Cancelled);
@@ -102,6 +137,10 @@ fn watch(
             Err(_) => {}
         }
     };
+    // Also what came in less time than between two looks.
+    if room.is_some_and(Room::is_full) {
+        return Err(Ended::Full);
+    }
     let whole = |thread: Option<JoinHandle<Vec<u8>>>| thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
     Ok(Finished { status, out: whole(out), words: String::from_utf8_lossy(&whole(err)).into_owned() })
 }

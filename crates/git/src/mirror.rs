@@ -1,19 +1,20 @@
 //! A bare copy of a remote repository: what it has, fetching what is missing, and pushing.
 //!
-//! A mirror is a cache. What a crash left of it is swept when it is opened; what is broken beyond that is made anew.
+//! A mirror is a cache. What a crash left of it is swept when it is opened; what is broken beyond that is made anew, also
+//! when it turns out later: once an object could not be read, all are checked before the next call to the remote.
+
+mod folder;
 
 use std::{
     fs::File,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::Duration,
 };
 
 use fs_err as fs;
-use rustix::fs::{FlockOperation, flock};
 
+use self::folder::{Format, clear, init, lock, sweep};
 use crate::{Category, Credentials, Git, GitError, Oid, Remote, Repository, Rev, Stop};
 
 /// How much of a history is fetched.
@@ -89,16 +90,17 @@ impl RemoteRefs {
 pub struct Mirror {
     repository: Repository,
     remote: Remote,
+    /// Bytes that it may take on disk.
+    most: u64,
     /// One fetch or push at a time.
     busy: Mutex<()>,
     /// Held as long as this lives: no other process sweeps or writes here.
     _lock: File,
 }
 
-/// How often a lock that somebody else holds is tried.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
-
-const LOCK: &str = "berth.lock";
+/// Bytes that a copy may take on disk, packed. Halved, repositories with a long history of data are refused; doubled, one
+/// hostile repository may fill the disk.
+const MOST: u64 = 8 << 30;
 
 impl Mirror {
     /// Opens the copy in `folder`, or makes an empty one; waits while another process has it.
@@ -116,10 +118,15 @@ impl Mirror {
             sweep(&folder);
         } else {
             clear(&folder).map_err(failed)?;
-            let init = repository.git().run("make a copy of").args(["init", "--quiet", "--bare", "--template="]);
-            init.arg(&folder).ok(stop).map_err(|e| e.at(&remote.shown()))?;
+            init(repository.git(), &folder, Format::Sha1, stop).map_err(|e| e.at(&remote.shown()))?;
         }
-        Ok(Self { repository, remote, busy: Mutex::new(()), _lock: lock })
+        Ok(Self { repository, remote, most: MOST, busy: Mutex::new(()), _lock: lock })
+    }
+
+    /// The same with another bound for what it takes on disk, in bytes.
+    #[must_use]
+    pub fn at_most(self, bytes: u64) -> Self {
+        Self { most: bytes, ..self }
     }
 
     /// What is here of it.
@@ -139,6 +146,10 @@ impl Mirror {
     /// # Errors
     /// By category: the remote cannot be reached, does not let us in, or is not there.
     pub fn ls_remote(&self, patterns: &[&str], credentials: &Credentials, stop: &Stop) -> Result<RemoteRefs, GitError> {
+        if self.repository.is_doubted() {
+            let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            self.heal(stop)?;
+        }
         ls_remote(self.repository.git(), &self.remote, patterns, credentials, stop)
     }
 
@@ -155,6 +166,7 @@ impl Mirror {
         stop: &Stop,
     ) -> Result<(), GitError> {
         let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        self.heal(stop)?;
         let (mut wanted, mut commits) = (Vec::new(), Vec::new());
         for rev in revs {
             if !rev.is_safe() {
@@ -197,7 +209,28 @@ impl Mirror {
     /// By category.
     pub fn fetch_all(&self, credentials: &Credentials, stop: &Stop) -> Result<(), GitError> {
         let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        self.heal(stop)?;
         self.fetch_everything(credentials, stop)
+    }
+
+    /// Makes it anew if an object could not be read and its files are broken indeed.
+    fn heal(&self, stop: &Stop) -> Result<(), GitError> {
+        if !self.repository.is_doubted() {
+            return Ok(());
+        }
+        let check = self.repository.run("check the copy of").args(["fsck", "--no-dangling", "--no-progress"]);
+        if !check.finish(stop)?.status.success() {
+            self.renew(Format::of(self.repository.folder()), stop)?;
+        }
+        self.repository.trust();
+        Ok(())
+    }
+
+    /// Empty again.
+    fn renew(&self, format: Format, stop: &Stop) -> Result<(), GitError> {
+        let folder = self.repository.folder();
+        clear(folder).map_err(|error| GitError::io("make a copy anew of", &error).at(&self.remote.shown()))?;
+        init(self.repository.git(), folder, format, stop).map_err(|e| e.at(&self.remote.shown()))
     }
 
     /// Whether a commit is here with the history that is wanted.
@@ -228,6 +261,24 @@ impl Mirror {
         credentials: &Credentials,
         stop: &Stop,
     ) -> Result<(), GitError> {
+        match self.fetch_once(specs, history, credentials, stop) {
+            // A new copy has names by SHA-1. What little is in it is of no use beside a remote with other names.
+            Err(error) if Format::wanted(&error.detail).is_some() => {
+                self.renew(Format::wanted(&error.detail).unwrap_or_default(), stop)?;
+                self.fetch_once(specs, history, credentials, stop)
+            }
+            other => other,
+        }
+    }
+
+    fn fetch_once(
+        &self,
+        specs: &[String],
+        history: History,
+        credentials: &Credentials,
+        stop: &Stop,
+    ) -> Result<(), GitError> {
+        let folder = self.repository.folder();
         let run = self.repository.run("fetch from").remote(&self.remote.shown());
         let (run, _held) = credentials.add_to(run, &self.remote)?;
         let mut run = run.args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]);
@@ -239,9 +290,11 @@ impl Mirror {
         if specs.iter().any(|spec| spec.contains('*')) {
             run = run.arg("--prune");
         }
+        let run = run.within(folder.join("objects/pack"), self.most);
         let fetched = run.args(["--", self.remote.url()]).args(specs).ok(stop);
-        if fetched.as_ref().is_err_and(|e| matches!(e.category, Category::TimedOut | Category::Cancelled)) {
-            sweep(self.repository.folder());
+        let ended = |e: &GitError| matches!(e.category, Category::TimedOut | Category::Cancelled | Category::TooLarge);
+        if fetched.as_ref().is_err_and(ended) {
+            sweep(folder);
         }
         fetched.map(drop)
     }
@@ -316,51 +369,6 @@ fn refused(lines: &str, words: &str) -> Option<GitError> {
     let mut error = GitError::said("push to", &format!("{why}\n{words}"));
     error.category = Category::Refused;
     Some(error)
-}
-
-fn lock(folder: &Path, stop: &Stop) -> Result<File, GitError> {
-    let failed = |error: io::Error| GitError::io("lock the copy of", &error);
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(folder.join(LOCK));
-    let file = file.map_err(failed)?.into_file();
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if !stop.is_reached() => thread::sleep(LOCK_PAUSE.min(stop.left())),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let detail = format!("{} is used by somebody else", folder.display());
-                return Err(GitError::new(Category::TimedOut, "lock the copy of", detail));
-            }
-            Err(error) => return Err(failed(error.into())),
-        }
-    }
-}
-
-/// Removes what an ended git left: its lock files and half packs. What cannot be removed is met again by the next call.
-fn sweep(folder: &Path) {
-    let left = |name: &str| (name.ends_with(".lock") && name != LOCK) || name.starts_with("tmp_");
-    let mut rooms = vec![(folder.to_owned(), false), (folder.join("refs"), true), (folder.join("objects/pack"), false)];
-    while let Some((room, deep)) = rooms.pop() {
-        for entry in fs::read_dir(&room).into_iter().flatten().flatten() {
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_folder && deep {
-                rooms.push((entry.path(), true));
-            } else if !is_folder && left(&entry.file_name().to_string_lossy()) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-    }
-}
-
-/// Empties a folder but for its lock.
-fn clear(folder: &PathBuf) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_name() == LOCK {
-            continue;
-        }
-        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

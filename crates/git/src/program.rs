@@ -5,13 +5,17 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use crate::{
     Category, GitError, Stop,
     error::STARTING,
-    group::{self, Ended, Finished},
+    group::{self, Ended, Finished, Room},
 };
 
 /// What of the process's own environment git may see: where programs are, and how the network is reached. Everything
@@ -119,6 +123,8 @@ impl Git {
             input: None,
             most: MOST_OUTPUT,
             into: None,
+            room: None,
+            doubt: None,
         }
     }
 }
@@ -139,6 +145,8 @@ pub(crate) struct Run<'a> {
     input: Option<Vec<u8>>,
     most: usize,
     into: Option<File>,
+    room: Option<Room>,
+    doubt: Option<Arc<AtomicBool>>,
 }
 
 impl Run<'_> {
@@ -178,6 +186,18 @@ impl Run<'_> {
         self
     }
 
+    /// The run ends when the files of this folder have more bytes in sum.
+    pub(crate) fn within(mut self, folder: PathBuf, most: u64) -> Self {
+        self.room = Some(Room { folder, most });
+        self
+    }
+
+    /// Raised if the run fails because the repository's own files are broken.
+    pub(crate) fn doubt(mut self, doubt: &Arc<AtomicBool>) -> Self {
+        self.doubt = Some(Arc::clone(doubt));
+        self
+    }
+
     /// The repository that errors name.
     pub(crate) fn remote(mut self, shown: &str) -> Self {
         shown.clone_into(&mut self.remote);
@@ -211,7 +231,13 @@ impl Run<'_> {
     /// What became of the run, however it ended by itself.
     pub(crate) fn finish(mut self, stop: &Stop) -> Result<Finished, GitError> {
         let command = self.command();
-        let finished = group::run(command, self.input, self.most, stop);
+        let finished = group::run(command, self.input, self.most, self.room.as_ref(), stop);
+        if let (Ok(finished), Some(doubt)) = (&finished, &self.doubt)
+            && !finished.status.success()
+            && Category::of(&finished.words) == Category::Corrupt
+        {
+            doubt.store(true, Ordering::Relaxed);
+        }
         finished.map_err(|ended| {
             let doing = self.doing;
             match ended {
@@ -221,6 +247,10 @@ impl Run<'_> {
                 ),
                 Ended::TooMuch => {
                     GitError::new(Category::TooLarge, doing, format!("git wrote more than {} bytes", self.most))
+                }
+                Ended::Full => {
+                    let most = self.room.map_or(0, |room| room.most);
+                    GitError::new(Category::TooLarge, doing, format!("its copy takes more than {most} bytes on disk"))
                 }
                 Ended::Cancelled => GitError::new(Category::Cancelled, doing, "cancelled"),
                 Ended::TimedOut => GitError::new(Category::TimedOut, doing, "not done before the deadline"),

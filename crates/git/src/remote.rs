@@ -106,7 +106,14 @@ impl Remote {
         if url.query().is_some() || url.fragment().is_some() {
             return Err("a repository's URL has no ? and no #");
         }
-        Ok(Self { url: text.to_owned(), scheme, host, user: url.username().to_owned(), port: url.port() })
+        let user = url.username().to_owned();
+        let mut plain = url.clone();
+        // Git is given the URL as an argument, which everybody on the machine sees, and many write a token there.
+        let text = match scheme {
+            "https" | "http" if !user.is_empty() && plain.set_username("").is_ok() => plain.to_string(),
+            _ => text.to_owned(),
+        };
+        Ok(Self { url: text, scheme, host, user, port: url.port() })
     }
 
     /// `user@host:path`, which is ssh.
@@ -232,5 +239,6 @@ mod tests {
         assert!(!error.to_string().contains("hunter2") && error.to_string().contains("https://h/x"), "{error}");
         let remote = Remote::parse("https://tok3n@h/x", Protocols::default()).expect("a user");
         assert_eq!((remote.shown().as_str(), remote.origin().as_str()), ("https://h/x", "https://h"));
+        assert_eq!((remote.url(), remote.user()), ("https://h/x", "tok3n"), "others see arguments");
     }
 }

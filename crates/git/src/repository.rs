@@ -3,7 +3,10 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{Category, Git, GitError, Oid, Rev, Stop, program::Run};
@@ -23,6 +26,8 @@ pub struct Repository {
     git: Arc<Git>,
     folder: PathBuf,
     quarantine: Option<Arc<Quarantine>>,
+    /// Something in it could not be read.
+    doubt: Arc<AtomicBool>,
 }
 
 impl Repository {
@@ -34,7 +39,7 @@ impl Repository {
         let run = git.run("open the repository").arg("-C").arg(folder);
         let safe = run.config("safe.directory", "*").args(["rev-parse", "--absolute-git-dir"]);
         let found = safe.text(stop).map_err(|e| e.at(&folder.display().to_string()))?;
-        Ok(Self { folder: PathBuf::from(found.trim_end_matches('\n')), git, quarantine: None })
+        Ok(Self::at(git, PathBuf::from(found.trim_end_matches('\n'))))
     }
 
     /// Makes a bare repository whose first branch is `branch`; a folder that is one already stays as it is.
@@ -72,7 +77,22 @@ impl Repository {
 
     /// The repository whose git folder this is, unasked.
     pub(crate) fn at(git: Arc<Git>, folder: PathBuf) -> Self {
-        Self { git, folder, quarantine: None }
+        Self { git, folder, quarantine: None, doubt: Arc::default() }
+    }
+
+    /// Whether its files seem to be broken.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.doubt.load(Ordering::Relaxed)
+    }
+
+    /// They were looked at, or made anew.
+    pub(crate) fn trust(&self) {
+        self.doubt.store(false, Ordering::Relaxed);
+    }
+
+    /// An object is not here that something here leads to.
+    pub(crate) fn doubt(&self) {
+        self.doubt.store(true, Ordering::Relaxed);
     }
 
     /// The same, seeing what a push brings while its hook runs.
@@ -89,7 +109,7 @@ impl Repository {
 
     /// A run on this repository.
     pub(crate) fn run(&self, doing: &'static str) -> Run<'_> {
-        let run = self.git.run(doing).repository(&self.folder);
+        let run = self.git.run(doing).repository(&self.folder).doubt(&self.doubt);
         match &self.quarantine {
             Some(quarantine) => run
                 .env("GIT_OBJECT_DIRECTORY", quarantine.objects.clone())

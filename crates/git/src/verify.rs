@@ -56,7 +56,7 @@ fn import(home: &Path, key: &str, stop: &Stop) -> Result<(), GitError> {
     command.args(["--batch", "--no-tty", "--no-autostart", "--import"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let doing = "read a trusted GPG key";
-    match group::run(command, Some(key.as_bytes().to_vec()), 64 << 10, stop) {
+    match group::run(command, Some(key.as_bytes().to_vec()), 64 << 10, None, stop) {
         Ok(finished) if finished.status.success() => Ok(()),
         Ok(finished) => Err(GitError::new(Category::Invalid, doing, finished.words.trim())),
         Err(group::Ended::Io(error)) => Err(GitError::io(doing, &error)),

@@ -110,7 +110,7 @@ impl Repository {
         for (edit, blob) in draft.edits.iter().zip(blobs) {
             let line = match blob {
                 Some(oid) => format!("100644 {oid}\t{}\0", edit.path),
-                None => format!("0 {}\t{}\0", "0".repeat(40), edit.path),
+                None => format!("0 {}\t{}\0", "0".repeat(onto.map_or(40, |onto| onto.as_str().len())), edit.path),
             };
             lines.extend_from_slice(line.as_bytes());
         }

@@ -4,5 +4,6 @@ mod checkout;
 mod fixture;
 mod mirror;
 mod program;
+mod redirects;
 mod signatures;
 mod writer;

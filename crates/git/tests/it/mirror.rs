@@ -1,8 +1,8 @@
 //! Asking, fetching, reading.
 
-use berth_git::{Category, History, Oid, Rev};
+use berth_git::{Category, History, Mirror, Oid, Protocols, Remote, Rev};
 
-use crate::fixture::{NONE, World, git, stop};
+use crate::fixture::{NONE, World, draft, git, git_program, stop};
 
 fn tag(name: &str) -> Rev {
     Rev::Tag(name.to_owned())
@@ -135,6 +135,78 @@ fn an_ended_git_is_swept_and_a_broken_mirror_made_anew() {
     let mirror = world.mirror("m");
     mirror.fetch(&main, History::Full, &NONE, &stop()).expect("fetched again");
     assert_eq!(mirror.repository().tip("main", &stop()).expect("asked"), Some(first));
+}
+
+/// Every file of objects, made empty: what a disk leaves after a power failure.
+fn break_objects(folder: &std::path::Path) {
+    let mut rooms = vec![folder.join("objects")];
+    while let Some(room) = rooms.pop() {
+        for entry in fs_err::read_dir(room).expect("a folder").flatten() {
+            if entry.path().is_dir() {
+                rooms.push(entry.path());
+            } else {
+                fs_err::remove_file(entry.path()).expect("removed");
+                fs_err::write(entry.path(), "").expect("made empty");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mirror_whose_objects_broke_is_made_anew() {
+    let world = World::new();
+    let first = world.commit(&[("x", "1")], "first");
+    let main = [Rev::Branch("main".to_owned())];
+    let mirror = world.mirror("m");
+    mirror.fetch(&main, History::Full, &NONE, &stop()).expect("fetched");
+    break_objects(&world.root.path().join("m"));
+    let error = mirror.repository().list(&first, "", &stop()).expect_err("it cannot be read");
+    assert_eq!(error.category, Category::Corrupt, "{error}");
+    mirror.ls_remote(&[], &NONE, &stop()).expect("refs");
+    assert!(!mirror.repository().has_commit(&first, &stop()).expect("asked"), "what is broken is gone");
+    mirror.fetch(&main, History::Full, &NONE, &stop()).expect("fetched again");
+    assert_eq!(mirror.repository().read(&first, "x", 10, &stop()).expect("read"), b"1");
+}
+
+#[test]
+fn a_repository_with_names_by_sha256_is_copied_and_pushed_to() {
+    let root = tempfile::tempdir().expect("a folder");
+    let format = "--object-format=sha256";
+    git(root.path(), &["init", "-q", "--bare", format, "-b", "main", "server.git"]);
+    git(root.path(), &["init", "-q", format, "-b", "main", "work"]);
+    let work = root.path().join("work");
+    fs_err::write(work.join("x"), "1").expect("written");
+    git(&work, &["add", "-A"]);
+    git(&work, &["commit", "-q", "-m", "first"]);
+    git(&work, &["push", "-q", "../server.git", "HEAD:main"]);
+    let url = format!("file://{}", root.path().join("server.git").display());
+    let remote = Remote::parse(&url, Protocols::default().with_local()).expect("a URL");
+    let mirror = Mirror::open(git_program(), &root.path().join("m"), remote, &stop()).expect("a mirror");
+    mirror.fetch(&[Rev::Branch("main".to_owned())], History::Full, &NONE, &stop()).expect("fetched");
+    let tip = mirror.repository().tip("main", &stop()).expect("asked").expect("a tip");
+    assert_eq!((tip.as_str().len(), tip.as_str()), (64, git(&work, &["rev-parse", "HEAD"]).as_str()));
+    mirror.publish("main", &draft(&[("x", None), ("y", Some("2"))]), 1, &NONE, &stop()).expect("pushed");
+    assert_eq!(git(&root.path().join("server.git"), &["ls-tree", "--name-only", "main"]), "y");
+}
+
+#[test]
+fn a_copy_has_a_bound_on_disk() {
+    let world = World::new();
+    // What does not compress.
+    let mut seed = 1u64;
+    let noise = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        format!("{:x}", seed >> 16)
+    });
+    // More files than git leaves unpacked.
+    let files: Vec<(String, String)> = noise.take(200).enumerate().map(|(n, text)| (format!("f{n}"), text)).collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    world.commit(&files, "many");
+    let main = [Rev::Branch("main".to_owned())];
+    let mirror = world.mirror("m").at_most(1_000);
+    let error = mirror.fetch(&main, History::Full, &NONE, &stop()).expect_err("more than a thousand bytes");
+    assert_eq!(error.category, Category::TooLarge, "{error}");
+    world.mirror("n").fetch(&main, History::Full, &NONE, &stop()).expect("there is room");
 }
 
 #[test]
