@@ -39,7 +39,7 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
     let surplus = surplus(draft, work, revision);
     let name = work.name().clone();
     for replica in &surplus {
-        let (severity, reason, why) = match lost::standing(draft, replica) {
+        let (severity, reason, why) = match lost::standing(draft, work, replica) {
             Standing::Stays => continue,
             Standing::Leaves => (Severity::Normal, "HandedOver", "what takes its place is ready"),
             Standing::Gone { .. } => (Severity::Warning, "ReplicaLost", "the worker did not come back"),
@@ -84,12 +84,12 @@ pub(crate) fn best_first<'a>(draft: &Draft<'_>, mut replicas: Vec<&'a Replica>) 
     if replicas.len() < 2 {
         return replicas; // nearly always
     }
-    let gone = |replica: &Replica| matches!(lost::standing(draft, replica), Standing::Gone { .. });
     let full = |replica: &Replica| {
         let seats = draft.world.workers.get(&replica.worker);
         seats.map_or((0, Reverse(0)), |seats| (seats.utilization_percent(), Reverse(seats.assigned.len())))
     };
-    let key = |replica: &&Replica| (!ready(draft, replica), gone(replica), full(replica), replica.placed);
+    let key =
+        |replica: &&Replica| (!ready(draft, replica), lost::is_gone(draft, replica), full(replica), replica.placed);
     replicas.sort_by(|a, b| (key(a), &a.worker).cmp(&(key(b), &b.worker)));
     replicas
 }

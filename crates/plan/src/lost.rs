@@ -1,8 +1,8 @@
 //! Replicas that cannot stay where they are: their worker is gone or leaves, loading failed there for good, or they may
-//! not be there any more.
+//! not be there any more, since somebody changed the worker's labels, what it reads, or what the deployment asks for.
 //!
 //! ```text
-//!           worker drains, leaves, or is detached too long
+//!           worker drains, leaves, is detached too long, or may not hold what it holds ready
 //!   Stays ─────────────────────────────────────────────────→ Leaves ──successor ready──→ (gone)
 //!     ▲ │                                                      │ on demand, and unused or no room elsewhere
 //!     │ └─lose_worker─→ Gone: waited for ──due─→ Gone: replaced └────────────────────→ (gone)
@@ -11,6 +11,9 @@
 //! What is waited for counts as a copy; what leaves or is to be replaced does not, so that another one is wanted. Due: at
 //! once while nothing answers, else after a grace; later where many were lost at once, or its wave has not come. Where
 //! requests wait and nothing answers, nothing is waited for.
+//!
+//! What may not be where it is, and does not answer either, goes at once; what answers waits for its successor: a word about a
+//! worker must not be an outage. Of a revision that is being replaced, the next one is the successor, wherever that goes.
 
 use berth_spec::{Time, event::Severity};
 
@@ -40,17 +43,39 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 
 fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<String> {
     let seats = draft.world.workers.get(&replica.worker)?;
-    if matches!(standing(draft, replica), Standing::Gone { .. }) {
+    if is_gone(draft, replica) {
         return None;
     }
     if let Some(failure) = work.entry.failed_there(&replica.revision, &replica.worker, draft.now) {
         return Some(format!("loading failed: {}", failure.message));
     }
+    let answers = |rollout| draft.world.answers_at(&replica.worker, &replica.revision, rollout);
+    if work.rollout.as_ref().is_some_and(answers) {
+        return None;
+    }
     place::forbidden(draft.world, seats, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
 }
 
 /// Whether a replica may stay where it is.
-pub(crate) fn standing(draft: &Draft<'_>, replica: &Replica) -> Standing {
+pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Standing {
+    let misplaced = || {
+        let seats = draft.world.workers.get(&replica.worker);
+        replica.revision == work.entry.wanted
+            && seats.is_some_and(|seats| place::forbidden(draft.world, seats, &work.entry.deployment).is_some())
+    };
+    match on_its_worker(draft, replica) {
+        Standing::Stays if misplaced() => Standing::Leaves,
+        standing => standing,
+    }
+}
+
+/// Whether a replica is out of reach.
+pub(crate) fn is_gone(draft: &Draft<'_>, replica: &Replica) -> bool {
+    matches!(on_its_worker(draft, replica), Standing::Gone { .. })
+}
+
+/// Whether anything may stay where a replica is.
+fn on_its_worker(draft: &Draft<'_>, replica: &Replica) -> Standing {
     let started = draft.world.started.unwrap_or(draft.now);
     match draft.world.workers.get(&replica.worker) {
         Some(seats) => seats.standing(&draft.world.policy, started, draft.now),
@@ -61,7 +86,7 @@ pub(crate) fn standing(draft: &Draft<'_>, replica: &Replica) -> Standing {
 
 /// Whether a replica counts as one of those that are wanted.
 pub(crate) fn counts(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> bool {
-    match standing(draft, replica) {
+    match standing(draft, work, replica) {
         Standing::Stays => true,
         Standing::Leaves => false,
         Standing::Gone { since } => draft.now < due(draft, work, replica, since),
@@ -85,7 +110,7 @@ fn due(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica, since: Time) -> Ti
 
 /// Until when a worker that was lost may come back with a replica that nobody else has room for.
 pub(crate) fn may_return(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
-    let until = |replica: &Replica| match standing(draft, replica) {
+    let until = |replica: &Replica| match on_its_worker(draft, replica) {
         Standing::Gone { since } => Some(since + draft.world.policy.lost_grace),
         Standing::Stays | Standing::Leaves => None,
     };
@@ -146,7 +171,7 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
 /// Looks again when what is waited for is to be replaced, and when a worker has been detached for too long.
 pub(crate) fn wait(draft: &Draft<'_>, work: &mut Work<'_>) {
     for replica in work.replicas.clone() {
-        let at = match standing(draft, &replica) {
+        let at = match standing(draft, work, &replica) {
             Standing::Gone { since } => due(draft, work, &replica, since),
             Standing::Stays => match draft.world.workers.get(&replica.worker).map(|seats| seats.liveness) {
                 Some(Liveness::Detached { since }) => since + draft.world.policy.detached_grace,

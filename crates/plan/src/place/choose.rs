@@ -189,7 +189,7 @@ impl<'a> Taste<'a> {
             return taste;
         }
         let staying = |replica: &&crate::Replica| {
-            replica.revision == *revision && lost::standing(draft, replica) == Standing::Stays
+            replica.revision == *revision && lost::standing(draft, work, replica) == Standing::Stays
         };
         for replica in work.replicas.iter().filter(staying) {
             let Some(info) = draft.world.workers.get(&replica.worker).and_then(|seats| seats.info.as_ref()) else {

@@ -106,7 +106,7 @@ fn progressing(seen: &Seen<'_>) -> Condition {
         }
         Some(Verdict::WaitsForRoom { .. }) => is(Truth::True, "WaitsForRoom", "it is placed as soon as there is room"),
         Some(Verdict::LeaveWaits { text }) => {
-            is(Truth::False, "LeaveWaits", &format!("its worker leaves, and it stays there for now: {text}"))
+            is(Truth::False, "LeaveWaits", &format!("it should leave its worker, and stays there for now: {text}"))
         }
         _ if seen.entry.deployment.deleting && seen.placed > 0 => {
             is(Truth::True, "Draining", "its replicas finish their requests and leave")

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerTerms};
 
-use super::World;
+use super::{Liveness, World};
 
 /// What is said of workers beside their own word.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +52,14 @@ impl World {
             None => self.registered.terms.remove(worker),
         };
         self.apply_terms(worker);
+    }
+
+    /// A worker that holds nothing was turned away: as if it had never come. What is known of its health stays.
+    pub fn turn_away(&mut self, worker: &WorkerId) {
+        let Some(seats) = self.workers.get_mut(worker) else { return };
+        (seats.info, seats.said, seats.reported) = (None, None, false);
+        seats.liveness = Liveness::Unseen;
+        self.measure_workers();
     }
 
     /// What becomes of workers that the registry does not name.

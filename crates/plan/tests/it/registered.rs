@@ -73,11 +73,80 @@ fn a_card_goes_where_its_version_is_read() {
     );
     w.under("new", |terms| terms.schema_versions = vec!["3.0.0".to_owned()]);
     w.settle();
-    assert!(w.placed("m").is_empty(), "the registry takes the version away");
-    assert_eq!(w.status("m").phase, Phase::ScheduleFailed);
+    assert_eq!(
+        w.answers("m"),
+        ["new"],
+        "the registry takes the version away, and nobody else reads it: no outage for that"
+    );
+    let status = w.status("m");
+    assert_eq!((status.phase, status.conditions[1].reason.as_str()), (Phase::Available, "LeaveWaits"));
     w.under("new", |_| {});
     w.settle();
-    assert_eq!(w.placed("m"), ["new"], "and gives it back");
+    assert_eq!(w.placed("m"), ["new"]);
+    assert_eq!(w.status("m").conditions[1].reason, "Settled", "it is given back");
+}
+
+/// A word of the registry about a worker that serves moves what it may not hold any more: as a drain does.
+#[test]
+fn what_may_not_stay_answers_until_its_successor_does() {
+    type Change = fn(&mut WorkerTerms);
+    let changes: [(&str, Change); 2] = [
+        ("a label", |terms| drop(terms.labels.insert("pool".to_owned(), "staging".to_owned()))),
+        ("a version", |terms| terms.schema_versions = vec!["3.0.0".to_owned()]),
+    ];
+    for (what, change) in changes {
+        let mut w = world().worker("a", gib(4));
+        let production =
+            |terms: &mut WorkerTerms| drop(terms.labels.insert("pool".to_owned(), "production".to_owned()));
+        w.under("a", production);
+        w.change("m", |spec| {
+            spec.model.format = ModelFormat::Python;
+            spec.model.card = Some(card(true));
+            spec.memory = Some(gib(1));
+            spec.selector.required.insert("pool".to_owned(), "production".to_owned());
+        });
+        w.settle();
+        w = w.worker("b", gib(4));
+        w.under("b", production);
+        w.settle();
+        w.under("a", |terms| {
+            production(terms);
+            change(terms);
+        });
+        w.advance();
+        assert_eq!((w.placed("m").len(), w.answers("m")), (2, vec!["a".to_owned()]), "{what}: b loads, a answers");
+        w.load_all();
+        w.advance();
+        assert_eq!((w.placed("m"), w.answers("m")), (vec!["b".to_owned()], vec!["b".to_owned()]), "{what}");
+        assert!(w.was_told("HandedOver") && !w.was_told("ReplicaLost"), "{what}");
+    }
+}
+
+/// One commit may turn a pool of workers and what runs there over to another name: nothing moves for that.
+#[test]
+fn a_label_that_changes_with_who_asks_for_it_moves_nothing() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4));
+    let pool = |name: &'static str| {
+        move |terms: &mut WorkerTerms| drop(terms.labels.insert("pool".to_owned(), name.to_owned()))
+    };
+    w.under("a", pool("old"));
+    w.under("b", pool("other"));
+    let ask = |w: &mut Fixture, name: &str| {
+        w.change("m", |spec| {
+            spec.memory = Some(gib(1));
+            spec.selector.required.insert("pool".to_owned(), name.to_owned());
+        });
+    };
+    ask(&mut w, "old");
+    w.settle();
+    assert_eq!(w.answers("m"), ["a"]);
+    w.under("a", pool("new"));
+    w.advance();
+    assert_eq!(w.answers("m"), ["a"], "workers are told of before deployments");
+    ask(&mut w, "new");
+    w.settle();
+    assert_eq!(w.answers("m"), ["a"]);
+    assert!(!w.was_told("ReplicaLost"));
 }
 
 #[test]
