@@ -14,6 +14,7 @@ mod environment;
 mod heard;
 mod interpreter;
 mod program;
+mod record;
 mod requirements;
 mod settings;
 mod shelf;

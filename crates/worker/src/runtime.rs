@@ -25,6 +25,7 @@ use berth_mesh::local::Model;
 use berth_spec::{
     ByteSize, Class, Digest, FailureCategory, Revision, Serving,
     deployment::{ModelFormat, Warmup},
+    residency::Deaths,
 };
 
 use crate::{fault::bounded_trace, prepare::Prepared};
@@ -94,6 +95,15 @@ impl LoadError {
     }
 }
 
+/// How a loaded model is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Health {
+    /// The most memory that it was seen to take, where that is measured.
+    pub memory: Option<ByteSize>,
+    /// How its process has died; `None`: it has not, or there is none.
+    pub deaths: Option<Arc<Deaths>>,
+}
+
 /// Executes revisions of some formats. One per kind of engine and process.
 pub trait Runtime: Send + Sync + 'static {
     /// The formats that it loads.
@@ -110,6 +120,11 @@ pub trait LoadedModel: Model {
     /// Runs the validation inference and throws its outputs away. Blocks like [`Runtime::load`]. A model is not to be
     /// made callable before this has passed.
     fn validate(&self, warmup: &Warmup) -> Result<(), LoadError>;
+
+    /// How it is. Asked now and then, on a thread that must not wait.
+    fn health(&self) -> Health {
+        Health::default()
+    }
 
     /// Applies changed limits and batching from now on; requests that are waiting stay.
     fn set_serving(&self, serving: &Serving);

@@ -35,7 +35,7 @@ pub(crate) fn of(bytes: &[u8]) -> Digest {
 }
 
 /// The digest of a file. Gives up with an error soon after `cancel`: nobody is there to stop a thread that reads.
-pub(super) fn of_file(path: &Path, cancel: &CancellationToken) -> io::Result<Digest> {
+pub(crate) fn of_file(path: &Path, cancel: &CancellationToken) -> io::Result<Digest> {
     let mut file = fs_err::File::open(path)?;
     let mut hasher = Hasher::new();
     // Large enough that system calls do not show, small enough for the second-level cache.

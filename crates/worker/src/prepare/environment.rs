@@ -15,12 +15,13 @@ use std::{
 
 use berth_spec::{ByteSize, CredentialSet, FailureCategory, card::Runtime, residency::Preparing};
 use tokio::sync::RwLock;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Miss, Settings,
     heard::{Barred, Hearing},
     interpreter::Interpreters,
-    requirements,
+    record, requirements,
     shelf::{Held, Making, Shelf},
     system::{self, System},
     uv::{self, Reach, Uv},
@@ -185,6 +186,7 @@ impl Environments {
         if !recipe.packages.is_empty() {
             let _not_swept = self.fetched.read().await;
             install(uv, &inside, &wanted, order).await?;
+            mend(uv, &venv, &wanted, order).await?;
         }
         let installed = uv.freeze(order.settings, &inside).await?;
         fs_err::write(folder.join("installed.txt"), &installed).map_err(disk)?;
@@ -218,21 +220,57 @@ const VENV: &str = "venv";
 
 /// From what was fetched before, if all is there; else from the index, if that may be asked.
 async fn install(uv: &Uv, python: &Path, wanted: &Path, order: Order<'_>) -> Result<(), Miss> {
-    let Order { settings, keys, barred, hearing } = order;
-    if uv.install(settings, keys, python, wanted, Reach::Fetched).await.is_ok() {
+    if uv.install(order.settings, order.keys, python, wanted, Reach::Fetched).await.is_ok() {
         return Ok(());
     }
+    install_from_index(uv, python, wanted, Reach::Index, order).await
+}
+
+async fn install_from_index(
+    uv: &Uv,
+    python: &Path,
+    wanted: &Path,
+    reach: Reach<'_>,
+    order: Order<'_>,
+) -> Result<(), Miss> {
+    let Order { settings, keys, barred, hearing } = order;
     let dependency = Uv::index(settings);
     if let Some(until) = barred.packages {
         return Err(Miss::HeldOff { dependency, until });
     }
-    let installed = uv.install(settings, keys, python, wanted, Reach::Index).await;
+    let installed = uv.install(settings, keys, python, wanted, reach).await;
     match installed.as_ref().map_err(|fault| fault.category) {
         Err(FailureCategory::Network | FailureCategory::Timeout) => hearing.failed(dependency),
         Err(FailureCategory::Disk | FailureCategory::Runtime | FailureCategory::Internal) => {}
         _ => hearing.answered(dependency),
     }
     Ok(installed?)
+}
+
+/// Fetches packages again whose files are not as they should be: what was fetched before may have been damaged since.
+async fn mend(uv: &Uv, venv: &Path, wanted: &Path, order: Order<'_>) -> Result<(), Miss> {
+    let damaged = damaged(venv).await?;
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(event = "packages_damaged", packages = damaged.join(" "), note = "they are fetched again");
+    uv.forget(order.settings, &damaged).await?;
+    let python = uv::python_of(venv);
+    install_from_index(uv, &python, wanted, Reach::Again(&damaged), order).await?;
+    // Some are published with lists that are wrong: what came fresh from the index is taken as it is.
+    let odd = self::damaged(venv).await?;
+    if !odd.is_empty() {
+        tracing::warn!(event = "packages_unlike_their_list", packages = odd.join(" "));
+    }
+    Ok(())
+}
+
+async fn damaged(venv: &Path) -> Result<Vec<String>, Fault> {
+    let (venv, cancel) = (venv.to_owned(), CancellationToken::new());
+    // A thread that reads gigabytes ends when nobody waits for it any more.
+    let _ends = cancel.clone().drop_guard();
+    let work = tokio::task::spawn_blocking(move || record::damaged(&venv, &cancel));
+    work.await.map_err(Fault::internal)?.map_err(|error| Fault::disk(&error))
 }
 
 async fn finished(making: Making) -> Result<Held, Fault> {

@@ -96,7 +96,10 @@ impl Shelf {
         for entry in fs_err::read_dir(&root)?.flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if name.starts_with(".making-") || name.starts_with(".gone-") {
-                fs_err::remove_dir_all(&path)?;
+                // What stays costs disk, and is tried again at the next start.
+                if let Err(error) = fs_err::remove_dir_all(&path) {
+                    tracing::warn!(event = "prepared_not_swept", what, %error);
+                }
             } else if let Some((size, used)) = labelled(&path) {
                 entries.insert(name, Entry { size, used, pin: Arc::default() });
             }
@@ -124,6 +127,8 @@ impl Shelf {
     /// An empty folder, its own, in which one of that name is made. Blocks.
     pub(super) fn make(&self, name: &str) -> io::Result<Making> {
         let path = self.root.join(format!(".making-{}-{name}", self.count.fetch_add(1, Ordering::Relaxed)));
+        // The root, too: it may have been taken away by hand.
+        fs_err::create_dir_all(&self.root)?;
         fs_err::create_dir(&path)?;
         Ok(Making { path, name: name.to_owned(), shelf: self.clone() })
     }
@@ -202,6 +207,9 @@ impl Making {
         self.shelf.make_room(size)?;
         let label = serde_json::to_vec(&Label { size }).map_err(Fault::internal)?;
         fs_err::write(self.path.join(LABEL), label).map_err(disk)?;
+        // A machine that loses its power must not find whole names over empty files.
+        let root = File::open(&self.shelf.root).map_err(disk)?;
+        rustix::fs::syncfs(&root).map_err(|error| disk(error.into()))?;
         let path = self.shelf.root.join(&self.name);
         if path.exists() {
             // Not on the shelf, for nobody makes what is there: left by a hand, or without its label.

@@ -43,11 +43,13 @@ pub(super) struct Uv {
 
 /// How an installation may get packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Reach<'a> {
     /// From what was fetched before.
     Fetched,
     /// From the index, too.
     Index,
+    /// From the index, too, and these anew though they are installed.
+    Again(&'a [String]),
 }
 
 impl Uv {
@@ -115,11 +117,15 @@ impl Uv {
         keys: &CredentialSet,
         python: &Path,
         requirements: &Path,
-        reach: Reach,
+        reach: Reach<'_>,
     ) -> Result<(), Fault> {
         let run = self.run(settings, &self.home);
         let run = run.args(["pip", "install", "--quiet", "--strict", "--compile-bytecode", "--python"]).arg(python);
-        let run = run.args((reach == Reach::Fetched).then_some("--offline"));
+        let run = match reach {
+            Reach::Fetched => run.arg("--offline"),
+            Reach::Index => run,
+            Reach::Again(packages) => run.args(packages.iter().flat_map(|name| ["--reinstall-package", name.as_str()])),
+        };
         let (run, secret) = with_index(run, settings, keys)?;
         let said = run.arg("-r").arg(requirements).run(INSTALL_LIMIT).await.map_err(|error| not_run(&error))?;
         if said.status.success() {
@@ -134,6 +140,16 @@ impl Uv {
             fault.message.push_str(&about);
         }
         Err(fault)
+    }
+
+    /// Throws away what was fetched of some packages.
+    pub(super) async fn forget(&self, settings: &Settings, packages: &[String]) -> Result<(), Fault> {
+        let run = self.run(settings, &self.home).args(["cache", "clean"]).args(packages);
+        let said = run.run(LOCAL_LIMIT).await.map_err(|error| not_run(&error))?;
+        match said.status.success() {
+            true => Ok(()),
+            false => Err(of_words(&said, "throw away damaged packages", FailureCategory::Internal)),
+        }
     }
 
     /// What is installed, one `NAME==VERSION` a line.

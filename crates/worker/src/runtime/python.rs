@@ -6,8 +6,9 @@
 //! infer: tensors ─▶ rows ───────┴▶ queue ─▶ frames ─▶ berth.host ─▶ answers ─┴────────────▶ tensors
 //! ```
 //! Reading order: [`frame`] is the language of the line and `message` what is said in it; `queue` decides who runs with
-//! whom; `supervise` keeps the process running, `process` is one process, `fence` limits it, `noise` hears what it
-//! prints; `document`, `schema` and `sample` are the card's interface. The other side is the Python package in
+//! whom; `supervise` keeps the process running, `hear` takes what it says, `shared` is what both know; `process` is one
+//! process, `fence` limits it, `noise` hears what it prints, `ended` says how it ended; `document`, `schema` and `sample`
+//! are the card's interface, and `validation` tries it. The other side is the Python package in
 //! `python/berth`, which is part of this program.
 //!
 //! The code is separated, not jailed: it has its own process, memory limit, environment without our secrets and a folder
@@ -15,9 +16,12 @@
 
 mod backoff;
 mod document;
+mod ended;
 mod failure;
 mod fence;
+mod footprint;
 pub mod frame;
+mod hear;
 mod message;
 mod model;
 mod noise;
@@ -28,7 +32,9 @@ mod process;
 mod queue;
 mod sample;
 mod schema;
+mod shared;
 mod supervise;
+mod validation;
 
 use std::{
     io,

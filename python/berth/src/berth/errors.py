@@ -38,6 +38,12 @@ class InvalidModel(CardError):
     category = "invalid_model"
 
 
+class MissingPackage(CardError):
+    """The code imports what the card's environment does not have."""
+
+    category = "dependencies"
+
+
 def shortened(text: str, most: int = MAX_MESSAGE) -> str:
     """The beginning of a text that is too long."""
     return text if len(text) <= most else text[: most - 4] + " ..."
@@ -63,16 +69,28 @@ def traceback_of(error: BaseException) -> str:
 
 def described(error: BaseException) -> Dict[str, Any]:
     """An error as it crosses to the worker."""
-    try:
-        message = str(error)
-    except Exception:  # A broken __str__ must not hide the error itself.
-        message = "(its message cannot be printed)"
     return {
         "type": type(error).__name__,
-        "message": shortened(message),
+        "message": message_of(error),
         "trace": traceback_of(error),
         "memory": isinstance(error, MemoryError) or _out_of_device_memory(error),
     }
+
+
+def refusal(error: RequestError) -> Dict[str, Any]:
+    """What the code says of a request, as it crosses to the worker; a path may be a pointer, or its parts."""
+    path = getattr(error, "path", "")
+    parts = [str(part) for part in path] if isinstance(path, (list, tuple)) else str(path or "").lstrip("/").split("/")
+    pointer = "".join("/" + part for part in parts) if parts != [""] else ""
+    return {"message": message_of(error), "path": shortened(pointer)}
+
+
+def message_of(error: BaseException) -> str:
+    """Its message, of a length that can be told."""
+    try:
+        return shortened(str(error))
+    except Exception:  # A broken __str__ must not hide the error itself.
+        return "(its message cannot be printed)"
 
 
 def _out_of_device_memory(error: BaseException) -> bool:

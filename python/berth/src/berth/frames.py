@@ -7,10 +7,12 @@ All numbers are little-endian. What the body holds is said by the head.
 
 from __future__ import annotations
 
+import collections
 import json
 import socket
 import struct
-from typing import Any, Dict, List, Tuple, Union
+import threading
+from typing import Any, Deque, Dict, List, Tuple, Union
 
 #: Worker to model.
 LOAD, RUN, SHUTDOWN = 1, 2, 3
@@ -23,6 +25,10 @@ MAX_HEAD = 32 << 20
 
 #: The largest body: beyond what the worker joins into one run.
 MAX_BODY = 1 << 30
+
+#: The most frames that wait for the one that is being written. They are lines for the log, written by destructors and
+#: signal handlers in the middle of it: of more, the oldest go.
+MAX_LATER = 256
 
 _PREFIX = struct.Struct("<IIQ")
 
@@ -38,18 +44,19 @@ class Malformed(Exception):
 
 
 class Line:
-    """One end of the line."""
+    """One end of the line. Any thread may send; one receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._prefix = bytearray(_PREFIX.size)
-
-    def fileno(self) -> int:
-        """Its file descriptor."""
-        return self._socket.fileno()
+        self._turn = threading.RLock()
+        self._writing = False
+        self._later: Deque[List[Buffer]] = collections.deque(maxlen=MAX_LATER)
 
     def close(self) -> None:
-        """Closes this end."""
+        """Closes this end, also in a forked child, where nobody is left who could give a lock back."""
+        self._turn = threading.RLock()
+        self._writing = False
         self._socket.close()
 
     def receive(self) -> Tuple[int, Dict[str, Any], memoryview]:
@@ -70,16 +77,30 @@ class Line:
         return kind, head, buffer[head_length:]
 
     def send(self, kind: int, head: Dict[str, Any], body: List[Buffer]) -> None:
-        """Sends a frame."""
-        text = json.dumps(head).encode()
-        if len(text) > MAX_HEAD:
-            raise Malformed("a head of {} bytes".format(len(text)))
+        """Sends a frame, whole: threads wait for each other."""
+        # A text that came from bytes may have what UTF-8 has not.
+        text = json.dumps(head, ensure_ascii=False).encode("utf-8", "replace")
         length = sum(len(part) for part in body)
+        if len(text) > MAX_HEAD or length > MAX_BODY:
+            raise Malformed("a frame of {} and {} bytes".format(len(text), length))
         prefix = _PREFIX.pack(kind, len(text), length)
-        if length < 1 << 16:
-            self._socket.sendall(b"".join([prefix, text, *body]))
-            return
-        for part in [prefix + text, *body]:
+        small = length < 1 << 16
+        frame: List[Buffer] = [b"".join([prefix, text, *body])] if small else [prefix + text, *body]
+        with self._turn:
+            if self._writing:
+                # This very thread is writing: it came here from a destructor or a signal handler.
+                self._later.append(frame)
+                return
+            self._writing = True
+            try:
+                self._write(frame)
+                while self._later:
+                    self._write(self._later.popleft())
+            finally:
+                self._writing = False
+
+    def _write(self, frame: List[Buffer]) -> None:
+        for part in frame:
             self._socket.sendall(part)
 
     def _fill(self, view: memoryview) -> None:

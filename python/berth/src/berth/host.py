@@ -17,6 +17,9 @@ from .errors import CardError, MAX_MESSAGE, described, shortened
 from .frames import Closed, Line
 from .pipeline import Failed, Pipeline
 
+#: Tracebacks of one batch that are told: a thousand would not fit into a frame, and nobody reads them.
+MAX_TRACES = 64
+
 
 def main() -> int:
     """Loads what the first frame says, then answers until the worker says that it is over."""
@@ -24,11 +27,11 @@ def main() -> int:
     kind, spec, _ = line.receive()
     if kind != frames.LOAD:
         return 2
-    undone = isolation.apply(spec["limits"], line.fileno())
+    undone = isolation.apply(spec["limits"], line)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.send_to(lambda level, text: line.send(frames.LOG, {"level": level, "text": text}, []))
+    logs.send_to(lambda level, text: _log(line, level, text))
     for what in undone:
-        line.send(frames.LOG, {"level": "warning", "text": what}, [])
+        _log(line, "warning", what)
     _paths(spec)
     pipeline = _loaded(spec, line)
     if pipeline is None:
@@ -44,6 +47,14 @@ def _take_line() -> Line:
     os.close(nothing)
     sys.stdin = open(0, closefd=False)
     return Line(sock)
+
+
+def _log(line: Line, level: str, text: str) -> None:
+    try:
+        line.send(frames.LOG, {"level": level, "text": text}, [])
+    except OSError:
+        # A child that the model forked has no line: what it prints is heard, too.
+        sys.stderr.write("{}: {}\n".format(level, text))
 
 
 def _paths(spec: Dict[str, Any]) -> None:
@@ -78,8 +89,8 @@ def _loaded(spec: Dict[str, Any], line: Line) -> Any:
 
 def _failure(error: BaseException) -> Dict[str, Any]:
     told = described(error)
-    told["category"] = "memory" if told["memory"] else getattr(error, "category", "code")
     told["expected"] = isinstance(error, CardError)
+    told["category"] = error.category if isinstance(error, CardError) else "code"
     return told
 
 
@@ -105,20 +116,24 @@ def _answers(pipeline: Pipeline, head: Dict[str, Any], body: memoryview) -> List
     requests: List[Tuple[memoryview, List[List[Any]]]] = []
     for start, end, attached in head["requests"]:
         requests.append((body[start:end], attached))
-    try:
-        return pipeline.run(requests, body)
-    except SystemExit as error:
-        # A model that calls sys.exit has failed on this batch; the process is the worker's to end.
-        return [Failed("model", RuntimeError("the code called sys.exit({!r})".format(error.code)))] * len(requests)
+    return pipeline.run(requests, body)
 
 
 def _told(answers: List[Any]) -> Tuple[List[Any], List[frames.Buffer]]:
     told: List[Any] = []
     parts: List[frames.Buffer] = []
+    failures, length = 0, 0
     for answer in answers:
+        if not isinstance(answer, Failed) and length + len(answer) > frames.MAX_BODY:
+            message = "the answer has {} bytes: with all answers of its batch, at most {} can be sent".format(
+                len(answer), frames.MAX_BODY
+            )
+            answer = Failed("size", ValueError(message))
         if isinstance(answer, Failed):
-            told.append(answer.told())
+            failures += 1
+            told.append(answer.told(with_trace=failures <= MAX_TRACES))
         else:
+            length += len(answer)
             told.append(len(answer))
             parts.append(answer)
     return told, parts

@@ -10,13 +10,16 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from typing import Any, Dict, List
+
+from .frames import Line
 
 _PR_SET_PDEATHSIG = 1
 
 
-def apply(limits: Dict[str, Any], sock: int) -> List[str]:
+def apply(limits: Dict[str, Any], line: Line) -> List[str]:
     """Joins the control groups, sets the limits, and ties this process's life to the worker's.
 
     Returns what could not be done, for the log.
@@ -30,7 +33,7 @@ def apply(limits: Dict[str, Any], sock: int) -> List[str]:
             undone.append("cannot join {}: {}".format(path, error))
     undone += _limit(limits)
     undone += _die_with_parent(limits["parent"])
-    os.register_at_fork(after_in_child=lambda: _forked(sock))
+    os.register_at_fork(before=_will_fork, after_in_child=lambda: _forked(line))
     return undone
 
 
@@ -68,13 +71,23 @@ def _set_death_signal() -> bool:
     return bool(prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
 
 
-def _forked(sock: int) -> None:
-    """In a child that the model forked: it must neither outlive the model nor hold its line open."""
-    _set_death_signal()
-    try:
-        os.close(sock)
-    except OSError:
-        pass
+#: Whether the fork that is under way comes from the main thread.
+_fork = threading.local()
+
+
+def _will_fork() -> None:
+    _fork.main = threading.current_thread() is threading.main_thread()
+
+
+def _forked(line: Line) -> None:
+    """In a child that the model forked: it must neither outlive the model nor hold its line open.
+
+    The signal comes when the thread ends that forked: one that ends before the process would kill a child that is
+    still wanted.
+    """
+    if getattr(_fork, "main", True):
+        _set_death_signal()
+    line.close()
 
 
 class _ReadOnly(SourceFileLoader):

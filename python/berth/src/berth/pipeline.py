@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import documents, loaders
 from .adapt import LOAD, MODEL, POSTPROCESSING, PREPROCESSING, Call, Role, checked, name_of, spread
-from .errors import CardError, InvalidModel, RequestError, described
+from .errors import CardError, InvalidModel, MissingPackage, RequestError, described, refusal
 from .marks import is_batched, takes_arrays
 
 #: The names under which the loading function of an entrypoint is looked for.
@@ -31,11 +31,12 @@ class Failed:
         self.stage = stage
         self.error = error
 
-    def told(self) -> Dict[str, Any]:
+    def told(self, with_trace: bool = True) -> Dict[str, Any]:
         """As it crosses to the worker."""
         if isinstance(self.error, RequestError):
-            return {"request": {"message": str(self.error), "path": self.error.path}}
-        return dict(described(self.error), stage=self.stage)
+            return {"request": refusal(self.error)}
+        told = dict(described(self.error), stage=self.stage)
+        return told if with_trace else dict(told, trace="")
 
 
 class Step:
@@ -66,7 +67,7 @@ class Step:
                 for index, result in zip(well, together):
                     results[index] = result
                 return results
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if len(well) == 1:
                     results[well[0]] = Failed(self.stage, self._explained(error))
                     return results
@@ -94,7 +95,7 @@ class Step:
             if self.batched:
                 return self._together([item], [request])[0]
             return self._called(item, request)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Failed(self.stage, self._explained(error))
 
     def _called(self, item: Any, request: Any) -> Any:
@@ -111,7 +112,10 @@ class Step:
         """Its function, for people."""
         return name_of(self._function)
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explained(self, error: BaseException) -> BaseException:
+        if isinstance(error, SystemExit):
+            # The process is the worker's to end; this request has failed, and no other.
+            return RuntimeError("the code called sys.exit({!r})".format(error.code))
         if self.hint and isinstance(error, (TypeError, AttributeError, KeyError)) and error.args:
             error.args = (str(error.args[0]) + self.hint,) + error.args[1:]
         return error
@@ -285,7 +289,7 @@ def _imported(name: str, where: str) -> Any:
                     name, where
                 )
             ) from None
-        raise CardError(
+        raise MissingPackage(
             "module {} ({}) imports {!r}, which is not installed: add it to runtime.dependencies".format(
                 name, where, missing
             )

@@ -129,8 +129,16 @@ impl Interface {
     }
 }
 
+/// The most rows of a request. Each is a request of its own, with some hundred bytes beside its data. Halved, clients
+/// that score a table at once have to cut it; doubled, a few megabytes of booleans may take as many gigabytes here.
+const MAX_ROWS: usize = 1 << 16;
+
 fn some_rows(rows: usize) -> Result<(), InferError> {
-    if rows == 0 { Err(InferError::Invalid("the request has no rows: send at least one".to_owned())) } else { Ok(()) }
+    match rows {
+        0 => Err(InferError::Invalid("the request has no rows: send at least one".to_owned())),
+        1..=MAX_ROWS => Ok(()),
+        _ => Err(InferError::Invalid(format!("the request has {rows} rows: send at most {MAX_ROWS} at once"))),
+    }
 }
 
 /// The tensors of a request, in the order of the columns.

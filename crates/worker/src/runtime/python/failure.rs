@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use berth_spec::{ByteSize, FailureCategory};
 
-use super::{message::Raised, process::Ended};
+use super::{ended::Ended, message::Raised};
 use crate::runtime::LoadError;
 
 /// The interpreter could not be started.
@@ -21,15 +21,20 @@ pub(super) fn raised(raised: &Raised, ended: &Ended, limit: Option<ByteSize>) ->
     if raised.memory || ended.memory {
         return out_of_memory(limit).with_trace(&raised.trace);
     }
+    let lacks_library = raised.kind == "ImportError" && raised.message.contains("cannot open shared object file");
     let category = match raised.category.as_str() {
         "invalid_model" => FailureCategory::InvalidModel,
-        _ if raised.kind == "ModuleNotFoundError" => FailureCategory::Dependencies,
+        "dependencies" => FailureCategory::Dependencies,
+        _ if lacks_library || raised.kind == "ModuleNotFoundError" => FailureCategory::Dependencies,
         _ => FailureCategory::Code,
     };
-    let message = match raised.expected {
+    let mut message = match raised.expected {
         true => raised.message.clone(),
         false => format!("the model's code raised {}: {}", raised.kind, raised.message),
     };
+    if lacks_library {
+        message += "; add the package of the operating system that has it to runtime.system_packages";
+    }
     LoadError::new(category, message).with_trace(&raised.trace)
 }
 
@@ -73,6 +78,7 @@ pub(super) fn told(raised: &Raised) -> String {
     let Raised { kind, message, stage, .. } = raised;
     match stage.as_str() {
         "answer" => format!("the answer is no JSON: {kind}: {message}"),
+        "size" => message.clone(),
         "model" => format!("the model raised {kind}: {message}"),
         stage => format!("{stage} raised {kind}: {message}"),
     }

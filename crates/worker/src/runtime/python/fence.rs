@@ -17,6 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// and pays more for switching; doubled, its slowest answers are slower.
 const PERIOD: u64 = 100_000;
 
+/// What a group of version 2 is also told, where its kernel knows of it: what goes over its memory is not swapped for
+/// minutes, and ends whole: a model of which one process is missing would wait for it.
+const WHERE_THERE_IS: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.oom.group", "1")];
+
 /// The leaf that this process moves into (version 2).
 const LEAF: &str = "berth";
 
@@ -133,6 +137,11 @@ impl Fence {
             fence.groups.push(group.clone());
             for (file, value) in limits {
                 if let Some(value) = value {
+                    fs_err::write(group.join(file), value).map_err(told)?;
+                }
+            }
+            for (file, value) in WHERE_THERE_IS {
+                if group.join(file).exists() {
                     fs_err::write(group.join(file), value).map_err(told)?;
                 }
             }

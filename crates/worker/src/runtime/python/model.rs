@@ -8,14 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_mesh::{
-    local::{Batching, Model, Statistics},
-    oip,
-};
-use berth_spec::{
-    FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, Violation, deployment::Warmup,
-    inference::Shed,
-};
+use berth_mesh::local::{Batching, Model, Statistics};
+use berth_spec::{InferError, InferRequest, Serving, Signature, Tensor, Violation, inference::Shed};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
@@ -25,25 +19,20 @@ use super::{
     document::{Document, Interface},
     failure,
     queue::{Entry, Limits, Outcome},
-    sample,
-    supervise::{Refused, Supervisor},
+    shared::Refused,
+    supervise::Supervisor,
 };
-use crate::runtime::{LoadError, LoadedModel};
 
 /// Requests in one replica at once where the deployment does not say. Halved, bursts are refused sooner; doubled, a slow
 /// model's last request waits twice as long.
 const DEFAULT_MAX_REQUESTS: u32 = 256;
 
-/// How long the validation inference may take. The worker's own limit is 60 s; this one is told in words. Halved, the first
-/// run of a large model (which allocates, and compiles) may not make it.
-const VALIDATION: Duration = Duration::from_secs(55);
-
 /// The model.
 pub(super) struct PythonModel {
-    supervisor: Supervisor,
-    interface: Interface,
+    pub(super) supervisor: Supervisor,
+    pub(super) interface: Interface,
     /// The card's own bound on requests in one run.
-    batch_size: u32,
+    pub(super) batch_size: u32,
     /// An answer that did not fit its schema was told in the log already.
     told: AtomicBool,
 }
@@ -91,7 +80,7 @@ impl PythonModel {
         Ok(documents)
     }
 
-    fn answer(&self, outcome: Outcome, row: Option<usize>) -> Result<Bytes, InferError> {
+    pub(super) fn answer(&self, outcome: Outcome, row: Option<usize>) -> Result<Bytes, InferError> {
         match outcome {
             Outcome::Answer(answer) => self.checked(answer),
             Outcome::Refused(refusal) => {
@@ -100,9 +89,12 @@ impl PythonModel {
                 Err(InferError::Unprocessable { message: refusal.message, violations })
             }
             Outcome::Raised(raised) => {
-                let deployment_id = &self.supervisor.shared.plan.deployment;
+                let shared = &self.supervisor.shared;
                 let (stage, error, trace) = (&raised.stage, &raised.kind, &raised.trace);
-                tracing::warn!(event = "model_raised", %deployment_id, stage, error, trace);
+                // A client that sends nonsense a thousand times a second does not fill the log with tracebacks.
+                if shared.may_log() {
+                    tracing::warn!(event = "model_raised", deployment_id = %shared.plan.deployment, stage, error, trace);
+                }
                 Err(InferError::Model(failure::told(&raised)))
             }
             Outcome::NotRun(wait) => Err(down(wait)),
@@ -124,7 +116,7 @@ impl PythonModel {
         Err(InferError::Model(why))
     }
 
-    fn refusal(&self, refused: &Refused) -> InferError {
+    pub(super) fn refusal(&self, refused: &Refused) -> InferError {
         match refused {
             Refused::Down(wait) => down(*wait),
             Refused::Full { here, limits } => {
@@ -167,23 +159,6 @@ impl PythonModel {
         let document = self.interface.document(body)?;
         let mut answers = self.run(vec![document], deadline).await?;
         answers.pop().ok_or_else(|| InferError::Internal("a request without an answer".to_owned()))
-    }
-
-    /// The requests of the validation inference.
-    fn rehearsal(&self, warmup: &Warmup) -> Result<Vec<Document>, String> {
-        let given = match warmup {
-            Warmup::Off => return Ok(Vec::new()),
-            Warmup::Generated => Bytes::from(sample::request(&self.interface.input)?.to_string()),
-            Warmup::Given(json) => Bytes::copy_from_slice(json.as_bytes()),
-        };
-        let as_document = match self.interface.document(given.clone()) {
-            Ok(document) => return Ok(vec![document]),
-            Err(error) => error,
-        };
-        // In the form of the protocol, as for any other model.
-        let decoded = oip::decode(&given, oip::Layout::Json, &self.interface.signature);
-        let rows = decoded.and_then(|decoded| self.interface.rows(&decoded.request));
-        rows.map_err(|as_tensors| format!("{as_document}; nor is it a request in tensors: {as_tensors}"))
     }
 }
 
@@ -228,85 +203,5 @@ impl Model for PythonModel {
     fn batching(&self) -> Batching {
         let limits = self.supervisor.shared.limits();
         Batching { max_rows: u32::try_from(limits.max_rows).unwrap_or(u32::MAX), max_delay: limits.max_delay }
-    }
-}
-
-impl LoadedModel for PythonModel {
-    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
-        let failed = |message: String| {
-            LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
-        };
-        let documents = self.rehearsal(warmup).map_err(failed)?;
-        if documents.is_empty() {
-            return Ok(());
-        }
-        let deadline = Instant::now() + VALIDATION;
-        let outcomes = self.outcomes(documents, deadline).map_err(|error| failed(error.to_string()))?;
-        for outcome in outcomes {
-            match outcome {
-                Outcome::Raised(raised) if raised.memory => {
-                    let message = format!("out of memory during the validation inference: {}", failure::told(&raised));
-                    return Err(LoadError::new(FailureCategory::Memory, message).with_trace(&raised.trace));
-                }
-                Outcome::Raised(raised) => return Err(failed(failure::told(&raised)).with_trace(&raised.trace)),
-                Outcome::Lost(why) => {
-                    let shared = &self.supervisor.shared;
-                    return Err(match shared.ended() {
-                        Some(ended) => failure::died_validating(&ended, shared.plan.memory),
-                        None => failed(why),
-                    });
-                }
-                other => self.answer(other, None).map(drop).map_err(|error| failed(error.to_string()))?,
-            }
-        }
-        // The first run allocates.
-        self.supervisor.shared.measure();
-        Ok(())
-    }
-
-    fn set_serving(&self, serving: &Serving) {
-        self.supervisor.shared.set_limits(limits(serving, self.batch_size));
-    }
-}
-
-impl PythonModel {
-    /// As [`run`](Self::run), for a thread that may block, with everything that Python said.
-    fn outcomes(&self, documents: Vec<Document>, deadline: Instant) -> Result<Vec<Outcome>, InferError> {
-        let since = Instant::now();
-        let (entries, answers): (Vec<_>, Vec<_>) = documents
-            .into_iter()
-            .map(|document| {
-                let (reply, answer) = oneshot::channel();
-                (Entry { document, deadline, since, first: false, reply }, answer)
-            })
-            .unzip();
-        self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;
-        answers.into_iter().map(|answer| wait(answer, deadline)).collect()
-    }
-}
-
-/// Waits on this thread. A channel of tokio's has no wait with a time limit outside of its runtime.
-fn wait(mut answer: oneshot::Receiver<Outcome>, deadline: Instant) -> Result<Outcome, InferError> {
-    let parker = std::thread::current();
-    let waker = futures::task::waker(Arc::new(Unpark(parker)));
-    let mut context = std::task::Context::from_waker(&waker);
-    loop {
-        if let std::task::Poll::Ready(outcome) = answer.poll_unpin(&mut context) {
-            return Ok(outcome.unwrap_or_else(|_| Outcome::Lost("the model's process is gone".to_owned())));
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let seconds = VALIDATION.as_secs();
-            return Err(InferError::TimedOut(format!("it took longer than {seconds} s")));
-        }
-        std::thread::park_timeout(left);
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl futures::task::ArcWake for Unpark {
-    fn wake_by_ref(waker: &Arc<Self>) {
-        waker.0.unpark();
     }
 }

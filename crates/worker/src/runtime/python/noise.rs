@@ -25,19 +25,19 @@ const PER_SECOND: f64 = 20.0;
 
 /// How many lines may be logged now. Pure, for [`Noise`].
 #[derive(Debug)]
-struct Rate {
+pub(super) struct Rate {
     left: f64,
     at: Instant,
     dropped: u64,
 }
 
 impl Rate {
-    fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { left: f64::from(BURST), at: now, dropped: 0 }
     }
 
     /// Whether one more line may be logged, and how many were dropped before it.
-    fn allow(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn allow(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.left = (self.left + passed * PER_SECOND).min(f64::from(BURST));
         self.at = now;

@@ -8,10 +8,7 @@ use std::{
     net::Shutdown,
     os::{
         fd::OwnedFd,
-        unix::{
-            net::UnixStream,
-            process::{CommandExt as _, ExitStatusExt as _},
-        },
+        unix::{net::UnixStream, process::CommandExt as _},
     },
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -24,7 +21,9 @@ use berth_spec::ByteSize;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{
+    ended::Ended,
     fence::{Fence, Grounds},
+    footprint,
     frame::{self, Frame, Kind},
     message,
     noise::{self, Tail},
@@ -50,17 +49,6 @@ pub(super) struct Process {
     scratch: PathBuf,
     /// It was waited for: its number may be somebody else's by now.
     reaped: bool,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone)]
-pub(super) struct Ended {
-    /// For people: `killed by signal 9`.
-    pub(super) how: String,
-    /// The kernel killed it for memory, or what looks like that.
-    pub(super) memory: bool,
-    /// Its last lines.
-    pub(super) tail: String,
 }
 
 impl Process {
@@ -92,8 +80,11 @@ impl Process {
         let from = process.line.try_clone()?;
         let reader = std::thread::Builder::new().name("berth-py-line".to_owned());
         process.reader = Some(reader.spawn(move || read(from, hear))?);
-        process.tell_what_to_load(plan)?;
-        Ok(process)
+        match process.tell_what_to_load(plan) {
+            // It has ended already: its last words say why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(process),
+            told => told.map(|()| process),
+        }
     }
 
     fn tell_what_to_load(&mut self, plan: &Plan) -> io::Result<()> {
@@ -146,7 +137,7 @@ impl Process {
     /// words: a group does not count what the process had before it joined, and its pages do not say what the kernel
     /// holds for it.
     pub(super) fn memory(&self) -> Option<ByteSize> {
-        self.fence.memory().max(resident(self.child.id()))
+        self.fence.memory().max(footprint::of(self.child.id()))
     }
 
     /// Whether it has ended already.
@@ -182,12 +173,7 @@ impl Process {
             let _ = reader.join();
         }
         self.last_words();
-        let memory = self.fence.ran_out_of_memory();
-        Ended {
-            how: described(status, ours),
-            memory: memory || suspicious(status, ours, &self.fence),
-            tail: self.tail.text(),
-        }
+        Ended::of(status, ours, &self.fence, self.tail.text())
     }
 
     fn last_words(&mut self) {
@@ -262,60 +248,4 @@ fn remove(scratch: &std::path::Path) {
     {
         tracing::warn!(event = "scratch_not_removed", %error);
     }
-}
-
-fn described(status: Option<ExitStatus>, ours: bool) -> String {
-    match status {
-        _ if ours => "it did not end when asked, and was killed".to_owned(),
-        None => "it ended, and nobody knows how".to_owned(),
-        Some(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("it ended with code {code}"),
-            (None, Some(signal)) => format!("it was killed by signal {signal}{}", signal_name(signal)),
-            (None, None) => "it ended".to_owned(),
-        },
-    }
-}
-
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        4 => " (illegal instruction: a package was built for another processor)",
-        6 => " (abort)",
-        7 | 11 => " (a crash in native code)",
-        9 => " (the system kills like that when memory runs out)",
-        15 => " (somebody asked it to end)",
-        _ => "",
-    }
-}
-
-/// SIGKILL that was not ours, where no control group could tell: nearly always memory.
-fn suspicious(status: Option<ExitStatus>, ours: bool, fence: &Fence) -> bool {
-    !ours && fence.own_limit().is_some() && status.and_then(|status| status.signal()) == Some(9)
-}
-
-/// The memory of a process and its descendants, shared pages by share.
-fn resident(process: u32) -> Option<ByteSize> {
-    let mut waiting = vec![process];
-    let (mut sum, mut seen) = (0, 0);
-    while let Some(process) = waiting.pop() {
-        seen += 1;
-        let folder = PathBuf::from(format!("/proc/{process}"));
-        sum += pss(&folder).unwrap_or(0);
-        // A model with more processes than this is counted in part.
-        if seen < 256 {
-            let children = fs_err::read_to_string(folder.join(format!("task/{process}/children"))).unwrap_or_default();
-            waiting.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
-        }
-    }
-    (sum > 0).then_some(ByteSize(sum << 10))
-}
-
-fn pss(folder: &std::path::Path) -> Option<u64> {
-    let text = fs_err::read_to_string(folder.join("smaps_rollup")).ok();
-    let pss =
-        text.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Pss:")).map(str::to_owned));
-    let line = pss.or_else(|| {
-        let text = fs_err::read_to_string(folder.join("status")).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("VmRSS:")).map(str::to_owned)
-    })?;
-    line.trim().trim_end_matches("kB").trim().parse().ok()
 }

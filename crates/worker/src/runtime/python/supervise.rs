@@ -10,7 +10,7 @@
 //! that fails ends the supervision: its error is the replica's.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -19,28 +19,21 @@ use berth_spec::{ByteSize, FailureCategory};
 
 use super::{
     backoff::Backoff,
+    ended::Ended,
     failure,
     fence::Grounds,
-    frame::{Frame, Kind},
-    message::{Answer, Answers, Loaded, Log, Raised, Step},
+    message::Loaded,
     outgoing::Outgoing,
     plan::Plan,
-    process::{Ended, Process},
-    queue::{Entry, Limits, Outcome, Queue, Running},
+    process::Process,
+    queue::Limits,
+    shared::{Heard, Phase, Shared, State},
 };
-use crate::runtime::{
-    LoadError,
-    batch::{join::Spent, tally},
-    metrics::ModelMetrics,
-};
+use crate::runtime::{LoadError, metrics::ModelMetrics};
 
 /// A load that takes longer has failed. The worker's own limit is 20 minutes; this one is told with the last lines of
 /// the process. Halved, a large model from a cold disk may not make it; doubled, the worker gives up first and says less.
 const LOAD_LIMIT: Duration = Duration::from_secs(15 * 60);
-
-/// How long a run may go on after the last deadline of its requests before the process is taken for stuck. Halved, a
-/// model that is slow for a moment is restarted, which takes longer; doubled, a deadlock costs twice the time.
-const STUCK: Duration = Duration::from_secs(30);
 
 /// How often the supervisor looks at its process when nothing happens, and measures its memory. Halved, more reads of
 /// `/proc`; doubled, memory in metrics is older.
@@ -52,42 +45,6 @@ const UNSTABLE: u32 = 5;
 
 /// How often a load looks whether somebody still wants it. Halved or doubled, nothing is seen.
 const GLANCE: Duration = Duration::from_millis(100);
-
-/// What the threads of one replica share.
-pub(super) struct Shared {
-    pub(super) plan: Arc<Plan>,
-    state: Mutex<State>,
-    changed: Condvar,
-    pub(super) tally: tally::Tally,
-    pub(super) metrics: Arc<ModelMetrics>,
-}
-
-struct State {
-    queue: Queue,
-    phase: Phase,
-    /// What the process said of its load, until the supervisor has heard it.
-    heard: Option<Heard>,
-    stop: bool,
-    memory: ByteSize,
-    /// Somebody waits for the memory to be measured.
-    look: bool,
-    /// How the last process ended.
-    ended: Option<Ended>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// It is loading, for the first time or again; it is expected to be up then.
-    Down(Option<Instant>),
-    Up,
-    Stopped,
-}
-
-enum Heard {
-    Loaded(Loaded),
-    Failed(Raised),
-    Gone,
-}
 
 /// The supervision of one replica. Dropping it ends the process, which may take some seconds.
 pub(super) struct Supervisor {
@@ -103,22 +60,7 @@ impl Supervisor {
         limits: Limits,
         metrics: Arc<ModelMetrics>,
     ) -> Result<(Self, Loaded), LoadError> {
-        let state = State {
-            queue: Queue::new(limits),
-            phase: Phase::Down(None),
-            heard: None,
-            stop: false,
-            memory: ByteSize::ZERO,
-            look: false,
-            ended: None,
-        };
-        let shared = Arc::new(Shared {
-            plan: Arc::new(plan),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            tally: tally::Tally::default(),
-            metrics,
-        });
+        let shared = Arc::new(Shared::new(plan, limits, metrics));
         let (tell, outcome) = mpsc::sync_channel(1);
         let supervised = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("berth-py".to_owned());
@@ -154,177 +96,21 @@ impl Drop for Supervisor {
     }
 }
 
-impl Shared {
-    fn locked(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues the rows of a request. `Err`: not run, because the process is not there, or the queue is full.
-    pub(super) fn push(&self, entries: Vec<Entry>) -> Result<(), Refused> {
-        let mut state = self.locked();
-        match state.phase {
-            Phase::Up => {}
-            Phase::Down(until) => {
-                let now = Instant::now();
-                return Err(Refused::Down(
-                    until.map_or(Duration::from_secs(1), |until| until.saturating_duration_since(now)),
-                ));
-            }
-            Phase::Stopped => return Err(Refused::Down(Duration::from_secs(1))),
-        }
-        let limits = state.queue.limits;
-        state.queue.push(entries).map_err(|here| Refused::Full { here, limits })?;
-        drop(state);
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    pub(super) fn set_limits(&self, limits: Limits) {
-        self.locked().queue.limits = limits;
-        self.changed.notify_all();
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        self.locked().queue.limits
-    }
-
-    /// Has the memory measured now; waits for that, but not for long.
-    pub(super) fn measure(&self) {
-        let mut state = self.locked();
-        state.look = true;
-        self.changed.notify_all();
-        // A supervisor that is busy measures later.
-        drop(self.changed.wait_timeout_while(state, GLANCE * 5, |state| state.look));
-    }
-
-    /// Whether what is being sent still has to go.
-    fn still_wanted(&self) -> bool {
-        let state = self.locked();
-        let stuck = state.queue.stuck_at(STUCK).is_some_and(|at| at <= Instant::now());
-        !state.stop && !stuck && !matches!(state.heard, Some(Heard::Gone))
-    }
-
-    /// How its last process ended, if one did.
-    pub(super) fn ended(&self) -> Option<Ended> {
-        self.locked().ended.clone()
-    }
-
-    fn remember(&self, memory: ByteSize) {
-        let before = std::mem::replace(&mut self.locked().memory, memory);
-        self.metrics.memory(before, memory);
-    }
-
-    /// The memory of the process when it was last looked at.
-    pub(super) fn memory(&self) -> ByteSize {
-        self.locked().memory
-    }
-
-    /// What the process sends, on the thread that reads it.
-    fn hear(&self, frame: Option<Frame>) {
-        let Some(frame) = frame else { return self.set_heard(Heard::Gone) };
-        let read = match frame.kind {
-            Kind::Step => serde_json::from_slice(&frame.head).map(|Step { step }| {
-                tracing::debug!(event = "model_load_step", deployment_id = %self.plan.deployment, step);
-            }),
-            Kind::Loaded => serde_json::from_slice(&frame.head).map(|loaded| self.set_heard(Heard::Loaded(loaded))),
-            Kind::Failed => serde_json::from_slice(&frame.head).map(|raised| self.set_heard(Heard::Failed(raised))),
-            Kind::Result => serde_json::from_slice(&frame.head).map(|answers| self.answer(answers, &frame)),
-            Kind::Log => serde_json::from_slice(&frame.head).map(|log| self.log(&log)),
-            Kind::Load | Kind::Run | Kind::Shutdown => Ok(()),
-        };
-        if let Err(error) = read {
-            // Nothing is answered by it; a run that it was meant for ends by its deadline.
-            tracing::warn!(event = "model_sent_nonsense", deployment_id = %self.plan.deployment, %error);
-        }
-    }
-
-    fn set_heard(&self, heard: Heard) {
-        let mut state = self.locked();
-        // Why it could not be loaded says more than that it ended after saying so.
-        if !matches!((&state.heard, &heard), (Some(Heard::Failed(_)), Heard::Gone)) {
-            state.heard = Some(heard);
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    fn log(&self, Log { level, text }: &Log) {
-        let deployment_id = &self.plan.deployment;
-        match level.as_str() {
-            "error" | "critical" => tracing::error!(event = "model_log", %deployment_id, text),
-            "warning" => tracing::warn!(event = "model_log", %deployment_id, text),
-            "debug" => tracing::debug!(event = "model_log", %deployment_id, text),
-            _ => tracing::info!(event = "model_log", %deployment_id, text),
-        }
-    }
-
-    /// Answers the requests of a run. Lengths that do not add up are failures of the requests that they belong to.
-    fn answer(&self, answers: Answers, frame: &Frame) {
-        let Some(running) = self.locked().queue.answered(answers.run) else { return };
-        self.changed.notify_all();
-        let now = Instant::now();
-        self.count(&running, &answers.answers, now);
-        let (mut at, mut answers) = (0_usize, answers.answers.into_iter());
-        for entry in running.entries {
-            let outcome = match answers.next() {
-                Some(Answer::Well(length)) => {
-                    let end = at.saturating_add(length);
-                    let whole = frame.body.len() >= end;
-                    let part = whole.then(|| frame.body.slice(at..end));
-                    at = end;
-                    part.map_or_else(|| Outcome::Lost("its answer was cut off".to_owned()), Outcome::Answer)
-                }
-                Some(Answer::Refused { request }) => Outcome::Refused(request),
-                Some(Answer::Raised(raised)) => Outcome::Raised(raised),
-                None => Outcome::Lost("it was left out of the answers".to_owned()),
-            };
-            // Nobody may be waiting any more.
-            let _ = entry.reply.send(outcome);
-        }
-    }
-
-    fn count(&self, running: &Running, answers: &[Answer], now: Instant) {
-        let rows = running.entries.len() as u64;
-        let spent = Spent { infer: now.saturating_duration_since(running.sent), ..Spent::default() };
-        let (queued, total) = (Duration::ZERO, Duration::ZERO);
-        let mut run = tally::Run { requests: 0, succeeded: 0, rows, executions: 1, spent, queued, total };
-        for (entry, answer) in running.entries.iter().zip(answers).filter(|(entry, _)| entry.first) {
-            let queued = running.sent.saturating_duration_since(entry.since);
-            run.requests += 1;
-            run.queued += queued;
-            self.metrics.queued(queued);
-            if matches!(answer, Answer::Well(_)) {
-                run.succeeded += 1;
-                run.total += now.saturating_duration_since(entry.since);
-            }
-        }
-        self.metrics.batch(rows);
-        self.tally.ran(&run);
-    }
-}
-
-/// Why requests were not taken.
-pub(super) enum Refused {
-    /// The process is not there; it may be back then.
-    Down(Duration),
-    /// Too many are here.
-    Full { here: usize, limits: Limits },
-}
-
 /// The life of a replica.
 fn supervise(shared: &Arc<Shared>, grounds: &Grounds, tell: &mpsc::SyncSender<Result<Loaded, LoadError>>) {
     let mut backoff = Backoff::default();
     let mut first = true;
     loop {
-        let started = Instant::now();
-        let ended = match start(shared, grounds) {
+        let (ended, lived) = match start(shared, grounds) {
             Ok((process, loaded)) => {
                 if std::mem::take(&mut first) && tell.send(Ok(loaded)).is_err() {
                     process.end(true);
                     break;
                 }
+                // Its load is not part of its life: a model that takes minutes to load and dies at once is not well.
+                let up = Instant::now();
                 match serve(shared, process) {
-                    Some(ended) => ended,
+                    Some(ended) => (ended, up.elapsed()),
                     None => break,
                 }
             }
@@ -335,9 +121,9 @@ fn supervise(shared: &Arc<Shared>, grounds: &Grounds, tell: &mpsc::SyncSender<Re
                 let _ = tell.send(Err(error));
                 return;
             }
-            Err(error) => Ended { how: error.message, memory: false, tail: String::new() },
+            Err(error) => (Ended::of_load(error), Duration::ZERO),
         };
-        let wait = backoff.after(started.elapsed());
+        let wait = backoff.after(lived);
         died(shared, &ended, wait, backoff.in_a_row());
         if !pause(shared, wait) {
             break;
@@ -353,17 +139,10 @@ fn supervise(shared: &Arc<Shared>, grounds: &Grounds, tell: &mpsc::SyncSender<Re
 fn died(shared: &Shared, ended: &Ended, wait: Duration, in_a_row: u32) {
     let deployment_id = &shared.plan.deployment;
     let (retry_ms, reason) = (wait.as_millis() as u64, &ended.how);
-    {
-        let mut state = shared.locked();
-        state.phase = Phase::Down(Some(Instant::now() + wait));
-        let why = format!("the model's process ended while it ran this request: {reason}");
-        // Before its requests are told: who hears of it asks why.
-        state.ended = Some(ended.clone());
-        state.queue.lost(&why, wait.max(Duration::from_millis(500)));
-    }
+    shared.down(ended, wait, in_a_row);
     shared.remember(ByteSize::ZERO);
     shared.metrics.restarted();
-    let last_words = ended.tail.lines().last().unwrap_or_default();
+    let last_words = ended.last_words();
     let out_of_memory = ended.memory;
     if in_a_row >= UNSTABLE {
         tracing::error!(event = "model_process_unstable", %deployment_id, in_a_row, reason, out_of_memory, last_words, retry_ms);
@@ -395,15 +174,16 @@ fn start(shared: &Arc<Shared>, grounds: &Grounds) -> Result<(Process, Loaded), L
         Ok(Some(Heard::Loaded(loaded))) => {
             let memory = process.memory().unwrap_or_default();
             shared.remember(memory);
-            shared.locked().phase = Phase::Up;
+            shared.up();
             Ok((process, loaded))
         }
         Ok(Some(Heard::Failed(raised))) => {
             let ended = process.end(true);
             Err(failure::raised(&raised, &ended, shared.plan.memory))
         }
-        Ok(Some(Heard::Gone)) => {
-            let ended = process.end(false);
+        Ok(Some(Heard::Gone)) => Err(failure::died_loading(&process.end(false), shared.plan.memory)),
+        Ok(Some(Heard::Broken(how))) => {
+            let ended = Ended { how, ..process.end(false) };
             Err(failure::died_loading(&ended, shared.plan.memory))
         }
         Ok(None) => {
@@ -427,14 +207,16 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             return None;
         }
         let now = Instant::now();
-        let stuck = state.queue.stuck_at(STUCK).is_some_and(|at| at <= now);
-        if matches!(state.heard, Some(Heard::Gone)) || stuck {
-            state.heard = None;
+        let stuck = state.is_stuck(now);
+        if state.is_over() || stuck {
+            let heard = state.heard.take();
             state.phase = Phase::Down(None);
             drop(state);
             let mut ended = process.end(false);
-            if stuck {
-                ended.how = "one run took so long that nobody waited for it any more".to_owned();
+            match heard {
+                Some(Heard::Broken(how)) => ended.how = how,
+                _ if stuck => "one run took so long that nobody waited for it any more".clone_into(&mut ended.how),
+                _ => {}
             }
             return Some(ended);
         }

@@ -18,6 +18,21 @@ pub(crate) fn version() -> String {
     run(Command::new("/usr/bin/env").args(["python3", "-c", ask])).trim().to_owned()
 }
 
+fn files_named(name: &str, below: &Path) -> Vec<PathBuf> {
+    let (mut found, mut rooms) = (Vec::new(), vec![below.to_owned()]);
+    while let Some(room) = rooms.pop() {
+        for entry in fs_err::read_dir(room).expect("a folder").flatten() {
+            match entry.file_type().expect("a type").is_dir() {
+                true => rooms.push(entry.path()),
+                false if entry.file_name() == name => found.push(entry.path()),
+                false => {}
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{name} was fetched");
+    found
+}
+
 #[tokio::test]
 async fn a_real_environment_runs_and_a_real_conflict_is_told() {
     let Some(uv) = uv() else { return };
@@ -37,6 +52,13 @@ async fn a_real_environment_runs_and_a_real_conflict_is_told() {
         other => other.expect("an environment"),
     };
     let said = run(Command::new(&prepared.python).args(["-I", "-c", "import six; print(six.__version__)"]));
+    assert_eq!(said.trim(), "1.16.0");
+    for file in files_named("six.py", &world.path("prepared/uv/fetched")) {
+        // As a crash or a model that writes into its packages leaves it: environments share the file.
+        fs_err::write(file, "").expect("damaged");
+    }
+    let other = prepare(&preparer, &card(&["six==1.16.0", "idna==3.7"])).await.expect("fetched again");
+    let said = run(Command::new(&other.python).args(["-I", "-c", "import six; print(six.__version__)"]));
     assert_eq!(said.trim(), "1.16.0");
     let fault = prepare(&preparer, &card(&["six==1.16.0", "python-dateutil==2.9.0", "six==1.15.0"])).await;
     let fault = fault.expect_err("two versions of one package");

@@ -158,6 +158,8 @@ def pre(request):
     if request['x'] == 1: raise berth.RequestError('one is taken', '/x')
     if request['x'] == 2: raise KeyError('two')
     if request['x'] == 3: import sys; sys.exit(3)
+    if request['x'] == 7: raise berth.RequestError('seven', ['x', 7])
+    if request['x'] == 8: raise ValueError(b'caf\\xe9'.decode('utf-8', 'surrogateescape'))
     return request['x']
 def post(output):
     if output == 4: return {'z': output}
@@ -168,7 +170,13 @@ def post(output):
     let running = Card::new(source).start().expect("it loads");
     let error = running.call(json!({"x": 1})).await.expect_err("refused");
     assert!(matches!(&error, InferError::Unprocessable { violations, .. } if violations[0].path == "/x"), "{error:?}");
+    let error = running.call(json!({"x": 7})).await.expect_err("refused");
+    assert!(
+        matches!(&error, InferError::Unprocessable { violations, .. } if violations[0].path == "/x/7"),
+        "{error:?}"
+    );
     for (x, why) in [
+        (8, "preprocessing raised ValueError: caf?"),
         (2, "preprocessing raised KeyError: 'two'"),
         (3, "sys.exit(3)"),
         (4, "the answer is not as interface.output_schema says: (the document): \"y\" is a required property"),
@@ -212,7 +220,18 @@ fn the_validation_inference_runs_all_of_it() {
 #[test]
 fn code_that_cannot_be_imported_says_why() {
     for (source, category, why) in [
-        ("import not_there_at_all", FailureCategory::Code, "imports 'not_there_at_all', which is not installed"),
+        (
+            "import not_there_at_all",
+            FailureCategory::Dependencies,
+            "imports 'not_there_at_all', which is not installed",
+        ),
+        ("def load(path): import not_there", FailureCategory::Dependencies, "ModuleNotFoundError: No module named"),
+        (
+            "raise ImportError('libGL.so.1: cannot open shared object file: No such file or directory')",
+            FailureCategory::Dependencies,
+            "libGL.so.1: cannot open shared object file: No such file or directory; add the package of the operating \
+             system that has it to runtime.system_packages",
+        ),
         ("def load(path:", FailureCategory::Code, "SyntaxError"),
         ("raise SystemExit(3)", FailureCategory::Code, "SystemExit: 3"),
         ("1/0", FailureCategory::Code, "ZeroDivisionError"),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use berth_spec::{FailureCategory, InferError, deployment::Warmup, inference::Shed};
+use berth_worker::runtime::Health;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,49 @@ async fn a_process_that_dies_under_load_is_started_again() {
     assert_ne!(second.expect("it is back")["y"], json!(first));
     let metrics = running.metrics();
     assert!(metrics.contains("worker_model_process_deaths_total{model=\"m\"} 1"), "{metrics}");
+    let Health { memory, deaths } = running.model.health();
+    let deaths = deaths.expect("one");
+    assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
+    assert_eq!((deaths.count, deaths.in_a_row, deaths.back), (1, 1, true), "{deaths:?}");
+    assert!(deaths.how.starts_with("it was killed by signal 9"), "{deaths:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_cannot_be_understood_is_ended_at_once() {
+    // It writes to the line itself: an answer to run 2, which is no list of answers.
+    let source = "
+import os, struct
+def load(path): return lambda x: x
+def pre(request): return request['x']
+def post(output):
+    if output == 9:
+        line = next(int(fd) for fd in os.listdir('/proc/self/fd') if int(fd) > 2 and 'socket' in os.readlink('/proc/self/fd/' + fd))
+        os.write(line, struct.pack('<IIQ', 19, 2, 0) + b'{}')
+        import time; time.sleep(60)
+    return {'y': output}
+";
+    let running = Card::new(source).start().expect("it loads");
+    let error = running.call(json!({"x": 9})).await.expect_err("lost");
+    assert!(matches!(&error, InferError::Lost(why) if why.contains("cannot read")), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn threads_of_the_model_may_log_while_it_answers() {
+    let source = "
+import logging, threading
+def load(path):
+    def talk():
+        while True: logging.warning('x' * 4000)
+    for _ in range(3): threading.Thread(target=talk, daemon=True).start()
+    return lambda x: x
+def pre(request): return request['x']
+def post(output): return {'y': 0, 'large': 'x' * (4 << 20)}
+";
+    let running = Card::new(source).start().expect("it loads");
+    for x in 0..20 {
+        running.call(json!({"x": x})).await.expect("an answer");
+    }
+    assert_eq!(running.model.health().deaths, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

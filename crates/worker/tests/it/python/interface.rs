@@ -138,6 +138,11 @@ async fn tensors_that_do_not_fit_are_refused_before_python() {
         let error = infer(&running, inputs, &[]).await.expect_err(why);
         assert!(error.to_string().contains(why), "{error} / {why}");
     }
+    let many = tensor("request", Datatype::Bytes, &[100_000], vec![0; 400_000]);
+    let documents = Card::new(SOURCE).with("/interface/input_schema", json!({"type": "object"}));
+    let documents = documents.with_warmup(berth_spec::deployment::Warmup::Off).start().expect("it loads");
+    let error = infer(&documents, vec![many], &[]).await.expect_err("too many");
+    assert!(error.to_string().contains("100000 rows: send at most 65536"), "{error}");
     assert!(infer(&running, inputs(), &["nothing"]).await.expect_err("no such output").to_string().contains("nothing"));
     let error = running.call(json!({"text": 5, "count": 1.5, "points": []})).await.expect_err("it does not fit");
     let InferError::Unprocessable { violations, .. } = &error else { panic!("{error:?}") };

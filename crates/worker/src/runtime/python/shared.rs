@@ -1,0 +1,230 @@
+//! What the threads of one replica share: its requests, and where its process stands.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use berth_spec::{ByteSize, Time, residency::Deaths};
+
+use super::{
+    ended::Ended,
+    message::{Loaded, Raised},
+    noise::Rate,
+    plan::Plan,
+    queue::{Entry, Limits, Queue},
+};
+use crate::runtime::{Health, batch::tally, metrics::ModelMetrics};
+
+/// How long a run may go on after the last deadline of its requests before the process is taken for stuck. Halved, a
+/// model that is slow for a moment is restarted, which takes longer; doubled, a deadlock costs twice the time.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// How long somebody waits for the memory to be measured. Halved, a busy machine's figure is older; doubled, a replica
+/// whose supervisor is busy is ready half a second later.
+const MEASURED_WITHIN: Duration = Duration::from_millis(500);
+
+/// The most characters of how a process ended. Doubled or halved, nothing is lost but words: the log has them all.
+const MAX_WORDS: usize = 600;
+
+/// What the threads of one replica share.
+pub(super) struct Shared {
+    pub(super) plan: Arc<Plan>,
+    pub(super) state: Mutex<State>,
+    pub(super) changed: Condvar,
+    pub(super) tally: tally::Tally,
+    pub(super) metrics: Arc<ModelMetrics>,
+    /// How many of the lines that the model's code causes may be logged now.
+    said: Mutex<Rate>,
+}
+
+/// Where the replica stands.
+pub(super) struct State {
+    pub(super) queue: Queue,
+    pub(super) phase: Phase,
+    /// What the process said of its load, until the supervisor has heard it.
+    pub(super) heard: Option<Heard>,
+    pub(super) stop: bool,
+    memory: ByteSize,
+    /// The most that any of its processes was seen to take.
+    most: ByteSize,
+    /// Somebody waits for the memory to be measured.
+    pub(super) look: bool,
+    /// How the last process ended.
+    pub(super) ended: Option<Ended>,
+    deaths: Option<Arc<Deaths>>,
+}
+
+/// Where the process stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It is loading, for the first time or again; it is expected to be up then.
+    Down(Option<Instant>),
+    Up,
+    Stopped,
+}
+
+/// What the thread that listens to the process tells the one that supervises it.
+pub(super) enum Heard {
+    Loaded(Loaded),
+    Failed(Raised),
+    /// The line is closed.
+    Gone,
+    /// It said what cannot be understood: whoever waits for an answer would wait in vain.
+    Broken(String),
+}
+
+/// Why requests were not taken.
+pub(super) enum Refused {
+    /// The process is not there; it may be back then.
+    Down(Duration),
+    /// Too many are here.
+    Full { here: usize, limits: Limits },
+}
+
+impl Shared {
+    pub(super) fn new(plan: Plan, limits: Limits, metrics: Arc<ModelMetrics>) -> Self {
+        let state = State {
+            queue: Queue::new(limits),
+            phase: Phase::Down(None),
+            heard: None,
+            stop: false,
+            memory: ByteSize::ZERO,
+            most: ByteSize::ZERO,
+            look: false,
+            ended: None,
+            deaths: None,
+        };
+        Self {
+            plan: Arc::new(plan),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            tally: tally::Tally::default(),
+            metrics,
+            said: Mutex::new(Rate::new(Instant::now())),
+        }
+    }
+
+    pub(super) fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues the rows of a request. `Err`: not run, because the process is not there, or the queue is full.
+    pub(super) fn push(&self, entries: Vec<Entry>) -> Result<(), Refused> {
+        let mut state = self.locked();
+        match state.phase {
+            Phase::Up => {}
+            Phase::Down(until) => {
+                let now = Instant::now();
+                return Err(Refused::Down(
+                    until.map_or(Duration::from_secs(1), |until| until.saturating_duration_since(now)),
+                ));
+            }
+            Phase::Stopped => return Err(Refused::Down(Duration::from_secs(1))),
+        }
+        let limits = state.queue.limits;
+        state.queue.push(entries).map_err(|here| Refused::Full { here, limits })?;
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    pub(super) fn set_limits(&self, limits: Limits) {
+        self.locked().queue.limits = limits;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.locked().queue.limits
+    }
+
+    /// Has the memory measured now; waits for that, but not for long.
+    pub(super) fn measure(&self) {
+        let mut state = self.locked();
+        state.look = true;
+        self.changed.notify_all();
+        // A supervisor that is busy measures later.
+        drop(self.changed.wait_timeout_while(state, MEASURED_WITHIN, |state| state.look));
+    }
+
+    /// Whether what is being sent still has to go.
+    pub(super) fn still_wanted(&self) -> bool {
+        let state = self.locked();
+        !state.stop && !state.is_stuck(Instant::now()) && !state.is_over()
+    }
+
+    /// How its last process ended, if one did.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.locked().ended.clone()
+    }
+
+    pub(super) fn remember(&self, memory: ByteSize) {
+        let mut state = self.locked();
+        let before = std::mem::replace(&mut state.memory, memory);
+        state.most = state.most.max(memory);
+        drop(state);
+        self.metrics.memory(before, memory);
+    }
+
+    /// Whether one more line that the model's code causes may be logged; says how many may not have been.
+    pub(super) fn may_log(&self) -> bool {
+        let allowed = self.said.lock().unwrap_or_else(PoisonError::into_inner).allow(Instant::now());
+        if let Some(lines @ 1..) = allowed {
+            tracing::warn!(event = "model_log_dropped", deployment_id = %self.plan.deployment, lines);
+        }
+        allowed.is_some()
+    }
+
+    /// How it is, for the controller.
+    pub(super) fn health(&self) -> Health {
+        let state = self.locked();
+        Health { memory: Some(state.most).filter(|most| *most > ByteSize::ZERO), deaths: state.deaths.clone() }
+    }
+
+    /// The process is up.
+    pub(super) fn up(&self) {
+        let mut state = self.locked();
+        state.phase = Phase::Up;
+        if let Some(deaths) = &mut state.deaths {
+            Arc::make_mut(deaths).back = true;
+        }
+    }
+
+    /// The process is gone, or could not be started again: everybody who waits is told.
+    pub(super) fn down(&self, ended: &Ended, wait: Duration, in_a_row: u32) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let how = shortened(&ended.told(self.plan.memory));
+        let mut state = self.locked();
+        state.phase = Phase::Down(Some(Instant::now() + wait));
+        let count = state.deaths.as_ref().map_or(0, |deaths| deaths.count).saturating_add(1);
+        state.deaths = Some(Arc::new(Deaths { count, in_a_row, at: Time::ZERO + now, how, back: false }));
+        // Before its requests are told: who hears of it asks why.
+        state.ended = Some(ended.clone());
+        let why = format!("the model's process ended while it ran this request: {}", ended.how);
+        state.queue.lost(&why, wait.max(Duration::from_millis(500)));
+    }
+
+    /// The memory of the process when it was last looked at.
+    pub(super) fn memory(&self) -> ByteSize {
+        self.locked().memory
+    }
+}
+
+impl State {
+    /// Nothing more is to be heard of the process.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.heard, Some(Heard::Gone | Heard::Broken(_)))
+    }
+
+    /// The run that is computed has taken so long that nobody waits for it any more.
+    pub(super) fn is_stuck(&self, now: Instant) -> bool {
+        self.queue.stuck_at(STUCK).is_some_and(|at| at <= now)
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_WORDS) {
+        Some((at, _)) => format!("{} …", &text[..at]),
+        None => text.to_owned(),
+    }
+}

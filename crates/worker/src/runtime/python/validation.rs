@@ -1,0 +1,126 @@
+//! Whether a card's model proves itself: one request through all of it, on a thread that may block.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_mesh::oip;
+use berth_spec::{FailureCategory, InferError, Serving, deployment::Warmup};
+use bytes::Bytes;
+use futures::FutureExt as _;
+use tokio::sync::oneshot;
+
+use super::{
+    document::Document,
+    failure,
+    model::{PythonModel, limits},
+    queue::{Entry, Outcome},
+    sample,
+};
+use crate::runtime::{Health, LoadError, LoadedModel};
+
+/// How long the validation inference may take. The worker's own limit is 60 s; this one is told in words. Halved, the first
+/// run of a large model (which allocates, and compiles) may not make it.
+const VALIDATION: Duration = Duration::from_secs(55);
+
+impl LoadedModel for PythonModel {
+    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+        let failed = |message: String| {
+            LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
+        };
+        let documents = self.rehearsal(warmup).map_err(failed)?;
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + VALIDATION;
+        let outcomes = self.outcomes(documents, deadline).map_err(|error| failed(error.to_string()))?;
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Raised(raised) if raised.memory => {
+                    let message = format!("out of memory during the validation inference: {}", failure::told(&raised));
+                    return Err(LoadError::new(FailureCategory::Memory, message).with_trace(&raised.trace));
+                }
+                Outcome::Raised(raised) => return Err(failed(failure::told(&raised)).with_trace(&raised.trace)),
+                Outcome::Lost(why) => {
+                    let shared = &self.supervisor.shared;
+                    return Err(match shared.ended() {
+                        Some(ended) => failure::died_validating(&ended, shared.plan.memory),
+                        None => failed(why),
+                    });
+                }
+                other => self.answer(other, None).map(drop).map_err(|error| failed(error.to_string()))?,
+            }
+        }
+        // The first run allocates.
+        self.supervisor.shared.measure();
+        Ok(())
+    }
+
+    fn health(&self) -> Health {
+        self.supervisor.shared.health()
+    }
+
+    fn set_serving(&self, serving: &Serving) {
+        self.supervisor.shared.set_limits(limits(serving, self.batch_size));
+    }
+}
+
+impl PythonModel {
+    /// The requests of the validation inference.
+    fn rehearsal(&self, warmup: &Warmup) -> Result<Vec<Document>, String> {
+        let given = match warmup {
+            Warmup::Off => return Ok(Vec::new()),
+            Warmup::Generated => Bytes::from(sample::request(&self.interface.input)?.to_string()),
+            Warmup::Given(json) => Bytes::copy_from_slice(json.as_bytes()),
+        };
+        let as_document = match self.interface.document(given.clone()) {
+            Ok(document) => return Ok(vec![document]),
+            Err(error) => error,
+        };
+        // In the form of the protocol, as for any other model.
+        let decoded = oip::decode(&given, oip::Layout::Json, &self.interface.signature);
+        let rows = decoded.and_then(|decoded| self.interface.rows(&decoded.request));
+        rows.map_err(|as_tensors| format!("{as_document}; nor is it a request in tensors: {as_tensors}"))
+    }
+
+    /// As [`run`](Self::run), for a thread that may block, with everything that Python said.
+    fn outcomes(&self, documents: Vec<Document>, deadline: Instant) -> Result<Vec<Outcome>, InferError> {
+        let since = Instant::now();
+        let (entries, answers): (Vec<_>, Vec<_>) = documents
+            .into_iter()
+            .map(|document| {
+                let (reply, answer) = oneshot::channel();
+                (Entry { document, deadline, since, first: false, reply }, answer)
+            })
+            .unzip();
+        self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;
+        answers.into_iter().map(|answer| wait(answer, deadline)).collect()
+    }
+}
+
+/// Waits on this thread. A channel of tokio's has no wait with a time limit outside of its runtime.
+fn wait(mut answer: oneshot::Receiver<Outcome>, deadline: Instant) -> Result<Outcome, InferError> {
+    let parker = std::thread::current();
+    let waker = futures::task::waker(Arc::new(Unpark(parker)));
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        if let std::task::Poll::Ready(outcome) = answer.poll_unpin(&mut context) {
+            return Ok(outcome.unwrap_or_else(|_| Outcome::Lost("the model's process is gone".to_owned())));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let seconds = VALIDATION.as_secs();
+            return Err(InferError::TimedOut(format!("it took longer than {seconds} s")));
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl futures::task::ArcWake for Unpark {
+    fn wake_by_ref(waker: &Arc<Self>) {
+        waker.0.unpark();
+    }
+}
