@@ -154,6 +154,15 @@ impl Repository {
         }
     }
 
+    /// The commit that a person means by a name of git's own (gitrevisions(7)): `HEAD~1`, `origin/main`, a branch, a tag,
+    /// digits; `None` if it means none. Not for names that come from elsewhere.
+    ///
+    /// # Errors
+    /// If git cannot be asked.
+    pub fn named(&self, name: &str, stop: &Stop) -> Result<Option<Oid>, GitError> {
+        self.commit_of(name, stop)
+    }
+
     /// The commit that a full ref name leads to.
     fn commit_of(&self, name: &str, stop: &Stop) -> Result<Option<Oid>, GitError> {
         let peeled = format!("{name}^{{commit}}");

@@ -10,8 +10,9 @@ use berth_spec::{
 use serde_json::Value;
 
 use crate::{
-    document::Document,
+    document::{Document, whole},
     matrix::{Matrix, Standing},
+    parse::local_remedy,
     problem::{Outcome, Problem, Severity, Step},
     schema::{self, SchemaKind},
 };
@@ -61,17 +62,26 @@ pub fn check_card(text: &str, file: &str, rules: &CardRules<'_>) -> CheckedCard 
     problems.extend(findings.into_iter().flatten().map(|finding| finding.problem));
     let mut card = None;
     if problems.iter().all(|problem| problem.severity == Severity::Warning) {
-        match serde_json::from_value::<ModelCard>(document.json.clone()) {
+        match typed(&document) {
             Ok(read) => {
                 problems.extend(reading.meaning(&read));
                 card = Some(Arc::new(read));
             }
-            Err(error) => problems.push(Problem::new(Step::Cards, "schema", file, error.to_string())),
+            Err((pointer, message)) => problems.push(reading.problem("schema", &pointer, message, "")),
         }
     }
     problems.sort_by_key(|problem| (problem.line, problem.column));
     let card = card.filter(|_| !problems.iter().any(Problem::is_error));
     CheckedCard { problems, card }
+}
+
+/// The card's own whole numbers may be written with a point; what its functions and schemas are given stays as it is.
+fn typed(document: &Document) -> Result<ModelCard, (String, String)> {
+    let mut json = document.json.clone();
+    for pointer in ["/artifacts/size_bytes", "/interface/batch_size", "/resources/gpu"] {
+        json.pointer_mut(pointer).into_iter().for_each(whole);
+    }
+    Document::typed(json)
 }
 
 struct Reading<'a> {
@@ -161,7 +171,8 @@ impl Reading<'_> {
     fn code(&self, card: &ModelCard) -> Vec<Problem> {
         let mut found = Vec::new();
         if let Err(error) = Remote::parse(&card.code.repository, self.rules.protocols) {
-            found.push(self.problem("repository", "/code/repository", error.detail, ""));
+            let remedy = local_remedy(&card.code.repository, self.rules.protocols);
+            found.push(self.problem("repository", "/code/repository", error.detail, remedy));
         }
         if !is_inside(&card.code.path) {
             let message = format!("{:?} leads out of the repository", card.code.path);
@@ -234,11 +245,12 @@ impl Reading<'_> {
 
     /// Modules and functions must be names that Python knows as such.
     fn names(&self, card: &ModelCard) -> Vec<Problem> {
-        let entrypoint = card.code.entrypoint.as_deref();
+        // `module:name`, or the module alone.
+        let entrypoint = card.code.entrypoint.as_deref().map(|text| text.split_once(':').unwrap_or((text, "load")));
         let modules = [
             ("/preprocessing/module", Some(card.preprocessing.module.as_str())),
             ("/postprocessing/module", Some(card.postprocessing.module.as_str())),
-            ("/code/entrypoint", entrypoint),
+            ("/code/entrypoint", entrypoint.map(|(module, _)| module)),
         ];
         let modules = modules.into_iter().filter_map(|(pointer, name)| Some((pointer, name?)));
         let wrong = modules.filter(|(_, name)| !name.split('.').all(is_identifier)).map(|(pointer, name)| {
@@ -250,10 +262,12 @@ impl Reading<'_> {
             )
         });
         let functions = [
-            ("/preprocessing/function", &card.preprocessing.function),
-            ("/postprocessing/function", &card.postprocessing.function),
+            ("/preprocessing/function", Some(card.preprocessing.function.as_str())),
+            ("/postprocessing/function", Some(card.postprocessing.function.as_str())),
+            ("/code/entrypoint", entrypoint.map(|(_, name)| name)),
         ];
-        let wrong_functions = functions.into_iter().filter(|(_, name)| !is_identifier(name)).map(|(pointer, name)| {
+        let functions = functions.into_iter().filter_map(|(pointer, name)| Some((pointer, name?)));
+        let wrong_functions = functions.filter(|(_, name)| !is_identifier(name)).map(|(pointer, name)| {
             self.problem(
                 "function",
                 pointer,

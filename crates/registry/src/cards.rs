@@ -161,7 +161,7 @@ fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> P
         Fault::Git(error) => {
             let pointer = match error.category {
                 Category::RefNotFound => "/model_card_ref/ref",
-                Category::PathNotFound => "/model_card_ref/path",
+                Category::PathNotFound | Category::TooLarge | Category::Invalid => "/model_card_ref/path",
                 _ => "/model_card_ref/repository",
             };
             let problem = at(Step::Cards, pointer, rule_of(error), error.to_string());
@@ -171,7 +171,10 @@ fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> P
                 // The error says it already.
                 _ => "",
             };
-            problem.outcome(Outcome::ModelCardNotFound).remedy(remedy).transient(error.is_transient())
+            // It is there, and is no card.
+            let is_there = matches!(error.category, Category::TooLarge | Category::Invalid);
+            let outcome = if is_there { Outcome::InvalidModelCard } else { Outcome::ModelCardNotFound };
+            problem.outcome(outcome).remedy(remedy).transient(error.is_transient())
         }
     }
 }
@@ -180,6 +183,7 @@ fn rule_of(error: &GitError) -> &'static str {
     match error.category {
         Category::RefNotFound => "ref-not-found",
         Category::PathNotFound => "card-not-found",
+        Category::TooLarge | Category::Invalid => "card-unreadable",
         Category::Auth => "repository-denied",
         Category::NotFound => "repository-not-found",
         _ => "repository-unreachable",

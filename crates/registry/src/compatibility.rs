@@ -94,8 +94,10 @@ impl Fleet<'_> {
             );
             let remedy = "choose other workers, or enlarge one";
             found.push(at("/deployment_config/worker_selector", "too-small", message).remedy(remedy).warning());
-        } else if manifest.wanted() as usize > fitting && self.unknown != UnknownWorkers::Allow {
-            let message = format!("{} replicas are wanted, but only {fitting} workers can hold one", manifest.wanted());
+        } else if manifest.wanted() as usize > fitting {
+            let workers =
+                if fitting == 1 { "1 worker of workers/".to_owned() } else { format!("{fitting} workers of workers/") };
+            let message = format!("{} replicas are wanted, but only {workers} can hold one", manifest.wanted());
             found.push(
                 at("/deployment_config/replicas", "too-few", message).remedy("add workers, or lower it").warning(),
             );

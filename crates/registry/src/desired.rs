@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_git::Oid;
+use berth_git::{Oid, Signer};
 use berth_spec::ModelCard;
 
 use crate::{DeploymentManifest, Environment, Settings, WorkerConfig};
@@ -14,6 +14,8 @@ pub struct Desired {
     pub commit: Option<Oid>,
     /// Who wrote it: `Name <address>`; empty for a folder.
     pub author: String,
+    /// Who signed it, by a key that the registry trusts; `None` where it asks for no signatures.
+    pub signer: Option<Signer>,
     /// When it was committed, in seconds since 1970; 0 for a folder.
     pub time: i64,
     /// The first line of its message.

@@ -4,11 +4,22 @@ use berth_git::Mode;
 
 use crate::{
     problem::{Problem, Step},
+    settings::SETTINGS_FILE,
     tree::{File, Files},
+    validate::MATRIX_FILE,
 };
 
 /// Folders that must be there.
 pub const FOLDERS: [&str; 5] = ["models/production", "models/staging", "transactions", "workers", "errors"];
+
+/// Folders that a registry is in. Others may hold anything.
+pub(crate) const ROOMS: [&str; 4] = ["models", "workers", "transactions", "errors"];
+
+/// Files at the root that are looked for, and what they are called by mistake.
+const AT_ROOT: [(&str, &[&str]); 2] = [
+    (SETTINGS_FILE, &["registry.yml", "registry.json"]),
+    (MATRIX_FILE, &["compatibility-matrix.yml", "compatibility-matrix.json"]),
+];
 
 /// Where a deployment is meant for: the folder that its manifest is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -42,10 +53,11 @@ pub(crate) struct Layout<'a> {
 /// Sorts the files; what is wrong with their places.
 pub(crate) fn sort(files: &Files) -> (Layout<'_>, Vec<Problem>) {
     let mut problems = missing(files);
+    problems.extend(misnamed(files));
     let mut layout = Layout::default();
     for file in &files.all {
         let Some((room, rest)) = file.path.split_once('/') else { continue };
-        if !matches!(room, "models" | "workers" | "transactions" | "errors") {
+        if !ROOMS.contains(&room) {
             continue;
         }
         if matches!(file.mode, Mode::Link | Mode::Submodule) {
@@ -93,6 +105,15 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
                 problem("ignored-file", "this file is not read", "manifests end with .yaml").map(Problem::warning)
             })?
         }
+        // Whatever it is called: what lies beside secrets may well be one.
+        "workers" if !is_yaml && rest.starts_with("secrets/") && !name.starts_with('.') && !name.ends_with(".md") => {
+            let message = "this file is not read, and nobody looks for secrets in plain text in it";
+            problem("ignored-file", message, "files of secrets end with .yaml").map(Problem::warning)
+        }
+        "workers" if !is_yaml && ![".md", ".txt"].iter().any(|end| name.ends_with(end)) && !name.starts_with('.') => {
+            problem("ignored-file", "this file is not read", "worker configurations end with .yaml")
+                .map(Problem::warning)
+        }
         "workers" if is_yaml => {
             match rest.split_once('/') {
                 None => layout.workers.push(file),
@@ -106,6 +127,18 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
         }
         _ => None,
     }
+}
+
+/// Settings under a name that nobody reads: signatures, for example, would be required by nobody.
+fn misnamed(files: &Files) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for (right, wrong) in AT_ROOT {
+        for file in files.all.iter().filter(|file| wrong.contains(&file.path.as_str())) {
+            let problem = Problem::new(Step::Structure, "ignored-file", &file.path, "this file is not read");
+            found.push(problem.remedy(format!("call it {right}")));
+        }
+    }
+    found
 }
 
 fn missing(files: &Files) -> Vec<Problem> {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::document::{Document, whole};
+
 /// A file below `models/`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentManifest {
@@ -67,7 +69,7 @@ pub struct ManifestMetadata {
 pub(crate) const EITHER: [&str; 2] = ["worker_selector", "endpoint"];
 
 impl DeploymentManifest {
-    /// From JSON that follows the schema; `Err` names a field that is given twice, or says what does not fit.
+    /// From JSON that follows the schema; `Err` points at a field that is given twice, or at what does not fit.
     pub(crate) fn of(mut json: serde_json::Value) -> Result<Self, (String, String)> {
         for field in EITHER {
             let Some(value) = json.as_object_mut().and_then(|top| top.remove(field)) else { continue };
@@ -75,10 +77,11 @@ impl DeploymentManifest {
                 continue;
             };
             if config.insert(field.to_owned(), value).is_some() {
-                return Err((field.to_owned(), format!("{field} is given here and in deployment_config")));
+                return Err((format!("/{field}"), format!("{field} is given here and in deployment_config")));
             }
         }
-        serde_json::from_value(json).map_err(|error| (String::new(), error.to_string()))
+        whole(&mut json);
+        Document::typed(json)
     }
 
     /// Labels that a worker must have, the region among them.

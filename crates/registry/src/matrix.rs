@@ -22,6 +22,7 @@ pub struct Matrix {
 
 /// What the matrix says of one version.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Row {
     compatible_with: Vec<String>,
     #[serde(default)]
@@ -35,6 +36,7 @@ struct Row {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Text {
     compatibility: BTreeMap<String, Row>,
     #[serde(default, rename = "rules")]
@@ -71,8 +73,11 @@ impl Matrix {
         let Some(document) = document else {
             return Err(vec![problem("the matrix is empty".to_owned()).remedy("`berth schema matrix` prints one")]);
         };
-        let text_of: Text = serde_json::from_value(document.json.clone())
-            .map_err(|e| vec![problem(format!("this is no matrix: {e}")).remedy("`berth schema matrix` prints one")])?;
+        let text_of: Text = Document::typed(document.json.clone()).map_err(|(pointer, error)| {
+            let (place, path) = document.place(&pointer);
+            let problem = problem(format!("this is no matrix: {error}")).at(place, &path, text);
+            vec![problem.remedy("`berth schema matrix` prints one")]
+        })?;
         let at = |version: &str, field: &str, message: String, remedy: &str| {
             let pointer = format!("/compatibility/{version}{field}");
             let (place, path) = document.place(&pointer);
@@ -187,12 +192,8 @@ fn broken<'a>(
             found.push(("/breaking_changes", message, "remove them, or make this a new major version"));
         }
     }
-    let is_date = |day: &String| {
-        day.len() == 10
-            && day.bytes().enumerate().all(|(n, b)| if n == 4 || n == 7 { b == b'-' } else { b.is_ascii_digit() })
-    };
     match &row.sunset_date {
-        Some(day) if !is_date(day) => {
+        Some(day) if !is_day(day) => {
             found.push((
                 "/sunset_date",
                 format!("has the sunset date {day:?}, which is no day"),
@@ -205,6 +206,21 @@ fn broken<'a>(
         _ => {}
     }
     found
+}
+
+/// Whether this is a day as `2026-01-31`.
+fn is_day(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [year, month, day] = parts.as_slice() else { return false };
+    let number = |part: &str, digits: usize| {
+        let plain = part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
+        plain.then(|| part.parse::<u16>().ok()).flatten()
+    };
+    let (Some(year), Some(month), Some(day)) = (number(year, 4), number(month, 2), number(day, 2)) else {
+        return false;
+    };
+    let month = u8::try_from(month).ok().and_then(|month| time::Month::try_from(month).ok());
+    month.is_some_and(|month| u8::try_from(day).is_ok_and(|day| (1..=month.length(i32::from(year))).contains(&day)))
 }
 
 fn version(text: &str) -> Option<Version> {
@@ -232,6 +248,15 @@ mod tests {
     }
 
     #[test]
+    fn a_matrix_may_have_its_rules_in_words() {
+        let text = "compatibility:\n  \"3.0.0\":\n    compatible_with: [\"3.0.0\"]\n    breaking_changes: []\n  \"3.1.0\":\n    \
+                    compatible_with: [\"3.0.0\", \"3.1.0\"]\n    features_added: [Added gpu_type field]\n  \"2.2.0\":\n    \
+                    compatible_with: [\"2.0.0\", \"2.1.0\", \"2.2.0\"]\n    breaking_changes: [Removed inline code support]\n    \
+                    deprecated: true\n    sunset_date: \"2026-01-01\"\nrules:\n  - Major version bumps are ALWAYS breaking\n";
+        assert_eq!(Matrix::read(text, "m.yaml").map(|matrix| matrix.lines()), Ok(Matrix::embedded().lines()));
+    }
+
+    #[test]
     fn a_matrix_that_breaks_a_rule_is_refused() {
         for (rows, part) in [
             ("\"3.0.0\": {compatible_with: [\"3.0.0\", \"2.2.0\"]}", "another major version"),
@@ -247,7 +272,9 @@ mod tests {
             ),
             ("\"3.0\": {compatible_with: []}", "no version"),
             ("\"3.0.0\": {compatible_with: [\"3.0.0\"], deprecated: true, sunset_date: soon}", "no day"),
+            ("\"3.0.0\": {compatible_with: [\"3.0.0\"], deprecated: true, sunset_date: \"2026-02-30\"}", "no day"),
             ("\"3.0.0\": {compatible_with: [\"3.0.0\"], sunset_date: \"2026-01-01\"}", "not deprecated"),
+            ("\"3.0.0\": {compatible_with: [\"3.0.0\"], sunset_dat: \"2026-01-01\"}", "unknown field `sunset_dat`"),
             ("\"3.0.0\": {}", "no matrix"),
         ] {
             let problems = Matrix::read(&format!("compatibility:\n  {rows}\n"), "m.yaml").expect_err(part);

@@ -3,13 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_git::{Protocols, Remote, Rev};
-use berth_spec::manifest::node::Place;
-use serde::de::DeserializeOwned;
+use berth_spec::manifest::{
+    endpoint_path,
+    node::{Node, Place},
+};
+use serde_json::{Value, json};
 
 use crate::{
-    DeploymentManifest, WorkerConfig,
+    DeploymentManifest, SecretFile, WorkerConfig,
     card::is_inside,
-    document::Document,
+    document::{Document, whole},
     problem::{Problem, Step},
     schema::{self, Finding, SchemaKind},
 };
@@ -26,7 +29,7 @@ pub(crate) struct Parsed<T> {
 }
 
 /// What later steps may have something to say about.
-const PLACES: [&str; 10] = [
+const PLACES: [&str; 12] = [
     "/id",
     "/model_card_ref/repository",
     "/model_card_ref/path",
@@ -35,8 +38,10 @@ const PLACES: [&str; 10] = [
     "/deployment_config/replicas",
     "/deployment_config/worker_selector",
     "/deployment_config/endpoint",
+    "/endpoint",
     "/worker_id",
     "/labels",
+    "/secrets",
 ];
 
 impl<T> Parsed<T> {
@@ -48,6 +53,11 @@ impl<T> Parsed<T> {
     /// The file and its text.
     pub(crate) fn source(&self) -> (&str, Arc<str>) {
         (&self.file, Arc::clone(&self.text))
+    }
+
+    /// A file that is no text.
+    pub(crate) fn unreadable(file: &str, problem: Problem) -> Self {
+        Self::empty(file, "").with_problem(problem)
     }
 
     fn with_problem(mut self, problem: Problem) -> Self {
@@ -67,6 +77,12 @@ impl<T> Parsed<T> {
             None => problem,
         }
     }
+
+    /// Where the endpoint of a manifest stands.
+    pub(crate) fn endpoint_pointer(&self) -> &'static str {
+        let at_the_top = self.places.get("/endpoint").is_some_and(|(_, path)| !path.is_empty());
+        if at_the_top { "/endpoint" } else { "/deployment_config/endpoint" }
+    }
 }
 
 /// Reads, checks against the schema and makes typed, what one document may be.
@@ -74,14 +90,15 @@ fn read<T>(
     (file, text): (&str, &str),
     step: Step,
     kind: SchemaKind,
-    typed: impl FnOnce(serde_json::Value) -> Result<T, (String, String)>,
+    typed: impl FnOnce(Value) -> Result<T, (String, String)>,
 ) -> (Parsed<T>, Option<Document>) {
     let mut parsed = Parsed::empty(file, text);
     let document = match Document::read(text, file, step) {
         Ok(Some(document)) => document,
         Ok(None) => {
-            let problem = Problem::new(step, "empty", file, "the file declares nothing").warning();
-            return (parsed.with_problem(problem.remedy("remove it, or fill it in")), None);
+            // Not as good as removed: a file that was emptied by accident would take its models with it.
+            let problem = Problem::new(step, "empty", file, "the file declares nothing");
+            return (parsed.with_problem(problem.remedy("fill it in, or remove it")), None);
         }
         Err(problem) => return (parsed.with_problem(*problem), None),
     };
@@ -92,8 +109,8 @@ fn read<T>(
     if !parsed.problems.iter().any(|problem| problem.is_error() && problem.step == step) {
         match typed(document.json.clone()) {
             Ok(value) => parsed.value = Some(Arc::new(value)),
-            Err((field, message)) => {
-                let (place, path) = document.place(&format!("/{field}"));
+            Err((pointer, message)) => {
+                let (place, path) = document.place(&pointer);
                 parsed.problems.push(Problem::new(step, "schema", file, message).at(place, &path, text));
             }
         }
@@ -125,7 +142,8 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
     };
     let card = &manifest.model_card_ref;
     if let Err(error) = Remote::parse(&card.repository, protocols) {
-        problem(Step::Manifests, "/model_card_ref/repository", "repository", error.detail, "");
+        let remedy = local_remedy(&card.repository, protocols);
+        problem(Step::Manifests, "/model_card_ref/repository", "repository", error.detail, remedy);
     }
     if !is_inside(&card.path) || card.path.ends_with('/') || card.path.is_empty() {
         let message = format!("{:?} is no file of the repository", card.path);
@@ -137,9 +155,13 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
         let remedy = "name one region; worker_selector.region may be left out";
         problem(Step::Manifests, "/deployment_config/region", "region", message, remedy);
     }
+    if let Some(endpoint) = &config.endpoint
+        && let Err((message, remedy)) = endpoint_path(endpoint)
+    {
+        problem(Step::Manifests, parsed.endpoint_pointer(), "endpoint", message, &remedy);
+    }
     let name = stem(file);
-    let other_name = name != manifest.id;
-    if other_name {
+    if name != manifest.id {
         let message = format!("the file is called {name}, but the deployment {}", manifest.id);
         problem(Step::Manifests, "/id", "file-name", message, "give both the same name");
         found.last_mut().into_iter().for_each(|p| *p = p.clone().warning());
@@ -153,13 +175,43 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
     parsed
 }
 
+/// What to do where repositories of this machine are not let in.
+pub(crate) fn local_remedy(repository: &str, protocols: Protocols) -> &'static str {
+    let is_local = Remote::parse(repository, protocols.with_local()).is_ok();
+    if is_local { "where everybody who writes manifests may read this machine, say --local-repositories" } else { "" }
+}
+
+/// A file of `workers/`.
+#[derive(Debug)]
+pub(crate) struct WorkerFile {
+    pub(crate) config: WorkerConfig,
+    /// What it needs from Vault, as a file of secrets says it.
+    pub(crate) vault: Option<Arc<str>>,
+}
+
 /// Step 6 for one worker configuration.
-pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerConfig> {
-    let (mut parsed, _) = read((file, text), Step::Workers, SchemaKind::WorkerConfig, typed::<WorkerConfig>);
-    if let Some(worker) = &parsed.value {
-        let name = stem(file);
-        if name != worker.worker_id {
-            let message = format!("the file is called {name}, but the worker {}", worker.worker_id);
+pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerFile> {
+    let of = |mut json: Value| {
+        let vault = json.as_object_mut().and_then(|fields| fields.remove("secrets"));
+        whole(&mut json);
+        let config: WorkerConfig = Document::typed(json)?;
+        let vault = vault.map(|secrets| json!({"worker_id": config.worker_id, "secrets": secrets}).to_string().into());
+        Ok(WorkerFile { config, vault })
+    };
+    let (mut parsed, document) = read((file, text), Step::Workers, SchemaKind::WorkerConfig, of);
+    if let Some(document) = document {
+        let found = vault_problems(&document, file);
+        if !found.is_empty() {
+            parsed.value = None;
+            // What is said of the field may show it.
+            parsed.problems.retain(|problem| !problem.path.starts_with("secrets"));
+            parsed.problems.extend(found);
+        }
+    }
+    if let Some(worker) = parsed.value.clone() {
+        let (name, id) = (stem(file), &worker.config.worker_id);
+        if name != id {
+            let message = format!("the file is called {name}, but the worker {id}");
             let problem = parsed.problem(Step::Workers, "/worker_id", "file-name", message);
             parsed.problems.push(problem.remedy("give both the same name").warning());
         }
@@ -167,8 +219,41 @@ pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerConfig> {
     parsed
 }
 
-/// Step 6 for the secrets of one worker; the value is the worker's name.
-pub(crate) fn secrets(file: &str, text: &str) -> Parsed<String> {
+/// What a worker configuration that was accepted says of Vault, as a file of secrets says it.
+#[must_use]
+pub fn vault_of_worker(file: &str, text: &str) -> Option<SecretFile> {
+    let worker = worker(file, text).value?;
+    let text = worker.vault.clone()?;
+    Some(SecretFile { worker: worker.config.worker_id.clone(), path: file.to_owned(), text })
+}
+
+/// What is wrong with the `secrets` of a worker configuration, which may only say where Vault has them. Never with the line:
+/// it may hold a secret.
+fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
+    let Some(secrets) = document.node.get("secrets") else { return Vec::new() };
+    let at = |place, path: &str, message: &str, remedy: &str| {
+        Problem::new(Step::Workers, "secrets", file, message).at(place, path, "").remedy(remedy)
+    };
+    if secrets.get("backend").and_then(Node::text) != Some("vault") {
+        let message = "a worker configuration holds no secrets: it may only say where Vault has them (backend: vault)";
+        let remedy = "move them to workers/secrets with `berth secrets encrypt`, and revoke what was in plain text";
+        return vec![at(document.place("/secrets").0, "secrets", message, remedy)];
+    }
+    let found = berth_secrets::vault::Declared::parse(secrets, file, "secrets").err().unwrap_or_default();
+    let place = |line, column| Place { line, column };
+    found.iter().map(|one| at(place(one.line, one.column), &one.path, &one.message, &one.remedy)).collect()
+}
+
+/// A file of `workers/secrets`.
+#[derive(Debug)]
+pub(crate) struct SecretsOf {
+    pub(crate) worker: String,
+    /// It only says where Vault has them.
+    pub(crate) is_vault: bool,
+}
+
+/// Step 6 for the secrets of one worker.
+pub(crate) fn secrets(file: &str, text: &str) -> Parsed<SecretsOf> {
     let mut parsed = Parsed::empty(file, text);
     for found in berth_secrets::check(text, file) {
         let problem = Problem::new(Step::Workers, "secrets", file, found.message);
@@ -180,14 +265,11 @@ pub(crate) fn secrets(file: &str, text: &str) -> Parsed<String> {
         && let Ok(Some(document)) = Document::read(text, file, Step::Workers)
     {
         parsed.note_places(&document);
-        let worker = document.json.get("worker_id").and_then(serde_json::Value::as_str);
-        parsed.value = worker.map(|worker| Arc::new(worker.to_owned()));
+        let worker = document.json.get("worker_id").and_then(Value::as_str);
+        let is_vault = document.json.pointer("/secrets/backend").and_then(Value::as_str) == Some("vault");
+        parsed.value = worker.map(|worker| Arc::new(SecretsOf { worker: worker.to_owned(), is_vault }));
     }
     parsed
-}
-
-fn typed<T: DeserializeOwned>(json: serde_json::Value) -> Result<T, (String, String)> {
-    serde_json::from_value(json).map_err(|error| (String::new(), error.to_string()))
 }
 
 /// The name of a file without folder and ending.

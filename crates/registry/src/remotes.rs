@@ -250,7 +250,11 @@ impl Visit<'_> {
             return Ok(known);
         }
         let mirror = self.fetched(rev, broken)?;
-        let commit = mirror.repository().resolve(rev, self.stop)?;
+        // Digits of several commits: it is the reference that is wrong.
+        let commit = mirror.repository().resolve(rev, self.stop).map_err(|e| match e.category {
+            Category::Invalid => GitError { category: Category::RefNotFound, ..e },
+            _ => e,
+        })?;
         self.remotes.ledger.note_abbreviation(self.repository, digits, &commit);
         Ok(commit)
     }

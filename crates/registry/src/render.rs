@@ -22,6 +22,7 @@ pub fn json(report: &Report) -> Value {
         "transient": report.is_transient(),
         "offline": report.offline,
         "commit": report.commit,
+        "signer": report.signer.as_ref().map(|signer| json!({"name": signer.name, "key": signer.key})),
         "tell": report.audience(),
         "counts": report.counts,
         "problems": report.problems,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_git::CommitInfo;
+use berth_git::{CommitInfo, Signer};
 
 use crate::{
     Desired,
@@ -14,6 +14,8 @@ use crate::{
 pub struct Report {
     /// The commit; `None` for a folder.
     pub commit: Option<CommitInfo>,
+    /// Who signed it, by a key that the registry trusts; `None` where it asks for no signatures, or there is no good one.
+    pub signer: Option<Signer>,
     /// What is made of it: that of the first step with an error.
     pub outcome: Outcome,
     /// Errors and warnings, by step, file and place.
@@ -59,7 +61,7 @@ impl Report {
             problems.sort_by_key(|problem| problem.severity);
             problems.truncate(MOST_PROBLEMS);
         }
-        Self { commit: None, outcome, problems, desired: None, counts, offline }
+        Self { commit: None, signer: None, outcome, problems, desired: None, counts, offline }
     }
 
     /// Whether nothing rejects the commit.

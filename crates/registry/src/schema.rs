@@ -105,17 +105,32 @@ pub(crate) fn check(
 ) -> Option<Vec<Finding>> {
     let schema = compiled(kind, version)?;
     let mut findings: Vec<Finding> = Vec::new();
-    for error in schema.validator.iter_errors(&document.json).take(MOST) {
-        let pointer = error.instance_path().as_str().to_owned();
+    let mut tell = |pointer: String, is_pattern, (message, remedy): (String, String)| {
         let (place, path) = document.place(&pointer);
-        let (message, remedy) = words(&error);
         let problem = Problem::new(step, "schema", file, message).at(place, &path, text).remedy(remedy);
-        findings.push(Finding { pointer, is_pattern: matches!(error.kind(), Kind::Pattern { .. }), problem });
+        findings.push(Finding { pointer, is_pattern, problem });
+    };
+    for error in schema.validator.iter_errors(&document.json).take(MOST) {
+        let pointer = error.instance_path().as_str();
+        match error.kind() {
+            // At the fields themselves, not at what is around them.
+            Kind::AdditionalProperties { unexpected } => {
+                let known = known_beside(&schema.json, error.schema_path().as_str());
+                for name in unexpected.iter().take(MOST) {
+                    let remedy = match closest(name, known.iter().copied()) {
+                        Some(near) => format!("did you mean {near}?"),
+                        None => format!("remove it; there are {}", known.join(", ")),
+                    };
+                    tell(below(pointer, name), false, (format!("{name} is no field here"), remedy));
+                }
+            }
+            kind => tell(pointer.to_owned(), matches!(kind, Kind::Pattern { .. }), words(&error)),
+        }
     }
     let mut unknown = Vec::new();
     find_unknown(&document.node, &schema.json, "", &mut unknown);
     for (parent, name, near) in unknown.into_iter().take(MOST) {
-        let pointer = format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"));
+        let pointer = below(&parent, &name);
         let (place, path) = document.place(&pointer);
         let remedy = near.map_or_else(|| "remove it".to_owned(), |near| format!("did you mean {near}?"));
         let message = format!("{name} is no field of the schema, and nobody reads it");
@@ -124,6 +139,18 @@ pub(crate) fn check(
     }
     findings.sort_by_key(|finding| (finding.problem.line, finding.problem.column));
     Some(findings)
+}
+
+/// The pointer to a field of what a pointer names.
+fn below(parent: &str, name: &str) -> String {
+    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// The fields that a schema names where `path` says that no others are allowed.
+fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
+    let around = path.rsplit_once('/').and_then(|(parent, _)| schema.pointer(parent));
+    let known = around.and_then(|around| around.get("properties")).and_then(Value::as_object);
+    known.into_iter().flat_map(|known| known.keys().map(String::as_str)).collect()
 }
 
 /// Findings of one kind in one document. Halved, somebody mends a long file in two rounds; doubled, a wrong file fills
@@ -173,9 +200,6 @@ fn words(error: &ValidationError<'_>) -> (String, String) {
         }
         Kind::MinLength { limit } => (format!("{given} is too short"), format!("write at least {limit} letters")),
         Kind::MinItems { limit } => ("the list is too short".to_owned(), format!("name at least {limit}")),
-        Kind::AdditionalProperties { unexpected } => {
-            (format!("{} is no field here", unexpected.join(", ")), "remove it, or look for a typing error".to_owned())
-        }
         _ => (error.to_string(), String::new()),
     }
 }

@@ -3,7 +3,7 @@
 //! The keys are those of the commit that was accepted before: whoever adds a key to the registry, or turns signatures
 //! off, must have been trusted already. Only the first commit ever vouches for itself.
 
-use berth_git::{Category, GitError, Oid, Repository, Stop, TrustedKeys};
+use berth_git::{Category, GitError, Oid, Repository, Signer, Stop, TrustedKeys};
 
 use crate::{
     problem::{Problem, Step},
@@ -15,34 +15,48 @@ use crate::{
 /// the server busy twice as long.
 const MOST: usize = 2_000;
 
-/// Problems with the signatures of the commits after `before` up to `commit`.
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) problems: Vec<Problem>,
+    /// Who signed the commit itself, by a key that is trusted.
+    pub(crate) signer: Option<Signer>,
+}
+
+impl From<Problem> for Checked {
+    fn from(problem: Problem) -> Self {
+        Self { problems: vec![problem], signer: None }
+    }
+}
+
+/// Checks the signatures of the commits after `before` up to `commit`.
 pub(crate) fn check(
     repository: &Repository,
     commit: &Oid,
     before: Option<&Oid>,
     settings: &Settings,
     stop: &Stop,
-) -> Result<Vec<Problem>, GitError> {
+) -> Result<Checked, GitError> {
     let (vouching, rules) = match before {
         Some(before) => {
             let tree = Tree::Commit { repository: repository.clone(), commit: before.clone() };
             let files = tree.files(stop)?;
             let text = tree.read_one(&files, SETTINGS_FILE, stop)?;
             // What was accepted was right.
-            let old = text.and_then(|text| Settings::read(&text).ok()).unwrap_or_default();
+            let old = text.ok().flatten().and_then(|text| Settings::read(&text).ok()).unwrap_or_default();
             if old.signatures.required { (before, old.signatures) } else { (commit, settings.signatures.clone()) }
         }
         None => (commit, settings.signatures.clone()),
     };
     if !rules.required {
-        return Ok(Vec::new());
+        return Ok(Checked::default());
     }
     let keys = match trusted(repository, vouching, &rules, stop) {
         Ok(keys) => keys,
         Err(error) if error.is_transient() => return Err(error),
         Err(error) => {
             let problem = Problem::new(Step::Structure, "signature-keys", SETTINGS_FILE, error.to_string());
-            return Ok(vec![problem.remedy("name files of the registry that hold the keys of those who may sign")]);
+            return Ok(problem.remedy("name files of the registry that hold the keys of those who may sign").into());
         }
     };
     let commits = match before {
@@ -51,22 +65,45 @@ pub(crate) fn check(
     };
     if commits.len() > MOST {
         let message = format!("more than {MOST} commits at once");
-        return Ok(vec![Problem::new(Step::Structure, "signature", "", message).remedy("push fewer at a time")]);
+        return Ok(Problem::new(Step::Structure, "signature", "", message).remedy("push fewer at a time").into());
     }
-    let mut problems = Vec::new();
+    let mut checked = Checked::default();
     for info in commits {
         match repository.verify_commit(&info.oid, &keys, stop) {
+            Ok(signer) if info.oid == *commit => checked.signer = Some(signer),
             Ok(_) => {}
             Err(error) if error.category == Category::Signature => {
                 let mut problem = Problem::new(Step::Structure, "signature", SETTINGS_FILE, error.detail);
                 problem = problem.remedy("sign it (`git commit --amend -S`) with a key that the registry trusts");
                 problem.commit = Some(info);
-                problems.push(problem);
+                checked.problems.push(problem);
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(problems)
+    Ok(checked)
+}
+
+/// Who signed a commit that was accepted, by the keys that it names itself; `None` where it asks for no signatures.
+///
+/// # Errors
+/// If git cannot be asked, or the keys cannot be read.
+pub fn signer(
+    repository: &Repository,
+    commit: &Oid,
+    settings: &Settings,
+    stop: &Stop,
+) -> Result<Option<Signer>, GitError> {
+    if !settings.signatures.required {
+        return Ok(None);
+    }
+    let keys = trusted(repository, commit, &settings.signatures, stop)?;
+    match repository.verify_commit(commit, &keys, stop) {
+        Ok(signer) => Ok(Some(signer)),
+        // Whoever took their own key out signed by that of before.
+        Err(error) if error.category == Category::Signature => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn trusted(repository: &Repository, commit: &Oid, rules: &Signatures, stop: &Stop) -> Result<TrustedKeys, GitError> {
@@ -79,7 +116,10 @@ fn trusted(repository: &Repository, commit: &Oid, rules: &Signatures, stop: &Sto
         detail: format!("commit {} has no {what}", commit.short()),
     };
     let signers = match &rules.allowed_signers {
-        Some(path) => tree.read_one(&files, path, stop)?.ok_or_else(|| absent(path))?,
+        Some(path) => match tree.read_one(&files, path, stop)? {
+            Ok(text) => text.ok_or_else(|| absent(path))?,
+            Err(problem) => return Err(absent(&format!("readable {path}: {}", problem.message))),
+        },
         None => String::new(),
     };
     let mut keys = Vec::new();
@@ -90,7 +130,9 @@ fn trusted(repository: &Repository, commit: &Oid, rules: &Signatures, stop: &Sto
         if found.is_empty() {
             return Err(absent(&format!("*.asc in {folder}")));
         }
-        keys.extend(tree.read(&files, &found, stop)?.into_values());
+        keys.extend(
+            tree.read(&files, &found, stop)?.into_values().map(|key| String::from_utf8_lossy(&key).into_owned()),
+        );
     }
     TrustedKeys::new(&keys, &signers, stop)
 }

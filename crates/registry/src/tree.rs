@@ -9,7 +9,11 @@ use berth_git::{Category, GitError, Mode, Oid, Repository, Stop};
 use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
-use crate::document::LARGEST;
+use crate::{
+    document::LARGEST,
+    layout::ROOMS,
+    problem::{Problem, Step},
+};
 
 /// Where a registry is read from.
 #[derive(Debug, Clone)]
@@ -47,10 +51,31 @@ pub(crate) struct File {
 pub(crate) struct Files {
     /// In order of their paths.
     pub(crate) all: Vec<File>,
-    /// Folders that hold no file; Git knows none.
+    /// Folders that hold no file that matters; Git knows none that hold none.
     pub(crate) empty_folders: Vec<String>,
     /// Contents that are here already.
-    read: BTreeMap<String, String>,
+    read: Contents,
+}
+
+/// What files hold, by the names of their contents.
+pub(crate) type Contents = BTreeMap<String, Vec<u8>>;
+
+impl File {
+    /// Its text, or why it is none.
+    pub(crate) fn text<'a>(&self, contents: &'a Contents, step: Step) -> Result<&'a str, Box<Problem>> {
+        let problem = |rule, message: String, remedy: &str| {
+            Box::new(Problem::new(step, rule, &self.path, message).remedy(remedy))
+        };
+        if self.size > LARGEST as u64 {
+            let message = format!("the file has {} bytes, and {LARGEST} are allowed", self.size);
+            return Err(problem("too-large", message, "keep data out of the registry"));
+        }
+        let bytes = contents.get(&self.content).map(Vec::as_slice).unwrap_or_default();
+        std::str::from_utf8(bytes).map_err(|error| {
+            let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+            problem("not-text", format!("line {line} holds bytes that are not UTF-8"), "save the file as UTF-8")
+        })
+    }
 }
 
 impl Tree {
@@ -83,14 +108,8 @@ impl Tree {
         Ok(files)
     }
 
-    /// The texts of `wanted`, by the names of their contents. What is not UTF-8 is read with replacements; what is
-    /// larger than a file may be is left out.
-    pub(crate) fn read(
-        &self,
-        files: &Files,
-        wanted: &[&File],
-        stop: &Stop,
-    ) -> Result<BTreeMap<String, String>, GitError> {
+    /// What `wanted` hold; what is larger than a file may be is left out.
+    pub(crate) fn read(&self, files: &Files, wanted: &[&File], stop: &Stop) -> Result<Contents, GitError> {
         let fitting = wanted.iter().filter(|file| file.size <= LARGEST as u64);
         match self {
             Self::Folder(_) => Ok(fitting
@@ -101,16 +120,35 @@ impl Tree {
                     fitting.filter_map(|file| Some((Oid::parse(&file.content)?, file.size))).collect();
                 let blobs: Vec<(&Oid, u64)> = names.iter().map(|(oid, size)| (oid, *size)).collect();
                 let contents = repository.read_all(&blobs, MOST_BYTES, stop)?;
-                let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-                Ok(contents.into_iter().map(|(oid, bytes)| (oid.to_string(), text(bytes))).collect())
+                Ok(contents.into_iter().map(|(oid, bytes)| (oid.to_string(), bytes)).collect())
             }
         }
     }
 
-    /// One file as text; `None` if it is not there.
-    pub(crate) fn read_one(&self, files: &Files, path: &str, stop: &Stop) -> Result<Option<String>, GitError> {
-        let Some(file) = files.all.iter().find(|file| file.path == path) else { return Ok(None) };
-        Ok(self.read(files, &[file], stop)?.remove(&file.content))
+    /// One file of the first step as text: `None` if it is not there, or why it cannot be read.
+    pub(crate) fn read_one(
+        &self,
+        files: &Files,
+        path: &str,
+        stop: &Stop,
+    ) -> Result<Result<Option<String>, Box<Problem>>, GitError> {
+        let problem = |message: &str| {
+            let problem = Problem::new(Step::Structure, "plain-files", path, message);
+            Ok(Err(Box::new(problem.remedy("put a plain file there"))))
+        };
+        let Some(file) = files.all.iter().find(|file| file.path == path) else {
+            let inside = format!("{path}/");
+            let is_folder = files.all.iter().any(|file| file.path.starts_with(&inside))
+                || files.empty_folders.iter().any(|folder| folder == path);
+            return if is_folder { problem("this must be a file") } else { Ok(Ok(None)) };
+        };
+        match file.mode {
+            Mode::Link => return problem("a symbolic link is not followed"),
+            Mode::Submodule => return problem("a submodule is not followed"),
+            Mode::File | Mode::Executable => {}
+        }
+        let contents = self.read(files, &[file], stop)?;
+        Ok(file.text(&contents, Step::Structure).map(|text| Some(text.to_owned())))
     }
 }
 
@@ -118,9 +156,9 @@ fn too_large(detail: String) -> GitError {
     GitError { category: Category::TooLarge, doing: "read the registry".to_owned(), remote: String::new(), detail }
 }
 
-/// Reads a folder whole: it is small, and may change while it is looked at.
+/// Reads what of a folder a registry is made of, whole: it is small, and may change while it is looked at.
 fn walk(root: &Path) -> Result<Files, GitError> {
-    let mut files = Files { all: Vec::new(), empty_folders: Vec::new(), read: BTreeMap::new() };
+    let mut files = Files { all: Vec::new(), empty_folders: Vec::new(), read: Contents::new() };
     let mut bytes = 0;
     let mut rooms = vec![root.to_owned()];
     while let Some(room) = rooms.pop() {
@@ -137,7 +175,10 @@ fn walk(root: &Path) -> Result<Files, GitError> {
             let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
             is_empty = false;
             if kind.is_dir() {
-                if !entry.file_name().to_string_lossy().starts_with('.') {
+                if room == root && !ROOMS.iter().any(|known| path.ends_with(known)) {
+                    // What is inside matters to nobody; that it is a folder may.
+                    files.empty_folders.push(relative(&path));
+                } else if !entry.file_name().to_string_lossy().starts_with('.') {
                     rooms.push(path);
                 }
                 continue;
@@ -150,8 +191,10 @@ fn walk(root: &Path) -> Result<Files, GitError> {
                 if file.size <= LARGEST as u64 && !written_back {
                     let content = fs::read(&path).map_err(failed)?;
                     bytes += content.len() as u64;
+                    // It may have grown meanwhile.
+                    file.size = content.len() as u64;
                     file.content = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-                    files.read.insert(file.content.clone(), String::from_utf8_lossy(&content).into_owned());
+                    files.read.insert(file.content.clone(), content);
                 }
             }
             files.all.push(file);

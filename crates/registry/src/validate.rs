@@ -8,9 +8,11 @@
 //! Everything of one step is collected, so that one report says all there is to mend. The outcome is that of the first
 //! step that found an error.
 
+mod local;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
 };
 
 use berth_git::{CommitInfo, GitError, Oid, Protocols, Stop};
@@ -22,14 +24,14 @@ use crate::{
     cards,
     compatibility::{self, Fleet},
     hub,
-    layout::{self, Environment, Layout},
+    layout::{self, Layout},
     matrix::Matrix,
-    parse::{self, Parsed},
+    parse::Parsed,
     problem::{Problem, Step},
     remotes::Remotes,
     settings::SETTINGS_FILE,
     signature,
-    tree::{File, Files, Tree},
+    tree::{Files, Tree},
 };
 
 /// Where the matrix may be replaced.
@@ -62,18 +64,14 @@ pub struct Validator {
     memory: Mutex<Memory>,
 }
 
-/// What was looked at in earlier passes, by file and the name of its content.
+/// What was looked at in earlier passes.
 #[derive(Debug, Default)]
 struct Memory {
-    manifests: Known<DeploymentManifest>,
-    workers: Known<WorkerConfig>,
-    secrets: Known<String>,
+    files: local::Memory,
     cards: cards::Known,
     /// What the cards were checked against.
     card_rules: Option<(Matrix, String)>,
 }
-
-type Known<T> = HashMap<(String, String), Arc<Parsed<T>>>;
 
 impl Validator {
     /// With cards read from their repositories.
@@ -122,15 +120,6 @@ struct Round<'a> {
     memory: &'a mut Memory,
 }
 
-/// What steps 2, 3 and 6 found.
-struct Local {
-    manifests: Vec<(Environment, String, Arc<Parsed<DeploymentManifest>>)>,
-    workers: Vec<Arc<Parsed<WorkerConfig>>>,
-    secrets: Vec<SecretFile>,
-    problems: Vec<Problem>,
-    counts: Counts,
-}
-
 impl Round<'_> {
     fn run(&mut self, commit: Option<&CommitInfo>) -> Result<Report, GitError> {
         let offline = self.validator.remotes.is_none();
@@ -138,16 +127,20 @@ impl Round<'_> {
         let files = self.pass.tree.files(stop)?;
         let (layout, mut problems) = layout::sort(&files);
         let (settings, matrix) = self.rules(&files, &mut problems)?;
+        let mut signer = None;
         if let (Tree::Commit { repository, commit }, Some(settings)) = (self.pass.tree, &settings) {
-            problems.extend(signature::check(repository, commit, self.pass.previous, settings, stop)?);
+            let checked = signature::check(repository, commit, self.pass.previous, settings, stop)?;
+            problems.extend(checked.problems);
+            signer = checked.signer;
         }
         problems.extend(self.emptied(&layout, settings.as_ref(), commit)?);
         let (Some(settings), Some(matrix), false) = (settings, matrix, problems.iter().any(Problem::is_error)) else {
             let counts =
                 Counts { manifests: layout.manifests.len(), workers: layout.workers.len(), ..Counts::default() };
-            return Ok(Report::new(problems, counts, offline));
+            return Ok(Report { signer, ..Report::new(problems, counts, offline) });
         };
-        let mut local = self.local(&files, &layout)?;
+        let reader = local::Reader { tree: self.pass.tree, files: &files, stop };
+        let mut local = reader.all(&layout, &mut self.memory.files, self.validator.protocols)?;
         problems.append(&mut local.problems);
         let today = day(self.pass.now);
         let deployments = match &self.validator.remotes {
@@ -165,7 +158,8 @@ impl Round<'_> {
             }
             None => Vec::new(),
         };
-        let workers: Vec<&WorkerConfig> = local.workers.iter().filter_map(|worker| worker.value.as_deref()).collect();
+        let workers: Vec<&WorkerConfig> =
+            local.workers.iter().filter_map(|worker| Some(&worker.value.as_deref()?.config)).collect();
         let is_partial = workers.len() < local.workers.len();
         let fleet = Fleet { workers: &workers, is_partial, unknown: settings.unknown_workers, matrix: &matrix };
         for (deployment, parsed) in &deployments {
@@ -174,10 +168,11 @@ impl Round<'_> {
             problems.extend(unservable(deployment, parsed));
         }
         let workers = workers.into_iter().cloned().collect();
-        let mut report = Report::new(problems, local.counts, offline);
+        let mut report = Report { signer, ..Report::new(problems, local.counts, offline) };
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
-            report.desired = Some(desired(commit, deployments, workers, local.secrets, settings));
+            let desired = desired(commit, deployments, workers, local.secrets, settings);
+            report.desired = Some(Desired { signer: report.signer.clone(), ..desired });
         }
         Ok(report)
     }
@@ -191,12 +186,14 @@ impl Round<'_> {
         let (tree, stop) = (self.pass.tree, self.pass.stop);
         let mut keep = |found: Vec<Problem>| problems.extend(found);
         let settings = match tree.read_one(files, SETTINGS_FILE, stop)? {
-            Some(text) => Settings::read(&text).map_err(&mut keep).ok(),
-            None => Some(Settings::default()),
+            Ok(Some(text)) => Settings::read(&text).map_err(&mut keep).ok(),
+            Ok(None) => Some(Settings::default()),
+            Err(problem) => Err(vec![*problem]).map_err(&mut keep).ok(),
         };
         let matrix = match tree.read_one(files, MATRIX_FILE, stop)? {
-            Some(text) => Matrix::read(&text, MATRIX_FILE).map_err(&mut keep).ok(),
-            None => Some(Matrix::embedded()),
+            Ok(Some(text)) => Matrix::read(&text, MATRIX_FILE).map_err(&mut keep).ok(),
+            Ok(None) => Some(Matrix::embedded()),
+            Err(problem) => Err(vec![*problem]).map_err(&mut keep).ok(),
         };
         Ok((settings, matrix))
     }
@@ -225,98 +222,6 @@ impl Round<'_> {
         let remedy = format!("if that is meant, end the commit's message with the line `{ALLOW_EMPTY}: true`");
         Ok((count > 0).then(|| Problem::new(Step::Structure, "emptied", "models", message).remedy(remedy)))
     }
-
-    /// Steps 2, 3 and 6.
-    fn local(&mut self, files: &Files, layout: &Layout<'_>) -> Result<Local, GitError> {
-        let reader = Reader { tree: self.pass.tree, files, stop: self.pass.stop };
-        let protocols = self.validator.protocols;
-        let manifest_files: Vec<&File> = layout.manifests.iter().map(|(_, file)| *file).collect();
-        let mut parsed = 0;
-        let manifests = reader.look(&manifest_files, &mut self.memory.manifests, &mut parsed, |file, text| {
-            parse::manifest(file, text, protocols)
-        })?;
-        let workers = reader.look(&layout.workers, &mut self.memory.workers, &mut parsed, parse::worker)?;
-        let secrets = reader.look(&layout.secrets, &mut self.memory.secrets, &mut parsed, parse::secrets)?;
-        let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed, omitted: 0 };
-        let mut problems: Vec<Problem> = Vec::new();
-        problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
-        problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));
-        problems.extend(secrets.iter().flat_map(|one| one.problems.iter().cloned()));
-        problems.extend(doubles(&manifests, Step::Manifests, "/id", |manifest| &manifest.id));
-        problems.extend(doubles(&workers, Step::Workers, "/worker_id", |worker| &worker.worker_id));
-        problems.extend(doubles(&secrets, Step::Workers, "/worker_id", |worker| worker));
-        let known: BTreeSet<&str> =
-            workers.iter().filter_map(|one| Some(one.value.as_ref()?.worker_id.as_str())).collect();
-        let strange =
-            secrets.iter().filter(|one| one.value.as_ref().is_some_and(|worker| !known.contains(worker.as_str())));
-        problems.extend(strange.map(|one| {
-            let worker = one.value.as_deref().map_or("", String::as_str);
-            let message = format!("{worker} has secrets, but no configuration in workers/");
-            one.problem(Step::Workers, "/worker_id", "unknown-worker", message).warning()
-        }));
-        let secrets = secrets.iter().filter_map(|one| {
-            let (path, text) = one.source();
-            Some(SecretFile { worker: one.value.as_deref()?.clone(), path: path.to_owned(), text })
-        });
-        let secrets = secrets.collect();
-        let places = layout.manifests.iter().map(|(environment, file)| (*environment, file.path.clone()));
-        let manifests = places.zip(manifests).map(|((environment, path), one)| (environment, path, one)).collect();
-        Ok(Local { manifests, workers, secrets, problems, counts })
-    }
-}
-
-/// Reads files and looks at those that are new.
-struct Reader<'a> {
-    tree: &'a Tree,
-    files: &'a Files,
-    stop: &'a Stop,
-}
-
-impl Reader<'_> {
-    fn look<T>(
-        &self,
-        files: &[&File],
-        known: &mut Known<T>,
-        parsed: &mut usize,
-        parse: impl Fn(&str, &str) -> Parsed<T>,
-    ) -> Result<Vec<Arc<Parsed<T>>>, GitError> {
-        let key = |file: &File| (file.path.clone(), file.content.clone());
-        let new: Vec<&File> = files.iter().copied().filter(|file| !known.contains_key(&key(file))).collect();
-        let texts = self.tree.read(self.files, &new, self.stop)?;
-        *parsed += new.len();
-        let mut current = Known::with_capacity(files.len());
-        let look = |file: &&File| {
-            let old = known.remove(&key(file));
-            // What was too large to be read is too large to be parsed, which says so.
-            let text =
-                || texts.get(&file.content).map_or_else(|| " ".repeat(crate::document::LARGEST + 1), Clone::clone);
-            let one = old.unwrap_or_else(|| Arc::new(parse(&file.path, &text())));
-            current.insert(key(file), Arc::clone(&one));
-            one
-        };
-        let found = files.iter().map(look).collect();
-        // What is no longer there is forgotten.
-        *known = current;
-        Ok(found)
-    }
-}
-
-/// The same name in several files.
-fn doubles<T>(all: &[Arc<Parsed<T>>], step: Step, pointer: &str, name: impl Fn(&T) -> &String) -> Vec<Problem> {
-    let mut first: BTreeMap<&str, &Arc<Parsed<T>>> = BTreeMap::new();
-    let mut found = Vec::new();
-    for one in all {
-        let Some(value) = one.value.as_deref() else { continue };
-        if let Some(other) = first.get(name(value).as_str()) {
-            let message = format!("{} is declared in {}, too", name(value), other.source().0);
-            found.push(
-                one.problem(step, pointer, "duplicate", message).remedy("give one of them another name, or remove it"),
-            );
-        } else {
-            first.insert(name(value).as_str(), one);
-        }
-    }
-    found
 }
 
 /// What the rest of Berth would not take.
@@ -346,6 +251,7 @@ fn desired(
     Desired {
         commit: commit.map(|commit| commit.oid.clone()),
         author: commit.map_or_else(String::new, |commit| format!("{} <{}>", commit.author.name, commit.author.email)),
+        signer: None,
         time: commit.map_or(0, |commit| commit.committer.time),
         subject: commit.map_or_else(String::new, |commit| commit.subject.clone()),
         deployments,

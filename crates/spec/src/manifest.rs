@@ -24,6 +24,7 @@ mod uri;
 
 use std::collections::BTreeMap;
 
+pub use endpoint::endpoint_path;
 pub use error::ManifestError;
 pub use reference::reference_markdown;
 pub use schema::json_schema;
@@ -149,7 +150,7 @@ impl Reader<'_> {
         }
         let raw = node.to_json();
         let document: Document = serde_json::from_value(raw.clone())
-            .map_err(|e| vec![self.error(node.at, "", Problem::new(e.to_string(), "see `berth schema deployment`"))])?;
+            .map_err(|e| vec![self.error(node.at, "", Problem::new(e.to_string(), "see `berth schema manifest`"))])?;
         let base = self.context.base.as_deref();
         let spec = resolve::resolve(&document, base).map_err(|problems| {
             let error = |(path, problem)| self.error(node.place_of(path), path, problem);
@@ -178,7 +179,7 @@ impl Reader<'_> {
         if is_manifest(node) {
             return self.other_kind(node);
         }
-        let remedy = "write apiVersion: berth.dev/v1, kind: ModelDeployment, metadata and spec; `berth schema deployment` \
+        let remedy = "write apiVersion: berth.dev/v1, kind: ModelDeployment, metadata and spec; `berth schema manifest` \
                       shows every field";
         let problem = Problem::new("this is not a manifest: it has none of a manifest's fields", remedy);
         Some(check::Finding { at: node.at, path: String::new(), problem })

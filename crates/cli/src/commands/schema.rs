@@ -8,10 +8,11 @@ use crate::{failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth schema deployment > berth.schema.json
+  berth schema manifest > berth.schema.json  what `berth apply` takes
   # then, first line of a manifest, for editors with the YAML language server:
   # yaml-language-server: $schema=berth.schema.json
   berth schema model-card --version 3.0.0 -o yaml
+  berth schema deployment                    a file below models/ of a registry
   berth schema matrix                        which versions of model cards understand each other")]
 pub(crate) struct SchemaArgs {
     /// Of what
@@ -37,14 +38,14 @@ enum SchemaForm {
 /// What has a schema.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Kind {
-    /// The manifest of a deployment, for `berth apply`
+    /// A manifest for `berth apply` (apiVersion: berth.dev/v1)
     #[default]
-    Deployment,
+    Manifest,
     /// model-card.yaml of a model repository
     ModelCard,
-    /// The manifest of a deployment in a registry
-    #[value(alias = "registry")]
-    RegistryDeployment,
+    /// A deployment of a registry: a file below models/
+    #[value(alias = "registry", alias = "registry-deployment")]
+    Deployment,
     /// The configuration of a worker in a registry
     WorkerConfig,
     /// registry.yaml of a registry
@@ -62,12 +63,12 @@ pub(crate) fn run(args: &SchemaArgs) -> Result<(), Failure> {
         _ => print_value(&schema_json(kind, &args.version).ok_or_else(|| unknown(&args.version))?, Form::Json),
     };
     match args.kind {
-        Kind::Deployment => {
+        Kind::Manifest => {
             let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
             print_value(berth_spec::manifest::json_schema(), form)
         }
         Kind::ModelCard => published(SchemaKind::ModelCard),
-        Kind::RegistryDeployment => published(SchemaKind::Deployment),
+        Kind::Deployment => published(SchemaKind::Deployment),
         Kind::WorkerConfig => published(SchemaKind::WorkerConfig),
         Kind::RegistrySettings => published(SchemaKind::Settings),
         Kind::Matrix if args.output == Some(SchemaForm::Json) => {

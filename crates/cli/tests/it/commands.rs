@@ -114,7 +114,7 @@ const CASES: &[Case] = &[
     (&[], &["help"], 0, &["Exit codes:", "5  timed out"], &[]),
     (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),
     (&[], &["man", "nothing"], 2, &[], &["is not a command"]),
-    (&[], &["schema", "deployment"], 0, &["\"idleAfter\""], &[]),
+    (&[], &["schema", "manifest"], 0, &["\"idleAfter\""], &[]),
     (&[], &["completions", "bash"], 0, &["-F _clap_complete_berth berth"], &[]),
     (&[], &["completions", "zsh"], 0, &["#compdef berth"], &[]),
     (&[], &["completions", "fish"], 0, &["complete --keep-order --exclusive --command berth"], &[]),
@@ -184,7 +184,7 @@ fn certificates_are_made_renewed_and_shown() {
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
-        .args(["schema", "deployment"])
+        .args(["schema", "manifest"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -185,11 +185,13 @@ fn schemas_are_published() {
     for (arguments, part) in [
         (&["model-card"][..], "\"title\": \"ModelCard\""),
         (&["model-card", "--version", "3.0.0", "-o", "yaml"], "schemaVersion: \"3.0.0\""),
-        (&["registry-deployment"], "\"title\": \"ModelDeployment\""),
+        (&["deployment"], "\"title\": \"ModelDeployment\""),
+        (&["deployment", "--version", "3.0.0", "-o", "yaml"], "schemaVersion: \"3.0.0\""),
         (&["worker-config", "-o", "yaml"], "title: WorkerConfig"),
         (&["registry-settings"], "unknownWorkers"),
         (&["matrix"], "sunset_date: \"2026-01-01\""),
         (&["matrix", "-o", "json"], "\"compatible_with\""),
+        (&["manifest"], "berth.dev/v1"),
         (&[], "berth.dev/v1"),
     ] {
         let out = right(&berth(folder.path(), &[&["schema"], arguments].concat()));

@@ -25,18 +25,14 @@ pub fn text(report: &Report, colours: Colours) -> String {
 pub fn problems(report: &Report, colours: Colours) -> String {
     let mut out = String::new();
     for problem in report.problems.iter().take(SHOWN) {
-        out.push_str(&paint(&problem.render(), problem, colours));
+        out.push_str(&paint(&printable(&problem.render()), problem, colours));
         if let Some(by) = &problem.commit {
-            out.push_str(&format!(
-                "\n  by: {} <{}> in {} ({})",
-                by.author.name,
-                by.author.email,
-                by.oid.short(),
-                by.subject
-            ));
+            let by_whom =
+                format!("\n  by: {} <{}> in {} ({})", by.author.name, by.author.email, by.oid.short(), by.subject);
+            out.push_str(&printable(&by_whom));
         }
         if !problem.manifest.is_empty() {
-            out.push_str(&format!("\n  for: {}", problem.manifest));
+            out.push_str(&printable(&format!("\n  for: {}", problem.manifest)));
         }
         out.push_str("\n\n");
     }
@@ -79,6 +75,11 @@ pub fn summary(report: &Report) -> String {
         plural(warnings, "warning"),
         tell.join(" and ")
     )
+}
+
+/// Names of files and words of commits are their authors': no control sequence of theirs reaches a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 fn plural(count: usize, noun: &str) -> String {

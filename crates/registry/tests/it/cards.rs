@@ -98,3 +98,20 @@ fn a_version_that_differs_from_its_tag_is_said() {
     let report = world.validate();
     assert!(report.is_accepted() && told(&report).contains("says that it is version 1.2.3"), "{}", told(&report));
 }
+
+#[test]
+fn a_file_that_is_no_card_is_not_called_missing() {
+    let world = World::new();
+    let path = world.model().join("model-card.yaml");
+    let latin = [world.card().as_bytes(), b"# K\xf6ln\n"].concat();
+    let large = [world.card().into_bytes(), vec![b'#'; 1 << 20]].concat();
+    for (tag, content, part) in [("v1.2.4", latin, "is not UTF-8"), ("v1.2.5", large, "1048576 are allowed")] {
+        fs_err::write(&path, content).expect("written");
+        git(&world.model(), &["commit", "-q", "-a", "-m", tag]);
+        git(&world.model(), &["tag", tag]);
+        world.write("models/production/iris-prod.yaml", &world.manifest("iris-prod", tag));
+        let report = world.validate();
+        assert_eq!(report.outcome, Outcome::InvalidModelCard, "{}", told(&report));
+        assert!(told(&report).contains(part) && !report.is_transient(), "{}", told(&report));
+    }
+}

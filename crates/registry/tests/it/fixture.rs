@@ -142,6 +142,13 @@ impl World {
         report
     }
 
+    /// Validates what lies there, by a validator of its own.
+    pub(crate) fn validate_folder(&self) -> Report {
+        let tree = Tree::Folder(self.registry());
+        let pass = Pass { tree: &tree, previous: None, now: NOW, allow_empty: false, stop: &stop() };
+        Validator::offline(Protocols::default().with_local()).validate(&pass).expect("the folder can be read")
+    }
+
     /// Forgets what is in memory, as a restart does.
     pub(crate) fn restart(&self) {
         self.validator.set(None);

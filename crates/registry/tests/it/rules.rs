@@ -23,6 +23,7 @@ fn files_have_their_places() {
     world.write("models/x.yaml", "id: x");
     world.write("models/staging/weights.bin", "x");
     world.write("models/staging/README.md", "x");
+    world.write("data/anything.yaml", "x: [");
     world.write("workers/old/worker-b.yaml", "x");
     world.write("README.md", "x");
     symlink("iris-prod.yaml", world.registry().join("models/production/link.yaml")).expect("a link");
@@ -76,6 +77,98 @@ fn an_empty_registry_is_a_beginning() {
     world.remove("models/production/iris-prod.yaml");
     let report = world.validate();
     assert_eq!(report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report))).deployments, []);
+}
+
+#[test]
+fn what_was_emptied_is_not_taken_for_removed() {
+    let world = World::new();
+    world.write("models/staging/other.yaml", &world.manifest("other", "v1.2.3"));
+    assert!(world.validate().is_accepted());
+    for text in ["", "---\n", "# later\n"] {
+        world.write("models/production/iris-prod.yaml", text);
+        let report = world.validate();
+        assert_eq!(report.outcome, Outcome::InvalidDeploymentManifest, "{text:?}: {}", told(&report));
+    }
+    world.write("models/production/iris-prod.yaml", &world.manifest("iris-prod", "v1.2.3"));
+    world.write("workers/worker-a.yaml", "");
+    assert_eq!(world.validate().outcome, Outcome::InvalidWorkerConfig);
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_not_taken_for_none() {
+    let refused = |change: &dyn Fn(&World), part: &str| {
+        let world = World::new();
+        change(&world);
+        let report = world.validate();
+        assert_eq!(report.outcome, Outcome::StructureViolation, "{part}: {}", told(&report));
+        assert!(told(&report).contains(part), "{part}: {}", told(&report));
+        // The same of a folder.
+        let report = world.validate_folder();
+        assert!(!report.is_accepted() && told(&report).contains(part), "{part}: {}", told(&report));
+    };
+    let strict = "unknownWorkers: refuse\n";
+    for file in ["registry.yaml", "compatibility-matrix.yaml"] {
+        refused(&|world| symlink("README.md", world.registry().join(file)).expect("a link"), "link is not followed");
+        refused(&|world| world.write(file, &format!("{strict}{}", "#".repeat(1 << 20))), "1048576 are allowed");
+        refused(&|world| world.write(&format!("{file}/a"), strict), "this must be a file");
+        refused(
+            &|world| fs_err::write(world.registry().join(file), b"# K\xf6ln\n").expect("written"),
+            "line 1 holds bytes that are not UTF-8",
+        );
+    }
+    refused(&|world| world.write("registry.yml", strict), "call it registry.yaml");
+    refused(&|world| world.write("compatibility-matrix.yml", ""), "call it compatibility-matrix.yaml");
+}
+
+#[test]
+fn what_is_no_text_is_said() {
+    let world = World::new();
+    let manifest = world.manifest("iris-prod", "v1.2.3");
+    let latin = [manifest.as_bytes(), b"# K\xf6ln\n"].concat();
+    fs_err::write(world.registry().join("models/production/iris-prod.yaml"), latin).expect("written");
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidDeploymentManifest);
+    assert!(told(&report).contains("bytes that are not UTF-8"), "{}", told(&report));
+    // As Windows writes it.
+    world.write("models/production/iris-prod.yaml", &format!("\u{feff}{}", manifest.replace('\n', "\r\n")));
+    let report = world.validate();
+    assert!(report.is_accepted() && report.problems.is_empty(), "{}", told(&report));
+}
+
+#[test]
+fn files_that_nobody_reads_are_said() {
+    let world = World::new();
+    for file in ["workers/worker-b.json", "workers/secrets/worker-b.txt", "workers/secrets/.env"] {
+        world.write(file, "token: hunter2canary");
+    }
+    world.write("workers/notes.txt", "x");
+    world.write("workers/secrets/README.md", "x");
+    let report = world.validate();
+    let found: Vec<&str> = report.warnings().map(|problem| problem.file.as_str()).collect();
+    assert_eq!(found, ["workers/secrets/worker-b.txt", "workers/worker-b.json"], "{}", told(&report));
+    assert!(report.is_accepted() && !told(&report).contains("canary"));
+}
+
+#[test]
+fn one_path_of_a_region_has_one_deployment() {
+    let world = World::new();
+    let at = |id: &str| {
+        let line = "    pool: production\n  endpoint: https://api.example.com/v1/iris";
+        world.manifest(id, "v1.2.3").replace("    pool: production", line)
+    };
+    world.write("models/production/iris-prod.yaml", &at("iris-prod"));
+    world.write("models/staging/other.yaml", &at("other"));
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidDeploymentManifest);
+    let part = "models/production/iris-prod.yaml answers at /v1/iris in eu-west-1, too (deployment_config.endpoint)";
+    assert!(told(&report).contains(part), "{}", told(&report));
+    // One that is switched off is about to take over, or was replaced.
+    world.write("models/staging/other.yaml", &at("other").replace("enabled: true", "enabled: false"));
+    let report = world.validate();
+    assert!(report.is_accepted() && report.warnings().count() == 1, "{}", told(&report));
+    let elsewhere = at("other").replace("region: eu-west-1", "region: us-east-1");
+    world.write("models/staging/other.yaml", &elsewhere.replace("pool: production", "pool: staging"));
+    assert!(!told(&world.validate()).contains("answers at"));
 }
 
 #[test]
@@ -172,7 +265,10 @@ fn only_those_who_were_trusted_before_may_change_who_is() {
     registry.world.write("registry.yaml", "signatures: {required: true, allowedSigners: keys/allowed_signers}\n");
     let report = registry.commit(None);
     assert!(!report.is_accepted() && told(&report).contains("is not signed"), "{}", told(&report));
-    assert!(registry.commit(Some("ada")).is_accepted());
+    let report = registry.commit(Some("ada"));
+    let signer = report.signer.clone().expect("who signed it");
+    assert!(signer.name == "ada@example.com" && signer.key.starts_with("SHA256:"), "{signer:?}");
+    assert_eq!(report.desired.and_then(|desired| desired.signer), Some(signer));
     // Eve adds her own key, or switches it off: she is not among those who may.
     registry.trust(&["ada", "eve"]);
     let report = registry.commit(Some("eve"));
@@ -200,6 +296,37 @@ fn a_secret_in_the_clear_is_refused_and_not_repeated() {
     assert!(told.contains(&format!("--> {SECRETS}:6:")), "{told}");
     assert!(!told.to_lowercase().contains("canary"), "{told}");
     assert!(!berth_registry::render::json(&report).to_string().to_lowercase().contains("canary"));
+}
+
+#[test]
+fn a_worker_configuration_may_say_what_vault_has() {
+    let world = World::new();
+    let vault = "secrets:\n  backend: vault\n  vault_addr: https://vault.example.com\n  paths:\n    s3_credentials: secret/workers/a/s3\n";
+    world.write("workers/worker-a.yaml", &format!("{WORKER}{vault}"));
+    let report = world.validate();
+    let desired = report.desired.clone().unwrap_or_else(|| panic!("{}", told(&report)));
+    assert_eq!(report.problems, [], "{}", told(&report));
+    let [file] = desired.secret_files.as_slice() else { panic!("{:?}", desired.secret_files) };
+    assert_eq!((file.worker.as_str(), file.path.as_str()), ("worker-a", "workers/worker-a.yaml"));
+    assert!(matches!(berth_secrets::Contents::parse(&file.text, &file.path), Ok(berth_secrets::Contents::Vault(..))));
+    assert_eq!(berth_registry::vault_of_worker(&file.path, &format!("{WORKER}{vault}")).as_ref(), Some(file));
+    // In two places only one could count.
+    world.write(SECRETS, &format!("worker_id: worker-a\n{vault}"));
+    let report = world.validate();
+    assert!(!report.is_accepted() && told(&report).contains("needs from Vault, too"), "{}", told(&report));
+    world.remove(SECRETS);
+    world
+        .write("workers/worker-a.yaml", &format!("{WORKER}{}", vault.replace("vault_addr: https", "vault_adr: https")));
+    let report = world.validate();
+    assert_eq!(report.outcome, Outcome::InvalidWorkerConfig);
+    assert!(report.errors().all(|problem| problem.path.starts_with("secrets")), "{}", told(&report));
+    // What is no reference to Vault is a secret.
+    for plain in ["{git: {type: git_token, token: hunter2canary}}", "hunter2canary", "[hunter2canary]"] {
+        world.write("workers/worker-a.yaml", &format!("{WORKER}secrets: {plain}\n"));
+        let report = world.validate();
+        assert_eq!(report.outcome, Outcome::InvalidWorkerConfig, "{plain}");
+        assert!(told(&report).contains("holds no secrets") && !told(&report).contains("canary"), "{}", told(&report));
+    }
 }
 
 #[test]

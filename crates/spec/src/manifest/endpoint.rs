@@ -10,6 +10,14 @@ const TAKEN: [&str; 4] = ["/v2", "/health", "/metrics", "/berth"];
 /// The longest path.
 const MAX: usize = 512;
 
+/// The path at which gateways answer for an `endpoint`.
+///
+/// # Errors
+/// They cannot: why, and what to do about it.
+pub fn endpoint_path(text: &str) -> Result<String, (String, String)> {
+    path(text).map_err(|Problem { message, remedy }| (message, remedy))
+}
+
 /// The path of `text`: a path, or an http(s) URL that has one.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ spec:
 ```
 
 Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB` or a number of bytes.
-`berth validate -f FILE` checks a manifest without a server; `berth schema deployment` prints the JSON schema that
+`berth validate -f FILE` checks a manifest without a server; `berth schema manifest` prints the JSON schema that
 editors understand. Defaults are applied in memory and shown in the status; what you wrote is never changed.
 
 | field | type | default | meaning |

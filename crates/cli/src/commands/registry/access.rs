@@ -133,15 +133,25 @@ pub(super) fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A commit as people name it: a branch, a tag, a commit or its first digits, or `HEAD`.
+/// A commit as people name it: `HEAD`, a branch, a tag, `origin/main`, `HEAD~1`, or its first digits.
 pub(super) fn commit(repository: &Repository, name: &str, stop: &Stop) -> Result<Oid, Failure> {
     if name == "HEAD" {
         let none = || Failure::NotFound("the repository has no commit yet".to_owned());
         return repository.head(stop)?.ok_or_else(none);
     }
-    let ways = [Rev::Branch(name.to_owned()), Rev::Tag(name.to_owned()), Rev::Commit(name.to_owned())];
-    let found = ways.iter().filter(|rev| rev.is_safe()).find_map(|rev| repository.resolve(rev, stop).ok());
-    found.ok_or_else(|| Failure::NotFound(format!("{name:?} is no branch, tag or commit of the repository")))
+    // A branch before a tag of the same name, whatever git takes first.
+    for rev in [Rev::Branch(name.to_owned()), Rev::Tag(name.to_owned())].iter().filter(|rev| rev.is_safe()) {
+        if let Ok(found) = repository.resolve(rev, stop) {
+            return Ok(found);
+        }
+    }
+    let none = || {
+        Failure::NotFound(format!(
+            "{name:?} is no branch, tag or commit of the repository; of a shallow clone the rest is not here (git fetch \
+             --unshallow)"
+        ))
+    };
+    repository.named(name, stop)?.ok_or_else(none)
 }
 
 impl From<GitError> for Failure {

@@ -25,12 +25,13 @@ use crate::{
   berth registry validate . -o sarif > results.sarif for the code scanner of a Git host
 
 The steps: structure, manifests, pinned references, model cards, compatibility with workers, worker configurations and
-secrets. Exit code 1 if an error was found; warnings are shown and change nothing.")]
+secrets. Exit code 1 if an error was found; warnings are shown and change nothing. With -o sarif and -o junit the report for
+people goes to standard error.")]
 pub(crate) struct ValidateArgs {
     /// A folder, or a bare repository
     #[arg(value_name = "DIR|REPOSITORY", default_value = ".")]
     path: PathBuf,
-    /// The commit to check: a branch, a tag, a commit, HEAD [default: of a folder what lies there, of a bare repository HEAD]
+    /// The commit to check: a branch, a tag, HEAD~1, digits [default: of a folder what lies there, of a bare repository HEAD]
     #[arg(long, value_name = "COMMIT")]
     commit: Option<String>,
     /// The commit that was accepted before: its keys must have signed the new ones, and removing all its deployments is
@@ -106,6 +107,14 @@ fn tree(path: &Path, commit: Option<&str>, access: &AccessArgs) -> Result<Tree, 
     if commit.is_none() && !bare {
         return Ok(Tree::Folder(path.to_owned()));
     }
+    if !bare && !path.join(".git").exists() {
+        let message = format!(
+            "{} is not the root of a repository, so it has no commits of its own: name the root, or leave --commit out to \
+             check the folder as it lies there",
+            path.display()
+        );
+        return Err(Failure::Usage(message));
+    }
     let stop = access.stop();
     let repository = Repository::open(access::git(), path, &stop)?;
     let commit = access::commit(&repository, commit.unwrap_or("HEAD"), &stop)?;
@@ -124,11 +133,18 @@ fn print(report: &Report, form: ReportForm) -> Result<(), Failure> {
             return Err(Failure::Failed(render::summary(report)));
         }
         ReportForm::Json => print_value(&render::json(report), Form::Json)?,
-        ReportForm::Sarif => print_value(&render::sarif(report), Form::Json)?,
-        ReportForm::Junit => terminal::print(&render::junit(report))?,
+        // These go into files of a CI system, whose log people read.
+        ReportForm::Sarif => {
+            eprint!("{}", render::problems(report, Colours::Off));
+            print_value(&render::sarif(report), Form::Json)?;
+        }
+        ReportForm::Junit => {
+            eprint!("{}", render::problems(report, Colours::Off));
+            terminal::print(&render::junit(report))?;
+        }
     }
     if report.is_accepted() {
         return Ok(());
     }
-    Err(Failure::Failed(format!("rejected: {}", report.outcome.words())))
+    Err(Failure::Failed(render::summary(report)))
 }
