@@ -18,6 +18,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::capacity::Capacity;
+
 /// One phase of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Phase {
@@ -83,7 +85,9 @@ impl WorkerMetrics {
     /// Registers all of them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 20));
+        // 1 ms to an hour: beyond the last one an alert would see nothing, and 10 minutes is where one looks.
+        let seconds =
+            || Histogram::new(exponential_buckets(0.001, 2.0, 20).chain([600.0, 1_200.0, 3_600.0]));
         let metrics = Self {
             cache: CacheMetrics::default(),
             load: seconds(),
@@ -155,6 +159,9 @@ impl WorkerMetrics {
         registry.register("berth_cache_hits", "Artifacts that were in the cache", c.hits.clone());
         registry.register("berth_cache_misses", "Artifacts that were not in the cache", c.misses.clone());
         registry.register("berth_cache_evictions", "Artifacts evicted for others", c.evictions.clone());
+        let cores: Gauge<f64, AtomicU64> = Gauge::default();
+        cores.set(f64::from(Capacity::probe().cpus));
+        registry.register("berth_worker_cpu_cores", "CPU cores of the machine or control group", cores);
         registry.register_collector(Box::new(Cpu::default()));
         metrics
     }
