@@ -86,8 +86,7 @@ impl WorkerMetrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         // 1 ms to an hour: beyond the last one an alert would see nothing, and 10 minutes is where one looks.
-        let seconds =
-            || Histogram::new(exponential_buckets(0.001, 2.0, 20).chain([600.0, 1_200.0, 3_600.0]));
+        let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 20).chain([600.0, 1_200.0, 3_600.0]));
         let metrics = Self {
             cache: CacheMetrics::default(),
             load: seconds(),
