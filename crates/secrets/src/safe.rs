@@ -13,19 +13,23 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{CredentialSet, Generation, Time, WorkerId, credential::Granted};
+use berth_spec::{Class, CredentialSet, Generation, Time, WorkerId, credential::Granted};
 
 use crate::{
     document::{Contents, Document},
     open::Keyring,
     status::{Backend, SecretStatus},
-    vault::{Found, Want},
+    vault::{Declared, Found, Want},
 };
 
 /// The credentials of all workers.
 #[derive(Debug, Default)]
 pub struct Safe {
     workers: BTreeMap<WorkerId, Held>,
+    /// What the files want from Vault.
+    declared: BTreeMap<WorkerId, Declared>,
+    /// The keeper of a key did not answer.
+    awaits_keys: bool,
 }
 
 /// Those of one worker.
@@ -44,6 +48,8 @@ impl Safe {
     /// Takes all files of secrets that there are: `(path, text)`. Blocks while keys are asked. Returns whose set changed.
     pub fn from_files(&mut self, files: &[(String, String)], keyring: &Keyring, now: Time) -> Vec<WorkerId> {
         let mut seen = BTreeSet::new();
+        let declared_before = std::mem::take(&mut self.declared);
+        self.awaits_keys = false;
         self.workers.values_mut().for_each(|held| held.declared.clear());
         for (path, text) in files {
             // Of a file that cannot be read its name says whose it is.
@@ -52,6 +58,7 @@ impl Safe {
                 Ok(Contents::Vault(worker, declared)) => {
                     let stated = declared.wants.iter().map(|(name, want)| awaited(&worker, name, want));
                     self.workers.entry(worker.clone()).or_default().declared = stated.collect();
+                    self.declared.insert(worker, declared);
                     continue;
                 }
                 Err(problems) => {
@@ -60,11 +67,18 @@ impl Safe {
             };
             let Some(worker) = worker else { continue };
             seen.insert(worker.clone());
+            if let (Err(_), Some(before)) = (&document, declared_before.get(&worker)) {
+                // Nor is what Vault gave taken away for it.
+                self.declared.insert(worker.clone(), before.clone());
+            }
             let held = self.workers.entry(worker.clone()).or_default();
             match document {
                 Err(problem) => held.refused(&worker, None, &problem),
                 Ok(document) => match keyring.open(&document) {
-                    Err(error) => held.refused(&worker, Some(&document), &error.to_string()),
+                    Err(error) => {
+                        self.awaits_keys |= matches!(error.class(), Class::Waiting { .. });
+                        held.refused(&worker, Some(&document), &error.to_string());
+                    }
                     Ok(secrets) => {
                         let stated =
                             secrets.iter().map(|(name, granted)| stated(&worker, name, granted, &document, now));
@@ -96,6 +110,19 @@ impl Safe {
             self.workers.entry(status.worker.clone()).or_default().vault_status.push(status.clone());
         }
         self.renumber(now)
+    }
+
+    /// Whether a file could not be opened the last time because the keeper of a key (an HSM, a KMS) was not there: then the
+    /// same files are to be taken again soon.
+    #[must_use]
+    pub const fn awaits_keys(&self) -> bool {
+        self.awaits_keys
+    }
+
+    /// What the files want from Vault, by worker.
+    #[must_use]
+    pub fn declared(&self) -> &BTreeMap<WorkerId, Declared> {
+        &self.declared
     }
 
     /// A worker's set; the empty one, numbered 0, if there is none.

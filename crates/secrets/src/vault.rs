@@ -22,11 +22,11 @@ mod timing;
 
 use std::collections::BTreeMap;
 
-use berth_spec::{WorkerId, credential::Granted};
+use berth_spec::{Time, WorkerId, credential::Granted};
 
 pub(crate) use self::declared::is_declared;
 pub use self::{
-    brain::{Effect, Event, Vault},
+    brain::{Effect, Event, Left, Vault},
     call::{Ask, Call, Reply},
     declared::{Declared, Engine, Want},
     http::Http,
@@ -42,4 +42,17 @@ pub struct Found {
     pub secrets: BTreeMap<WorkerId, BTreeMap<String, Granted>>,
     /// What people may see.
     pub status: Vec<SecretStatus>,
+    /// Why Vault is not asked at present.
+    pub outage: Option<Outage>,
+}
+
+/// Vault is away, sealed or overloaded: until then one call at a time looks whether it is back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// What it says, or that it says nothing.
+    pub reason: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it is asked again.
+    pub until: Time,
 }

@@ -211,10 +211,17 @@ impl CredentialSet {
     /// As [`Self::for_url`], with the secret's name and terms.
     #[must_use]
     pub fn granted(&self, url: &str, kind: Kind) -> Option<(&str, &Granted)> {
+        self.granted_of(url, kind, |_| true)
+    }
+
+    /// As [`Self::granted`], of those credentials alone that `suits`.
+    #[must_use]
+    pub fn granted_of(&self, url: &str, kind: Kind, suits: impl Fn(&Credential) -> bool) -> Option<(&str, &Granted)> {
         let place = scope::place(url, kind)?;
         let mut best: Option<(scope::Closeness, &str, &Granted)> = None;
         for (name, granted) in &self.secrets {
-            if granted.credential.kind() != kind || !granted.credential.speaks(place.scheme()) {
+            let credential = &granted.credential;
+            if credential.kind() != kind || !credential.speaks(place.scheme()) || !suits(credential) {
                 continue;
             }
             let Some(closeness) = granted.scope.closeness(&place) else { continue };

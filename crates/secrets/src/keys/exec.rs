@@ -49,6 +49,12 @@ impl Exec {
         if !about.is_file() || about.mode() & 0o111 == 0 {
             return Err(wrong("it is not a program: chmod +x it".to_owned()));
         }
+        let (owner, us) = (about.uid(), rustix::process::geteuid().as_raw());
+        if owner != us && owner != 0 {
+            return Err(wrong(format!(
+                "it belongs to user {owner}, who may change it: chown it to root, or to us ({us})"
+            )));
+        }
         if about.mode() & 0o022 != 0 {
             return Err(wrong(format!("others may change it (mode {:04o}): chmod go-w it", about.mode() & 0o777)));
         }
@@ -108,9 +114,11 @@ impl Decrypt for Exec {
         let question = serde_json::json!({"op": "unwrap", "keyId": id.as_str(), "wrapped": STANDARD.encode(wrapped)});
         let answer = self.ask(format!("{question}\n").as_bytes())?;
         let wrong = || KeyError::refused(self.name(), "its answer is not {\"key\":\"BASE64\"}");
-        let answer: serde_json::Value = serde_json::from_slice(&answer).map_err(|_| wrong())?;
-        let key = answer.get("key").and_then(serde_json::Value::as_str).ok_or_else(wrong)?;
-        STANDARD.decode(key).map(Zeroizing::new).map_err(|_| wrong())
+        let mut answer: serde_json::Value = serde_json::from_slice(&answer).map_err(|_| wrong())?;
+        let Some(serde_json::Value::String(key)) = answer.get_mut("key").map(serde_json::Value::take) else {
+            return Err(wrong());
+        };
+        STANDARD.decode(&*Zeroizing::new(key)).map(Zeroizing::new).map_err(|_| wrong())
     }
 }
 

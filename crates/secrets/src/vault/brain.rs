@@ -14,7 +14,7 @@ use url::Url;
 
 use self::{calls::Doing, token::Token};
 use super::{
-    Call, Declared, Found, Reply, answer,
+    Call, Declared, Found, Outage, Reply, answer,
     answer::Outcome,
     slot::{Held, Key, Retired, Slot},
     timing,
@@ -54,16 +54,21 @@ pub enum Effect {
     Call(Call),
     /// What Vault gave, whole, has changed.
     Found(Found),
+    /// A lease was to be revoked and was not: it lives to its end.
+    Left(Left),
     /// After [`Event::Stop`]: everything is revoked, or Vault does not answer.
     Stopped,
 }
 
-/// How it stands with Vault as a whole.
-#[derive(Debug)]
-struct Weather {
-    failures: u32,
-    until: Time,
-    reason: String,
+/// A lease that lives to its end though nobody wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The lease.
+    pub lease: String,
+    /// For which worker it was.
+    pub worker: String,
+    /// Why.
+    pub problem: String,
 }
 
 /// One Vault, one token, all workers.
@@ -80,7 +85,9 @@ pub struct Vault {
     flight: BTreeMap<u64, Doing>,
     calls: u64,
     look_up: bool,
-    bad: Option<Weather>,
+    bad: Option<Outage>,
+    /// To be told.
+    left: Vec<Left>,
     stopping: bool,
     stopped: bool,
     told: Found,
@@ -102,6 +109,7 @@ impl Vault {
             calls: 0,
             look_up: false,
             bad: None,
+            left: Vec::new(),
             stopping: false,
             stopped: false,
             told: Found::default(),
@@ -128,9 +136,13 @@ impl Vault {
             }
         } else if self.is_done() && !self.stopped {
             self.stopped = true;
+            let reason = self.bad.as_ref().map_or("our token has ended", |bad| bad.reason.as_str()).to_owned();
+            self.left.extend(std::mem::take(&mut self.retired).into_iter().map(|retired| retired.left(&reason)));
             effects.push(Effect::Stopped);
         }
-        effects
+        let told = self.left.drain(..).map(Effect::Left);
+        // In front: nothing comes after the end.
+        told.chain(effects).collect()
     }
 
     /// When to call [`Self::on`] with [`Event::Tick`] if nothing else happens.
@@ -219,7 +231,7 @@ impl Vault {
     }
 
     fn found(&self) -> Found {
-        let mut found = Found { status: self.elsewhere.clone(), ..Found::default() };
+        let mut found = Found { status: self.elsewhere.clone(), outage: self.bad.clone(), ..Found::default() };
         let weather = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
         for (key, slot) in &self.slots {
             if let Some(value) = &slot.value {

@@ -290,6 +290,12 @@ fn checked(
             "write MOUNT/PATH as `vault kv get` and `vault read` take it, without v1/",
         ));
     }
+    if (kind, engine) == (Kind::Azure, Engine::Dynamic) {
+        return Err((
+            "Vault's Azure engine makes service principals, and azure_blob_credentials is the key of an account",
+            "keep account_key, or a connection_string with a SharedAccessSignature, in a key-value store",
+        ));
+    }
     if path.starts_with("sys/") || path.starts_with("auth/") {
         return Err(("no secrets are kept there", "write the path of a secret"));
     }

@@ -14,7 +14,7 @@ use berth_spec::{
     credential::{Credential, Granted, Scope},
 };
 
-use super::{Want, answer::Lease, timing};
+use super::{Left, Want, answer::Lease, timing};
 use crate::status::{Backend, SecretStatus};
 
 /// Of which worker, by which name.
@@ -44,6 +44,13 @@ pub(super) struct Retired {
     pub(super) worker: String,
     pub(super) at: Time,
     pub(super) until: Time,
+}
+
+impl Retired {
+    /// It could not be revoked.
+    pub(super) fn left(self, problem: &str) -> Left {
+        Left { lease: self.lease, worker: self.worker, problem: problem.to_owned() }
+    }
 }
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::{
 use berth_spec::{Time, WorkerId};
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
-use super::{Call, Declared, Effect, Event, Found, Http, Reply, Vault};
+use super::{Call, Declared, Effect, Event, Found, Http, Left, Reply, Vault};
 
 /// How long we revoke at the end. Halved, a slow Vault keeps leases until they end by themselves; doubled, a process stops
 /// later where Vault hangs.
@@ -78,6 +78,10 @@ impl Task {
                 match effect {
                     Effect::Call(call) => self.start(&mut flight, call),
                     Effect::Found(found) => drop(self.found.send_replace(Arc::new(found))),
+                    Effect::Left(left) => {
+                        let Left { lease, worker, problem } = left;
+                        tracing::warn!(event = "vault_lease_left", lease, worker, problem, "it ends by itself");
+                    }
                     Effect::Stopped => return,
                 }
             }

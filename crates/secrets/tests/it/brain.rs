@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use berth_secrets::vault::{Ask, Call, Declared, Effect, Event, Found, Reply, Vault};
+use berth_secrets::vault::{Ask, Call, Declared, Effect, Event, Found, Left, Reply, Vault};
 use berth_spec::{Credential, Time, WorkerId, manifest::node::Node};
 use serde_json::{Value, json};
 
@@ -67,6 +67,8 @@ struct World {
     slow: Option<Vec<Call>>,
     most_in_flight: usize,
     stopped: bool,
+    /// Leases that live to their end.
+    left: Vec<Left>,
     /// Looked at after each step.
     law: fn(&World),
 }
@@ -82,6 +84,7 @@ impl World {
             slow: None,
             most_in_flight: 0,
             stopped: false,
+            left: Vec::new(),
             law: |_| {},
         }
     }
@@ -111,6 +114,7 @@ impl World {
                         }
                     }
                     Effect::Found(found) => self.found = found,
+                    Effect::Left(left) => self.left.push(left),
                     Effect::Stopped => self.stopped = true,
                 }
             }
@@ -246,6 +250,47 @@ fn a_token_is_replaced_in_time_and_its_leases_with_it() {
 }
 
 #[test]
+fn a_lease_that_may_not_be_revoked_is_told() {
+    let mut world = World::new();
+    world.vault.may_revoke = false;
+    world.want(&[("a", declared(&dynamic()))]);
+    let lease = world.found.status[0].held_by.clone();
+    world.want(&[]);
+    assert_eq!(world.left.len(), 1, "{:?}", world.left);
+    assert_eq!((world.left[0].lease.as_str(), world.left[0].worker.as_str()), (lease.as_str(), "a"));
+    assert!(world.left[0].problem.contains("sys/leases/revoke"), "{:?}", world.left);
+}
+
+#[test]
+fn what_is_left_at_the_end_is_told_where_nobody_answers() {
+    let mut world = World::new();
+    world.want(&[("a", declared(&dynamic()))]);
+    world.unplugged = true;
+    world.tell(Event::Stop);
+    assert!(world.stopped && world.left.len() == 1, "{:?}", world.left);
+    assert!(world.left[0].problem.contains("connection refused"), "{:?}", world.left);
+}
+
+/// Declared in another namespace while it was read: what comes late is revoked where it was made.
+#[test]
+fn what_comes_late_is_revoked_in_its_own_namespace() {
+    let mut world = World::new();
+    let of = |namespace: &str| Declared { namespace: Some(namespace.to_owned()), ..declared(&dynamic()) };
+    world.want(&[("b", kv())]);
+    world.slow = Some(Vec::new());
+    world.want(&[("a", of("one"))]);
+    world.vault.namespace = Some("one".to_owned());
+    let read = world.slow.take().expect("kept back").pop().expect("a read");
+    world.want(&[("a", of("two"))]);
+    world.slow = Some(Vec::new());
+    let answered = world.answered(&read);
+    world.tell(answered);
+    let late = world.slow.take().expect("kept back");
+    let revoke = late.iter().find(|call| matches!(call.ask, Ask::Revoke(_))).expect("a revocation");
+    assert_eq!(revoke.namespace.as_deref(), Some("one"));
+}
+
+#[test]
 fn a_sealed_vault_is_left_alone_and_found_again() {
     let mut world = with_kv();
     world.want(&[("a", kv())]);
@@ -255,9 +300,11 @@ fn a_sealed_vault_is_left_alone_and_found_again() {
     let asked = world.vault.audit.len() - before;
     assert!((10..=60).contains(&asked), "{asked} calls to a sealed Vault");
     assert!(world.problem().contains("sealed"), "{}", world.problem());
+    assert!(world.found.outage.as_ref().is_some_and(|outage| outage.failures > 3 && outage.until > world.now));
     assert!(world.key_of("a").is_some(), "what is stored stays good");
     world.vault.sealed = false;
     world.pass(minutes(2));
+    assert_eq!(world.found.outage, None);
     assert_eq!(world.problem(), "");
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct FakeVault {
     pub(crate) secret_ids: BTreeSet<String>,
     pub(crate) token_terms: Terms,
     pub(crate) lease_terms: Terms,
+    /// Whether the role's policy lets it revoke leases.
+    pub(crate) may_revoke: bool,
     /// Paths below `/v1/` that the role's policy lets it read, by their beginnings.
     pub(crate) policy: BTreeSet<String>,
     /// By path, as `vault kv get` takes it.
@@ -76,6 +78,7 @@ impl FakeVault {
             secret_ids: ["secret-id".to_owned()].into(),
             token_terms: Terms { ttl: 1200, most: 1_000_000_000, renewable: true },
             lease_terms: Terms { ttl: 3600, most: 14_400, renewable: true },
+            may_revoke: true,
             policy: ["secret/data/", "aws/creds/"].map(str::to_owned).into(),
             kv: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -157,6 +160,7 @@ impl FakeVault {
                 lease.until = (now + increment.min(self.lease_terms.ttl)).min(lease.most);
                 (200, json!({"lease_id": id, "lease_duration": lease.until - now, "renewable": true}))
             }
+            ("PUT", "sys/leases/revoke") if !self.may_revoke => refused(403, "permission denied"),
             ("PUT", "sys/leases/revoke") => {
                 self.leases.remove(&text("lease_id"));
                 (204, Value::Null)

@@ -2,9 +2,9 @@
 
 use berth_spec::Time;
 
-use super::{GRACE, MOST_CALLS, Vault, Weather, token::Keep};
+use super::{GRACE, MOST_CALLS, Vault, token::Keep};
 use crate::vault::{
-    Ask, Call, Effect, Reply, answer,
+    Ask, Call, Effect, Outage, Reply, answer,
     answer::Outcome,
     slot::{Job, Key, Retired},
     timing,
@@ -16,10 +16,19 @@ pub(super) enum Doing {
     LogIn,
     RenewToken,
     LookUp,
-    Read(Key, u64, u64),
+    Read(Reading),
     Renew(Key, u64),
     Revoke(Retired),
     RevokeToken,
+}
+
+/// A secret that is being read: which, as it was declared then, with which token.
+#[derive(Debug)]
+pub(super) struct Reading {
+    key: Key,
+    version: u64,
+    token: u64,
+    namespace: Option<String>,
 }
 
 impl Vault {
@@ -77,7 +86,10 @@ impl Vault {
                 let ask = Ask::Renew { lease: held.lease.id.clone(), increment: held.lease.ttl };
                 (Doing::Renew(key, slot.version), ask)
             }
-            _ => (Doing::Read(key, slot.version, token), Ask::Read(slot.want.api_path())),
+            _ => {
+                let reading = Reading { key, version: slot.version, token, namespace: namespace.clone() };
+                (Doing::Read(reading), Ask::Read(slot.want.api_path()))
+            }
         };
         Some(self.call(doing, ask, namespace, worker))
     }
@@ -114,14 +126,17 @@ impl Vault {
             Doing::LogIn => self.logged_in(outcome, now),
             Doing::RenewToken => self.token_renewed(outcome, now),
             Doing::LookUp => self.looked_up(&outcome, now),
-            Doing::Read(key, version, token) => self.read(&key, version, token, outcome, now),
+            Doing::Read(reading) => self.read(reading, outcome, now),
             Doing::Renew(key, version) => self.renewed(&key, version, outcome, now),
             // Where nobody answers it is tried again while the lease lives.
-            Doing::Revoke(retired) => {
-                if matches!(outcome, Outcome::Unavailable(_)) && !self.stopping && retired.until > now {
-                    self.retired.push(retired);
-                }
-            }
+            Doing::Revoke(retired) => match outcome {
+                Outcome::Unavailable(_) if retired.until > now => self.retired.push(retired),
+                Outcome::Denied if retired.until > now && !self.stopping => self.left.push(retired.left(
+                    "the policy of our role does not allow it: add sys/leases/revoke with capabilities = [\"update\"]",
+                )),
+                // It is revoked, or was gone already.
+                _ => {}
+            },
             Doing::RevokeToken => self.token.secret = None,
         }
     }
@@ -134,14 +149,15 @@ impl Vault {
             Some(bad) => bad.failures.saturating_add(1),
             None => 1,
         };
-        self.bad = Some(Weather { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
+        self.bad = Some(Outage { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
     }
 
-    fn read(&mut self, key: &Key, version: u64, token: u64, outcome: Outcome, now: Time) {
-        let chance = self.chance();
+    fn read(&mut self, reading: Reading, outcome: Outcome, now: Time) {
+        let Reading { key, version, token, namespace } = reading;
+        let (key, chance) = (&key, self.chance());
         let found = match (&outcome, self.slots.get(key).filter(|slot| slot.version == version)) {
             (Outcome::Done(body), Some(slot)) => answer::credential(&slot.want, body),
-            (Outcome::Done(body), None) => return self.unwanted(key, body, now),
+            (Outcome::Done(body), None) => return self.unwanted(key, namespace, body, now),
             (_, None) => return,
             (Outcome::Unavailable(_), Some(_)) => return self.again(key, now),
             (Outcome::Denied, Some(_)) if self.token.is_fresh(now) => return self.forbidden(key, now),
@@ -156,7 +172,6 @@ impl Vault {
             (Outcome::Rejected(words), Some(slot)) => Err(format!("Vault refuses to read {}: {words}", slot.want.path)),
         };
         let Some(slot) = self.slots.get_mut(key) else { return };
-        let namespace = slot.namespace.clone();
         match found {
             Err(problem) => slot.failed(problem, chance, now),
             Ok(found) => {
@@ -171,10 +186,9 @@ impl Vault {
     }
 
     /// What was read is not wanted any more: nobody gets it.
-    fn unwanted(&mut self, key: &Key, body: &serde_json::Value, now: Time) {
+    fn unwanted(&mut self, key: &Key, namespace: Option<String>, body: &serde_json::Value, now: Time) {
         let lease = answer::lease(body);
         if !lease.id.is_empty() {
-            let namespace = self.slots.get(key).map_or_else(|| self.namespace.clone(), |slot| slot.namespace.clone());
             let until = now + lease.ttl;
             self.retired.push(Retired { lease: lease.id, namespace, worker: key.0.to_string(), at: now, until });
         }
