@@ -146,6 +146,7 @@ pub fn ready(memory: ByteSize, digest: Digest, since: Time) -> Residency {
         signature: Arc::default(),
         phases: Phases::default(),
         note: None,
+        deaths: None,
     }))
 }
 

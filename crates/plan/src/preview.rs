@@ -155,6 +155,7 @@ fn ready(memory: ByteSize, revision: &Revision, now: Time) -> Residency {
         signature: Arc::default(),
         phases: Phases::default(),
         note: None,
+        deaths: None,
     }))
 }
 

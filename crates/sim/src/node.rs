@@ -179,7 +179,7 @@ impl Machine {
                 hear(self, took, Event::Loaded { revision: revision.id.clone(), ticket, result: loaded(model) })
             }
             Effect::Validate { revision, ticket, .. } => {
-                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(()) })
+                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(None) })
             }
             Effect::Announce { revision, .. } => {
                 self.callable.insert(revision, now);

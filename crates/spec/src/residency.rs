@@ -69,7 +69,7 @@ impl Preparing {
 pub struct Ready {
     /// Since when.
     pub since: Time,
-    /// The memory that it takes: measured, or the prediction where `measured` is false.
+    /// The most memory that it was seen to take; the prediction where `measured` is false.
     pub memory: ByteSize,
     /// Whether `memory` was measured.
     pub measured: bool,
@@ -81,6 +81,8 @@ pub struct Ready {
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
+    /// How its process died, if it did; it goes on being ready, and answers again when it is back.
+    pub deaths: Option<Arc<Deaths>>,
 }
 
 /// How the process of a ready replica's model died, where it has one. It is started again, after a while.

@@ -115,7 +115,12 @@ impl Agent {
         // Progress frees nothing and finishes nothing: looking for work would find none.
         let idle_news = matches!(
             event,
-            Event::Progress { .. } | Event::Preparing { .. } | Event::Draining { .. } | Event::Load(_) | Event::Used(_)
+            Event::Progress { .. }
+                | Event::Preparing { .. }
+                | Event::Health { .. }
+                | Event::Draining { .. }
+                | Event::Load(_)
+                | Event::Used(_)
         );
         self.take(event, now, &mut effects);
         if !idle_news {
@@ -190,8 +195,9 @@ impl Agent {
                 self.answer(&revision, ticket, result.map_or_else(Input::Fail, Input::Loaded), now, effects);
             }
             Event::Validated { revision, ticket, result } => {
-                self.answer(&revision, ticket, result.map_or_else(Input::Fail, |()| Input::Validated), now, effects);
+                self.answer(&revision, ticket, result.map_or_else(Input::Fail, Input::Validated), now, effects);
             }
+            Event::Health { revision, health } => self.step(&revision, Input::Health(health), now, effects),
             Event::Draining { revision, in_flight } => self.step(&revision, Input::Draining(in_flight), now, effects),
             Event::Drained { revision } => self.step(&revision, Input::Drained, now, effects),
             Event::Unloaded { revision } => self.step(&revision, Input::Unloaded, now, effects),

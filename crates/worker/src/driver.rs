@@ -252,6 +252,9 @@ impl Worker {
                     },
                     () = sleep_until(wake) => break Event::Tick,
                     () = load.due() => {
+                        for (revision, health) in hands.health() {
+                            perform(&mut agent, Event::Health { revision, health }, &clock, &mut hands, &mut outbox);
+                        }
                         if let Some(used) = usage.look(hands.counts(), clock.now()) {
                             perform(&mut agent, Event::Used(used), &clock, &mut hands, &mut outbox);
                         }

@@ -22,19 +22,19 @@
 //! cannot be interrupted: it ends, and then the model is unloaded. A replica that is assigned again while it goes away
 //! goes away first and starts over.
 
+mod health;
+mod input;
+
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
+    ByteSize, Digest, Failure, Placed, Residency, Signature, Time,
     residency::{Attempt, Phases, Preparing, Ready},
 };
 
+pub use self::input::{Action, Input};
+use crate::artifacts::Artifact;
 pub use crate::fault::Fault;
-use crate::{
-    artifacts::Artifact,
-    breaker::Dependency,
-    prepare::{Barred, Miss},
-};
 
 /// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
 /// halved, an outage of two minutes is a permanent failure.
@@ -114,90 +114,6 @@ pub enum State {
     },
     /// It could not be made ready.
     Failed(Arc<Failure>),
-}
-
-/// What happens to a replica.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Input {
-    /// Its turn to be prepared; with these left alone.
-    Prepare(Barred),
-    /// The preparation came to this.
-    Preparing(Preparing),
-    /// Its code and environment are here.
-    Prepared,
-    /// Its turn to be fetched.
-    Fetch,
-    /// The fetch got further.
-    Progress {
-        /// Bytes that are here.
-        done: ByteSize,
-        /// Bytes in all, once known.
-        total: Option<ByteSize>,
-    },
-    /// The artifact is here.
-    Fetched(Artifact),
-    /// Its turn to be loaded.
-    Load,
-    /// There is no memory for it.
-    Refuse(Fault),
-    /// The runtime has loaded it.
-    Loaded(Facts),
-    /// The validation inference has passed.
-    Validated,
-    /// What was being done has failed.
-    Fail(Fault),
-    /// A host that it needs is left alone until then: not an attempt.
-    HoldOff(Fault, Time),
-    /// No longer assigned.
-    Retire,
-    /// Requests in flight while it drains.
-    Draining(u32),
-    /// The last request is done, or the time for it is up.
-    Drained,
-    /// The memory is free.
-    Unloaded,
-    /// The delay after a failure is over.
-    Retry,
-}
-
-impl Input {
-    /// It needs somebody who is left alone until then.
-    #[must_use]
-    pub fn hold_off(dependency: &Dependency, until: Time) -> Self {
-        let message =
-            format!("{dependency} failed again and again and is left alone until {until}; then it is tried once");
-        Self::HoldOff(Fault::new(FailureCategory::Network, message), until)
-    }
-}
-
-impl From<Miss> for Input {
-    fn from(miss: Miss) -> Self {
-        match miss {
-            Miss::Failed(fault) => Self::Fail(fault),
-            Miss::HeldOff { dependency, until } => Self::hold_off(&dependency, until),
-        }
-    }
-}
-
-/// What a transition asks the driver to do for the replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Make its code and environment, with these left alone.
-    Prepare(Barred),
-    /// Fetch the artifact.
-    Fetch,
-    /// Stop preparing or fetching, let go of the artifact: it is gone.
-    Forget,
-    /// Load, or share what a twin has loaded.
-    Load,
-    /// Run the validation inference.
-    Validate,
-    /// Make it callable.
-    Announce,
-    /// Take no new request, wait for the last.
-    Drain,
-    /// Free the memory.
-    Unload,
 }
 
 /// One replica: where it stands, what it is for, and the clock readings along the way.
@@ -376,8 +292,10 @@ impl Replica {
                     false => unload(facts.memory, artifact.digest, None, now),
                 }
             }
-            (State::Validating(artifact, facts), Input::Validated) => {
+            (State::Validating(artifact, mut facts), Input::Validated(memory)) => {
                 self.phases.validate_ms = elapsed_ms;
+                // The first run allocates.
+                facts.memory = facts.memory.max(memory.unwrap_or_default());
                 match self.wanted {
                     true => self.ready(&artifact, facts, now),
                     false => unload(facts.memory, artifact.digest, None, now),
@@ -395,14 +313,13 @@ impl Replica {
                 false => Next::Gone(Some(A::Forget)),
             },
             (State::Queued | State::Preparing(_) | State::Prepared, Input::HoldOff(fault, until)) => {
-                let Fault { category, message, trace } = fault;
-                let history = self.history.clone();
-                let (attempts, retry_at) = (self.attempts, Some(until));
-                let failure = Failure { category, message, attempts, at: now, retry_at, trace, history };
-                Next::To(State::Failed(Arc::new(failure)), None)
+                Next::To(State::Failed(self.held_off(fault, until, now)), None)
             }
             (State::Failed(_), Input::Retry) => Next::To(State::Queued, None),
             (State::Refused(artifact, _), Input::Retry) => Next::To(State::Fetched(artifact), None),
+            (State::Ready(ready), Input::Health(health)) => {
+                Next::To(State::Ready(health::taken_in(ready, health)), None)
+            }
             (State::Ready(ready), Input::Retire) => {
                 Next::To(State::Draining { since: now, in_flight: 0, ready }, Some(A::Drain))
             }
@@ -427,8 +344,16 @@ impl Replica {
         self.history.clear();
         let Facts { memory, measured, signature, note } = facts;
         let digest = artifact.digest;
-        let ready = Ready { since: now, memory, measured, digest, signature, phases: self.phases, note };
+        let phases = self.phases;
+        let ready = Ready { since: now, memory, measured, digest, signature, phases, note, deaths: None };
         Next::To(State::Ready(Arc::new(ready)), Some(Action::Announce))
+    }
+
+    /// It was not tried: no attempt, and nothing to remember.
+    fn held_off(&self, fault: Fault, until: Time, now: Time) -> Arc<Failure> {
+        let Fault { category, message, trace } = fault;
+        let (attempts, retry_at, history) = (self.attempts, Some(until), self.history.clone());
+        Arc::new(Failure { category, message, attempts, at: now, retry_at, trace, history })
     }
 
     fn failure(&mut self, fault: Fault, now: Time) -> Arc<Failure> {

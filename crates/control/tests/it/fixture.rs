@@ -111,6 +111,7 @@ pub(crate) fn ready(at: Time) -> Residency {
         signature: Arc::new(Signature::default()),
         phases: Phases::default(),
         note: None,
+        deaths: None,
     }))
 }
 

@@ -104,8 +104,9 @@ impl World {
                     self.learn_measured(revision, ready, observed);
                 }
                 self.forget_failure(worker, revision);
-                if !before.as_ref().is_some_and(Residency::is_ready) {
-                    observed.events.push(loaded(name, worker, now, ready));
+                match &before {
+                    Some(Residency::Ready(before)) => observed.events.extend(died(name, worker, now, (before, ready))),
+                    _ => observed.events.push(loaded(name, worker, now, ready)),
                 }
                 true
             }
@@ -198,6 +199,27 @@ fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &Ready) ->
     }
 }
 
+/// Of deaths in a row the first is told, and then as often as their number doubles: a process that dies every half minute
+/// must not wash everything else away.
+fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&Ready, &Ready)) -> Option<Event> {
+    let deaths = ready.deaths.as_deref()?;
+    let known = before.deaths.as_deref();
+    let (count, in_a_row) = known.map_or((0, 0), |known| (known.count, known.in_a_row));
+    let begins = deaths.in_a_row <= in_a_row;
+    let told = deaths.count > count && (begins || deaths.in_a_row.checked_ilog2() > in_a_row.checked_ilog2());
+    told.then(|| Event {
+        at: now,
+        severity: Severity::Warning,
+        reason: "ProcessDied",
+        message: format!(
+            "the process of {name} on {worker} died ({} in a row, {} since it was loaded) and is started again: {}",
+            deaths.in_a_row, deaths.count, deaths.how
+        ),
+        deployment: Some(name.clone()),
+        worker: Some(worker.clone()),
+    })
+}
+
 fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure) -> Event {
     let next = match failure.retry_at {
         Some(at) => format!("attempt {} failed, next at {at}", failure.attempts),
@@ -214,5 +236,53 @@ fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure
         ),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::{
+        Digest,
+        residency::{Deaths, Phases},
+    };
+
+    use super::*;
+
+    fn ready(deaths: Option<(u32, u32)>) -> Ready {
+        let deaths = deaths.map(|(count, in_a_row)| {
+            Arc::new(Deaths { count, in_a_row, at: Time(1), how: "it was killed by signal 9".to_owned(), back: false })
+        });
+        Ready {
+            since: Time(0),
+            memory: ByteSize(1),
+            measured: true,
+            digest: Digest([0; 32]),
+            signature: Arc::default(),
+            phases: Phases::default(),
+            note: None,
+            deaths,
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_again_and_again_is_told_ever_more_rarely() {
+        let (name, worker) = ("iris".parse().expect("a name"), WorkerId::new("w").expect("a name"));
+        let told = |before, now| died(&name, &worker, Time(2), (&ready(before), &ready(now)));
+        let event = told(None, Some((1, 1))).expect("the first");
+        assert_eq!((event.reason, event.severity), ("ProcessDied", Severity::Warning));
+        assert!(event.message.contains("iris on w") && event.message.contains("signal 9"), "{}", event.message);
+        for (before, now, is_told) in [
+            (None, None, false),
+            (Some((1, 1)), Some((1, 1)), false),
+            (Some((1, 1)), Some((2, 2)), true),
+            (Some((2, 2)), Some((3, 3)), false),
+            (Some((3, 3)), Some((5, 5)), true),
+            (Some((7, 7)), Some((7, 7)), false),
+            (Some((7, 7)), Some((8, 8)), true),
+            (Some((40, 40)), Some((41, 41)), false),
+            (Some((41, 41)), Some((42, 1)), true),
+        ] {
+            assert_eq!(told(before, now).is_some(), is_told, "{before:?} {now:?}");
+        }
     }
 }

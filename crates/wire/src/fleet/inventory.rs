@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_spec::{
     Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId,
     Time, Usage, WorkerId, WorkerState,
-    residency::{Attempt, Phases, Preparing, Ready},
+    residency::{Attempt, Deaths, Phases, Preparing, Ready},
     worker::{BreakerState, DependencyKind},
 };
 use prost::Message;
@@ -244,7 +244,18 @@ fn ready_to(ready: &Ready) -> v1::Ready {
         load_ms: ready.phases.load_ms,
         validate_ms: ready.phases.validate_ms,
         note: ready.note.clone(),
+        deaths: ready.deaths.as_deref().map(deaths_to),
     }
+}
+
+fn deaths_to(deaths: &Deaths) -> v1::Deaths {
+    let Deaths { count, in_a_row, at, how, back } = deaths;
+    v1::Deaths { count: *count, in_a_row: *in_a_row, at: at.0, how: how.clone(), back: *back }
+}
+
+fn deaths_of(deaths: v1::Deaths) -> Deaths {
+    let v1::Deaths { count, in_a_row, at, how, back } = deaths;
+    Deaths { count, in_a_row, at: Time(at), how, back }
 }
 
 fn ready_of(ready: v1::Ready) -> Ready {
@@ -262,6 +273,7 @@ fn ready_of(ready: v1::Ready) -> Ready {
             validate_ms: ready.validate_ms,
         },
         note: ready.note,
+        deaths: ready.deaths.map(|deaths| Arc::new(deaths_of(deaths))),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     fault::Fault,
     prepare::{Barred, Miss},
     replica::Facts,
+    runtime::Health,
 };
 
 /// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
@@ -77,8 +78,15 @@ pub enum Event {
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// Whether it passed, or why not.
-        result: Result<(), Fault>,
+        /// The memory after it, where that is measured; or why it did not pass.
+        result: Result<Option<ByteSize>, Fault>,
+    },
+    /// How the model of a ready replica is.
+    Health {
+        /// Which replica.
+        revision: RevisionId,
+        /// Its memory, and how its process died.
+        health: Health,
     },
     /// A draining replica still has requests in flight.
     Draining {

@@ -23,7 +23,7 @@ use crate::{
     metrics::WorkerMetrics,
     prepare::{Kit, Preparer},
     replica::Facts,
-    runtime::{LoadRequest, Loaded, LoadedModel, Runtime},
+    runtime::{Health, LoadRequest, Loaded, LoadedModel, Runtime},
 };
 
 /// How often a draining replica tells how many requests it still has.
@@ -165,6 +165,13 @@ impl Hands {
         models.map(|model| model.statistics()).map(|sums| sums.success.count + sums.fail.count).sum()
     }
 
+    /// How the models are that answer, as far as that can be said of them.
+    pub(super) fn health(&self) -> Vec<(RevisionId, Health)> {
+        let answering = self.slots.iter().filter(|(_, slot)| slot.callable.is_some());
+        let health = answering.filter_map(|(id, slot)| Some((id.clone(), slot.model.as_ref()?.health())));
+        health.filter(|(_, health)| *health != Health::default()).collect()
+    }
+
     /// Keeps what came with the news and hands on what the agent is to hear.
     pub(super) fn absorb(&mut self, news: News) -> Event {
         match news.kept {
@@ -275,7 +282,9 @@ impl Hands {
         self.tasks.spawn(async move {
             let result = match model {
                 Some(model) => {
-                    let run = on_thread(move || model.validate(&serving.warmup).map_err(Fault::from));
+                    let run = on_thread(move || {
+                        model.validate(&serving.warmup).map_err(Fault::from).map(|()| model.health().memory)
+                    });
                     tokio::time::timeout(VALIDATION_TIMEOUT, run).await.unwrap_or_else(|_| Err(validation_too_long()))
                 }
                 None => Err(Fault::internal("the model to validate is gone")),

@@ -142,7 +142,7 @@ impl Hands {
                 );
             }
             Event::Validated { revision: id, result, .. } => match result {
-                Ok(()) => tracing::info!(
+                Ok(_) => tracing::info!(
                     event = "model_validation_success",
                     deployment_id = %id.deployment(),
                     validation_duration_ms = self

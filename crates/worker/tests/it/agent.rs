@@ -118,7 +118,7 @@ impl Stage {
         self.on(Event::Loaded { revision: id(name), ticket, result })
     }
 
-    fn validated(&mut self, name: &str, result: Result<(), Fault>) -> String {
+    fn validated(&mut self, name: &str, result: Result<Option<ByteSize>, Fault>) -> String {
         let ticket = self.ticket(name);
         self.on(Event::Validated { revision: id(name), ticket, result })
     }
@@ -127,7 +127,7 @@ impl Stage {
     fn ready(&mut self, name: &str, byte: u8, memory: u64) {
         self.fetched(name, Ok(artifact(byte)));
         self.loaded(name, Ok(facts(memory)));
-        self.validated(name, Ok(()));
+        self.validated(name, Ok(None));
         assert!(self.residency(name).is_some_and(|r| r.is_ready()), "{name} should be ready");
     }
 
@@ -179,7 +179,7 @@ fn a_replica_from_assigned_to_gone() {
     assert_eq!(s.on(progress), "report seen 1 a=Fetching");
     assert_eq!(s.fetched("a", Ok(artifact(1))), "load a; report seen 1 a=Loading");
     assert_eq!(s.loaded("a", Ok(facts(8))), "validate a; report seen 1 a=Validating");
-    assert_eq!(s.validated("a", Ok(())), "announce a; report seen 1 a=Ready");
+    assert_eq!(s.validated("a", Ok(None)), "announce a; report seen 1 a=Ready");
     assert_eq!(s.agent.held(), ByteSize(10), "the claim, as long as it is larger than what was measured");
     assert_eq!(s.change(vec![], &["a"]), "drain a; report seen 2 a=Draining");
     assert_eq!(s.on(Event::Draining { revision: revision.clone(), in_flight: 2 }), "report seen 2 a=Draining");
@@ -333,7 +333,7 @@ fn the_same_bytes_under_another_uri_are_shared() {
     s.change(vec![placed("a@2", 70)], &[]);
     assert_eq!(s.fetched("a@2", Ok(artifact(1))), "share a for a@2; report seen 2 a@2=Loading");
     s.loaded("a@2", Ok(facts(70)));
-    s.validated("a@2", Ok(()));
+    s.validated("a@2", Ok(None));
     assert_eq!(s.agent.held(), ByteSize(70), "counted once");
     s.change(vec![], &["a@1"]);
     s.on(Event::Drained { revision: id("a@1") });

@@ -2,6 +2,7 @@
 
 use berth_spec::{
     Deployment, DeploymentName, Failure, Origin, Residency,
+    residency::Deaths,
     status::{Condition, Phase, ReplicaStatus, Status},
 };
 use berth_wire::api::{
@@ -136,6 +137,13 @@ fn failure(failure: &Failure) -> FailureView {
     }
 }
 
+fn died(deaths: &Deaths) -> String {
+    let Deaths { count, in_a_row, at, how, back } = deaths;
+    let now = if *back { "it is up again" } else { "it is being started again" };
+    let times = if *count == 1 { "once".to_owned() } else { format!("{count} times, {in_a_row} in a row") };
+    format!("its process died {times}, last at {at}: {how}; {now}")
+}
+
 /// What a residency says to people.
 pub(super) struct Said {
     pub(super) state: &'static str,
@@ -174,7 +182,8 @@ impl Said {
                 said.progress = Some(Progress { done: done.0, total: total.map(|total| total.0) });
             }
             Some(Residency::Ready(ready)) => {
-                said.message = ready.note.clone().unwrap_or_default();
+                let deaths = ready.deaths.as_deref().map(died);
+                said.message = ready.note.iter().chain(&deaths).map(String::as_str).collect::<Vec<_>>().join("; ");
                 said.memory = Some(ready.memory.0);
                 said.measured = ready.measured;
             }
@@ -204,7 +213,10 @@ impl Said {
 mod tests {
     use std::sync::Arc;
 
-    use berth_spec::{ByteSize, FailureCategory, Time};
+    use berth_spec::{
+        ByteSize, Digest, FailureCategory, Time,
+        residency::{Phases, Ready},
+    };
 
     use super::*;
 
@@ -219,11 +231,28 @@ mod tests {
             trace: None,
             history: Vec::new(),
         };
+        let deaths = Deaths { count: 3, in_a_row: 2, at: Time(0), how: "it ended with code 3".to_owned(), back: false };
+        let died = Ready {
+            since: Time(0),
+            memory: ByteSize(1),
+            measured: true,
+            digest: Digest([0; 32]),
+            signature: Arc::default(),
+            phases: Phases::default(),
+            note: Some("batching is off".to_owned()),
+            deaths: Some(Arc::new(deaths)),
+        };
         let fetching = Residency::Fetching { done: ByteSize(1), total: Some(ByteSize(4)) };
         for (residency, state, message) in [
             (None, "Assigned", "the worker has not reported it yet"),
             (Some(Residency::Queued), "Queued", ""),
             (Some(fetching.clone()), "Fetching", ""),
+            (
+                Some(Residency::Ready(Arc::new(died))),
+                "Ready",
+                "batching is off; its process died 3 times, 2 in a row, last at 1970-01-01T00:00:00.000Z: it ended with \
+                 code 3; it is being started again",
+            ),
             (
                 Some(Residency::Failed(Arc::new(failed))),
                 "Failed",

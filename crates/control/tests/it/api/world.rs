@@ -211,6 +211,7 @@ fn ready() -> Residency {
         signature: Arc::new(Signature::default()),
         phases: Phases::default(),
         note: None,
+        deaths: None,
     }))
 }
 

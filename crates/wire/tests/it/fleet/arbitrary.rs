@@ -7,7 +7,7 @@ use berth_spec::{
     Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route, RouteChange,
     Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerState,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
-    residency::{Attempt, Phases, Preparing, Ready},
+    residency::{Attempt, Deaths, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
     worker::{BreakerState, DependencyKind},
 };
@@ -154,10 +154,13 @@ pub(super) fn assignment() -> impl Strategy<Value = AssignmentChange> {
 fn residency() -> impl Strategy<Value = Residency> {
     let phases = (0.0..1e9, 0.0..1e9, 0.0..1e9, 0.0..1e9)
         .prop_map(|(queued_ms, fetch_ms, load_ms, validate_ms)| Phases { queued_ms, fetch_ms, load_ms, validate_ms });
-    let ready = (time(), bytes(), any::<bool>(), digest(), signature(), phases, option::of(text())).prop_map(
-        |(since, memory, measured, digest, signature, phases, note)| {
+    let deaths = (any::<u32>(), any::<u32>(), time(), text(), any::<bool>())
+        .prop_map(|(count, in_a_row, at, how, back)| Arc::new(Deaths { count, in_a_row, at, how, back }));
+    let words = (option::of(text()), option::of(deaths));
+    let ready = (time(), bytes(), any::<bool>(), digest(), signature(), phases, words).prop_map(
+        |(since, memory, measured, digest, signature, phases, (note, deaths))| {
             let signature = Arc::new(signature);
-            Residency::Ready(Arc::new(Ready { since, memory, measured, digest, signature, phases, note }))
+            Residency::Ready(Arc::new(Ready { since, memory, measured, digest, signature, phases, note, deaths }))
         },
     );
     let category = proptest::sample::select(FailureCategory::ALL.to_vec());

@@ -1,7 +1,7 @@
 //! The brain and model cards: what comes before the artifact, and the circuit breakers of those who are asked for it.
 
 use berth_spec::{Failure, Usage, residency::Preparing, worker::BreakerState};
-use berth_worker::breaker::Dependency;
+use berth_worker::{breaker::Dependency, runtime::Health};
 
 use super::*;
 
@@ -35,10 +35,29 @@ fn a_card_is_prepared_before_its_artifact_is_fetched() {
     assert_eq!(s.prepared("a", Ok(()), &[]), "fetch a; report seen 1 a=Fetching");
     assert_eq!(s.fetched("a", Ok(artifact(1))), "load a; report seen 1 a=Loading");
     assert_eq!(s.loaded("a", Ok(facts(8))), "validate a; report seen 1 a=Validating");
-    assert_eq!(s.validated("a", Ok(())), "announce a; report seen 1 a=Ready");
+    assert_eq!(s.validated("a", Ok(None)), "announce a; report seen 1 a=Ready");
     assert_eq!(s.change(vec![carded("b", 10)], &[]), "prepare b; report seen 2 b=Preparing");
     assert_eq!(s.change(vec![], &["b"]), "forget b; report seen 3 b=gone", "a preparation is cancelled");
     assert_eq!(s.prepared("b", Ok(()), &[]), "", "a late answer is nobody's");
+}
+
+#[test]
+fn how_a_ready_model_is_is_told_where_it_is_news() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    let health = |memory| Event::Health { revision: id("a"), health: Health { memory, deaths: None } };
+    assert_eq!(s.on(health(Some(ByteSize(1)))), "", "it is not ready");
+    s.fetched("a", Ok(artifact(1)));
+    s.loaded("a", Ok(facts(8)));
+    s.validated("a", Ok(Some(ByteSize(9))));
+    let memory = |s: &Stage| match s.residency("a") {
+        Some(Residency::Ready(ready)) => ready.memory,
+        other => panic!("it is ready: {other:?}"),
+    };
+    assert_eq!(memory(&s), ByteSize(9), "what it takes after its first run");
+    assert_eq!(s.on(health(Some(ByteSize(10)))), "");
+    assert_eq!(s.on(health(Some(ByteSize::mib(30)))), "report seen 1 a=Ready");
+    assert_eq!(memory(&s), ByteSize::mib(30));
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! How a ready replica's model is, as far as that is news to anybody.
+
+use std::sync::Arc;
+
+use berth_spec::{ByteSize, residency::Ready};
+
+use crate::runtime::Health;
+
+/// A ready model's memory is told again when it has grown by this part of itself, and by so much at least. Halved, models
+/// that warm up are told, and planned for, twice as often; doubled, a model may take an eighth more than anybody knows.
+const MEMORY_PART: u64 = 16;
+const MEMORY_STEP: ByteSize = ByteSize::mib(16);
+
+/// Takes in how the model is, as far as that is news. Memory only grows: a claim that follows every up and down would
+/// have others evicted and placed again for ever.
+pub(super) fn taken_in(mut ready: Arc<Ready>, health: Health) -> Arc<Ready> {
+    let step = ByteSize((ready.memory.0 / MEMORY_PART).max(MEMORY_STEP.0));
+    let more = health.memory.filter(|now| *now > ready.memory + step);
+    if more.is_some() || health.deaths != ready.deaths {
+        let ready = Arc::make_mut(&mut ready);
+        ready.memory = more.unwrap_or(ready.memory);
+        ready.measured |= more.is_some();
+        ready.deaths = health.deaths;
+    }
+    ready
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::{
+        Digest, Time,
+        residency::{Deaths, Phases},
+    };
+
+    use super::*;
+
+    #[test]
+    fn growth_and_deaths_are_news_and_little_else() {
+        let ready = Arc::new(Ready {
+            since: Time(1),
+            memory: ByteSize::mib(320),
+            measured: true,
+            digest: Digest([1; 32]),
+            signature: Arc::default(),
+            phases: Phases::default(),
+            note: None,
+            deaths: None,
+        });
+        let after = |memory, deaths: Option<&Arc<Deaths>>| {
+            taken_in(Arc::clone(&ready), Health { memory, deaths: deaths.cloned() })
+        };
+        for memory in [None, Some(ByteSize::mib(20)), Some(ByteSize::mib(340))] {
+            assert!(Arc::ptr_eq(&after(memory, None), &ready), "{memory:?}");
+        }
+        assert_eq!(after(Some(ByteSize::mib(341)), None).memory, ByteSize::mib(341));
+        let deaths = Deaths { count: 1, in_a_row: 1, at: Time(2), how: "it was killed".to_owned(), back: false };
+        let died = after(None, Some(&Arc::new(deaths.clone())));
+        assert_eq!((died.memory, died.deaths.as_deref()), (ready.memory, Some(&deaths)));
+        let back = Arc::new(Deaths { back: true, ..deaths });
+        assert_eq!(taken_in(died, Health { memory: None, deaths: Some(Arc::clone(&back)) }).deaths, Some(back));
+    }
+}

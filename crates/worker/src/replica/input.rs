@@ -1,0 +1,97 @@
+//! What happens to a replica, and what its transitions ask for.
+
+use berth_spec::{ByteSize, FailureCategory, Time, residency::Preparing};
+
+use super::{Facts, Fault};
+use crate::{
+    artifacts::Artifact,
+    breaker::Dependency,
+    prepare::{Barred, Miss},
+    runtime::Health,
+};
+
+/// What happens to a replica.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// Its turn to be prepared; with these left alone.
+    Prepare(Barred),
+    /// The preparation came to this.
+    Preparing(Preparing),
+    /// Its code and environment are here.
+    Prepared,
+    /// Its turn to be fetched.
+    Fetch,
+    /// The fetch got further.
+    Progress {
+        /// Bytes that are here.
+        done: ByteSize,
+        /// Bytes in all, once known.
+        total: Option<ByteSize>,
+    },
+    /// The artifact is here.
+    Fetched(Artifact),
+    /// Its turn to be loaded.
+    Load,
+    /// There is no memory for it.
+    Refuse(Fault),
+    /// The runtime has loaded it.
+    Loaded(Facts),
+    /// The validation inference has passed; the memory after it, where that is measured.
+    Validated(Option<ByteSize>),
+    /// How its model is.
+    Health(Health),
+    /// What was being done has failed.
+    Fail(Fault),
+    /// A host that it needs is left alone until then: not an attempt.
+    HoldOff(Fault, Time),
+    /// No longer assigned.
+    Retire,
+    /// Requests in flight while it drains.
+    Draining(u32),
+    /// The last request is done, or the time for it is up.
+    Drained,
+    /// The memory is free.
+    Unloaded,
+    /// The delay after a failure is over.
+    Retry,
+}
+
+impl Input {
+    /// It needs somebody who is left alone until then.
+    #[must_use]
+    pub fn hold_off(dependency: &Dependency, until: Time) -> Self {
+        let message =
+            format!("{dependency} failed again and again and is left alone until {until}; then it is tried once");
+        Self::HoldOff(Fault::new(FailureCategory::Network, message), until)
+    }
+}
+
+impl From<Miss> for Input {
+    fn from(miss: Miss) -> Self {
+        match miss {
+            Miss::Failed(fault) => Self::Fail(fault),
+            Miss::HeldOff { dependency, until } => Self::hold_off(&dependency, until),
+        }
+    }
+}
+
+/// What a transition asks the driver to do for the replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Make its code and environment, with these left alone.
+    Prepare(Barred),
+    /// Fetch the artifact.
+    Fetch,
+    /// Stop preparing or fetching, let go of the artifact: it is gone.
+    Forget,
+    /// Load, or share what a twin has loaded.
+    Load,
+    /// Run the validation inference.
+    Validate,
+    /// Make it callable.
+    Announce,
+    /// Take no new request, wait for the last.
+    Drain,
+    /// Free the memory.
+    Unload,
+}
