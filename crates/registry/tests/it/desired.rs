@@ -39,6 +39,7 @@ fn the_hub_takes_what_was_accepted() {
     assert_eq!(read.labels["environment"], "production");
     assert_eq!(read.annotations["registry.berth.dev/commit"], commit.expect("a commit"));
     assert_eq!(hub["spec"]["selector"]["required"], serde_json::json!({"pool": "production", "region": "eu-west-1"}));
+    assert_eq!(hub["spec"]["rollout"]["drainTimeout"], "60s", "what the registry's document says, not our own default");
     assert_eq!((hub["spec"]["replicas"].clone(), hub["spec"]["priority"].clone()), (1.into(), 80.into()));
     assert_eq!(hub["spec"]["resources"], serde_json::json!({"cpu": 0.5, "memory": 512 << 20}));
 
