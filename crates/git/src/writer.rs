@@ -124,6 +124,18 @@ impl Repository {
         self.commit_tree(draft, onto, &tree, stop).map(Some)
     }
 
+    /// Makes a commit without a parent that holds the files of `tip` as they are; the draft's edits are not looked at. No
+    /// ref is touched.
+    ///
+    /// # Errors
+    /// If `tip` is not here.
+    pub fn uproot(&self, draft: &Draft, tip: &Oid, stop: &Stop) -> Result<Oid, GitError> {
+        check(draft)?;
+        let tree = self.tree_of(Some(tip), stop)?;
+        let tree = tree.ok_or_else(|| GitError::new(Category::Internal, DOING, format!("{tip} has no tree")))?;
+        self.commit_tree(draft, None, &tree, stop)
+    }
+
     /// The names of the contents, all written by one process.
     fn write_blobs(&self, draft: &Draft, folder: &std::path::Path, stop: &Stop) -> Result<Vec<Option<Oid>>, GitError> {
         let failed = |error: std::io::Error| GitError::io(DOING, &error);

@@ -119,6 +119,28 @@ pub fn request(
     })
 }
 
+/// The host of a URL, for messages; empty where it has none.
+#[must_use]
+pub fn host(url: &str) -> String {
+    Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Whether an interface is that of the host of `repository` itself: only there a credential of the repository may go.
+#[must_use]
+pub fn is_at_home(url: &str, repository: &str) -> bool {
+    let origin = |text: &str| Url::parse(text).ok().filter(|url| url.has_host()).map(|url| url.origin());
+    match (origin(url), origin(repository)) {
+        (Some(api), Some(home)) if api == home => true,
+        (Some(api), Some(home)) => {
+            const ELSEWHERE: [(&str, &str); 2] =
+                [("https://github.com", "https://api.github.com"), ("https://bitbucket.org", "https://api.bitbucket.org")];
+            let (home, api) = (home.ascii_serialization(), api.ascii_serialization());
+            ELSEWHERE.contains(&(home.as_str(), api.as_str()))
+        }
+        _ => false,
+    }
+}
+
 /// Where the interface is, and what it calls the repository.
 struct Place {
     api: String,
@@ -136,17 +158,20 @@ impl Place {
             let remedy = "write commitStatus.repository: owner/name in registry.yaml";
             return Err(format!("{repository} does not say which repository of the host it is: {remedy}"));
         }
+        // Over HTTP the interface is where the repository is, port and all; over ssh nothing is known but the host.
+        let web = Url::parse(repository).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let home = web.map_or_else(|| format!("https://{host}"), |url| url.origin().ascii_serialization());
         let api = match (&settings.api, settings.provider) {
             (Some(api), _) => api.trim_end_matches('/').to_owned(),
             (None, _) if host.is_empty() => {
                 return Err(format!("{repository} names no host: write commitStatus.api in registry.yaml"));
             }
             (None, StatusProvider::Github) if host == "github.com" => "https://api.github.com".to_owned(),
-            (None, StatusProvider::Github) => format!("https://{host}/api/v3"),
-            (None, StatusProvider::Gitlab) => format!("https://{host}/api/v4"),
-            (None, StatusProvider::Gitea) => format!("https://{host}/api/v1"),
+            (None, StatusProvider::Github) => format!("{home}/api/v3"),
+            (None, StatusProvider::Gitlab) => format!("{home}/api/v4"),
+            (None, StatusProvider::Gitea) => format!("{home}/api/v1"),
             (None, StatusProvider::Bitbucket) if host == "bitbucket.org" => "https://api.bitbucket.org/2.0".to_owned(),
-            (None, StatusProvider::Bitbucket) => format!("https://{host}"),
+            (None, StatusProvider::Bitbucket) => home,
         };
         Ok(Self { api, name })
     }
@@ -232,6 +257,13 @@ mod tests {
             ),
             (
                 Gitea,
+                "http://git.example.com:3000/acme/reg.git",
+                None,
+                format!("http://git.example.com:3000/api/v1/repos/acme/reg/statuses/{sha}"),
+                "failure",
+            ),
+            (
+                Gitea,
                 "https://codeberg.org/acme/reg.git",
                 None,
                 format!("https://codeberg.org/api/v1/repos/acme/reg/statuses/{sha}"),
@@ -263,6 +295,23 @@ mod tests {
             assert!(request.body["description"].as_str().is_some_and(|words| words.chars().count() <= 255));
             let named = ["context", "name", "key"].iter().any(|field| request.body[field] == "berth/prod");
             assert!(named, "{}", request.body);
+        }
+    }
+
+    #[test]
+    fn a_token_of_the_repository_goes_to_its_own_host_alone() {
+        for (api, repository, home) in [
+            ("https://api.github.com/repos/a/b", "https://github.com/a/b.git", true),
+            ("https://api.bitbucket.org/2.0", "https://bitbucket.org/a/b", true),
+            ("https://git.example.com:3000/api/v1", "https://git.example.com:3000/a/b.git", true),
+            ("https://evil.example.com/api/v1", "https://git.example.com/a/b.git", false),
+            ("https://git.example.com:81/api/v1", "https://git.example.com/a/b.git", false),
+            ("http://git.example.com/api/v1", "https://git.example.com/a/b.git", false),
+            ("https://api.github.com.evil.com/", "https://github.com/a/b.git", false),
+            ("https://api.github.com", "https://gitlab.com/a/b", false),
+            ("file:///srv/a", "file:///srv/a", false),
+        ] {
+            assert_eq!(is_at_home(api, repository), home, "{api} for {repository}");
         }
     }
 

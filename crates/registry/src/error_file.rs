@@ -5,10 +5,12 @@
 //! the file holds all of it.
 
 mod advice;
+mod form;
 
 use berth_spec::{Time, residency::FailureCategory};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::form::ErrorFile;
 use crate::actual::{file_stamp, stamp};
 
 /// Where they are.
@@ -116,6 +118,12 @@ pub struct Incident {
     pub actions: Vec<String>,
 }
 
+/// How lines begin that say when something is tried again. They come and go with every attempt.
+const LATER: [&str; 3] = [NEXT, LEFT_ALONE, AGAIN];
+const NEXT: &str = "The next attempt is at";
+const LEFT_ALONE: &str = "It is left alone";
+const AGAIN: &str = "It is looked at again at";
+
 impl Incident {
     /// The kind of failure of a load.
     #[must_use]
@@ -133,9 +141,9 @@ impl Incident {
             n => done.push(format!("Retried the load {} times", n - 1)),
         }
         match (self.subject.kind, self.next_retry) {
-            (IncidentKind::LoadFailure, Some(at)) => done.push(format!("The next attempt is at {}", stamp(at))),
-            (IncidentKind::LoadFailure, None) => done.push("No further attempt until something changes".to_owned()),
-            (_, Some(at)) => done.push(format!("It is looked at again at {}", stamp(at))),
+            (IncidentKind::LoadFailure, Some(at)) => done.push(format!("{NEXT} {}", stamp(at))),
+            (IncidentKind::LoadFailure, None) => done.push(format!("{LEFT_ALONE} until something changes, or for 10 minutes")),
+            (_, Some(at)) => done.push(format!("{AGAIN} {}", stamp(at))),
             (_, None) => {}
         }
         done
@@ -156,113 +164,16 @@ impl Incident {
     /// The file.
     #[must_use]
     pub fn to_yaml(&self) -> String {
-        serde_saphyr::to_string(&ErrorFile::of(self)).expect("texts and numbers can be written")
+        ErrorFile::of(self).to_yaml()
     }
 }
 
-/// The form of the file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct ErrorFile {
-    timestamp: String,
-    error_type: IncidentKind,
-    severity: IncidentSeverity,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    commit: Option<CommitPart>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    deployment: Option<DeploymentPart>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    worker: Option<WorkerPart>,
-    error: ErrorPart,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    actions_taken: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    recommended_actions: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct CommitPart {
-    sha: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    author: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct DeploymentPart {
-    id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    model_card_ref: Option<CardPart>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct CardPart {
-    repository: String,
-    #[serde(rename = "ref")]
-    reference: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct WorkerPart {
-    id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    status: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct ErrorPart {
-    message: String,
-    category: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    attempts: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_retry: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    details: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    stack_trace: Option<String>,
-}
-
-impl ErrorFile {
-    fn of(incident: &Incident) -> Self {
-        let Subject { kind, deployment, worker, commit } = &incident.subject;
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let card = incident.card.as_ref();
-        Self {
-            timestamp: stamp(incident.at),
-            error_type: *kind,
-            severity: incident.severity,
-            commit: commit.as_ref().map(|sha| CommitPart { sha: sha.clone(), author: incident.author.clone() }),
-            deployment: deployment.as_ref().map(|id| DeploymentPart {
-                id: id.clone(),
-                model_card_ref: card.map(|(repository, reference)| CardPart {
-                    repository: repository.clone(),
-                    reference: reference.clone(),
-                }),
-            }),
-            worker: worker.as_ref().map(|id| WorkerPart { id: id.clone(), status: incident.worker_status.clone() }),
-            error: ErrorPart {
-                message: incident.message.clone(),
-                category: incident.category.clone(),
-                attempts: Some(incident.attempts).filter(|attempts| *attempts > 0),
-                next_retry: incident.next_retry.map(stamp),
-                details: some(&incident.details),
-                stack_trace: incident.trace.as_deref().and_then(some),
-            },
-            actions_taken: incident.actions_taken(),
-            recommended_actions: incident.recommended_actions(),
-        }
-    }
-}
-
-/// What a file on the branch is about, and its time; `None` for what no controller has written.
+/// What a file on the branch is about, how bad it was, and what it says in one line; `None` for what no controller has
+/// written.
 #[must_use]
-pub fn subject_of(text: &str) -> Option<Subject> {
-    let file: ErrorFile = serde_saphyr::from_str(text).ok()?;
-    Some(Subject {
-        kind: file.error_type,
-        deployment: file.deployment.map(|part| part.id),
-        worker: file.worker.map(|part| part.id),
-        commit: file.commit.map(|part| part.sha),
-    })
+pub fn told_in(text: &str) -> Option<(Subject, IncidentSeverity, String)> {
+    let file = ErrorFile::read(text)?;
+    Some((file.subject(), file.severity(), file.message().to_owned()))
 }
 
 #[cfg(test)]
@@ -309,7 +220,27 @@ mod tests {
                 .as_array()
                 .is_some_and(|done| done.iter().any(|word| word == "Retried the load 2 times"))
         );
-        assert_eq!(subject_of(&text), Some(incident.subject));
+        let told = told_in(&text).map(|(subject, ..)| subject);
+        assert_eq!(told, Some(incident.subject));
+    }
+
+    #[test]
+    fn what_moves_with_every_attempt_means_nothing() {
+        let before = Incident { next_retry: Some(Time(1)), ..incident(IncidentKind::LoadFailure, "network") };
+        let file = ErrorFile::read(&before.to_yaml()).expect("a file");
+        let later = Incident {
+            next_retry: None,
+            at: Time(1_761_648_900_000_000_000),
+            details: "another line of an attempt".to_owned(),
+            worker_status: Some("healthy".to_owned()),
+            ..before.clone()
+        };
+        assert!(file.means(&before) && file.means(&later));
+        assert!(!file.means(&Incident { attempts: 4, ..before.clone() }), "one more attempt is news");
+        assert!(!file.means(&Incident { message: "another".to_owned(), ..before.clone() }));
+        let commit = Incident { details: "one".to_owned(), ..incident(IncidentKind::ValidationError, "unpinned-ref") };
+        let file = ErrorFile::read(&commit.to_yaml()).expect("a file");
+        assert!(!file.means(&Incident { details: "two".to_owned(), ..commit }), "other problems are news");
     }
 
     #[test]

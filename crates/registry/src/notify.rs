@@ -117,6 +117,10 @@ impl Desk {
         self.sent.retain(|at| now.since(*at) < RATE);
         if self.sent.len() >= MOST {
             self.held += 1;
+            if notice.resolved {
+                // Who was not told of the end is told of the next beginning.
+                self.told.remove(&key);
+            }
             return Verdict::TooMany;
         }
         self.sent.push_back(now);
@@ -126,6 +130,18 @@ impl Desk {
             self.remember(key, Told { at: now, severity: notice.severity });
         }
         Verdict::Send { held: std::mem::take(&mut self.held) }
+    }
+
+    /// An earlier leader has told the target of this, if it wanted to hear of it.
+    pub fn recall(&mut self, target: &Notification, notice: &Notice, now: Time) {
+        if concerns(target, notice) {
+            self.remember((notice.kind.clone(), notice.subject.clone()), Told { at: now, severity: notice.severity });
+        }
+    }
+
+    /// So many messages were taken and could not be delivered: the next one says so.
+    pub fn lost(&mut self, messages: u64) {
+        self.held += messages;
     }
 
     fn remember(&mut self, key: (String, String), told: Told) {
@@ -206,6 +222,17 @@ mod tests {
         assert_eq!(take(&mut desk, NotificationAudience::Ml, Info), Verdict::NotForThem);
         assert_eq!(take(&mut desk, NotificationAudience::Ops, NotificationSeverity::Critical), Verdict::NotForThem);
         assert_eq!(take(&mut desk, NotificationAudience::All, Error), Verdict::Send { held: 0 });
+    }
+
+    #[test]
+    fn the_end_is_told_to_whom_an_earlier_leader_told_the_beginning() {
+        let (mut desk, ops) = (Desk::default(), target(NotificationAudience::Ops, NotificationSeverity::Error));
+        let over = |subject| Notice { resolved: true, ..notice(subject, NotificationSeverity::Error) };
+        desk.recall(&ops, &notice("a", NotificationSeverity::Error), Time::ZERO);
+        desk.recall(&ops, &notice("b", NotificationSeverity::Warning), Time::ZERO);
+        desk.lost(2);
+        assert_eq!(desk.take(&ops, &over("a"), Time::ZERO), Verdict::Send { held: 2 });
+        assert_eq!(desk.take(&ops, &over("b"), Time::ZERO), Verdict::NotForThem, "that was not bad enough");
     }
 
     #[test]

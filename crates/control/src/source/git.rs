@@ -19,6 +19,7 @@ mod driver;
 mod eyes;
 mod herald;
 mod hook;
+mod incident;
 mod metrics;
 mod observe;
 mod post;
@@ -26,6 +27,7 @@ mod publish;
 mod safekeeping;
 mod scribe;
 mod tell;
+mod told;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 

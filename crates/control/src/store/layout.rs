@@ -11,6 +11,7 @@
 //! | `/terms/NAME` | [`terms`](super::terms)' form: what the registry says of a worker | the Git source |
 //! | `/meta/terms` | the same: what becomes of workers that it does not name | the Git source |
 //! | `/sources/git` | [`StoredSource`](super::source::StoredSource): the last good commit of the registry | the Git source |
+//! | `/sources/git-told` | `source::git::told`'s form: of what people were told, so that the next leader tells its end | the Git source |
 //! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
@@ -41,6 +42,8 @@ pub const TERMS: &str = "/terms/";
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
 /// The key of how far the Git source has got.
 pub const GIT_SOURCE: &str = "/sources/git";
+/// The key of what people were told of what is wrong.
+pub const GIT_TOLD: &str = "/sources/git-told";
 /// The key that shows who leads.
 pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.

@@ -9,6 +9,12 @@ use crate::{actual::stamp, settings::NotificationSeverity};
 /// refuses.
 const LONGEST: usize = 2_500;
 
+/// Characters of a field. Slack takes 2,000.
+const FIELD: usize = 1_900;
+
+/// Characters of a title in JSON. Halved, a Python error is cut before its cause; doubled, titles are texts.
+const TITLE: usize = 700;
+
 /// An email.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Email {
@@ -31,7 +37,7 @@ pub fn webhook(notice: &Notice, cluster: &str, held: u64) -> Value {
         "severity": word(notice.severity),
         "status": if notice.resolved { "resolved" } else { "firing" },
         "at": stamp(notice.at),
-        "title": notice.title,
+        "title": cut(&notice.title, TITLE),
         "text": bounded(&notice.text),
         "facts": facts,
         "owners": notice.owners,
@@ -46,14 +52,14 @@ pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
     let mut blocks = vec![json!({"type": "header", "text": {"type": "plain_text", "text": cut(&title, 150)}})];
     if !notice.text.is_empty() {
         // A code block: nothing in it is read as a mention or a link.
-        let text = format!("```{}```", escaped(&bounded(&notice.text)).replace("```", "'''"));
+        let text = format!("```{}```", escaped_within(&notice.text.replace("```", "'''"), LONGEST));
         blocks.push(json!({"type": "section", "text": {"type": "mrkdwn", "text": text}}));
     }
     let fields: Vec<Value> = notice
         .facts
         .iter()
         .take(10)
-        .map(|(name, value)| json!({"type": "mrkdwn", "text": format!("*{}*\n{}", escaped(name), escaped(&cut(value, 1_900)))}))
+        .map(|(name, value)| json!({"type": "mrkdwn", "text": format!("*{}*\n{}", escaped(name), escaped_within(value, FIELD))}))
         .collect();
     if !fields.is_empty() {
         blocks.push(json!({"type": "section", "fields": fields}));
@@ -63,13 +69,13 @@ pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
         foot.push_str(&format!("; {held} more messages were held back"));
     }
     blocks.push(json!({"type": "context", "elements": [{"type": "plain_text", "text": foot}]}));
-    json!({"text": escaped(&title), "blocks": blocks})
+    json!({"text": escaped_within(&title, LONGEST), "blocks": blocks})
 }
 
 /// An email.
 #[must_use]
 pub fn email(notice: &Notice, cluster: &str, held: u64) -> Email {
-    let mut text = format!("{}\n\n", notice.title);
+    let mut text = format!("{}\n\n", cut(&notice.title, TITLE));
     if !notice.text.is_empty() {
         text.push_str(&bounded(&notice.text));
         text.push_str("\n\n");
@@ -112,6 +118,22 @@ fn cut(text: &str, most: usize) -> String {
     short
 }
 
+/// Escaped, and then no longer than `most` characters: Slack counts what it is sent.
+fn escaped_within(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    let mut left = most.saturating_sub(2);
+    for c in text.chars() {
+        let word = escaped(c.encode_utf8(&mut [0; 4]));
+        let Some(rest) = left.checked_sub(word.chars().count()) else {
+            out.push_str(" …");
+            break;
+        };
+        out.push_str(&word);
+        left = rest;
+    }
+    out
+}
+
 /// Slack's three.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -136,6 +158,9 @@ mod tests {
         assert_eq!(chat["text"], "[prod] error: iris could not be loaded");
         let body = chat["blocks"][1]["text"]["text"].as_str().expect("a text");
         assert!(body.starts_with("```&lt;!channel&gt; &amp;") && body.len() < 3_000, "nobody is called by a message");
+        notice.text = "<Error><Code>AccessDenied</Code></Error>".repeat(100);
+        let body = slack(&notice, "prod", 0)["blocks"][1]["text"]["text"].as_str().expect("a text").to_owned();
+        assert!((2_400..2_600).contains(&body.chars().count()), "Slack refuses more than 3,000: {}", body.len());
         notice.resolved = true;
         notice.title = "a\r\nBcc: x@example.com".to_owned();
         let mail = email(&notice, "prod", 1);

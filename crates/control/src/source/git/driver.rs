@@ -49,8 +49,8 @@ pub(super) async fn run(
     let ended = CancellationToken::new();
     let mut parts = JoinSet::new();
     let eyes = Arc::new(Eyes::new(Arc::clone(&config), Arc::clone(&over)));
-    let (teller, words) = Teller::new();
-    match Herald::new(Arc::clone(&config), handle.board.clone(), Arc::clone(&handle.clock)) {
+    let (teller, words) = Teller::new(config.metrics.clone());
+    match Herald::new(Arc::clone(&config), handle.clone()) {
         Ok(herald) => drop(parts.spawn(herald.run(words, ended.clone()))),
         Err(problem) => tracing::error!(event = "notifications_off", problem),
     }

@@ -1,30 +1,37 @@
 //! Sends what people are told: messages by webhook, Slack and email, and the mark beside a commit.
 //!
 //! ```text
-//! Word ──▶ desk of each target ──▶ delivery ── fails: a pause, three more times ──▶ given up, counted
-//!                                     └── five in a row fail: the target is left alone for a minute
+//! Word ──▶ desk of each target ──▶ its queue ──▶ parcel ── fails: it stays first, and is sent again after a pause
 //! ```
-//! It never holds anybody up: its queue is bounded, and what does not fit is counted. Nothing here knows a credential of a
+//! It never holds anybody up: its queues are bounded, and what does not fit is counted. Nothing here knows a credential of a
 //! worker; texts come from incidents, which hold none.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+mod parcel;
+mod queue;
 
-use aws_lc_rs::hmac;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
 use berth_registry::{
     Settings,
-    commit_status::{self, Mark},
-    notify::{self, Desk, Notice, Verdict},
-    settings::{CommitStatus, Notification, NotificationKind},
+    commit_status::Mark,
+    notify::{Desk, Notice, Verdict},
+    settings::{Notification, NotificationKind},
 };
-use berth_spec::{Secret, Time, worker::BreakerState};
+use berth_spec::{Event, Time, event::Severity, worker::BreakerState};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{GitConfig, post};
-use crate::{driver::Clock, source::Board};
+#[cfg(test)]
+pub(super) use self::parcel::sign;
+use self::{
+    parcel::{Marked, Parcel, Trouble},
+    queue::{Attempt, Queue, THRESHOLD},
+};
+use super::{GitConfig, SourceMetrics};
+use crate::Handle;
 
 /// Words that may wait. Halved, a burst of incidents loses messages; doubled, a dead target holds twice the memory.
-pub(super) const WORDS: usize = 256;
+const WORDS: usize = 256;
 
 /// Deliveries at once. Halved, one slow target delays the others; doubled, twice the connections.
 const AT_ONCE: usize = 16;
@@ -32,23 +39,20 @@ const AT_ONCE: usize = 16;
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Pauses between attempts. Half of them: a chat that restarts misses the message; twice: it comes when it is old.
-const PAUSES: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(60)];
+/// How long what is under way may take when the term ends. Halved, a message to a slow chat is lost; doubled, the next
+/// leader waits that long.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Failures in a row after which a target is left alone.
-const THRESHOLD: u32 = 5;
-
-/// How long it is left alone.
-const OPEN_FOR: Duration = Duration::from_secs(60);
-
-/// Bytes of a secret file.
-const LARGEST_SECRET: u64 = 64 << 10;
+/// What marks are called in logs and metrics.
+const MARKS: &str = "commit status";
 
 /// What is to be told.
 #[derive(Debug)]
 pub(super) enum Word {
     /// These settings hold from now on.
     Settings(Box<Settings>),
+    /// Earlier leaders have told this.
+    Known(Vec<Notice>),
     /// A message.
     Notice(Box<Notice>),
     /// A mark beside a commit of the registry.
@@ -57,16 +61,17 @@ pub(super) enum Word {
 
 /// Tells others; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Teller(mpsc::Sender<Word>);
+pub(super) struct Teller(mpsc::Sender<Word>, SourceMetrics);
 
 impl Teller {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Word>) {
+    pub(super) fn new(metrics: SourceMetrics) -> (Self, mpsc::Receiver<Word>) {
         let (sender, words) = mpsc::channel(WORDS);
-        (Self(sender), words)
+        (Self(sender, metrics), words)
     }
 
     pub(super) fn say(&self, word: Word) {
         if self.0.try_send(word).is_err() {
+            self.1.notified("dropped");
             tracing::warn!(event = "notification_dropped", "too many messages wait to be sent");
         }
     }
@@ -75,29 +80,35 @@ impl Teller {
 /// Sends.
 pub(super) struct Herald {
     config: Arc<GitConfig>,
-    board: Board,
-    clock: Clock,
+    handle: Handle,
     client: reqwest::Client,
     settings: Settings,
-    desks: BTreeMap<String, Desk>,
-    failing: BTreeMap<String, Failing>,
-    flight: JoinSet<(String, Result<(), String>)>,
+    /// By what makes them the same from commit to commit.
+    targets: BTreeMap<String, Target>,
+    known: Vec<Notice>,
+    marks: Queue<Marked>,
+    marked: Option<Marked>,
+    flight: JoinSet<(Line, Result<(), Trouble>)>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Failing {
-    times: u32,
-    until: Time,
+/// Where messages go.
+struct Target {
+    /// In logs and metrics: never its whole URL, which may be a secret.
+    name: String,
+    settings: Notification,
+    desk: Desk,
+    /// With how many others were held back before.
+    queue: Queue<(Arc<Notice>, u64)>,
 }
 
-/// One thing to be sent.
-enum Parcel {
-    Http { url: String, headers: Vec<(String, String)>, body: Vec<u8> },
-    Mail(Box<post::Letter>),
+/// Whose attempt it was.
+enum Line {
+    Target(String),
+    Marks,
 }
 
 impl Herald {
-    pub(super) fn new(config: Arc<GitConfig>, board: Board, clock: Clock) -> Result<Self, String> {
+    pub(super) fn new(config: Arc<GitConfig>, handle: Handle) -> Result<Self, String> {
         let client = reqwest::Client::builder()
             .timeout(PATIENCE)
             .redirect(reqwest::redirect::Policy::none())
@@ -106,182 +117,185 @@ impl Herald {
             .map_err(|error| error.to_string())?;
         Ok(Self {
             config,
-            board,
-            clock,
+            handle,
             client,
             settings: Settings::default(),
-            desks: BTreeMap::new(),
-            failing: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            known: Vec::new(),
+            marks: Queue::default(),
+            marked: None,
             flight: JoinSet::new(),
         })
     }
 
     pub(super) async fn run(mut self, mut words: mpsc::Receiver<Word>, shutdown: CancellationToken) {
         loop {
+            let now = self.handle.now();
+            let wakes = self.targets.values().map(|target| target.queue.wake_at()).chain([self.marks.wake_at()]);
+            let wake = wakes.flatten().min().filter(|_| self.flight.len() < AT_ONCE);
             tokio::select! {
-                () = shutdown.cancelled() => return,
-                Some(done) = self.flight.join_next() => self.delivered(done),
-                word = words.recv(), if self.flight.len() < AT_ONCE => match word {
-                    Some(word) => self.word(word).await,
-                    None => return,
+                () = shutdown.cancelled() => break,
+                Some(done) = self.flight.join_next() => self.delivered(done).await,
+                word = words.recv() => match word {
+                    Some(word) => self.word(word),
+                    None => break,
                 },
+                () = sleep(wake.map(|at| at.since(now))) => {}
             }
+            self.start();
+        }
+        let last = async { while self.flight.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_WORD, last).await.is_err() {
+            tracing::info!(event = "notifications_cut", "the term has ended before all messages were taken");
         }
     }
 
-    async fn word(&mut self, word: Word) {
+    fn word(&mut self, word: Word) {
+        let now = self.handle.now();
         match word {
-            Word::Settings(settings) => self.settings = *settings,
+            Word::Settings(settings) => self.take_settings(*settings, now),
+            Word::Known(notices) => {
+                for target in self.targets.values_mut() {
+                    notices.iter().for_each(|notice| target.desk.recall(&target.settings, notice, now));
+                }
+                self.known = notices;
+            }
             Word::Notice(notice) => {
-                for target in self.settings.notifications.clone() {
-                    self.notice(&target, &notice).await;
+                let notice = Arc::from(notice);
+                for target in self.targets.values_mut() {
+                    target.take(&notice, &self.config.metrics, now);
                 }
             }
             Word::Mark { sha, mark, words } => {
-                if let Some(status) = self.settings.commit_status.clone() {
-                    self.mark(&status, &sha, mark, &words).await;
+                let marked = Marked { sha, mark, words };
+                if self.settings.commit_status.is_some() && self.marked.as_ref() != Some(&marked) {
+                    self.marks.withdraw(|waiting| waiting.sha == marked.sha);
+                    self.marks.put(marked.clone(), now);
+                    self.marked = Some(marked);
                 }
             }
         }
     }
 
-    async fn notice(&mut self, target: &Notification, notice: &Notice) {
-        let name = name(target);
-        let now = (self.clock)();
-        let verdict = self.desks.entry(name.clone()).or_default().take(target, notice, now);
-        let held = match verdict {
-            Verdict::Send { held } => held,
-            Verdict::TooMany => return self.config.metrics.notified("held_back"),
-            Verdict::NotForThem | Verdict::ToldLately => return,
-        };
-        match self.parcel(target, notice, held).await {
-            Ok(parcel) => self.send(name, parcel, now),
-            Err(problem) => self.refused(&name, &problem),
+    fn take_settings(&mut self, settings: Settings, now: Time) {
+        let mut before = std::mem::take(&mut self.targets);
+        let mut names: BTreeMap<String, usize> = BTreeMap::new();
+        for settings in &settings.notifications {
+            let base = name(settings);
+            let nth = names.entry(base.clone()).or_default();
+            *nth += 1;
+            let name = if *nth == 1 { base } else { format!("{base} {nth}") };
+            let key = format!("{:?} {:?} {:?} {:?}", settings.kind, settings.url, settings.secret_ref, settings.to);
+            let target = match before.remove(&key) {
+                Some(target) => Target { name, settings: settings.clone(), ..target },
+                None => {
+                    let mut desk = Desk::default();
+                    self.known.iter().for_each(|notice| desk.recall(settings, notice, now));
+                    Target { name, settings: settings.clone(), desk, queue: Queue::default() }
+                }
+            };
+            self.targets.insert(key, target);
         }
+        let is_there = |name: &String| self.targets.values().any(|target| target.name == *name);
+        for gone in before.into_values().map(|target| target.name).filter(|name| !is_there(name)) {
+            self.config.metrics.no_breaker(&gone);
+            self.handle.board.update(|view| {
+                view.breakers.remove(&gone);
+            });
+        }
+        self.settings = settings;
     }
 
-    async fn parcel(&self, target: &Notification, notice: &Notice, held: u64) -> Result<Parcel, String> {
-        let cluster = &self.config.cluster;
-        let secret = match &target.secret_ref {
-            Some(name) => Some(self.secret(name).await?),
-            None => None,
-        };
-        if target.kind == NotificationKind::Email {
-            let email = notify::email(notice, cluster, held);
-            return Ok(Parcel::Mail(Box::new(post::Letter::new(
-                target,
-                secret.as_ref(),
-                &self.config.identity,
-                &email,
-            )?)));
-        }
-        let (url, key) = match (&target.url, secret) {
-            (Some(url), key) => (url.clone(), key),
-            (None, Some(url)) => (url.expose().trim().to_owned(), None),
-            (None, None) => return Err("it is not said where to send it: add url or secretRef".to_owned()),
-        };
-        let body = match target.kind {
-            NotificationKind::Slack => notify::slack(notice, cluster, held),
-            _ => notify::webhook(notice, cluster, held),
-        };
-        let body = body.to_string().into_bytes();
-        let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-        if let Some(key) = key {
-            headers.push(("x-berth-signature".to_owned(), format!("sha256={}", sign(&key, &body))));
-        }
-        Ok(Parcel::Http { url, headers, body })
-    }
-
-    async fn mark(&mut self, settings: &CommitStatus, sha: &str, mark: Mark, words: &str) {
-        const NAME: &str = "commit status";
-        let name = NAME.to_owned();
-        let repository = self.config.remote.shown();
-        let request = match commit_status::request(settings, &repository, sha, mark, words) {
-            Ok(request) => request,
-            Err(problem) => return self.refused(&name, &problem),
-        };
-        let token = match &settings.secret_ref {
-            Some(secret) => self.secret(secret).await,
-            None => match self.config.credentials_for(&self.config.remote) {
-                berth_git::Credentials::Token { token, .. } => Ok(Secret::new(token)),
-                _ => Err("it needs a token: add commitStatus.secretRef, or --source-token-file".to_owned()),
-            },
-        };
-        match token {
-            Ok(token) => {
-                let (header, value) = request.token.header(token.expose().trim());
-                let mut headers =
-                    vec![("content-type".to_owned(), "application/json".to_owned()), (header.to_owned(), value)];
-                headers.extend(request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)));
-                let parcel = Parcel::Http { url: request.url, headers, body: request.body.to_string().into_bytes() };
-                self.send(name, parcel, (self.clock)());
+    /// Sends what is due.
+    fn start(&mut self) {
+        let now = self.handle.now();
+        for (key, target) in &mut self.targets {
+            if self.flight.len() >= AT_ONCE {
+                return;
             }
-            Err(problem) => self.refused(&name, &problem),
+            let Some((notice, held)) = target.queue.next(now) else { continue };
+            let (config, client, key) = (Arc::clone(&self.config), self.client.clone(), key.clone());
+            let settings = target.settings.clone();
+            self.flight.spawn(async move {
+                let sent = match Parcel::of_notice(&config, &settings, &notice, held).await {
+                    Ok(parcel) => parcel.deliver(&client).await,
+                    Err(trouble) => Err(trouble),
+                };
+                (Line::Target(key), sent)
+            });
         }
-    }
-
-    /// A secret that `registry.yaml` names. Read each time: it may be replaced while we run.
-    async fn secret(&self, name: &str) -> Result<Secret, String> {
-        let folder = self.config.secrets.as_ref();
-        let folder = folder
-            .ok_or_else(|| format!("the secret {name} is not there: --registry-secrets FOLDER says where they are"))?;
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.starts_with('.') || !name.chars().all(is_name) {
-            return Err(format!("{name:?} is no name of a secret: use letters, digits, dashes, dots"));
-        }
-        read_secret(&folder.join(name)).await
-    }
-
-    fn send(&mut self, name: String, parcel: Parcel, now: Time) {
-        let failing = self.failing.get(&name).copied().unwrap_or_default();
-        if failing.times >= THRESHOLD && now < failing.until {
-            self.config.metrics.notified("breaker_open");
-            return;
-        }
-        let client = self.client.clone();
+        let Some(settings) = self.settings.commit_status.clone() else { return };
+        let Some(marked) = self.marks.next(now) else { return };
+        let (config, client) = (Arc::clone(&self.config), self.client.clone());
         self.flight.spawn(async move {
-            let mut pauses = PAUSES.iter();
-            loop {
-                let result = deliver(&client, &parcel).await;
-                match (result, pauses.next()) {
-                    (Err((_, true)), Some(pause)) => tokio::time::sleep(*pause).await,
-                    (result, _) => return (name, result.map_err(|(problem, _)| problem)),
-                }
-            }
+            let sent = match Parcel::of_mark(&config, &settings, &marked).await {
+                Ok(parcel) => parcel.deliver(&client).await,
+                Err(trouble) => Err(trouble),
+            };
+            (Line::Marks, sent)
         });
     }
 
-    fn delivered(&mut self, done: Result<(String, Result<(), String>), tokio::task::JoinError>) {
-        let Ok((name, result)) = done else { return };
-        match result {
-            Ok(()) => {
-                self.config.metrics.notified("sent");
-                self.failing.remove(&name);
-                self.show(&name, BreakerState::Closed);
+    async fn delivered(&mut self, done: Result<(Line, Result<(), Trouble>), tokio::task::JoinError>) {
+        let Ok((line, sent)) = done else { return };
+        let now = self.handle.now();
+        let attempt = sent.as_ref().map_or_else(|trouble| trouble.attempt, |()| Attempt::Taken);
+        let (name, given_up, failures, breaker) = match &line {
+            Line::Target(key) => {
+                // Its settings have gone in between.
+                let Some(target) = self.targets.get_mut(key) else { return };
+                let given_up = target.queue.done(attempt, now);
+                target.desk.lost(u64::from(given_up));
+                (target.name.clone(), given_up, target.queue.failures(), target.queue.breaker())
             }
-            Err(problem) => self.refused(&name, &problem),
+            Line::Marks => {
+                let given_up = self.marks.done(attempt, now);
+                (MARKS.to_owned(), given_up, self.marks.failures(), self.marks.breaker())
+            }
+        };
+        self.show(&name, breaker);
+        let Err(Trouble { problem, .. }) = sent else { return self.config.metrics.notified("sent") };
+        self.config.metrics.notified(if given_up { "given_up" } else { "failed" });
+        tracing::warn!(event = "notification_failed", target = name, problem, given_up);
+        if given_up || failures == THRESHOLD {
+            self.note(format!("{name}: {problem}; {}", if given_up { "the message was given up" } else { "it is sent again" }))
+                .await;
         }
     }
 
-    fn refused(&mut self, name: &str, problem: &str) {
-        self.config.metrics.notified("failed");
-        let failing = self.failing.entry(name.to_owned()).or_default();
-        failing.times += 1;
-        failing.until = (self.clock)() + OPEN_FOR;
-        let open = failing.times >= THRESHOLD;
-        tracing::warn!(event = "notification_failed", target = name, problem);
-        self.show(name, if open { BreakerState::Open } else { BreakerState::Closed });
+    async fn note(&self, message: String) {
+        let (at, severity) = (self.handle.now(), Severity::Warning);
+        let event = Event { at, severity, reason: "NotificationFailed", message, deployment: None, worker: None };
+        if let Err(error) = self.handle.note(event).await {
+            tracing::debug!(event = "event_not_kept", %error);
+        }
     }
 
     fn show(&self, name: &str, state: BreakerState) {
         self.config.metrics.breaker(name, state);
-        self.board.update(|view| {
-            view.breakers.insert(name.to_owned(), state);
+        self.handle.board.update(|view| {
+            view.breakers.insert(name.to_owned(), state.into());
         });
     }
 }
 
-/// What a target is called in logs and metrics: never its whole URL, which may be a secret.
+impl Target {
+    fn take(&mut self, notice: &Arc<Notice>, metrics: &SourceMetrics, now: Time) {
+        let held = match self.desk.take(&self.settings, notice, now) {
+            Verdict::Send { held } => held,
+            Verdict::TooMany => return metrics.notified("held_back"),
+            Verdict::NotForThem | Verdict::ToldLately => return,
+        };
+        let is_same = |(waiting, _): &(Arc<Notice>, u64)| waiting.kind == notice.kind && waiting.subject == notice.subject;
+        // Who has not heard of the beginning need not hear of the end; what got worse is told as it is now.
+        if self.queue.withdraw(is_same) > 0 && notice.resolved {
+            return;
+        }
+        self.desk.lost(self.queue.put((Arc::clone(notice), held), now));
+    }
+}
+
+/// What a target is called in logs and metrics.
 fn name(target: &Notification) -> String {
     let kind = match target.kind {
         NotificationKind::Webhook => "webhook",
@@ -294,38 +308,10 @@ fn name(target: &Notification) -> String {
     format!("{kind} {place}")
 }
 
-/// Sends once; the flag says whether another attempt may succeed.
-async fn deliver(client: &reqwest::Client, parcel: &Parcel) -> Result<(), (String, bool)> {
-    match parcel {
-        Parcel::Http { url, headers, body } => {
-            let mut request = client.post(url).body(body.clone());
-            for (name, value) in headers {
-                request = request.header(name, value);
-            }
-            // Without the URL: it may be a secret.
-            let response = request.send().await.map_err(|error| (error.without_url().to_string(), true))?;
-            let status = response.status();
-            let passing = status.is_server_error() || status.as_u16() == 429;
-            if status.is_success() { Ok(()) } else { Err((format!("the answer was {status}"), passing)) }
-        }
-        Parcel::Mail(letter) => letter.send().await.map_err(|problem| (problem, true)),
+/// So long, or for ever.
+async fn sleep(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause).await,
+        None => std::future::pending().await,
     }
-}
-
-async fn read_secret(path: &Path) -> Result<Secret, String> {
-    let path = path.to_owned();
-    let read = tokio::task::spawn_blocking(move || {
-        let size = fs_err::metadata(&path).map_err(|error| error.to_string())?.len();
-        if size > LARGEST_SECRET {
-            return Err(format!("{} is larger than {LARGEST_SECRET} bytes", path.display()));
-        }
-        fs_err::read_to_string(&path).map(Secret::new).map_err(|error| error.to_string())
-    });
-    read.await.map_err(|error| error.to_string())?
-}
-
-/// HMAC-SHA-256 of a body, in hex.
-pub(crate) fn sign(key: &Secret, body: &[u8]) -> String {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose().trim().as_bytes());
-    hmac::sign(&key, body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -118,6 +118,11 @@ impl SourceMetrics {
         self.writes.get_or_create(&Of { result }).inc();
     }
 
+    /// There is no such dependency any more.
+    pub(super) fn no_breaker(&self, dependency: &str) {
+        self.breakers.remove(&Dependency { dependency: dependency.to_owned() });
+    }
+
     pub(super) fn breaker(&self, dependency: &str, state: BreakerState) {
         let value = match state {
             BreakerState::Closed => 0,

@@ -10,6 +10,7 @@ use lettre::{
     message::{Mailbox, header::ContentType},
     transport::smtp::authentication::Credentials,
 };
+use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
 /// How long a server may take for each step.
@@ -32,7 +33,8 @@ impl Letter {
     ) -> Result<Self, String> {
         let address = |text: &str| text.parse().map_err(|error| format!("{text:?} is no address for email: {error}"));
         let sender = Mailbox::new(Some(from.name.clone()), address(&from.email)?);
-        let mut message = Message::builder().from(sender).subject(&email.subject).header(ContentType::TEXT_PLAIN);
+        let mut message = Message::builder().from(sender).message_id(None).subject(&email.subject);
+        message = message.header(ContentType::TEXT_PLAIN);
         for to in &target.to {
             message = message.to(Mailbox::new(None, address(to)?));
         }
@@ -42,11 +44,27 @@ impl Letter {
         Ok(Self { message, server: server(url, password)? })
     }
 
-    pub(super) async fn send(&self) -> Result<(), String> {
+    /// Sends it once; the flag says whether the server will never take it.
+    pub(super) async fn send(&self) -> Result<(), (String, bool)> {
         let letter = self.clone();
         let sending = tokio::task::spawn_blocking(move || letter.server.send(&letter.message).map(drop));
-        sending.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        let sent = sending.await.map_err(|error| (error.to_string(), false))?;
+        sent.map_err(|error| (words(&error), error.is_permanent()))
     }
+}
+
+/// What went wrong, with its causes.
+fn words(error: &lettre::transport::smtp::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_words = cause.to_string();
+        if !words.contains(&cause_words) {
+            words.push_str(&format!(": {cause_words}"));
+        }
+        source = cause.source();
+    }
+    words
 }
 
 fn server(url: &str, password: Option<&Secret>) -> Result<SmtpTransport, String> {
@@ -74,7 +92,9 @@ fn server(url: &str, password: Option<&Secret>) -> Result<SmtpTransport, String>
     match (url.username(), password) {
         ("", _) => {}
         (user, Some(password)) => {
-            builder = builder.credentials(Credentials::new(user.to_owned(), password.expose().trim().to_owned()));
+            // A user is often an address, whose @ is %40 in a URL.
+            let user = percent_decode_str(user).decode_utf8().map_err(|_| wrong("its user cannot be read"))?;
+            builder = builder.credentials(Credentials::new(user.into_owned(), password.expose().trim().to_owned()));
         }
         (_, None) => return Err(wrong("there is a user and no password")),
     }

@@ -1,16 +1,20 @@
 //! Writing to the registry's repository: commits by plumbing on the tip, pushed where nobody else was faster. Blocks.
 //!
 //! ```text
-//! fetch ──▶ tip ── written in a later term? ──▶ Overtaken: nothing is written any more
-//!   ▲        └──▶ own paths on top ──▶ push, expecting the tip ── moved ──┐
+//! fetch ──▶ tip ── written in a later term? ──▶ Overtaken
+//!   ▲        ├── own files are not as they were? ──▶ Touched: read them, and say anew what has to change
+//!   │        └──▶ own paths on top ──▶ push, expecting the tip ── moved ──┐
 //!   └────────────────────── a pause, a few times ◀───────────────────────┘
 //! ```
 //! On the branch that is followed nothing but own paths is touched, and no history is ever rewritten. The branch of its own
 //! is squashed when it has grown long.
 
+#[cfg(test)]
+mod tests;
+
 use std::{sync::Arc, time::Duration};
 
-use berth_git::{Category, Credentials, Draft, Edit, GitError, History, Identity, Mirror, Oid, Rev, SigningKey, Stop};
+use berth_git::{Category, Credentials, Draft, GitError, History, Identity, Mirror, Oid, Rev, SigningKey, Stop};
 use berth_registry::{
     actual::{ACTUAL_STATE, HISTORY},
     error_file::ERRORS,
@@ -30,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Commits of the branch of its own, before it is squashed into one. Halved, the history that can be browsed is shorter;
 /// doubled, the repository grows further.
-const MOST_COMMITS: usize = 1_000;
+pub(super) const MOST_COMMITS: usize = 1_000;
 
 /// Bytes of a file that is read back.
 const LARGEST: usize = 8 << 20;
@@ -52,22 +56,33 @@ pub(super) struct Publisher {
     pub(super) writer: String,
     /// 0: this process is alone, and no other can have written in its name.
     pub(super) epoch: Epoch,
+    /// Terms up to this one are of a store that is no more.
+    pub(super) passed: u64,
+    /// Commits of the branch before it is squashed; `None`: its host lets nobody do that.
+    pub(super) most_commits: Option<usize>,
 }
 
 /// What became of a change.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Written {
-    /// It is the tip; somebody else's changes of these own paths were overwritten.
+    /// It is the tip.
     Commit {
         /// The tip.
         tip: Oid,
-        /// Paths that somebody else had changed.
-        overwritten: Vec<String>,
+        /// Why the branch could not be squashed, though it has grown long.
+        unsquashed: Option<GitError>,
     },
     /// All of it was so already.
     Unchanged,
-    /// A later leader has written: this one's term is over.
-    Overtaken,
+    /// Our files are not what they were when the change was made: nothing was written.
+    Touched {
+        /// Who did it; `None`: a controller of this cluster.
+        by: Option<String>,
+        /// Our files that differ; none: the branch was removed, or its history rewritten.
+        paths: Vec<String>,
+    },
+    /// A leader of this later term has written.
+    Overtaken(u64),
 }
 
 impl Publisher {
@@ -103,24 +118,17 @@ impl Publisher {
         let mut pause = PAUSE;
         for left in (0..ATTEMPTS).rev() {
             let tip = self.tip(stop)?;
-            if self.is_overtaken(tip.as_ref(), stop)? {
-                return Ok(Written::Overtaken);
+            if let Some(term) = self.later_term(tip.as_ref(), stop)? {
+                return Ok(Written::Overtaken(term));
+            }
+            if let Some(touched) = self.touched(known, tip.as_ref(), stop)? {
+                return Ok(touched);
             }
             let draft = self.draft(change, now);
             let repository = self.mirror.repository();
             let Some(commit) = repository.build(&draft, tip.as_ref(), stop)? else { return Ok(Written::Unchanged) };
-            let overwritten = match (&tip, known) {
-                (Some(tip), Some(known)) if tip != known && repository.has_commit(known, stop)? => {
-                    let moved = repository.changed(Some(known), tip, stop)?;
-                    moved.into_iter().map(|change| change.path).filter(|path| is_own(path)).collect()
-                }
-                _ => Vec::new(),
-            };
             match self.mirror.push(&self.branch, tip.as_ref(), &commit, &self.credentials, stop) {
-                Ok(()) => {
-                    let tip = if self.shared { commit } else { self.squashed(commit, change, now, stop)? };
-                    return Ok(Written::Commit { tip, overwritten });
-                }
+                Ok(()) => return self.squashed(commit, draft, stop),
                 Err(error) if error.category == Category::Moved && left > 0 && !stop.is_reached() => {
                     // Writers of one branch do not collide for ever: each waits another while.
                     let spread = u64::from(rand::random::<u8>()) * pause.as_millis() as u64 / 255;
@@ -152,13 +160,36 @@ impl Publisher {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether a later leader of this cluster has written.
-    fn is_overtaken(&self, tip: Option<&Oid>, stop: &Stop) -> Result<bool, GitError> {
-        let (Some(tip), true) = (tip, self.epoch != Epoch(0)) else { return Ok(false) };
+    /// The later term in which a leader of this cluster has written.
+    fn later_term(&self, tip: Option<&Oid>, stop: &Stop) -> Result<Option<u64>, GitError> {
+        let (Some(tip), true) = (tip, self.epoch != Epoch(0)) else { return Ok(None) };
         let log = self.mirror.repository().log(None, tip, SEARCHED, stop)?;
         let ours = log.iter().find(|info| info.trailer(WRITER) == Some(&self.writer));
         let term = ours.and_then(|info| info.trailer(TERM)?.parse::<u64>().ok());
-        Ok(term.is_some_and(|term| term > self.epoch.0))
+        Ok(term.filter(|term| *term > self.epoch.0.max(self.passed)))
+    }
+
+    /// Whether our files are others at `tip` than at `known`, which the change was made for. Other files may differ.
+    fn touched(&self, known: Option<&Oid>, tip: Option<&Oid>, stop: &Stop) -> Result<Option<Written>, GitError> {
+        if known == tip {
+            return Ok(None);
+        }
+        let repository = self.mirror.repository();
+        let gone = || Some(Written::Touched { by: Some("somebody".to_owned()), paths: Vec::new() });
+        let Some(tip) = tip else { return Ok(gone()) };
+        if let Some(known) = known
+            && (!repository.has_commit(known, stop)? || !repository.is_ancestor(known, tip, stop)?)
+        {
+            return Ok(gone());
+        }
+        let changed = repository.changed(known, tip, stop)?.into_iter().map(|change| change.path);
+        let paths: Vec<String> = changed.filter(|path| is_own(path)).collect();
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let log = repository.log(known, tip, SEARCHED, stop)?;
+        let other = log.iter().find(|info| info.trailer(WRITER) != Some(&self.writer) && info.parents.len() < 2);
+        Ok(Some(Written::Touched { by: other.map(|info| info.author.name.clone()), paths }))
     }
 
     fn draft(&self, change: &Change, now: i64) -> Draft {
@@ -175,25 +206,20 @@ impl Publisher {
         }
     }
 
-    /// The tip, after the branch was made one commit if it has grown long. Its files stay.
-    fn squashed(&self, tip: Oid, change: &Change, now: i64, stop: &Stop) -> Result<Oid, GitError> {
+    /// The branch as one commit, if it has grown long. Its files stay.
+    fn squashed(&self, tip: Oid, draft: Draft, stop: &Stop) -> Result<Written, GitError> {
+        let written = |tip, unsquashed| Ok(Written::Commit { tip, unsquashed });
         let repository = self.mirror.repository();
-        if repository.log(None, &tip, MOST_COMMITS + 1, stop)?.len() <= MOST_COMMITS {
-            return Ok(tip);
+        let Some(most) = self.most_commits.filter(|_| !self.shared) else { return written(tip, None) };
+        if repository.log(None, &tip, most + 1, stop)?.len() <= most {
+            return written(tip, None);
         }
-        let entries = repository.list(&tip, "", stop)?;
-        let edit = |path: String| Ok(Edit { content: Some(repository.read(&tip, &path, LARGEST, stop)?), path });
-        let edits = entries.into_iter().map(|entry| edit(entry.path)).collect::<Result<_, GitError>>()?;
-        let message = format!("state: what {MOST_COMMITS} commits came to");
-        let whole = Change { edits, message, trailers: change.trailers.clone() };
-        let Some(root) = repository.build(&self.draft(&whole, now), None, stop)? else { return Ok(tip) };
+        let draft = Draft { edits: Vec::new(), message: format!("state: what {most} commits came to"), ..draft };
+        let root = repository.uproot(&draft, &tip, stop)?;
         match self.mirror.push(&self.branch, Some(&tip), &root, &self.credentials, stop) {
-            Ok(()) => Ok(root),
+            Ok(()) => written(root, None),
             // Somebody was faster, or the host lets nobody rewrite: it stays as it is.
-            Err(error) => {
-                tracing::info!(event = "write_back_not_squashed", %error, branch = self.branch);
-                Ok(tip)
-            }
+            Err(error) => written(tip, Some(error)),
         }
     }
 }

@@ -2,23 +2,22 @@
 //!
 //! ```text
 //! every few seconds: workers, deployments ──▶ Memory::observe ──▶ Observed ──▶ WriteBack ── take ──▶ Publisher (a thread)
-//!                                                                   └── incidents: new, worse, over ──▶ Herald
+//!                                                                   └── incidents ──▶ Told ── new, worse, over ──▶ Herald
 //! ```
+//! What people were told of is in the store, and what is written is on the branch: the next leader goes on from there.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+mod outcome;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_git::{GitError, Oid};
 use berth_registry::{
-    Desired, Settings,
-    error_file::{Incident, IncidentKind, Subject, subject_of},
+    Audience, Desired, Settings,
+    error_file::{Incident, IncidentKind},
     settings::WriteBackMode,
     write_back::{Change, Found, Observed, WriteBack},
 };
-use berth_spec::{Epoch, Event, Time, event::Severity};
+use berth_spec::{Epoch, Time};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -27,12 +26,14 @@ use super::{
     eyes::Eyes,
     herald::{Teller, Word},
     observe::{Memory, Sight},
-    publish::{Publisher, Written},
+    publish::{MOST_COMMITS, Publisher, Written},
     tell::{self, Refusal},
+    told::{News, Told},
 };
 use crate::{
     Handle,
     handle::{Error, ListRequest, view::Known},
+    store::{Op, Txn, layout},
 };
 
 /// How often the fleet is looked at. Halved, it costs twice the questions; doubled, people hear of a failure that much later.
@@ -43,6 +44,10 @@ const SHARE: u32 = 20;
 
 /// How long one write may take.
 const WRITE: Duration = Duration::from_secs(2 * 60);
+
+/// A deposed leader's term ends long before that. Who still leads then knows that the later term on the branch is of a store
+/// that is no more. Halved, it is still ten leases long; doubled, nothing is written for that much longer.
+const SURELY: Duration = Duration::from_secs(60);
 
 /// What the source knows and the scribe writes along.
 #[derive(Debug, Clone, Default)]
@@ -79,14 +84,21 @@ struct Desk {
     tip: Option<Oid>,
     /// Where it writes now.
     place: WriteBackTo,
-    /// What people were told of.
-    told: BTreeMap<Subject, Incident>,
-    /// What the leader before has told of.
-    known: BTreeSet<Subject>,
+    told: Told,
+    /// What the store has of `told` was read.
+    recalled: bool,
     /// Reading the branch has succeeded, failed, or is not to be.
     settled: bool,
-    overtaken: bool,
+    /// A later term has written, and since when that is known.
+    overtaken: Option<(u64, Time)>,
+    /// Terms up to this one are of another store.
+    passed: u64,
+    /// When the branch may be squashed again.
+    squash_at: Time,
+    /// When the branch is read next, though nothing asks for it.
     read_at: Time,
+    /// Failures to read it or to write to it, in a row.
+    failures: u32,
     touched: u64,
 }
 
@@ -101,10 +113,13 @@ impl Scribe {
             tip: None,
             settled: place == WriteBackTo::Off,
             place,
-            told: BTreeMap::new(),
-            known: BTreeSet::new(),
-            overtaken: false,
+            told: Told::default(),
+            recalled: false,
+            overtaken: None,
+            passed: 0,
+            squash_at: Time::ZERO,
             read_at: Time::ZERO,
+            failures: 0,
             touched: 0,
         };
         let mut pause = LOOK;
@@ -148,24 +163,30 @@ impl Scribe {
         if !self.handle.readiness().borrow().planned {
             return Ok(());
         }
+        if !desk.recalled {
+            self.recall(desk).await?;
+        }
         let in_force = self.in_force.borrow_and_update().clone();
         desk.brain.set_interval(in_force.settings.write_back.interval());
         self.turn(desk, &in_force);
         let (workers, deployments) = (self.handle.workers().await?, everything(&self.handle).await?);
         let secrets = self.handle.board.secrets();
+        let named = in_force.desired.as_ref().map(|desired| &desired.workers);
+        let named = named.map(|workers| workers.iter().map(|worker| worker.worker_id.clone()).collect());
         let sight = Sight {
             workers: &workers,
             deployments: &deployments,
             secrets: &secrets,
             refusal: in_force.refusal.as_ref(),
             applied: in_force.applied.as_deref(),
+            named: named.as_ref(),
         };
         let now = self.handle.now();
         let observed = desk.memory.observe(&sight, now);
         if desk.settled {
             self.tell(desk, &observed, &in_force, now).await?;
         }
-        if desk.place == WriteBackTo::Off || desk.overtaken {
+        if desk.place == WriteBackTo::Off || !desk.may_write(now) {
             return Ok(());
         }
         desk.brain.observed(observed, now);
@@ -175,12 +196,32 @@ impl Scribe {
         Ok(())
     }
 
+    /// Takes in what earlier leaders have told people of.
+    async fn recall(&self, desk: &mut Desk) -> Result<(), Error> {
+        if let Some(entry) = self.handle.store.get(layout::GIT_TOLD).await? {
+            desk.told = Told::read(&entry.value);
+        }
+        desk.recalled = true;
+        let now = self.handle.now();
+        let all: Vec<Incident> = desk.told.all().collect();
+        let known = |incident: &Incident| {
+            let workers = incident.subject.worker.iter().cloned().collect();
+            let news = News { incident: incident.clone(), workers, over: false };
+            let everybody = BTreeSet::from([Audience::Ops, Audience::Ml]);
+            tell::notice(&news, Vec::new(), &everybody, now)
+        };
+        self.teller.say(Word::Known(all.iter().map(known).collect()));
+        desk.memory.inherit(all.into_iter().map(|incident| incident.subject));
+        Ok(())
+    }
+
     /// Takes in that it is to be written elsewhere, or that somebody has touched what we wrote.
     fn turn(&self, desk: &mut Desk, in_force: &InForce) {
         let place = self.place();
         if place != desk.place {
             desk.brain.forget_branch();
             (desk.tip, desk.settled) = (None, place == WriteBackTo::Off);
+            (desk.read_at, desk.failures) = (Time::ZERO, 0);
             desk.place = place;
         }
         if in_force.touched != desk.touched {
@@ -196,9 +237,12 @@ impl Scribe {
     }
 
     fn write(&self, desk: &mut Desk, now: Time) {
+        if desk.failures == 0 && now >= desk.read_at {
+            desk.brain.forget_branch();
+        }
         if desk.brain.wants_branch() {
             if now >= desk.read_at {
-                let (eyes, writing) = (Arc::clone(&self.eyes), self.writing(&desk.place));
+                let (eyes, writing) = (Arc::clone(&self.eyes), self.writing(desk, now));
                 desk.work.spawn_blocking(move || {
                     let stop = eyes.stop(WRITE);
                     Done::Read(eyes.mirror(&stop).and_then(|mirror| writing(mirror).read(&stop)))
@@ -207,7 +251,7 @@ impl Scribe {
             return;
         }
         let Some(change) = desk.brain.take(now) else { return };
-        let (eyes, writing, known) = (Arc::clone(&self.eyes), self.writing(&desk.place), desk.tip.clone());
+        let (eyes, writing, known) = (Arc::clone(&self.eyes), self.writing(desk, now), desk.tip.clone());
         let seconds = i64::try_from(now.as_millis() / 1_000).unwrap_or(i64::MAX);
         desk.work.spawn_blocking(move || {
             let stop = eyes.stop(WRITE);
@@ -217,9 +261,10 @@ impl Scribe {
         });
     }
 
-    fn writing(&self, place: &WriteBackTo) -> impl FnOnce(Arc<berth_git::Mirror>) -> Publisher + Send + 'static {
+    fn writing(&self, desk: &Desk, now: Time) -> impl FnOnce(Arc<berth_git::Mirror>) -> Publisher + Send + 'static {
         let (config, epoch) = (Arc::clone(&self.config), self.epoch);
-        let (branch, shared) = match place {
+        let (passed, most_commits) = (desk.passed, (now >= desk.squash_at).then_some(MOST_COMMITS));
+        let (branch, shared) = match &desk.place {
             WriteBackTo::Branch(branch) => (branch.clone(), false),
             WriteBackTo::Followed | WriteBackTo::Off => (config.branch.clone(), true),
         };
@@ -232,76 +277,8 @@ impl Scribe {
             signing: config.signing.clone(),
             writer: config.cluster.clone(),
             epoch,
-        }
-    }
-
-    async fn done(&self, desk: &mut Desk, done: Done) {
-        let now = self.handle.now();
-        match done {
-            Done::Read(Ok((found, tip))) => {
-                if !desk.settled {
-                    desk.known = found.errors.iter().filter_map(|(_, text)| subject_of(text)).collect();
-                }
-                (desk.tip, desk.settled) = (tip, true);
-                desk.brain.found(found, now);
-            }
-            Done::Read(Err(error)) => {
-                // People are told all the same.
-                desk.settled = true;
-                desk.read_at = now + LOOK * 5;
-                self.trouble("read", &error);
-            }
-            Done::Wrote(change, Ok(Written::Commit { tip, overwritten })) => {
-                self.config.metrics.wrote("commit");
-                tracing::info!(event = "actual_state_written", commit_sha = %tip, files = change.edits.len(), message = change.message);
-                self.handle.board.update(|view| {
-                    (view.written, view.write_problem) = (Some(tip.to_string()), None);
-                });
-                desk.tip = Some(tip);
-                desk.brain.done(&change, now);
-                if !overwritten.is_empty() {
-                    // There may be more of it that this change did not touch.
-                    desk.brain.forget_branch();
-                    self.overwritten(&overwritten).await;
-                }
-            }
-            Done::Wrote(change, Ok(Written::Unchanged)) => {
-                self.config.metrics.wrote("unchanged");
-                desk.brain.done(&change, now);
-            }
-            Done::Wrote(_, Ok(Written::Overtaken)) => {
-                self.config.metrics.wrote("overtaken");
-                desk.overtaken = true;
-                tracing::warn!(event = "write_back_overtaken", epoch = %self.epoch, "a later leader has written: this one writes nothing more");
-            }
-            Done::Wrote(_, Err(error)) => {
-                self.config.metrics.wrote("failed");
-                desk.brain.failed(now);
-                self.trouble("write", &error);
-            }
-        }
-    }
-
-    fn trouble(&self, doing: &'static str, error: &GitError) {
-        tracing::warn!(event = "write_back_failed", doing, %error, "it is tried again");
-        let message = error.to_string();
-        self.handle.board.update(|view| view.write_problem = Some(message));
-    }
-
-    async fn overwritten(&self, paths: &[String]) {
-        let message =
-            format!("only controllers write these files, and somebody else had changed them: {}", paths.join(", "));
-        tracing::warn!(event = "write_back_overwrote", message);
-        let event = Event {
-            at: self.handle.now(),
-            severity: Severity::Warning,
-            reason: "ActualStateOverwritten",
-            message,
-            deployment: None,
-            worker: None,
-        };
-        if let Err(error) = self.handle.note(event).await {
-            tracing::debug!(event = "event_not_kept", %error);
+            passed,
+            most_commits,
         }
     }
 
@@ -317,24 +294,31 @@ impl Scribe {
             IncidentKind::ValidationError => audience.clone(),
             _ => BTreeSet::new(),
         };
-        for incident in &observed.incidents {
-            let before = desk.told.get(&incident.subject);
-            let is_known = before.is_none() && desk.known.contains(&incident.subject);
-            if !is_known && before.is_none_or(|before| before.severity < incident.severity) {
-                let notice = tell::notice(incident, owners(incident), &audience(incident), false, now);
-                self.teller.say(Word::Notice(Box::new(notice)));
-            }
-            desk.told.insert(incident.subject.clone(), incident.clone());
-        }
-        let still: BTreeSet<&Subject> = observed.incidents.iter().map(|incident| &incident.subject).collect();
-        let over: Vec<Incident> =
-            desk.told.values().filter(|incident| !still.contains(&incident.subject)).cloned().collect();
-        for incident in over {
-            desk.told.remove(&incident.subject);
-            let notice = tell::notice(&incident, owners(&incident), &audience(&incident), true, now);
+        for news in desk.told.look(&observed.incidents, &observed.open, now) {
+            let notice = tell::notice(&news, owners(&news.incident), &audience(&news.incident), now);
             self.teller.say(Word::Notice(Box::new(notice)));
         }
+        if let Some(value) = desk.told.unkept() {
+            let ops = vec![Op::Put { key: layout::GIT_TOLD.to_owned(), value }];
+            self.handle.store.commit(Txn { compare: Vec::new(), ops }).await?;
+            desk.told.kept();
+        }
         Ok(())
+    }
+}
+
+impl Desk {
+    /// Not while a later leader may have the word.
+    fn may_write(&mut self, now: Time) -> bool {
+        match self.overtaken {
+            Some((_, since)) if now.since(since) < SURELY => false,
+            Some((term, _)) => {
+                tracing::warn!(event = "write_back_resumed", term, "that term is of a store that is no more");
+                (self.overtaken, self.passed) = (None, term);
+                true
+            }
+            None => true,
+        }
     }
 }
 

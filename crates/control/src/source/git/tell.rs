@@ -11,7 +11,7 @@ use berth_registry::{
 };
 use berth_spec::Time;
 
-use super::observe::blank;
+use super::{incident::blank, told::News};
 
 /// Problems of a commit that are told. Halved, people mend a bad commit in more steps; doubled, a message is a book.
 const MOST_PROBLEMS: usize = 50;
@@ -90,6 +90,11 @@ pub(super) fn author(info: &CommitInfo) -> String {
     format!("{} <{}>", info.author.name, info.author.email)
 }
 
+/// `NAME (FINGERPRINT)`: who signed, as far as keys can say; empty where nobody had to.
+pub(super) fn signer(desired: &Desired) -> String {
+    desired.signer.as_ref().map_or_else(String::new, |signer| format!("{} ({})", signer.name, signer.key))
+}
+
 /// Who changed what, in a line for each deployment, for the audit.
 pub(super) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String> {
     let Some(before) = before else { return Vec::new() };
@@ -105,20 +110,16 @@ pub(super) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String
     desired.changes_since(before).iter().map(line).collect()
 }
 
-/// A message about an incident; `owners`: of the model.
-pub(super) fn notice(
-    incident: &Incident,
-    owners: Vec<String>,
-    audience: &BTreeSet<Audience>,
-    resolved: bool,
-    now: Time,
-) -> Notice {
+/// A message about news; `owners`: of the model.
+pub(super) fn notice(news: &News, owners: Vec<String>, audience: &BTreeSet<Audience>, now: Time) -> Notice {
+    let News { incident, workers, over } = news;
     let Subject { kind, deployment, worker, commit } = &incident.subject;
-    let named = [("deployment", deployment), ("worker", worker), ("commit", commit)];
+    let place = (!workers.is_empty()).then(|| places(workers));
+    let named = [("deployment", deployment), ("worker", &place), ("commit", commit)];
     let mut facts: Vec<(String, String)> =
         named.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.as_ref()?.clone()))).collect();
     facts.extend(incident.author.iter().map(|author| ("author".to_owned(), author.clone())));
-    if !resolved {
+    if !over {
         let advice = incident.recommended_actions();
         facts.extend(advice.first().map(|first| ("recommended".to_owned(), first.clone())));
     }
@@ -131,13 +132,16 @@ pub(super) fn notice(
             C::Checksum | C::InvalidModel | C::Schema | C::Dependencies | C::Code | C::Validation | C::NotFound
         )
     });
-    if theirs || audience.contains(&Audience::Ml) {
+    // Who heard of the beginning hears of the end, whatever it was: the desk of each target knows.
+    if *over || theirs || audience.contains(&Audience::Ml) {
         recipients.push(Recipient::Ml);
     }
     let about: Vec<&str> = named.iter().filter_map(|(_, value)| value.as_deref()).collect();
+    // The same thing has the same subject, wherever it is just now.
+    let subject: Vec<&str> = [deployment, worker, commit].iter().filter_map(|value| value.as_deref()).collect();
     Notice {
         kind: kind.file_word().to_owned(),
-        subject: about.join("/"),
+        subject: subject.join("/"),
         severity: match incident.severity {
             IncidentSeverity::Medium => NotificationSeverity::Warning,
             IncidentSeverity::High => NotificationSeverity::Error,
@@ -149,6 +153,14 @@ pub(super) fn notice(
         title: format!("{} ({}): {}", kind.words(), about.join(", "), incident.message),
         text: incident.details.clone(),
         facts,
-        resolved,
+        resolved: *over,
     }
+}
+
+/// Workers by name, as far as somebody reads them.
+fn places(workers: &[String]) -> String {
+    /// Names. Halved, a failure on a rack is not told whole; doubled, a title is a list.
+    const MOST: usize = 5;
+    let names = workers.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if workers.len() > MOST { format!("{names} and {} more", workers.len() - MOST) } else { names }
 }

@@ -1,0 +1,152 @@
+//! The form of an error file, and what of it means something.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Incident, IncidentKind, IncidentSeverity, LATER, Subject};
+use crate::actual::stamp;
+
+/// The form of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ErrorFile {
+    timestamp: String,
+    error_type: IncidentKind,
+    severity: IncidentSeverity,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<CommitPart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deployment: Option<DeploymentPart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<WorkerPart>,
+    error: ErrorPart,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    actions_taken: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    recommended_actions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CommitPart {
+    sha: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    author: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct DeploymentPart {
+    id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model_card_ref: Option<CardPart>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CardPart {
+    repository: String,
+    #[serde(rename = "ref")]
+    reference: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct WorkerPart {
+    id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ErrorPart {
+    message: String,
+    category: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_retry: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stack_trace: Option<String>,
+}
+
+impl ErrorFile {
+    /// Reads a file of the branch; `None` for what no controller has written.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        serde_saphyr::from_str(text).ok()
+    }
+
+    pub(crate) fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(self).expect("texts and numbers can be written")
+    }
+
+    /// What it is about.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject {
+            kind: self.error_type,
+            deployment: self.deployment.as_ref().map(|part| part.id.clone()),
+            worker: self.worker.as_ref().map(|part| part.id.clone()),
+            commit: self.commit.as_ref().map(|part| part.sha.clone()),
+        }
+    }
+
+    pub(super) fn severity(&self) -> IncidentSeverity {
+        self.severity
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.error.message
+    }
+
+    /// As of when it began.
+    pub(crate) fn since(self, before: &Self) -> Self {
+        Self { timestamp: before.timestamp.clone(), ..self }
+    }
+
+    /// Whether it says of the incident what a person would act on.
+    pub(crate) fn means(&self, incident: &Incident) -> bool {
+        self.meaning() == Self::of(incident).meaning()
+    }
+
+    /// Without what changes from attempt to attempt and from look to look: that is written along, and never the reason.
+    pub(crate) fn meaning(&self) -> Self {
+        let mut file = self.clone();
+        file.timestamp = String::new();
+        file.actions_taken.retain(|line| !LATER.iter().any(|word| line.starts_with(word)));
+        if let Some(worker) = &mut file.worker {
+            worker.status = None;
+        }
+        (file.error.next_retry, file.error.stack_trace) = (None, None);
+        // The others tell numbers that move: times of attempts, memory that is free just now.
+        if !matches!(file.error_type, IncidentKind::ValidationError | IncidentKind::Secret) {
+            file.error.details = None;
+        }
+        file
+    }
+
+    pub(crate) fn of(incident: &Incident) -> Self {
+        let Subject { kind, deployment, worker, commit } = &incident.subject;
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let card = incident.card.as_ref();
+        Self {
+            timestamp: stamp(incident.at),
+            error_type: *kind,
+            severity: incident.severity,
+            commit: commit.as_ref().map(|sha| CommitPart { sha: sha.clone(), author: incident.author.clone() }),
+            deployment: deployment.as_ref().map(|id| DeploymentPart {
+                id: id.clone(),
+                model_card_ref: card.map(|(repository, reference)| CardPart {
+                    repository: repository.clone(),
+                    reference: reference.clone(),
+                }),
+            }),
+            worker: worker.as_ref().map(|id| WorkerPart { id: id.clone(), status: incident.worker_status.clone() }),
+            error: ErrorPart {
+                message: incident.message.clone(),
+                category: incident.category.clone(),
+                attempts: Some(incident.attempts).filter(|attempts| *attempts > 0),
+                next_retry: incident.next_retry.map(stamp),
+                details: some(&incident.details),
+                stack_trace: incident.trace.as_deref().and_then(some),
+            },
+            actions_taken: incident.actions_taken(),
+            recommended_actions: incident.recommended_actions(),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What the branch holds of ours, and which of it has to change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_git::Edit;
+use berth_spec::Time;
+
+use super::{Found, HISTORY_KEPT, MOST_ERRORS, Observed, is_own};
+use crate::{
+    actual::{ACTUAL_STATE, ActualState, HISTORY, file_stamp},
+    error_file::{ERRORS, ErrorFile, Incident, Subject},
+};
+
+/// What was read of the branch.
+#[derive(Debug, Default)]
+pub(super) struct Branch {
+    pub(super) state: Option<ActualState>,
+    /// By what they are about.
+    errors: BTreeMap<Subject, Held>,
+    /// Files among the errors that no controller has written: they stay, and their names are not ours to take.
+    foreign: BTreeSet<String>,
+    history: BTreeSet<String>,
+}
+
+/// An error file that is there.
+#[derive(Debug)]
+struct Held {
+    path: String,
+    file: ErrorFile,
+}
+
+/// What is to become of an error file.
+pub(super) enum Turn<'a> {
+    /// It is to be written.
+    New(&'a Incident),
+    /// It says something else now.
+    Now(&'a Incident),
+    /// It is to go.
+    Over(&'a Subject),
+}
+
+impl Branch {
+    pub(super) fn read(found: Found) -> Self {
+        let mut branch = Self {
+            state: found.state.as_deref().and_then(ActualState::read),
+            history: found.history.into_iter().filter(|path| path.starts_with(HISTORY)).collect(),
+            ..Self::default()
+        };
+        for (path, text) in found.errors {
+            branch.keep(path, &text);
+        }
+        branch
+    }
+
+    fn keep(&mut self, path: String, text: &str) {
+        match ErrorFile::read(text) {
+            Some(file) => drop(self.errors.insert(file.subject(), Held { path, file })),
+            None => drop(self.foreign.insert(path)),
+        }
+    }
+
+    /// A change is on the branch.
+    pub(super) fn take_in(&mut self, edits: &[Edit]) {
+        for edit in edits.iter().filter(|edit| is_own(&edit.path)) {
+            let text = edit.content.as_ref().map(|content| String::from_utf8_lossy(content).into_owned());
+            match text {
+                Some(text) if edit.path == ACTUAL_STATE => self.state = ActualState::read(&text),
+                Some(_) if edit.path.starts_with(HISTORY) => drop(self.history.insert(edit.path.clone())),
+                Some(text) => self.keep(edit.path.clone(), &text),
+                None => {
+                    self.history.remove(&edit.path);
+                    self.errors.retain(|_, held| held.path != edit.path);
+                }
+            }
+        }
+    }
+
+    /// Whether the state means something else than the one that is there.
+    pub(super) fn differs(&self, state: &ActualState) -> bool {
+        self.state.as_ref().is_none_or(|before| before.meaning() != state.meaning())
+    }
+
+    /// Error files that have to change, and how many incidents have none because there are too many.
+    pub(super) fn turns<'a>(&'a self, observed: &'a Observed) -> (Vec<Turn<'a>>, usize) {
+        let still = |subject: &Subject| {
+            observed.open.contains(subject) || observed.incidents.iter().any(|incident| incident.subject == *subject)
+        };
+        let over: Vec<Turn<'_>> = self.errors.keys().filter(|subject| !still(subject)).map(Turn::Over).collect();
+        let mut room = MOST_ERRORS.saturating_sub(self.errors.len() - over.len());
+        let (mut turns, mut new) = (Vec::new(), Vec::new());
+        for incident in &observed.incidents {
+            match self.errors.get(&incident.subject) {
+                Some(held) if held.file.means(incident) => {}
+                Some(_) => turns.push(Turn::Now(incident)),
+                None => new.push(incident),
+            }
+        }
+        // What is worst is told first.
+        new.sort_by_key(|incident| std::cmp::Reverse(incident.severity));
+        let left_out = new.len().saturating_sub(room);
+        room = room.min(new.len());
+        turns.extend(new.into_iter().take(room).map(Turn::New));
+        turns.extend(over);
+        (turns, left_out)
+    }
+
+    /// The edits of error files, and a line about each of them.
+    pub(super) fn error_edits(&self, observed: &Observed) -> (Vec<Edit>, Vec<String>) {
+        let (mut edits, mut told) = (Vec::new(), Vec::new());
+        let mut taken: BTreeSet<String> = self.errors.values().map(|held| held.path.clone()).collect();
+        taken.extend(self.foreign.iter().cloned());
+        let (turns, left_out) = self.turns(observed);
+        for turn in turns {
+            match turn {
+                Turn::New(incident) => {
+                    let path = free(&incident.file_name(), &taken);
+                    told.push(format!("errors: {}: {}", about(&incident.subject), one_line(&incident.message)));
+                    taken.insert(path.clone());
+                    edits.push(Edit { path, content: Some(incident.to_yaml().into_bytes()) });
+                }
+                Turn::Now(incident) => {
+                    let Some(held) = self.errors.get(&incident.subject) else { continue };
+                    told.push(format!("errors: {} is now: {}", about(&incident.subject), one_line(&incident.message)));
+                    let text = ErrorFile::of(incident).since(&held.file).to_yaml();
+                    edits.push(Edit { path: held.path.clone(), content: Some(text.into_bytes()) });
+                }
+                Turn::Over(subject) => {
+                    let Some(held) = self.errors.get(subject) else { continue };
+                    told.push(format!("errors: {} is resolved", about(subject)));
+                    edits.push(Edit { path: held.path.clone(), content: None });
+                }
+            }
+        }
+        if left_out > 0 && !edits.is_empty() {
+            told.push(format!("errors: {left_out} more have no file"));
+        }
+        (edits, told)
+    }
+
+    /// The edits of the state and its history.
+    pub(super) fn state_edits(&self, state: &ActualState, now: Time) -> Vec<Edit> {
+        let text = state.to_yaml(now).into_bytes();
+        let snapshot = format!("{HISTORY}{}-state.yaml", file_stamp(now));
+        let others = || self.history.iter().filter(|path| **path != snapshot);
+        let too_many = (others().count() + 1).saturating_sub(HISTORY_KEPT);
+        let mut edits: Vec<Edit> =
+            others().take(too_many).map(|path| Edit { path: path.clone(), content: None }).collect();
+        edits.push(Edit { path: snapshot, content: Some(text.clone()) });
+        edits.push(Edit { path: ACTUAL_STATE.to_owned(), content: Some(text) });
+        edits
+    }
+}
+
+/// A path that nobody has: two things may go wrong in one second.
+fn free(path: &str, taken: &BTreeSet<String>) -> String {
+    let stem = path.strip_prefix(ERRORS).unwrap_or(path).trim_end_matches(".yaml");
+    let numbered = (2..).map(|n| format!("{ERRORS}{stem}-{n}.yaml"));
+    std::iter::once(path.to_owned()).chain(numbered).find(|path| !taken.contains(path)).unwrap_or_default()
+}
+
+fn about(subject: &Subject) -> String {
+    let mut text = subject.kind.words().to_owned();
+    let short = subject.commit.as_ref().map(|sha| sha.chars().take(12).collect::<String>());
+    for (word, value) in [(" of ", &subject.deployment), (" on ", &subject.worker), (" ", &short)] {
+        if let Some(value) = value {
+            text.push_str(word);
+            text.push_str(value);
+        }
+    }
+    text
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(200).collect()
+}
