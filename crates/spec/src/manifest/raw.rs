@@ -294,17 +294,17 @@ impl Default for RawConcurrency {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct RawBatching {
-    /// The most rows in one run of the engine. `1` turns batching off.
+    /// The most rows in one run of the engine; a card's `interface.batch_size` where this is left out and there is a card,
+    /// else 64. `1` turns batching off.
     #[schemars(range(min = 1, max = 65_536))]
-    pub(crate) max_rows: u32,
+    pub(crate) max_rows: Option<u32>,
     /// How long the first request of a batch may wait for others. `0s`: only requests that are there already are joined.
     pub(crate) max_delay: Span,
 }
 
 impl Default for RawBatching {
     fn default() -> Self {
-        // Halved, less is gained under load; doubled, one run takes longer and single requests wait for it.
-        Self { max_rows: 64, max_delay: Span(Duration::ZERO) }
+        Self { max_rows: None, max_delay: Span(Duration::ZERO) }
     }
 }
 

@@ -8,8 +8,8 @@ use serde::Deserialize as _;
 use super::{
     copies, endpoint,
     raw::{
-        Document, Format, RawGpu, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread, RawStrategy,
-        RawWarmup, RawWhenFull, WarmupWord,
+        Document, Format, RawBatching, RawGpu, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
+        RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
     },
     scalar::{Label, Problem},
     uri,
@@ -60,7 +60,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
         warmup: warmup(&raw.warmup, &mut problems),
         timeout: raw.timeout.0,
         concurrency: Concurrency { max: raw.concurrency.max, queue: raw.concurrency.queue },
-        batching: Batching { max_rows: raw.batching.max_rows, max_delay: raw.batching.max_delay.0 },
+        batching: batching(&raw.batching, model.card.as_deref()),
         runtime: RuntimeOptions {
             execution_provider: raw.runtime.execution_provider.0.clone(),
             threads: raw.runtime.threads,
@@ -153,6 +153,14 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
         card,
     }
+}
+
+/// What the author of a card says counts where the deployment says nothing.
+fn batching(raw: &RawBatching, card: Option<&PinnedCard>) -> Batching {
+    /// Halved, less is gained under load; doubled, one run takes longer and single requests wait for it.
+    const MAX_ROWS: u32 = 64;
+    let of_card = card.map(|card| card.card.interface.batch_size.unwrap_or(1).max(1));
+    Batching { max_rows: raw.max_rows.or(of_card).unwrap_or(MAX_ROWS), max_delay: raw.max_delay.0 }
 }
 
 /// The card of a model that has one, and only of such.

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::*;
 use crate::{
     ByteSize, Replicas,
@@ -436,4 +438,35 @@ mod properties {
             }
         }
     }
+}
+
+#[test]
+fn a_card_says_how_many_requests_go_together_where_the_deployment_does_not() {
+    let function = json!({"module": "src.model", "function": "f"});
+    let card = |batch_size: Option<u32>| {
+        json!({
+            "repository": "https://example.com/m.git", "ref": "v1", "commit": "0".repeat(40), "codeCommit": "0".repeat(40),
+            "card": {
+                "schemaVersion": "3.0.0",
+                "metadata": {"name": "m", "version": "1.2.3", "description": "a model of a test", "owner": "a@example.com"},
+                "runtime": {"framework": "custom", "framework_version": "1.0.0", "python_version": "3.11", "dependencies": []},
+                "artifacts": {"storage_type": "http", "model_path": "https://example.com/model.bin"},
+                "code": {"repository": "https://example.com/m.git", "path": "src/", "ref": "v1"},
+                "preprocessing": function, "postprocessing": function,
+                "interface": {"input_schema": {}, "output_schema": {}, "batch_size": batch_size},
+            },
+        })
+    };
+    let rows = |batch_size, max_rows: Option<u32>| {
+        let mut spec = json!({"model": {"format": "python", "card": card(batch_size)}});
+        if let Some(max_rows) = max_rows {
+            spec["batching"] = json!({"maxRows": max_rows});
+        }
+        let document = json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec,
+        });
+        let context = ParseContext { file: "a test".to_owned(), base: None };
+        from_value(&document, &context).expect("a manifest").spec.batching.max_rows
+    };
+    assert_eq!([rows(None, None), rows(Some(512), None), rows(Some(512), Some(8))], [1, 512, 8]);
 }

@@ -30,6 +30,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    data::DataFolder,
     failure::Failure,
     terminal::{self, size},
 };
@@ -100,7 +101,9 @@ fn pin(args: &TrialArgs, folder: &Path, mut card: ModelCard, scratch: &Path) -> 
     card.code.repository = format!("file://{}", fs::canonicalize(&place)?.display());
     card.code.reference.clone_from(&commit);
     if let Some(artifact) = &args.artifact {
-        card.artifacts.model_path = format!("file://{}", fs::canonicalize(artifact)?.display());
+        let weights = std::fs::canonicalize(artifact)
+            .map_err(|e| Failure::NotFound(format!("--artifact {}: {e}", artifact.display())))?;
+        card.artifacts.model_path = format!("file://{}", weights.display());
     }
     let repository = card.code.repository.clone();
     Ok(PinnedCard { reference: commit.clone(), commit: commit.clone(), code_commit: commit, repository, card })
@@ -133,7 +136,10 @@ async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
     let deployment = declare(&pinned)?;
     let revision = Arc::new(Revision::of(&deployment));
     let local = Arc::new(LocalReplicas::default());
-    let worker = berth_worker::build(config(args)?, Arc::clone(&local), &mut Registry::default());
+    let data = folder(args)?;
+    // Another check at the same time would clear away what this one has made so far.
+    let _alone = DataFolder::take(&data)?;
+    let worker = berth_worker::build(config(args, &data)?, Arc::clone(&local), &mut Registry::default());
     let worker = worker.map_err(|fault| Failure::Failed(fault.to_string()))?;
     let (assign, assignments) = mpsc::channel(4);
     let (reports, mut reported) = mpsc::channel(64);
@@ -195,16 +201,19 @@ fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
     })
 }
 
-fn config(args: &TrialArgs) -> Result<berth_worker::Config, Failure> {
+/// Where environments and weights are kept.
+fn folder(args: &TrialArgs) -> Result<PathBuf, Failure> {
     let cache = || {
         let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Some(named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?.join("berth/card"))
     };
     let nowhere = || Failure::Usage("neither HOME nor XDG_CACHE_HOME is set: say --data DIR".to_owned());
-    let data = args.data.clone().or_else(cache).ok_or_else(nowhere)?;
-    fs::create_dir_all(&data)?;
+    args.data.clone().or_else(cache).ok_or_else(nowhere)
+}
+
+fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure> {
     let name = WorkerId::new("here").map_err(|e| Failure::Failed(e.to_string()))?;
-    let mut config = berth_worker::Config::new(name, &data);
+    let mut config = berth_worker::Config::new(name, data);
     config.credentials = std::env::vars().filter(|(name, _)| berth_worker::Config::is_credential(name)).collect();
     config.cards = berth_worker::prepare::Settings {
         uv: args.uv.clone(),
