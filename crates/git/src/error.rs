@@ -11,6 +11,8 @@ pub enum Category {
     TimedOut,
     /// The other side does not let us in: no credentials, wrong ones, or a host key that is not known.
     Auth,
+    /// The other side's certificate is by nobody whom we trust, for another name, or out of date.
+    Certificate,
     /// No such repository (or none that these credentials may see).
     NotFound,
     /// No such tag, branch or commit.
@@ -51,6 +53,7 @@ impl Category {
             Self::Network => "network",
             Self::TimedOut => "timed_out",
             Self::Auth => "auth",
+            Self::Certificate => "certificate",
             Self::NotFound => "not_found",
             Self::RefNotFound => "ref_not_found",
             Self::PathNotFound => "path_not_found",
@@ -69,6 +72,9 @@ impl Category {
     const fn remedy(self) -> &'static str {
         match self {
             Self::Auth => "check the credentials for this repository (and the host key, for ssh)",
+            Self::Certificate => {
+                "if it is by an authority of your own, name its file (PEM) in GIT_SSL_CAINFO; else its owner has to renew it"
+            }
             Self::NotFound => "check the URL, and that the credentials may see the repository",
             Self::RefNotFound => "push the tag or commit, or name one that is there",
             Self::Disk => "make room, or mend the permissions of the data folder",
@@ -79,7 +85,7 @@ impl Category {
 
     /// What git's words (in the C locale) mean. The order matters: a broken line also says that the remote hung up.
     pub(crate) fn of(words: &str) -> Self {
-        const KNOWN: [(Category, &[&str]); 8] = [
+        const KNOWN: [(Category, &[&str]); 9] = [
             (Category::Corrupt, &BROKEN),
             (
                 Category::Disk,
@@ -102,6 +108,17 @@ impl Category {
                 ],
             ),
             (
+                Category::Certificate,
+                &[
+                    "certificate verification failed",
+                    "certificate problem",
+                    "SSL: certificate subject name",
+                    "SSL: no alternative certificate subject name",
+                    "error setting certificate",
+                    "Problem with the SSL CA cert",
+                ],
+            ),
+            (
                 Category::Network,
                 &[
                     "Could not resolve host",
@@ -121,7 +138,6 @@ impl Category {
                     "Empty reply from server",
                     "gnutls_handshake",
                     "SSL",
-                    "certificate",
                     "returned error: 429",
                     "returned error: 5",
                 ],
@@ -267,6 +283,15 @@ mod tests {
             ("fatal: unable to access 'https://h/': Could not resolve host: h", Category::Network),
             ("error: RPC failed; curl 56\nfatal: the remote end hung up unexpectedly", Category::Network),
             ("fatal: unable to access 'https://h/': The requested URL returned error: 503", Category::Network),
+            (
+                "fatal: unable to access 'https://h/': server certificate verification failed. CAfile: none CRLfile: none",
+                Category::Certificate,
+            ),
+            (
+                "fatal: unable to access 'https://h/': SSL certificate problem: self-signed certificate",
+                Category::Certificate,
+            ),
+            ("fatal: unable to access 'https://h/': gnutls_handshake() failed: The TLS connection was", Category::Network),
             ("fatal: repository 'https://h/x/' not found", Category::NotFound),
             ("fatal: '/srv/x' does not appear to be a git repository", Category::NotFound),
             ("fatal: couldn't find remote ref refs/tags/v9", Category::RefNotFound),

@@ -3,6 +3,7 @@
 mod checkout;
 mod fixture;
 mod mirror;
+mod mutations;
 mod program;
 mod redirects;
 mod signatures;

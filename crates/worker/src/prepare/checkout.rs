@@ -236,7 +236,7 @@ fn fault(error: &GitError, secret: Option<&str>) -> Fault {
     let category = match error.category {
         Category::Network => FailureCategory::Network,
         Category::TimedOut => FailureCategory::Timeout,
-        Category::Auth => FailureCategory::Auth,
+        Category::Auth | Category::Certificate => FailureCategory::Auth,
         Category::NotFound | Category::RefNotFound | Category::PathNotFound => FailureCategory::NotFound,
         Category::Disk => FailureCategory::Disk,
         Category::TooLarge | Category::Invalid | Category::Signature => FailureCategory::Code,
