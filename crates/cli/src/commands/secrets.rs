@@ -7,8 +7,9 @@ mod rotate;
 mod show;
 
 use std::{
+    fs::Permissions,
     io::{Read, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -228,24 +229,21 @@ fn plain_text(path: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     Ok(text)
 }
 
-/// Writes a file in one step: who reads it meanwhile sees the old one or the new one.
+/// Writes a file in one step: who reads it meanwhile sees the old one or the new one, also after a crash.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644);
-    let file = fs::OpenOptions::from_options(options).open(&beside);
-    let written = file.and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&beside, path));
-    if renamed.is_err() {
-        // Ours, and of no use to anybody.
-        let _ = fs::remove_file(&beside);
-    }
-    Ok(renamed?)
+    let failed = |error: std::io::Error| Failure::doing(format!("cannot write {}", path.display()), error);
+    // Of a link, what it leads to.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = fs::metadata(&path).map_or(0o644, |about| about.permissions().mode() & 0o777);
+    let mut beside = tempfile::Builder::new()
+        .prefix(".berth-secrets-")
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(folder)
+        .map_err(failed)?;
+    beside.write_all(text.as_bytes()).and_then(|()| beside.as_file().sync_all()).map_err(failed)?;
+    beside.persist(&path).map_err(|error| failed(error.error))?;
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
 /// What a rewritten file loses is said before.

@@ -88,6 +88,15 @@ fn a_file_of_secrets_from_its_keys_to_their_rotation() {
         assert_eq!(fs::read_to_string(at.join(FILE)).expect("a file"), after);
     }
 
+    // What somebody else wrote while one edited is not overwritten; what a crash left beside the file is in nobody's way.
+    fs::write(at.join(format!("{FILE}.new")), "").expect("a file");
+    let output = edit(&format!("echo '# more' >> {FILE}; sed -i s/eu-west-1/us-east-1/"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("meanwhile"), "{output:?}");
+    assert_eq!(fs::read_to_string(at.join(FILE)).expect("a file"), format!("{after}# more\n"));
+    fs::write(at.join(FILE), &after).expect("a file");
+    fs::remove_file(at.join(format!("{FILE}.new"))).expect("a file");
+
     // To another key by way of both.
     said(at, 0, &["keygen", "--out", "keys", "--name", "next"], "");
     said(at, 0, &["rotate", FILE, key[0], key[1], "--key", "keys/next.pub", private[0], private[1]], "");
@@ -128,5 +137,6 @@ fn mistakes_are_told_with_their_remedy() {
     assert!(!text.contains("hush"), "{text}");
     fs::set_permissions(at.join("keys/registry.key"), std::fs::Permissions::from_mode(0o644)).expect("permissions");
     assert!(said(at, 1, &["public", "--private", "keys/registry.key"], "").contains("chmod 600"));
+    assert!(said(at, 1, &["public", "--private", "keys/registry.pub"], "").contains("give its private half"));
     assert!(said(at, 2, &["edit", FILE], "").contains("--private"));
 }

@@ -40,6 +40,13 @@ impl File {
         if !about.is_file() || about.len() > LONGEST {
             return Err(wrong("it is no file of a key".to_owned()));
         }
+        let mut text = Zeroizing::new(String::with_capacity(usize::try_from(about.len()).unwrap_or_default() + 1));
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text)
+            .map_err(|error| wrong(error.to_string()))?;
+        // Before its mode, which a public key may have.
+        if let Some((label @ ("PUBLIC KEY" | "RSA PUBLIC KEY"), _)) = pem::read(&text) {
+            return Err(wrong(format!("it holds a {label}: give its private half, which opens what is encrypted for it")));
+        }
         if about.mode() & 0o077 != 0 {
             let mode = about.mode() & 0o777;
             return Err(wrong(format!("others may read or write it (mode {mode:04o}): chmod 600 {}", path.display())));
@@ -49,9 +56,6 @@ impl File {
             let reason = format!("it belongs to user {owner} and we are {us}: chown it, or run as its owner");
             return Err(wrong(reason));
         }
-        let mut text = Zeroizing::new(String::with_capacity(usize::try_from(about.len()).unwrap_or_default() + 1));
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text)
-            .map_err(|error| wrong(error.to_string()))?;
         let content = match pem::read(&text) {
             Some(("PRIVATE KEY", content)) => content,
             Some(("ENCRYPTED PRIVATE KEY", _)) => {

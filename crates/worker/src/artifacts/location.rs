@@ -18,6 +18,9 @@ pub(super) enum Kind {
     Azure,
 }
 
+/// Where Azure has its blobs: `https://ACCOUNT.DOMAIN/CONTAINER/PATH`.
+const AZURE: [&str; 2] = ["blob.core.windows.net", "dfs.core.windows.net"];
+
 /// A parsed location.
 #[derive(Debug, Clone)]
 pub(super) struct Location {
@@ -74,6 +77,14 @@ impl Location {
         secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
     }
 
+    /// The account of Azure whose blob service an `https:` location is at. One that carries its own signature is a web
+    /// location like any other.
+    pub(super) fn azure_account(&self) -> Option<&str> {
+        let host = self.url.host_str().filter(|_| self.url.scheme() == "https" && self.url.query().is_none())?;
+        let (account, domain) = host.split_once('.')?;
+        AZURE.contains(&domain).then_some(account)
+    }
+
     /// The dependency behind the location: what fails together.
     pub(super) fn origin(&self) -> Option<String> {
         let host = self.url.host_str()?;
@@ -101,6 +112,17 @@ mod tests {
             assert_eq!(location.shown(), shown);
             assert_eq!(location.origin().as_deref(), origin);
             assert_eq!(location.redact("failed: sig=x").contains("sig=x"), !uri.contains("sig=x"));
+        }
+        let account = |uri: &str| Location::parse(uri).expect(uri).azure_account().map(str::to_owned);
+        assert_eq!(account("https://acme.blob.core.windows.net/models/m.onnx").as_deref(), Some("acme"));
+        for other in [
+            "http://acme.blob.core.windows.net/models/m.onnx",
+            "https://acme.blob.core.windows.net/models/m.onnx?sig=x",
+            "https://acme.blob.core.windows.net.evil.com/models/m.onnx",
+            "https://evil.acme.blob.core.windows.net/models/m.onnx",
+            "az://models/m.onnx",
+        ] {
+            assert_eq!(account(other), None, "{other}");
         }
         for bad in ["iris.onnx", "ftp://host/x", "s3:///key", ""] {
             assert_eq!(Location::parse(bad).expect_err(bad).category, FailureCategory::NotFound, "{bad}");

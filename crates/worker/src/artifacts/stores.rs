@@ -12,7 +12,7 @@ use std::{
 
 use berth_spec::{
     CredentialSet, FailureCategory, Generation,
-    credential::{self, Credential},
+    credential::{self, Credential, Granted},
 };
 use object_store::{
     BackoffConfig, ClientOptions, HeaderValue, ObjectStore, RetryConfig,
@@ -69,8 +69,8 @@ impl Stores {
 
     /// The name and type of the secret for a location.
     pub(super) fn secret(&self, location: &Location) -> Option<String> {
-        let kind = kind_of(location)?;
-        self.keys().granted(location.url.as_str(), kind).map(|(name, _)| format!("{name} ({kind})"))
+        let keys = self.keys();
+        granted(&keys, location).map(|(name, found)| format!("{name} ({})", found.credential.kind()))
     }
 
     /// The store that holds `location`, and the object's name in it.
@@ -79,16 +79,22 @@ impl Stores {
             let message = format!("cannot use {}: {}", location.shown(), location.redact(&error.to_string()));
             Fault::new(FailureCategory::Auth, message)
         };
-        if location.kind == Kind::Http {
+        let keys = self.keys();
+        let granted = granted(&keys, location);
+        if location.kind == Kind::Http && granted.is_none() {
             return Ok((Arc::new(self.web(location).map_err(invalid)?), Path::from("artifact")));
         }
-        let path = Path::from_url_path(location.url.path())
+        let inside = match location.kind {
+            // The first part is the container.
+            Kind::Http => location.url.path().trim_start_matches('/').split_once('/').map_or("", |(_, path)| path),
+            _ => location.url.path(),
+        };
+        let path = Path::from_url_path(inside)
             .map_err(|error| Fault::new(FailureCategory::NotFound, format!("{}: {error}", location.shown())))?;
-        let keys = self.keys();
-        let granted = kind_of(location).and_then(|kind| keys.granted(location.url.as_str(), kind));
         // Two folders of one bucket may have two secrets.
         let name = granted.map_or_else(String::new, |(name, _)| format!(" {name}"));
-        let name = location.origin().unwrap_or_default() + &name;
+        let container = (location.kind == Kind::Http).then(|| location.url.path().split('/').nth(1)).flatten();
+        let name = location.origin().unwrap_or_default() + "/" + container.unwrap_or_default() + &name;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.generation != keys.generation {
             *open = Open { generation: keys.generation, stores: BTreeMap::new() };
@@ -114,8 +120,8 @@ impl Stores {
         let url = location.url.as_str();
         Ok(match location.kind {
             Kind::Gcs => Arc::new(self.gcs(key).with_url(url).with_retry(retry()).build()?),
-            Kind::Azure => Arc::new(self.azure(key).with_url(url).with_retry(retry()).build()?),
-            Kind::S3 | Kind::File | Kind::Http => Arc::new(self.s3(key).with_url(url).with_retry(retry()).build()?),
+            Kind::Azure | Kind::Http => Arc::new(self.azure(key).with_url(url).with_retry(retry()).build()?),
+            Kind::S3 | Kind::File => Arc::new(self.s3(key).with_url(url).with_retry(retry()).build()?),
         })
     }
 
@@ -175,13 +181,20 @@ impl Stores {
 const S3_SURROUNDINGS: [&str; 5] =
     ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ALLOW_HTTP", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"];
 
-/// The type of the secrets that open a kind of store; web servers and files have none.
-fn kind_of(location: &Location) -> Option<credential::Kind> {
+/// The secret that opens the store behind a location; web servers and files have none, but for Azure's own, where it must be
+/// that very account's.
+fn granted<'a>(keys: &'a CredentialSet, location: &Location) -> Option<(&'a str, &'a Granted)> {
+    let url = location.url.as_str();
     match location.kind {
-        Kind::S3 => Some(credential::Kind::S3),
-        Kind::Gcs => Some(credential::Kind::Gcs),
-        Kind::Azure => Some(credential::Kind::Azure),
-        Kind::File | Kind::Http => None,
+        Kind::S3 => keys.granted(url, credential::Kind::S3),
+        Kind::Gcs => keys.granted(url, credential::Kind::Gcs),
+        Kind::Azure => keys.granted(url, credential::Kind::Azure),
+        Kind::Http => {
+            let account = location.azure_account()?;
+            let suits = |found: &Credential| matches!(found, Credential::Azure(key) if key.account() == Some(account));
+            keys.granted_of(url, credential::Kind::Azure, suits)
+        }
+        Kind::File => None,
     }
 }
 

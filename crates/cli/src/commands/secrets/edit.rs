@@ -50,17 +50,22 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
                     let message = "worker_id cannot be changed: encrypt the secrets for the other worker instead";
                     return Err(Failure::Invalid(message.to_owned()));
                 }
-                Ok(reseal(&document, &keyring, &plain)?)
+                let changed = reseal(&document, &keyring, &plain)?;
+                if changed == document {
+                    return Ok(false);
+                }
+                if self::document(&args.file)? != document {
+                    let file = args.file.display();
+                    return Err(Failure::Failed(format!(
+                        "{file} was changed by somebody else meanwhile, and nothing was written: edit it again"
+                    )));
+                }
+                warn_of_comments(&args.file, &document);
+                replace(&args.file, &changed.to_yaml()).map(|()| true)
             });
             match changed {
-                Ok(changed) if changed == document => {
-                    return Ok(terminal::print("nothing changed\n")?);
-                }
-                Ok(changed) => {
-                    warn_of_comments(&args.file, &document);
-                    replace(&args.file, &changed.to_yaml())?;
-                    return Ok(terminal::print(&format!("changed {}\n", args.file.display()))?);
-                }
+                Ok(false) => return Ok(terminal::print("nothing changed\n")?),
+                Ok(true) => return Ok(terminal::print(&format!("changed {}\n", args.file.display()))?),
                 Err(failure) if again(&failure) => {}
                 Err(failure) => return Err(failure),
             }
