@@ -2,51 +2,86 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from clouds import Azure, Gcs
 from fleet import BERTH, Load, until
 from forge import Model
+from packages import NAME, VERSION, Index, of_processes
+from vault import Vault
 
 OLD, NEW = ("AKIAOLD", "canary-old-4711"), ("AKIANEW", "canary-new-4712")
 
 
-def encrypted(world, keys: Path, worker: str, key: tuple[str, str], endpoint: str) -> None:
-    plain = (
-        "secrets:\n  s3_access:\n    type: s3_credentials\n"
-        f"    access_key_id: {key[0]}\n    secret_access_key: {key[1]}\n    region: us-east-1\n    endpoint: {endpoint}\n"
-    )
-    place = world.registry.work / f"workers/secrets/{worker}-secrets.yaml"
-    public = next(keys.glob("*.pub*"))
-    place.unlink(missing_ok=True)
-    done = subprocess.run(
-        [BERTH, "secrets", "encrypt", "--key", str(public), "--worker", worker, "--out", str(place)],
-        input=plain, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert key[1] not in place.read_text()
+class Keys:
+    """A pair of keys, and what is encrypted with them."""
+
+    def __init__(self, world, folder: Path):
+        self.world, self.folder = world, folder
+        subprocess.run([BERTH, "secrets", "keygen", "--out", str(folder)], check=True, capture_output=True, timeout=60)
+
+    @property
+    def private(self) -> tuple[str, str]:
+        return "--registry-key", f"file:{self.folder / 'registry.key'}"
+
+    def seal(self, **secrets: dict) -> None:
+        """All secrets of each worker; JSON is YAML."""
+        for worker in self.world.workers:
+            place = self.world.registry.work / f"workers/secrets/{worker}-secrets.yaml"
+            place.unlink(missing_ok=True)
+            done = subprocess.run(
+                [BERTH, "secrets", "encrypt", "--key", str(self.folder / "registry.pub"), "--worker", worker, "--out", str(place)],
+                input=json.dumps({"secrets": secrets}), capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "canary" not in place.read_text()
 
 
-def test_keys_change_and_nobody_notices(world, s3, tmp_path):
-    keys = tmp_path / "keys"
-    subprocess.run([BERTH, "secrets", "keygen", "--out", str(keys)], check=True, capture_output=True, timeout=60)
-    private = next(path for path in keys.iterdir() if ".pub" not in path.name)
+@pytest.fixture
+def keys(world, tmp_path):
+    return Keys(world, tmp_path / "keys")
+
+
+def s3_access(key: tuple[str, str], endpoint: str) -> dict:
+    return {
+        "type": "s3_credentials", "access_key_id": key[0], "secret_access_key": key[1], "region": "us-east-1",
+        "endpoint": endpoint,
+    }  # fmt: skip
+
+
+def nowhere(world, *canaries: str) -> None:
+    """None of these is in a log, a file of a node, or in what people are told."""
+    told = [world.fleet.berth("get", "secrets"), world.fleet.berth("get", "events"), world.fleet.berth("get", "sources")]
+    told += [node.logged() for node in world.fleet.nodes]
+    assert not any(canary in text for canary in canaries for text in told)
+    for node in world.fleet.nodes:
+        for folder, _, files in os.walk(world.folder / "fleet" / node.name):
+            for name in files:
+                # Named pipes and links to nowhere hold nothing.
+                place = Path(folder) / name
+                content = place.read_bytes() if place.is_file() else b""
+                assert not any(canary.encode() in content for canary in canaries), place
+
+
+def test_keys_change_and_nobody_notices(world, s3, keys):
     model = Model(world.folder, "doubler", s3.root / "models", "s3://models", storage="s3")
     model.release("1.0.0")
     s3.allow(OLD)
-    for worker in world.workers:
-        encrypted(world, keys, worker, OLD, s3.url)
+    keys.seal(s3_access=s3_access(OLD, s3.url))
     world.registry.deploy("doubler", model, "1.0.0", replicas=2)
     world.push("Deploy doubler, with its keys")
-    world.start("--registry-key", f"file:{private}")
+    world.start(*keys.private)
     world.until_ready("doubler", "1.0.0", 2)
     load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
 
     # Both hold for a while; when every worker has the new one the old one is revoked.
     s3.allow(OLD, NEW)
-    for worker in world.workers:
-        encrypted(world, keys, worker, NEW, s3.url)
+    keys.seal(s3_access=s3_access(NEW, s3.url))
     commit = world.push("New keys")
     until("the commit is applied", lambda: world.source()["applied"] == commit)
 
@@ -63,16 +98,112 @@ def test_keys_change_and_nobody_notices(world, s3, tmp_path):
     load.end()
     assert load.failed == []
 
-    listed = world.fleet.berth("get", "secrets")
-    assert "s3_access" in listed
-    leaked = [OLD[1], NEW[1]]
-    for node in world.fleet.nodes:
-        assert not any(canary in node.logged() for canary in leaked)
-        for folder, _, files in os.walk(world.folder / "fleet" / node.name):
-            for name in files:
-                content = (Path(folder) / name).read_bytes()
-                assert not any(canary.encode() in content for canary in leaked), f"{folder}/{name}"
-    assert not any(canary in listed for canary in leaked)
+    assert "s3_access" in world.fleet.berth("get", "secrets")
+    nowhere(world, OLD[1], NEW[1])
+
+
+@pytest.mark.parametrize("kind", ["gcs", "azure"])
+def test_other_clouds_let_workers_in_by_their_keys(world, keys, tmp_path, kind):
+    cloud = {"gcs": Gcs, "azure": Azure}[kind](tmp_path / kind)
+    try:
+        base, storage = {"gcs": ("gs://models", "gcs"), "azure": ("az://models", "azure_blob")}[kind]
+        model = Model(world.folder, "doubler", cloud.root / "models", base, storage=storage)
+        model.release("1.0.0")
+        if kind == "gcs":
+            secret = {"type": "gcs_service_account", "credentials_json": cloud.account}
+            canary = json.loads(cloud.account)["private_key"].splitlines()[5]
+        else:
+            secret = {"type": "azure_blob_credentials", "connection_string": cloud.connection}
+            canary = cloud.key
+        keys.seal(cloud=secret)
+        world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+        world.push("Deploy doubler, with its keys")
+        world.start(*keys.private)
+        world.until_ready("doubler", "1.0.0", 2)
+        assert all(answer.endswith((" 200", " 206")) for answer in cloud.answered), cloud.answered
+        nowhere(world, canary)
+
+        # A key of somebody else: refused, and told by the secret's name.
+        stranger = type(cloud)(tmp_path / "other")
+        secret |= {
+            "gcs": lambda: {"credentials_json": json.dumps(json.loads(cloud.account) | {"private_key": stranger.private_key})},
+            "azure": lambda: {"connection_string": cloud.connection.replace(cloud.key, stranger.key)},
+        }[kind]()
+        stranger.close()
+        keys.seal(cloud=secret)
+        model.release("1.1.0")
+        world.registry.deploy("doubler", model, "1.1.0", replicas=2)
+        world.push("Deploy doubler 1.1.0, with a wrong key")
+        until("the worker says which secret is wrong", lambda: f"cloud ({secret['type']})" in world.fleet.berth("get", "events"))
+    finally:
+        cloud.close()
+
+
+def test_packages_come_with_a_password_that_nobody_sees(world, keys):
+    password = "canary-packages-4713"
+    index = Index("acme", password)
+    try:
+        model = world.model("doubler")
+        model.write("src/model.py", (model.work / "src/model.py").read_text().replace("import json", f"import json\n\nimport {NAME}"))
+        model.release("1.0.0", **{"runtime.dependencies": [f"{NAME}=={VERSION}"]})
+        keys.seal(packages={
+            "type": "registry_credentials", "registry_url": index.url, "username": "acme", "password": password,
+        })  # fmt: skip
+        world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+        world.push("Deploy doubler, with a package of our own")
+        world.start(*keys.private, "--package-index", f"{index.url}/simple")
+        world.until_ready("doubler", "1.0.0", 2)
+        assert 200 in index.answered, index.answered
+        assert index.shown == [], "it was an argument of a process"
+        environments = of_processes("environ")
+        assert not any(password.encode() in environment for environment in environments.values())
+        nowhere(world, password)
+    finally:
+        index.close()
+
+
+def test_a_vault_lends_keys_that_are_renewed_replaced_and_revoked(world, s3):
+    vault = Vault(s3)
+    try:
+        for worker in world.workers:
+            vault.kv[f"workers/{worker}/git"] = {"token": f"canary-token-of-{worker}"}
+            world.registry.write(f"workers/secrets/{worker}-secrets.yaml", {
+                "worker_id": worker,
+                "secrets": {"backend": "vault", "vault_addr": vault.url, "paths": {
+                    "git_token": f"secret/workers/{worker}/git",
+                    "models": {
+                        "type": "s3_credentials", "path": "aws/creds/reader", "engine": "dynamic", "region": "us-east-1",
+                        "endpoint": s3.url,
+                    },
+                }},
+            })  # fmt: skip
+        secret_id = world.folder / "secret-id"
+        secret_id.write_text("canary-secret-id\n")
+        model = Model(world.folder, "doubler", s3.root / "models", "s3://models", storage="s3")
+        model.release("1.0.0")
+        world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+        world.push("Deploy doubler, with keys from Vault")
+        world.start("--vault-addr", vault.url, "--vault-role-id", "berth", "--vault-secret-id-file", str(secret_id))
+        world.until_ready("doubler", "1.0.0", 2)
+        assert {worker for path, worker, _ in vault.asked if path == "aws/creds/reader"} == set(world.workers)
+
+        # Longer than any lease lives: what was lent at first is renewed, then replaced, then revoked.
+        until("renewals", lambda: vault.count("sys/leases/renew") > 1)
+        until("new keys", lambda: vault.count("aws/creds/reader") >= 2 * len(world.workers))
+        model.release("1.1.0")
+        world.registry.deploy("doubler", model, "1.1.0", replicas=2)
+        world.push("Deploy doubler 1.1.0")
+        world.until_ready("doubler", "1.1.0", 2)
+
+        # Who needs nothing any more has its lease revoked, not left to its end.
+        for worker in world.workers:
+            (world.registry.work / f"workers/secrets/{worker}-secrets.yaml").unlink()
+        before = vault.count("sys/leases/revoke")
+        world.push("No keys any more")
+        until("all leases are revoked", lambda: vault.count("sys/leases/revoke") > before and vault.living() == 0)
+        nowhere(world, "canary")
+    finally:
+        vault.close()
 
 
 def test_a_plain_secret_is_refused(world, hook):
