@@ -79,7 +79,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "WHAT", env = "BERTH_SYSTEM_PACKAGES", default_value_t)]
     pub(crate) system_packages: SystemPackages,
     /// Let model cards take their code from Git repositories of this machine: who writes a card can then read what this
-    /// process can
+    /// process can [default: only where --source names a registry of this machine]
     #[arg(long, value_name = "BOOL", env = "BERTH_LOCAL_REPOSITORIES", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) local_repositories: bool,

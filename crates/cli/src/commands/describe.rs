@@ -37,8 +37,10 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
             Resource::Deployments => deployment(&client, name).await,
             Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
+            Resource::Sources => super::source::described(&client, name).await,
             other => {
-                Err(Failure::Usage(format!("describe knows deployments, nodes and workers, not {}", other.plural())))
+                let known = "deployments, nodes, workers and sources";
+                Err(Failure::Usage(format!("describe knows {known}, not {}", other.plural())))
             }
         };
         match text {
@@ -64,6 +66,10 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         ("Revision", revision(&view)),
         ("Last used", status.last_used.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(Some(at))))),
     ]);
+    let registry = in_registry(&metadata.annotations);
+    if !registry.is_empty() {
+        section(&mut text, "Registry", &facts(&registry));
+    }
     section(&mut text, "Spec, with defaults", &yaml(&with_defaults(&view))?);
     let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "MESSAGE"]);
     for condition in &status.conditions {
@@ -92,6 +98,23 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
         &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
     );
     Ok(text)
+}
+
+/// What a Git registry says of a deployment: which commit last changed it, for whom.
+fn in_registry(annotations: &std::collections::BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+    const KNOWN: [(&str, &str); 7] = [
+        ("commit", "Changed by"),
+        ("path", "Manifest"),
+        ("card", "Model card"),
+        ("owner", "Owner"),
+        ("deployed-by", "Deployed by"),
+        ("deployed-at", "Deployed at"),
+        ("model-owner", "Model's owner"),
+    ];
+    let said = |(key, name): (&str, &'static str)| {
+        annotations.get(&format!("registry.berth.dev/{key}")).map(|value| (name, value.clone()))
+    };
+    KNOWN.into_iter().filter_map(said).collect()
 }
 
 /// Requests, and how long the last one is ago; nothing where the worker has not said.

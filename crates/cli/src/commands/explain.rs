@@ -62,7 +62,8 @@ pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
 }
 
 fn render(view: &ExplainView, listing: Listing) -> String {
-    let mut text = format!("{}: {}. {}\n\n", view.metadata.name, view.phase, view.summary);
+    // The summary begins with the phase.
+    let mut text = format!("{}: {}\n\n", view.metadata.name, view.summary);
     let from = match view.need_from.as_str() {
         "declared" => "as its manifest says",
         "measured" => "as measured",

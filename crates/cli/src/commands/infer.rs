@@ -25,8 +25,9 @@ use crate::{client::address, failure::Failure, terminal};
   echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4],
     \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
   berth infer iris -f input.json --repeat 10000 --concurrency 64
+  berth infer /v1/sentiment -f request.json  at the path of an endpoint: the model card's own JSON
 
-The input is a request of the Open Inference Protocol in JSON.
+The input is a request of the Open Inference Protocol in JSON, or of a model card at the path of its endpoint.
 A model that is not loaded is loaded by the request, which waits for it up to --timeout.
 
 Exit codes:
@@ -35,8 +36,8 @@ Exit codes:
   5  no answer within --timeout, or the model was still loading
   1  everything else, such as no room for the model or a load that failed")]
 pub(crate) struct InferArgs {
-    /// The deployment
-    #[arg(value_name = "NAME")]
+    /// The deployment, or the path of its endpoint
+    #[arg(value_name = "NAME|/PATH")]
     name: String,
     /// The request as a JSON file, - for standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]
@@ -59,6 +60,22 @@ pub(crate) struct InferArgs {
     /// Address of the gateway, where models answer
     #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]
     http: String,
+}
+
+impl InferArgs {
+    /// Whether the path of an endpoint is meant, not the name of a deployment.
+    fn is_endpoint(&self) -> bool {
+        self.name.starts_with('/')
+    }
+}
+
+/// What a request has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// One of the Open Inference Protocol.
+    Tensors,
+    /// Whatever the model card takes.
+    Document,
 }
 
 /// One way to send the request.
@@ -88,7 +105,11 @@ impl Caller {
 }
 
 pub(crate) fn run(args: InferArgs) -> Result<(), Failure> {
-    let request = read(&args.filename)?;
+    let request = read(&args.filename, if args.is_endpoint() { Wanted::Document } else { Wanted::Tensors })?;
+    if args.is_endpoint() && (args.grpc || !args.model_version.is_empty()) {
+        let message = "an endpoint answers over REST, by the version that serves: leave --grpc and --model-version out";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // One thread sends a single request; two keep up with what a server on the same machine answers.
     let threads = if args.concurrency.get() == 1 { 1 } else { 2 };
@@ -115,7 +136,7 @@ async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
 }
 
 /// Reads the request and checks that it is one.
-fn read(path: &Path) -> Result<Value, Failure> {
+fn read(path: &Path, wanted: Wanted) -> Result<Value, Failure> {
     let (shown, text) = if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|e| Failure::doing("cannot read standard input", e))?;
@@ -125,8 +146,9 @@ fn read(path: &Path) -> Result<Value, Failure> {
     };
     let request: Value =
         serde_json::from_str(&text).map_err(|e| Failure::Invalid(format!("{shown} is not JSON: {e}")))?;
-    if request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {
-        let message = "has no list \"inputs\": write {\"inputs\": [{\"name\", \"datatype\", \"shape\", \"data\"}]}";
+    if wanted == Wanted::Tensors && request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {
+        let message = "has no list \"inputs\": write {\"inputs\": [{\"name\", \"datatype\", \"shape\", \"data\"}]}, or \
+                       name the path of the endpoint (`berth infer /v1/…`) for a model card's own JSON";
         return Err(Failure::Invalid(format!("{shown} {message}")));
     }
     Ok(request)
@@ -137,7 +159,7 @@ fn refused(message: &str, reason: &str) -> Failure {
     let message = format!("{message} ({reason})");
     match reason {
         "not_found" => Failure::NotFound(message),
-        "invalid" | "too_large" | "uri_too_long" | "unsupported" => Failure::Invalid(message),
+        "invalid" | "unprocessable" | "too_large" | "uri_too_long" | "unsupported" => Failure::Invalid(message),
         "loading" | "deadline" => Failure::TimedOut(message),
         _ => Failure::Failed(message),
     }

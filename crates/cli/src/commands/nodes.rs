@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_wire::api::{
-    BreakerView, Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, TermsView, WorkerView,
+    BreakerView, Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, ReplicaView, TermsView,
 };
 use clap::Args;
 
@@ -161,9 +161,10 @@ pub(crate) async fn describe(client: &Client, name: &str) -> Result<String, Fail
         section(&mut text, "Circuit breakers", &breakers(&node.status.breakers));
     }
     if node.status.capacity.is_some() {
-        let worker: WorkerView = client.get(&["workers", name]).await?;
-        let models: String = worker.status.models.iter().map(|model| format!("{model}\n")).collect();
-        section(&mut text, "Replicas", if models.is_empty() { "none\n" } else { &models });
+        let mut replicas = client.list::<ReplicaView>(&["replicas"], &[]).await?.items;
+        replicas.retain(|replica| replica.status.worker == name);
+        let block = if replicas.is_empty() { "none\n".to_owned() } else { table(&replicas, Form::Wide) };
+        section(&mut text, "Replicas", &block);
     }
     let mut events = client.list::<EventView>(&["events"], &[]).await?.items;
     events.retain(|event| event.worker.as_deref() == Some(name));

@@ -81,7 +81,7 @@ impl Row for DeploymentView {
         let status = &self.status;
         let memory: u64 = status.replica_details.iter().map(|replica| replica.memory).sum();
         let workers: Vec<&str> = status.replica_details.iter().map(|replica| replica.worker.as_str()).collect();
-        let uri = self.spec.pointer("/model/uri").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let model = model(&self.spec);
         vec![
             self.metadata.name.clone(),
             or_dash(&status.phase),
@@ -94,8 +94,18 @@ impl Row for DeploymentView {
             or_dash(status.revision.serving.as_deref().unwrap_or_default()),
             or_dash(&workers.join(",")),
             or_dash(&self.metadata.origin),
-            or_dash(uri),
+            or_dash(&model),
         ]
+    }
+}
+
+/// Where the model comes from: its address, or `REPOSITORY@REF` of its card.
+fn model(spec: &serde_json::Value) -> String {
+    let text = |pointer| spec.pointer(pointer).and_then(serde_json::Value::as_str);
+    match (text("/model/uri"), text("/model/card/repository"), text("/model/card/ref")) {
+        (Some(uri), ..) => uri.to_owned(),
+        (None, Some(repository), Some(reference)) => format!("{repository}@{reference}"),
+        _ => String::new(),
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
                 form => Ok(terminal::print(&table(&sources.items, form))?),
             }
         }
-        What::Describe(one) => Ok(terminal::print(&describe(&one.api.client()?).await?)?),
+        What::Describe(one) => Ok(terminal::print(&described(&one.api.client()?, "git").await?)?),
     }
 }
 
@@ -75,8 +75,9 @@ fn names(sources: &[SourceView]) -> String {
     sources.iter().map(|source| format!("source/{}\n", source.metadata.name)).collect()
 }
 
-async fn describe(client: &Client) -> Result<String, Failure> {
-    let source: SourceView = client.get(&["sources", "git"]).await?;
+/// All that is known about a source.
+pub(super) async fn described(client: &Client, name: &str) -> Result<String, Failure> {
+    let source: SourceView = client.get(&["sources", name]).await?;
     let (spec, status) = (&source.spec, &source.status);
     let text = |value: &Option<String>| or_dash(value.as_deref().unwrap_or_default());
     let time = |value: &Option<berth_wire::api::Timestamp>| value.map_or_else(|| "-".to_owned(), |at| at.to_string());

@@ -130,7 +130,8 @@ impl NodeSettings {
                 pki.display()
             )));
         }
-        let server = ServerSettings::new(server, name)?;
+        let mut server = ServerSettings::new(server, name)?;
+        server.cards.local_repositories |= source.as_ref().is_some_and(|source| source.is_local());
         let http = cluster.roles.gateway.then_some(("--http", server.http));
         let ports = [("--api", server.api), ("--peer", cluster.peer)];
         apart(&http.into_iter().chain(ports).collect::<Vec<_>>())?;

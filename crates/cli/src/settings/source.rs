@@ -208,6 +208,12 @@ impl SourceArgs {
 }
 
 impl Source {
+    /// Whether it is a registry of this machine: then its model cards may name repositories of this machine, too, and
+    /// whoever is told to load them must be allowed to read these.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Git(git) if git.is_local())
+    }
+
     /// For people.
     pub(crate) fn shown(&self) -> String {
         match self {
@@ -218,17 +224,21 @@ impl Source {
 }
 
 impl GitSettings {
+    /// Whether it is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.remote.scheme() == "file"
+    }
+
     /// The source. Reads the files that hold tokens and keys.
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
     pub(crate) fn build(&self, data: &Path, registry: &mut Registry) -> Result<GitSource, Failure> {
         let Self { remote, branch, args } = self;
-        let local = remote.scheme() == "file";
         let plain = Protocols::default();
         Ok(GitSource::new(GitConfig {
             cluster: args.cluster_name.clone(),
-            protocols: if local { plain.with_local() } else { plain },
+            protocols: if self.is_local() { plain.with_local() } else { plain },
             credentials: args.credentials(remote)?,
             interval: args.source_interval.max(LEAST),
             folder: data.join("source"),

@@ -43,7 +43,10 @@ struct Line<'a> {
 
 impl JsonLogs {
     pub(super) fn new(worker: &WorkerId, sink: Sink) -> Self {
-        Self { worker: format!("worker-{worker}"), sink }
+        // Workers of a registry are called worker-… already.
+        let worker = worker.as_str();
+        let component = if worker.starts_with("worker-") { worker.to_owned() } else { format!("worker-{worker}") };
+        Self { worker: component, sink }
     }
 
     /// The document's words: its broker is our controller.
@@ -172,6 +175,14 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
+
+    #[test]
+    fn a_worker_is_named_once() {
+        for (name, component) in [("a", "worker-a"), ("worker-eu-1a", "worker-eu-1a"), ("workers", "worker-workers")] {
+            let logs = JsonLogs::new(&WorkerId::new(name).expect("a name"), Box::new(|_| {}));
+            assert_eq!(logs.worker, component);
+        }
+    }
 
     #[test]
     fn events_have_the_agreed_shape() {

@@ -9,14 +9,14 @@ pub(super) fn show(settings: &Settings, system: &System) {
     let (http, api) = (system.http, system.api);
     let info = system.worker.info();
     let version = env!("CARGO_PKG_VERSION");
-    let folder = settings.source.as_ref().map(crate::settings::source::Source::shown);
+    let source = settings.source.as_ref().map(crate::settings::source::Source::shown);
     tracing::info!(
         event = "started",
         version,
         %http,
         %api,
         data = %settings.server.data.display(),
-        folder,
+        source,
         memory = %info.memory,
         "serving"
     );
@@ -29,8 +29,8 @@ pub(super) fn show(settings: &Settings, system: &System) {
         info.memory,
         settings.server.data.display(),
     );
-    match folder {
-        Some(folder) => text.push_str(&format!("  follows         {folder}\n")),
+    match source {
+        Some(source) => text.push_str(&format!("  follows         {source}\n")),
         None => text.push_str("  declare models  berth apply -f FILE\n"),
     }
     for missing in system.worker.missing() {

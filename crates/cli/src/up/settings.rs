@@ -58,6 +58,8 @@ impl Settings {
             (Some(folder), None) => Some(Source::Directory(folder)),
             (None, source) => source,
         };
-        Ok(Self { source, server: ServerSettings::new(args.server, name)? })
+        let mut server = ServerSettings::new(args.server, name)?;
+        server.cards.local_repositories |= source.as_ref().is_some_and(Source::is_local);
+        Ok(Self { source, server })
     }
 }

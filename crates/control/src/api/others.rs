@@ -82,11 +82,12 @@ impl Others {
                 let peer = self.0.as_ref()?.get(&name)?;
                 Some(async move {
                     let answer = ask::<Rules>(&peer, &format!("{OWN}rules")).await;
-                    node.status.message = match answer {
-                        Ok(theirs) if decides(node) => differing(theirs.rules.as_deref(), rules).unwrap_or_default(),
-                        Err(why) if away(node) => why,
-                        _ => String::new(),
+                    let said = match answer {
+                        Ok(theirs) if decides(node) => differing(theirs.rules.as_deref(), rules),
+                        Err(why) if away(node) => Some(why),
+                        _ => None,
                     };
+                    add(&mut node.status.message, said);
                 })
             })
             .collect();
@@ -98,6 +99,15 @@ impl Others {
         peers.retain(|peer| has(peer.member().roles) && peer.health().is_there());
         peers
     }
+}
+
+/// Says one thing more; what was said before (degraded, not named by the registry) stays.
+fn add(message: &mut String, said: Option<String>) {
+    let Some(said) = said else { return };
+    if !message.is_empty() {
+        message.push_str("; ");
+    }
+    message.push_str(&said);
 }
 
 /// What is wrong where a controller was told other rules than the leader. `None`: nothing, or it does not say.
@@ -172,6 +182,19 @@ mod tests {
         );
         assert!(told.starts_with("nothing was sent to d") && told.contains("berth pki issue"), "{told}");
         assert_eq!(trouble("it is gone"), "it is gone");
+    }
+
+    #[test]
+    fn a_remark_does_not_wipe_out_what_was_said_before() {
+        for (before, said, after) in [
+            ("the registry does not name it", None, "the registry does not name it"),
+            ("", Some("it differs"), "it differs"),
+            ("degraded", Some("it differs"), "degraded; it differs"),
+        ] {
+            let mut message = before.to_owned();
+            add(&mut message, said.map(str::to_owned));
+            assert_eq!(message, after);
+        }
     }
 
     #[test]

@@ -54,8 +54,14 @@ enum CheckForm {
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let path = args.folder.join(&args.file);
-    let text = fs::read_to_string(&path)?;
     let shown = path.display().to_string();
+    if !path.exists() {
+        let begin = args.folder.display();
+        return Err(Failure::NotFound(format!(
+            "there is no {shown}: `berth card new {begin}` begins a model repository, --file names another card"
+        )));
+    }
+    let text = fs::read_to_string(&path)?;
     let (matrix, today) = (Matrix::embedded(), registry::today());
     let rules = CardRules { matrix: &matrix, today: &today, protocols: Protocols::default().with_local() };
     let checked = check_card(&text, &shown, &rules);

@@ -148,7 +148,9 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
          1. put the weights where artifacts.model_path says, and their sha256sum into artifacts.checksum\n  \
          2. set metadata.owner, code.repository, and what goes in and out in interface\n  \
          3. berth card check {shown}\n  \
-         4. git tag v0.1.0 && git push --tags\n"
+         4. berth card check --run {shown} --artifact {weights}   all that a worker does, here\n  \
+         5. git tag v0.1.0 && git push --tags\n",
+        weights = words.weights,
     ))?)
 }
 

@@ -32,7 +32,9 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn new(base: &Url, name: &str, args: &InferArgs, request: &Value) -> Result<Self, Failure> {
         let mut url = base.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
+        if args.is_endpoint() {
+            url.set_path(&format!("{}{name}", base.path().trim_end_matches('/')));
+        } else if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(["v2", "models", name]);
             if !args.model_version.is_empty() {
                 path.extend(["versions", &args.model_version]);
@@ -90,6 +92,7 @@ mod tests {
         for (status, body, code) in [
             (404, r#"{"error":"no model","reason":"not_found"}"#, 3),
             (400, r#"{"error":"shape","reason":"invalid"}"#, 4),
+            (422, r#"{"error":"/text: too short","reason":"unprocessable"}"#, 4),
             (501, r#"{"error":"shared memory","reason":"unsupported"}"#, 4),
             (503, r#"{"error":"still loading","reason":"loading"}"#, 5),
             (504, r#"{"error":"too late","reason":"deadline"}"#, 5),

@@ -1,5 +1,7 @@
 //! `berth plan --registry`: what a registry would change if it were pushed.
 
+mod terms;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -8,7 +10,7 @@ use std::{
 
 use berth_registry::{Desired, contract, to_manifest};
 use berth_spec::PinnedCard;
-use berth_wire::api::{DeploymentView, PlanView};
+use berth_wire::api::{DeploymentView, NodeView, Outcome, PlanView};
 use clap::Args;
 use reqwest::{Method, header::CONTENT_TYPE};
 use serde::{Deserialize as _, Serialize};
@@ -18,6 +20,7 @@ use crate::{
     client::Client,
     commands::output::{Form, print_value},
     failure::Failure,
+    files::plural,
     terminal,
 };
 
@@ -54,7 +57,12 @@ struct RegistryPlan {
     deleted: Vec<String>,
     /// What clients of the versions that run now would notice, by deployment.
     contract: BTreeMap<String, Vec<String>>,
+    /// What the files of workers change, by worker; the plan does not reckon with it.
+    workers: BTreeMap<String, Vec<String>>,
 }
+
+/// The annotation that says which commit last changed a deployment: where nothing else differs, that one stays.
+const COMMIT: &str = "registry.berth.dev/commit";
 
 /// Asks the controller, and prints what it says.
 pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result<(), Failure> {
@@ -65,8 +73,12 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
         metadata.origin.starts_with("git:") && !metadata.deleting && !wanted.contains(metadata.name.as_str())
     };
     let deleted: Vec<String> = declared.iter().filter(leaves).map(|view| view.metadata.name.clone()).collect();
-    let commit = desired.commit.as_ref().map(ToString::to_string);
-    let manifests = desired.deployments.iter().map(|deployment| to_manifest(deployment, commit.as_deref()).to_string());
+    let since: BTreeMap<&str, Option<&String>> =
+        declared.iter().map(|view| (view.metadata.name.as_str(), view.metadata.annotations.get(COMMIT))).collect();
+    let manifests = desired.deployments.iter().map(|deployment| {
+        let since = since.get(deployment.id.as_str()).copied().flatten();
+        to_manifest(deployment, since.map(String::as_str)).to_string()
+    });
     let body = manifests.collect::<Vec<_>>().join("\n---\n");
     let query = [("delete", deleted.join(","))];
     let request = client.request(Method::POST, &["plan"], &query).header(CONTENT_TYPE, "application/yaml").body(body);
@@ -75,7 +87,8 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
     let owned = |name: &str| declared.iter().any(|v| v.metadata.name == name && v.metadata.origin.starts_with("git:"));
     plan.documents.iter_mut().filter(|document| owned(&document.name)).for_each(|document| document.warnings.clear());
     let contract = broken(&desired, &declared);
-    let whole = RegistryPlan { plan, deleted, contract };
+    let nodes = client.list::<NodeView>(&["nodes"], &[]).await?.items;
+    let whole = RegistryPlan { plan, deleted, contract, workers: terms::changed(&desired.workers, &nodes) };
     match form {
         Form::Json | Form::Yaml => print_value(&whole, form),
         _ => Ok(terminal::print(&whole.text())?),
@@ -102,7 +115,18 @@ impl RegistryPlan {
         for name in &self.deleted {
             let _ = writeln!(text, "deployment/{name} would be deleted");
         }
-        text.push_str(&render(&self.plan));
+        let (same, documents): (Vec<_>, Vec<_>) =
+            self.plan.documents.iter().cloned().partition(|document| document.outcome == Outcome::Unchanged);
+        if !same.is_empty() {
+            let _ = writeln!(text, "{} unchanged", plural(same.len(), "deployment"));
+        }
+        text.push_str(&render(&PlanView { documents, ..self.plan.clone() }));
+        for (worker, changes) in &self.workers {
+            let _ = write!(text, "\nworker/{worker}: {}\n", changes.join(", "));
+        }
+        if !self.workers.is_empty() {
+            text.push_str("The plan above reckons with what workers may hold now, not with these changes.\n");
+        }
         for (deployment, breaks) in &self.contract {
             let _ = write!(text, "\n{deployment}: clients of the version that runs now would notice\n");
             for one in breaks {

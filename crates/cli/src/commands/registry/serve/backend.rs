@@ -29,6 +29,21 @@ const LARGEST_PUSH: &str = "536870912";
 /// Bytes of what the backend says before its body.
 const LARGEST_HEAD: u64 = 64 << 10;
 
+/// What the hook, which reads model repositories, sees of the environment besides `PATH`: how the network is reached, and
+/// whose certificates are believed.
+const PASSED_ON: [&str; 10] = [
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "GIT_SSL_CAINFO",
+    "http_proxy",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+];
+
 /// What somebody wants of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Service {
@@ -98,6 +113,7 @@ impl Backend {
             ("gc.autoDetach", "false"),
         ];
         command.arg("http-backend").env_clear().env("PATH", path).env("HOME", "/nonexistent").env("LC_ALL", "C");
+        command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
         command.env("GIT_CONFIG_COUNT", configuration.len().to_string());
         for (n, (name, value)) in configuration.into_iter().enumerate() {
