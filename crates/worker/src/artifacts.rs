@@ -105,8 +105,7 @@ impl Artifacts {
         let location = Location::parse(&wanted.uri)?;
         let progress = Progress::new(listener);
         if let Some(path) = location.path() {
-            let checked = file::check(&self.cache, &location, path, wanted.digest).await;
-            let artifact = checked.inspect_err(|fault| wanted.told_mismatch(fault, &location))?;
+            let artifact = file::check(&self.cache, &location, path, wanted).await?;
             return Ok((artifact, Pin::NONE));
         }
         let location = Location { secret: self.stores.secret(&location), ..location };
@@ -184,12 +183,8 @@ impl Artifacts {
         let (hashed, cancel) = (path.clone(), CancellationToken::new());
         let _cancels_when_dropped = cancel.clone().drop_guard();
         let digest = blocking(move || checksum::of_file(&hashed, &cancel)).await?;
-        if let Some(expected) = wanted.digest
-            && expected != digest
-        {
+        if let Err(fault) = wanted.check(digest, location) {
             blocking(move || partial::remove(&path)).await?;
-            let fault = mismatch(location, expected, digest);
-            wanted.told_mismatch(&fault, location);
             return Err(fault);
         }
         wanted.told_validated(digest, started.elapsed());
@@ -201,13 +196,4 @@ impl Artifacts {
         })
         .await
     }
-}
-
-/// The bytes are not the ones that were declared.
-fn mismatch(location: &Location, expected: Digest, actual: Digest) -> Fault {
-    let message = format!(
-        "{} has SHA-256 {actual}, declared is {expected}: the file was changed or damaged, or spec.model.sha256 is wrong",
-        location.shown()
-    );
-    Fault::new(FailureCategory::Checksum, message)
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Instant, UNIX_EPOCH},
 };
 
-use berth_spec::{ByteSize, Digest, FailureCategory};
+use berth_spec::{ByteSize, FailureCategory};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     cache::{Cache, Known},
     checksum,
     location::Location,
-    mismatch,
+    wanted::Wanted,
 };
 use crate::fault::Fault;
 
@@ -24,17 +24,15 @@ pub(super) async fn check(
     cache: &Cache,
     location: &Location,
     path: PathBuf,
-    expected: Option<Digest>,
+    wanted: &Wanted,
 ) -> Result<Artifact, Fault> {
     let (cache, key) = (cache.clone(), location.key());
     let cancel = CancellationToken::new();
     let _cancels_when_dropped = cancel.clone().drop_guard();
     let measured = tokio::task::spawn_blocking(move || measure(&cache, &key, path, &cancel)).await;
     let artifact = measured.map_err(Fault::internal)??;
-    match expected {
-        Some(expected) if expected != artifact.digest => Err(mismatch(location, expected, artifact.digest)),
-        _ => Ok(artifact),
-    }
+    wanted.check(artifact.digest, location)?;
+    Ok(artifact)
 }
 
 fn measure(cache: &Cache, key: &str, path: PathBuf, cancel: &CancellationToken) -> Result<Artifact, Fault> {

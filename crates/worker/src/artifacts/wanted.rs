@@ -70,16 +70,23 @@ impl Wanted {
         );
     }
 
-    pub(super) fn told_mismatch(&self, fault: &Fault, location: &Location) {
-        if fault.category == FailureCategory::Checksum {
-            tracing::error!(
-                event = "checksum_validation_failed",
-                deployment_id = %self.deployment,
-                artifact_path = location.shown(),
-                expected_checksum = self.digest.map(|digest| digest.to_string()),
-                error_message = fault.message,
-                correlation_id = self.correlation,
-            );
-        }
+    /// Whether bytes are the ones that were declared; what they are instead is told.
+    pub(super) fn check(&self, actual: Digest, location: &Location) -> Result<(), Fault> {
+        let Some(expected) = self.digest.filter(|expected| *expected != actual) else { return Ok(()) };
+        let message = format!(
+            "{} has SHA-256 {actual}, declared is {expected}: the file was changed or damaged, or {} is wrong",
+            location.shown(),
+            self.fields.1
+        );
+        tracing::error!(
+            event = "checksum_validation_failed",
+            deployment_id = %self.deployment,
+            artifact_path = location.shown(),
+            expected_checksum = %expected,
+            actual_checksum = %actual,
+            error_message = message,
+            correlation_id = self.correlation,
+        );
+        Err(Fault::new(FailureCategory::Checksum, message))
     }
 }
