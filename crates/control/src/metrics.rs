@@ -69,6 +69,11 @@ fn seconds() -> Histogram {
     ])
 }
 
+/// 0.1 s to an hour, with the 10 minutes that an alert looks at.
+fn minutes() -> Histogram {
+    Histogram::new([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_200.0, 3_600.0])
+}
+
 impl Metrics {
     /// Registers them.
     #[must_use]
@@ -83,7 +88,7 @@ impl Metrics {
             dispatched_by_type: Family::default(),
             store_commit: seconds(),
             never_told: Counter::default(),
-            time_to_ready: seconds(),
+            time_to_ready: minutes(),
             drift: Count::default(),
             drift_by_type: Family::default(),
             drifted: Family::default(),
@@ -205,7 +210,7 @@ impl Metrics {
     pub(crate) fn leading(&self) -> Leading {
         // Counted, not set: a term may begin before the end of the last one has been noticed.
         self.leader.inc();
-        Leading(self.leader.clone())
+        Leading(self.clone())
     }
 
     pub(crate) fn dispatched(&self, kind: CommandKind) {
@@ -288,14 +293,29 @@ impl Metrics {
         self.models_per_worker.set(replicas as f64 / workers as f64);
         self.utilization.set(100.0 * used.0 as f64 / available.0.max(1) as f64);
     }
+
+    /// What a controller sees of the cluster is not seen any more.
+    fn forget(&self) {
+        let workers = [&self.workers_healthy, &self.workers_suspect, &self.workers_failed];
+        let deployments = [&self.deployments, &self.deployments_active, &self.deployments_failed];
+        for gauge in workers.into_iter().chain(deployments).chain([&self.memory_available, &self.memory_used]) {
+            gauge.set(0);
+        }
+        self.models_per_worker.set(0.0);
+        self.utilization.set(0.0);
+        self.drifting(&BTreeMap::new());
+    }
 }
 
 /// While it lives, a controller decides here.
-pub(crate) struct Leading(Count);
+pub(crate) struct Leading(Metrics);
 
 impl Drop for Leading {
+    /// Who decides no more knows nothing: what was true when its term ended would raise alerts for ever.
     fn drop(&mut self) {
-        self.0.dec();
+        if self.0.leader.dec() == 1 {
+            self.0.forget();
+        }
     }
 }
 
@@ -306,6 +326,25 @@ fn signed(n: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_true_in_a_term_ends_with_it() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let term = metrics.leading();
+        metrics.workers_failed.set(2);
+        metrics.utilization.set(90.0);
+        metrics.drifting(&[(DriftKind::FailedModel, 3)].into());
+        metrics.dispatched(CommandKind::Load);
+        drop(term);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        let gauges = text.lines().filter(|line| line.starts_with("broker_workers") || line.starts_with("broker_recon"));
+        let stale: Vec<&str> = gauges.filter(|line| line.contains("_count") && !line.ends_with(" 0")).collect();
+        assert!(stale.is_empty(), "{stale:?}");
+        assert!(text.contains("system_capacity_utilization_percent 0.0"), "{text}");
+        assert!(text.contains("broker_commands_dispatched_total 1"), "counters count on: {text}");
+    }
 
     #[test]
     fn who_decides_says_so_for_as_long() {

@@ -104,7 +104,7 @@ pub fn unresponsive(world: &World) -> Vec<Drift> {
             kind: DriftKind::UnresponsiveWorker,
             deployment: None,
             worker: Some(id.clone()),
-            details: format!("not heard since {since}, with {} models", seats.assigned.len()),
+            details: format!("gone since {since}, with {} models", seats.assigned.len()),
         }),
         _ => None,
     });

@@ -54,7 +54,8 @@ impl Driver {
                 let last_heartbeat = heard.map(|at| at.to_string());
                 tracing::warn!(event = "worker_marked_suspect", worker_id = %worker, last_heartbeat);
             }
-            self.feed(Event::Member { worker, health });
+            let event = Event::Member { worker: worker.clone(), health };
+            self.feed_about(&worker, event);
         }
     }
 }

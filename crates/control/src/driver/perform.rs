@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_plan::{
     drift::{Drift, DriftKind, SchemaViolation},
-    world::Seats,
+    world::{Liveness, Seats},
 };
 use berth_spec::{GatewayEvent, InventoryChange, WorkerId, WorkerState, event::Severity};
 
@@ -124,14 +124,26 @@ impl Driver {
         );
     }
 
-    /// One that said that it would go has not failed.
-    fn log_gone(&self, id: &WorkerId) {
-        let seats = self.brain.world().worker(id);
-        let loaded = seats.map_or(0, |seats| seats.inventory.len());
-        if seats.is_some_and(|seats| seats.state == WorkerState::Leaving) {
-            tracing::info!(event = "worker_left", worker_id = %id, loaded_models = loaded);
-        } else {
-            tracing::error!(event = "worker_marked_failed", worker_id = %id, loaded_models = loaded);
+    /// Feeds what was heard about a worker, and logs what it has become by that: a line that broke is a suspicion as long
+    /// as others see the worker, and one that said that it would go has not failed.
+    pub(super) fn feed_about(&mut self, id: &WorkerId, event: Event) {
+        let before = self.brain.world().worker(id).map(|seats| (seats.liveness, seats.state));
+        self.feed(event);
+        let (Some((before, state)), Some(seats)) = (before, self.brain.world().worker(id)) else { return };
+        let loaded_models = seats.inventory.len();
+        let last_heartbeat = seats.load.at.to_string();
+        match (before, seats.liveness) {
+            (Liveness::Lost { .. }, _) => {}
+            (_, Liveness::Lost { .. }) if state == WorkerState::Leaving => {
+                tracing::info!(event = "worker_left", worker_id = %id, loaded_models);
+            }
+            (_, Liveness::Lost { .. }) => {
+                tracing::error!(event = "worker_marked_failed", worker_id = %id, last_heartbeat, loaded_models);
+            }
+            (Liveness::Alive, Liveness::Detached { .. }) => {
+                tracing::warn!(event = "worker_marked_suspect", worker_id = %id, last_heartbeat);
+            }
+            _ => {}
         }
     }
 
@@ -161,8 +173,7 @@ impl Driver {
             }
             Woke::WorkerGone(id, connection) => {
                 if self.connections.worker_gone(&id, connection) {
-                    self.log_gone(&id);
-                    self.feed(Event::WorkerDetached(id));
+                    self.feed_about(&id, Event::WorkerDetached(id.clone()));
                 }
             }
         }

@@ -9,6 +9,10 @@ fn rules() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/alerts/berth.rules.yaml")
 }
 
+fn trials() -> PathBuf {
+    rules().with_file_name("berth.rules.test.yaml")
+}
+
 /// Names of metrics in a text that begin so.
 fn names<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
@@ -43,13 +47,30 @@ fn rules_and_tables_name_metrics_that_there_are() {
 }
 
 #[test]
-fn prometheus_reads_the_rules() {
-    let checked = Command::new("promtool").args(["check", "rules"]).arg(rules()).output();
-    match checked {
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("promtool is not installed: only the names of the metrics were checked");
+fn every_rule_is_tried() {
+    let said = |file: PathBuf| fs_err::read_to_string(file).expect("it is there");
+    let (rules, tests) = (said(rules()), said(trials()));
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 20, "the rules are found: {alerts:?}");
+    let untried: Vec<_> = alerts.iter().filter(|alert| !tests.contains(&format!("alertname=\"{alert}\""))).collect();
+    assert!(untried.is_empty(), "docs/alerts/berth.rules.test.yaml raises none of {untried:?}");
+}
+
+/// `promtool` may be missing on a person's machine; where everything was installed it must not be.
+#[test]
+fn prometheus_reads_the_rules_and_each_is_raised_by_what_it_is_for() {
+    for (action, file) in [("check", rules()), ("test", trials())] {
+        let checked = Command::new("promtool").args([action, "rules"]).arg(file).output();
+        match checked {
+            Ok(output) => {
+                let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+                assert!(output.status.success(), "{}", said.concat());
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                assert!(std::env::var_os("BERTH_REQUIRE_TOOLS").is_none(), "promtool is not installed");
+                println!("promtool is not installed: only the names of the metrics were checked");
+            }
+            Err(error) => panic!("promtool: {error}"),
         }
-        Err(error) => panic!("promtool: {error}"),
     }
 }
