@@ -16,8 +16,9 @@ use crate::failure::Failure;
 /// How model repositories are reached.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AccessArgs {
-    /// Use the token in FILE for repositories of HOST, as USER where the host wants one. May be given several times
-    #[arg(long, value_name = "[USER@]HOST=FILE", help_heading = "Model repositories")]
+    /// Use the token in FILE for repositories of HOST, as USER where the host wants one; a host without a port is meant with
+    /// each of them. May be given several times
+    #[arg(long, value_name = "[USER@]HOST[:PORT]=FILE", help_heading = "Model repositories")]
     pub(super) git_token: Vec<String>,
     /// Use this private key for repositories over ssh
     #[arg(long, value_name = "FILE", help_heading = "Model repositories")]
@@ -65,12 +66,15 @@ impl AccessArgs {
     fn credentials(&self, cache: &Path) -> Result<Box<berth_registry::CredentialsFor>, Failure> {
         let mut tokens = Vec::new();
         for pair in &self.git_token {
-            let (host, file) = pair.split_once('=').ok_or_else(|| {
-                Failure::Usage(format!(
-                    "--git-token {pair:?}: write HOST=FILE, for example github.com=/run/secrets/token"
-                ))
-            })?;
+            let wrong = || {
+                let how = "write HOST=FILE, for example github.com=/run/secrets/token or git.acme.com:8443=token";
+                Failure::Usage(format!("--git-token {pair:?}: {how}"))
+            };
+            let (host, file) = pair.split_once('=').ok_or_else(wrong)?;
             let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+            if host.is_empty() || host.contains('/') {
+                return Err(wrong());
+            }
             tokens.push((user.to_owned(), host.to_owned(), fs::read_to_string(file)?.trim().to_owned()));
         }
         let key = self.ssh_key.as_ref().map(fs::read_to_string).transpose()?;
@@ -81,7 +85,9 @@ impl AccessArgs {
         Ok(Box::new(move |remote: &Remote| match (remote.scheme(), &key) {
             ("ssh", Some(key)) => Credentials::SshKey { key: key.clone(), hosts: hosts.clone() },
             ("https" | "http", _) => {
-                let found = tokens.iter().find(|(_, host, _)| host == remote.host());
+                // The one that names the port comes before the one that does not.
+                let fitting = tokens.iter().filter(|(_, host, _)| is_of(host, remote));
+                let found = fitting.max_by_key(|(_, host, _)| host.len());
                 found.map_or(Credentials::None, |(username, _, token)| Credentials::Token {
                     username: username.clone(),
                     token: token.clone(),
@@ -112,6 +118,12 @@ impl AccessArgs {
         found.extend(["--timeout".to_owned(), format!("{}s", self.timeout.as_secs().max(1))]);
         Ok(found)
     }
+}
+
+/// Whether a repository is of this host: `HOST`, or `HOST:PORT`.
+fn is_of(host: &str, remote: &Remote) -> bool {
+    let origin = remote.origin();
+    host == remote.host() || origin.split_once("://").is_some_and(|(_, place)| place == host)
 }
 
 fn default_cache() -> Result<PathBuf, Failure> {
@@ -168,4 +180,39 @@ impl From<GitError> for Failure {
 /// The day, as `2026-01-31`.
 pub(crate) fn today() -> String {
     berth_registry::day(now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_for_its_host_and_port() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["all", "one"] {
+            fs::write(file(name), name).expect("written");
+        }
+        let access = |git_token: Vec<String>| AccessArgs { git_token, ..AccessArgs::default() };
+        let given = vec![format!("git.acme.com={}", file("all")), format!("ada@git.acme.com:8443={}", file("one"))];
+        let credentials = access(given).credentials(folder.path()).expect("tokens");
+        for (url, wanted) in [
+            ("https://git.acme.com/x.git", Some("all")),
+            ("https://git.acme.com:9000/x.git", Some("all")),
+            ("https://git.acme.com:8443/x.git", Some("one")),
+            ("https://acme.com/x.git", None),
+            ("https://git.acme.com.example.com/x.git", None),
+        ] {
+            let remote = Remote::parse(url, Protocols::default()).expect("a URL");
+            let found = match credentials(&remote) {
+                Credentials::Token { token, .. } => Some(token),
+                _ => None,
+            };
+            assert_eq!(found.as_deref(), wanted, "{url}");
+        }
+        for wrong in ["github.com", "https://github.com=x", "=x"] {
+            let refused = access(vec![wrong.to_owned()]).credentials(folder.path()).err().expect(wrong);
+            assert!(refused.to_string().contains("write HOST=FILE"), "{refused}");
+        }
+    }
 }
