@@ -25,9 +25,10 @@ pub fn junit(report: &Report) -> String {
     };
     let skipped = STEPS.iter().filter(|(step, _)| skips(*step)).count();
     let mut out = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"berth registry\" tests=\"{}\" \
-         failures=\"{failed}\" skipped=\"{skipped}\">\n",
-        STEPS.len()
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites tests=\"{all}\" failures=\"{failed}\" errors=\"0\" \
+         skipped=\"{skipped}\">\n<testsuite name=\"berth registry\" tests=\"{all}\" failures=\"{failed}\" errors=\"0\" \
+         skipped=\"{skipped}\">\n",
+        all = STEPS.len()
     );
     for (step, name) in STEPS {
         out.push_str(&format!("<testcase classname=\"registry\" name=\"{} {name}\">\n", step.number()));
@@ -64,7 +65,7 @@ fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\n' | '\t' => out.push(c),
-            c if c.is_control() => out.push(' '),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push(' '),
             c => out.push(c),
         }
     }

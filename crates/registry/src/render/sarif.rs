@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::{Problem, Report};
+use crate::{Problem, Report, settings::SETTINGS_FILE};
 
 /// The report as one run.
 #[must_use]
@@ -31,7 +31,9 @@ pub fn sarif(report: &Report) -> Value {
 fn result(problem: &Problem) -> Value {
     // A scanner shows files of its own repository only: a problem of a card is at the manifest that names it.
     let (file, line) = if problem.manifest.is_empty() { (&problem.file, problem.line) } else { (&problem.manifest, 0) };
-    let mut place = json!({"artifactLocation": {"uri": file}});
+    // Scanners show nothing that is nowhere: what is wrong with the registry as a whole is in its settings.
+    let file = if file.is_empty() { SETTINGS_FILE } else { file };
+    let mut place = json!({"artifactLocation": {"uri": reference(file)}});
     if line > 0 {
         place["region"] = json!({"startLine": line, "startColumn": problem.column.max(1)});
     }
@@ -42,14 +44,34 @@ fn result(problem: &Problem) -> Value {
     if !problem.remedy.is_empty() {
         text.push_str(&format!("; {}", problem.remedy));
     }
-    let mut result = json!({
+    json!({
         "ruleId": problem.rule,
         "level": problem.severity,
         "message": {"text": text},
+        "locations": [{"physicalLocation": place}],
         "properties": {"step": problem.step.number(), "outcome": problem.outcome, "path": problem.path},
-    });
-    if !file.is_empty() {
-        result["locations"] = json!([{"physicalLocation": place}]);
+    })
+}
+
+/// A path as a relative reference of RFC 3986, where some characters mean something else.
+fn reference(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => out.push(byte.into()),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
     }
-    result
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_as_a_reference() {
+        assert_eq!(reference("models/production/iris-1.yaml"), "models/production/iris-1.yaml");
+        assert_eq!(reference("models/a b#?%:é.yaml"), "models/a%20b%23%3F%25%3A%C3%A9.yaml");
+    }
 }

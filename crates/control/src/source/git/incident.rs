@@ -78,8 +78,8 @@ pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>) -> bool {
                     && !replicas(sight.deployments).any(|replica| replica.worker.as_str() == worker)
             }
         },
-        // In this term a commit was found good: what is wrong now is seen.
-        IncidentKind::ValidationError => sight.named.is_some() || sight.refusal.is_some(),
+        IncidentKind::ValidationError => sight.synced || sight.refusal.is_some(),
+        // The secrets of the last good commit were opened in this term.
         IncidentKind::Secret => sight.named.is_some(),
     }
 }

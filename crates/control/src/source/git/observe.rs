@@ -55,6 +55,8 @@ pub(super) struct Sight<'a> {
     pub(super) secrets: &'a [SecretStatus],
     pub(super) refusal: Option<&'a Refusal>,
     pub(super) applied: Option<&'a str>,
+    /// The newest commit is in force, as this controller has seen for itself.
+    pub(super) synced: bool,
     /// The workers that the registry names, once a commit of it was declared in this term.
     pub(super) named: Option<&'a BTreeSet<String>>,
 }

@@ -45,8 +45,9 @@ const SHARE: u32 = 20;
 /// How long one write may take.
 const WRITE: Duration = Duration::from_secs(2 * 60);
 
-/// A deposed leader's term ends long before that. Who still leads then knows that the later term on the branch is of a store
-/// that is no more. Halved, it is still ten leases long; doubled, nothing is written for that much longer.
+/// How long after a later term was found on the branch the store is asked who leads. Whoever does so by its word knows that
+/// the later term is of a store that is no more. Halved, a deposed leader asks in vain more often; doubled, nothing is
+/// written for that much longer.
 const SURELY: Duration = Duration::from_secs(60);
 
 /// What the source knows and the scribe writes along.
@@ -179,6 +180,7 @@ impl Scribe {
             secrets: &secrets,
             refusal: in_force.refusal.as_ref(),
             applied: in_force.applied.as_deref(),
+            synced: self.handle.board.source().is_some_and(|view| view.state == "Synced"),
             named: named.as_ref(),
         };
         let now = self.handle.now();
@@ -186,7 +188,7 @@ impl Scribe {
         if desk.settled {
             self.tell(desk, &observed, &in_force, now).await?;
         }
-        if desk.place == WriteBackTo::Off || !desk.may_write(now) {
+        if desk.place == WriteBackTo::Off || !self.may_write(desk, now).await? {
             return Ok(());
         }
         desk.brain.observed(observed, now);
@@ -282,6 +284,22 @@ impl Scribe {
         }
     }
 
+    /// Not while a later leader may have the word.
+    async fn may_write(&self, desk: &mut Desk, now: Time) -> Result<bool, Error> {
+        let Some((term, since)) = desk.overtaken else { return Ok(true) };
+        if now.since(since) < SURELY {
+            return Ok(false);
+        }
+        let leader = self.handle.store.get(layout::LEADER).await?;
+        if leader.is_none_or(|leader| leader.created.0 != self.epoch.0) {
+            desk.overtaken = Some((term, now));
+            return Ok(false);
+        }
+        tracing::warn!(event = "write_back_resumed", term, "that term is of a store that is no more");
+        (desk.overtaken, desk.passed) = (None, term);
+        Ok(true)
+    }
+
     /// Tells people of what is new, worse or over.
     async fn tell(&self, desk: &mut Desk, observed: &Observed, in_force: &InForce, now: Time) -> Result<(), Error> {
         let owners = |incident: &Incident| {
@@ -304,21 +322,6 @@ impl Scribe {
             desk.told.kept();
         }
         Ok(())
-    }
-}
-
-impl Desk {
-    /// Not while a later leader may have the word.
-    fn may_write(&mut self, now: Time) -> bool {
-        match self.overtaken {
-            Some((_, since)) if now.since(since) < SURELY => false,
-            Some((term, _)) => {
-                tracing::warn!(event = "write_back_resumed", term, "that term is of a store that is no more");
-                (self.overtaken, self.passed) = (None, term);
-                true
-            }
-            None => true,
-        }
     }
 }
 
