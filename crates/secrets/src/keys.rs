@@ -36,19 +36,26 @@ pub struct KeyError {
     pub key: String,
     /// What is wrong, and the remedy.
     pub reason: String,
-    /// Whether asking again may help: the keeper did not answer.
+    /// Whether asking again may help: the keeper is not there.
     pub transient: bool,
+    /// Whether it was waited for in vain: asking for something else would take as long.
+    pub silent: bool,
 }
 
 impl KeyError {
     /// Asking again will not help.
     pub(crate) fn refused(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), transient: false }
+        Self { key: key.into(), reason: reason.into(), transient: false, silent: false }
     }
 
     /// Asking again may help.
     pub(crate) fn absent(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), transient: true }
+        Self { key: key.into(), reason: reason.into(), transient: true, silent: false }
+    }
+
+    /// Asking again may help, and takes its time.
+    pub(crate) fn silent(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { silent: true, ..Self::absent(key, reason) }
     }
 
     /// What to do next about it.

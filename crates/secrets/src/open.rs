@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -14,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     data_key::DataKey,
-    document::{Document, Entry},
+    document::{Document, Entry, WrappedKey},
     envelope::{DataId, KeyId, Sealed},
     keys::{Decrypt, KeyError},
 };
@@ -22,6 +23,10 @@ use crate::{
 /// Data keys that are kept unwrapped. Halved, a controller of more workers asks its HSM again at every change; doubled, twice
 /// as many lie in memory (about 1 KiB each).
 const MOST_KEPT: usize = 8192;
+
+/// How long a keeper that did not answer is left alone, and what it said stands for all that would be asked meanwhile.
+/// Halved, a KMS that hangs holds up a thousand files for twice as long; doubled, its return is noticed later.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// Why a file cannot be decrypted. Names places, never values.
 #[derive(Debug, thiserror::Error)]
@@ -84,21 +89,44 @@ impl OpenError {
 /// The private keys at hand. What they unwrapped is kept: an answer of a key takes milliseconds, of an HSM more.
 #[derive(Debug, Default)]
 pub struct Keyring {
-    keys: Vec<Box<dyn Decrypt>>,
+    keys: Vec<Keeper>,
     unwrapped: Mutex<BTreeMap<[u8; 32], Arc<DataKey>>>,
+}
+
+/// A key, and since when its keeper is silent.
+#[derive(Debug)]
+struct Keeper {
+    key: Box<dyn Decrypt>,
+    silent: Mutex<Option<(Instant, KeyError)>>,
+}
+
+impl Keeper {
+    fn unwrap(&self, wrapped: &WrappedKey) -> Result<DataKey, KeyError> {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, error)) = &*silent
+            && since.elapsed() < LEFT_ALONE
+        {
+            return Err(error.clone());
+        }
+        let unwrapped = self.key.unwrap(&wrapped.id, &wrapped.wrapped);
+        *silent = unwrapped.as_ref().err().filter(|error| error.silent).map(|error| (Instant::now(), error.clone()));
+        let wrong = || KeyError::refused(self.key.name(), "what it unwrapped is no data key");
+        DataKey::of(&unwrapped?).map_err(|_| wrong())
+    }
 }
 
 impl Keyring {
     /// With these keys; the first that a file is wrapped for is asked first.
     #[must_use]
     pub fn new(keys: Vec<Box<dyn Decrypt>>) -> Self {
-        Self { keys, unwrapped: Mutex::default() }
+        let keys = keys.into_iter().map(|key| Keeper { key, silent: Mutex::default() });
+        Self { keys: keys.collect(), unwrapped: Mutex::default() }
     }
 
     /// The ids of the keys, where their keepers say them.
     #[must_use]
     pub fn ids(&self) -> Vec<KeyId> {
-        self.keys.iter().filter_map(|key| key.id().cloned()).collect()
+        self.keys.iter().filter_map(|keeper| keeper.key.id().cloned()).collect()
     }
 
     /// Decrypts all secrets of a file, or none: a file is right as a whole.
@@ -146,8 +174,8 @@ impl Keyring {
     pub(crate) fn data_key(&self, document: &Document, data: DataId) -> Result<Arc<DataKey>, OpenError> {
         let wrapped: Vec<_> = document.keys.iter().filter(|key| key.data == data).collect();
         let mut refused = None;
-        for (key, wrapped) in self.keys.iter().flat_map(|key| wrapped.iter().map(move |wrapped| (key, *wrapped))) {
-            if key.id().is_some_and(|id| *id != wrapped.id) {
+        for (keeper, wrapped) in self.keys.iter().flat_map(|key| wrapped.iter().map(move |wrapped| (key, *wrapped))) {
+            if keeper.key.id().is_some_and(|id| *id != wrapped.id) {
                 continue;
             }
             let mut name = [0; 32];
@@ -155,10 +183,7 @@ impl Keyring {
             if let Some(kept) = self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner).get(&name) {
                 return Ok(Arc::clone(kept));
             }
-            let unwrapped = key.unwrap(&wrapped.id, &wrapped.wrapped).and_then(|bytes| {
-                DataKey::of(&bytes).map_err(|_| KeyError::refused(key.name(), "what it unwrapped is no data key"))
-            });
-            match unwrapped {
+            match keeper.unwrap(wrapped) {
                 Ok(unwrapped) => return Ok(self.keep(name, unwrapped)),
                 Err(error) => refused = Some(error),
             }
@@ -169,7 +194,10 @@ impl Keyring {
                 let list = |ids: Vec<String>| if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
                 let for_ids = list(wrapped.iter().map(|key| key.id.to_string()).collect());
                 let held = list(
-                    self.keys.iter().map(|key| key.id().map_or_else(|| key.name(), |id| id.to_string())).collect(),
+                    self.keys
+                        .iter()
+                        .map(|Keeper { key, .. }| key.id().map_or_else(|| key.name(), KeyId::to_string))
+                        .collect(),
                 );
                 Err(OpenError::NoKey { data, for_ids, held })
             }

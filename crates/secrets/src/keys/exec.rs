@@ -80,7 +80,8 @@ impl Exec {
         let (said, complaint) = (listen(child.stdout.take()), listen(child.stderr.take()));
         let Ok(answer) = said.recv_timeout(self.patience) else {
             end(&mut child);
-            return Err(absent(format!("the program did not answer within {} s", self.patience.as_secs_f32())));
+            let reason = format!("the program did not answer within {} s", self.patience.as_secs_f32());
+            return Err(KeyError::silent(self.name(), reason));
         };
         // Whoever closed its output is about to end; what hangs then is ended.
         let complaint = complaint.recv_timeout(self.patience).unwrap_or_default();
@@ -92,7 +93,7 @@ impl Exec {
                 Err(absent(format!("the program ended with {status} and said nothing")))
             }
             Some(status) => Err(absent(format!("the program ended with {status}: {complaint}"))),
-            None => Err(absent("the program did not end after its answer".to_owned())),
+            None => Err(KeyError::silent(self.name(), "the program did not end after its answer")),
         }
     }
 }

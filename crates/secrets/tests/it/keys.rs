@@ -2,13 +2,18 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use berth_secrets::{
-    Keyring, encrypt,
-    keys::{Decrypt, Exec, File, PublicKey, Surroundings, generate, open},
+    Document, KeyId, Keyring, Safe, encrypt,
+    keys::{Decrypt, Exec, File, KeyError, PublicKey, Surroundings, generate, open},
 };
+use berth_spec::WorkerId;
 use fs_err as fs;
 
 use super::fixture::{NOW, PLAIN, encrypted, folder, plain, public, worker};
@@ -90,6 +95,50 @@ fn a_program_unwraps_and_sees_only_what_it_may() {
     let refused = Keyring::new(vec![Box::new(Exec::new(&program, &Surroundings::default()).expect("a program"))]);
     let error = refused.open(&document).expect_err("it may not see the variable").to_string();
     assert!(error.contains("environment") && error.contains("exit status: 3"), "{error}");
+}
+
+/// A keeper that does not answer, and how often it was asked.
+#[derive(Debug, Default)]
+struct Mute(Arc<AtomicUsize>);
+
+impl Decrypt for Mute {
+    fn id(&self) -> Option<&KeyId> {
+        None
+    }
+
+    fn name(&self) -> String {
+        "mute".to_owned()
+    }
+
+    fn public(&self) -> Option<PublicKey> {
+        None
+    }
+
+    fn unwrap(&self, _: &KeyId, _: &[u8]) -> Result<zeroize::Zeroizing<Vec<u8>>, KeyError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(KeyError { key: "mute".to_owned(), reason: "silence".to_owned(), transient: true, silent: true })
+    }
+}
+
+/// A thousand workers' files must not each wait for a KMS that hangs.
+#[test]
+fn a_keeper_that_does_not_answer_is_asked_once_for_all_files() {
+    let (mute, document) = (Mute::default(), encrypted());
+    let asked = Arc::clone(&mute.0);
+    let keyring = Keyring::new(vec![Box::new(mute)]);
+    let files: Vec<(String, String)> = ["a", "b", "c"]
+        .map(|name| {
+            let document = Document { worker: WorkerId::new(name).expect("a name"), ..document.clone() };
+            (format!("workers/secrets/{name}-secrets.yaml"), document.to_yaml())
+        })
+        .into();
+    let mut safe = Safe::default();
+    safe.from_files(&files, &keyring, NOW);
+    assert_eq!((asked.load(Ordering::Relaxed), safe.awaits_keys()), (1, true));
+    let problems: Vec<_> = safe.status().into_iter().filter_map(|status| status.problem).collect();
+    assert!(problems.len() == 9 && problems.iter().all(|problem| problem.contains("silence")), "{problems:?}");
+    safe.from_files(&files, &super::fixture::keyring(&["one"]), NOW);
+    assert!(!safe.awaits_keys(), "what is wrong with a file is not waited for");
 }
 
 #[test]
