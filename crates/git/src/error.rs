@@ -291,7 +291,10 @@ mod tests {
                 "fatal: unable to access 'https://h/': SSL certificate problem: self-signed certificate",
                 Category::Certificate,
             ),
-            ("fatal: unable to access 'https://h/': gnutls_handshake() failed: The TLS connection was", Category::Network),
+            (
+                "fatal: unable to access 'https://h/': gnutls_handshake() failed: The TLS connection was",
+                Category::Network,
+            ),
             ("fatal: repository 'https://h/x/' not found", Category::NotFound),
             ("fatal: '/srv/x' does not appear to be a git repository", Category::NotFound),
             ("fatal: couldn't find remote ref refs/tags/v9", Category::RefNotFound),

@@ -145,7 +145,10 @@ impl Remotes {
             // A host that does not answer is not waited for once per card.
             let found = visit.find(one, broken.as_ref());
             if let Err(Fault::Git(error)) = &found
-                && matches!(error.category, Category::Network | Category::TimedOut | Category::Auth | Category::Certificate)
+                && matches!(
+                    error.category,
+                    Category::Network | Category::TimedOut | Category::Auth | Category::Certificate
+                )
             {
                 broken = Some(error.clone());
             }
