@@ -1,0 +1,64 @@
+"""What is written back: counted where it is used, bounded, mended, and told when it cannot be written."""
+
+from __future__ import annotations
+
+from fleet import until
+from forge import git
+
+OWN = "berth/actual-state"
+
+
+def requests(world, id: str) -> list[int]:
+    """What each replica has counted."""
+    [deployment] = [item for item in world.fleet.listed("deployments") if item["metadata"]["name"] == id]
+    return [replica.get("requests", 0) for replica in deployment["status"]["replicaDetails"]]
+
+
+def test_requests_of_each_replica_and_a_branch_that_is_touched(world):
+    model = world.model("doubler")
+    model.release("1.0.0")
+    world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+    world.push("Deploy doubler")
+    world.start()
+    world.until_ready("doubler", "1.0.0", 2)
+    for n in range(40):
+        assert world.fleet.nodes[n % 2].ask("/v1/doubler", {"x": n})[0] == 200
+    until("all requests, counted where they were answered", lambda: sum(requests(world, "doubler")) == 40)
+    counts = requests(world, "doubler")
+    assert len(counts) == 2, counts
+    told = world.fleet.berth("describe", "deployment", "doubler")
+    assert "REQUESTS" in told and "LAST USED" in told
+
+    # Counts alone are no reason to write; they are taken along with what is.
+    until("the actual state", lambda: [w for w in (world.actual() or {"workers": []})["workers"] if w["models"]])
+    before = git(world.registry.bare, "rev-parse", OWN).stdout
+    assert "ready" in str(world.actual())
+    world.registry.deploy("doubler", model, "1.0.0", replicas=1)
+    world.push("One replica")
+    until("one replica", lambda: world.ready("doubler", "1.0.0", 1))
+
+    def one() -> dict | None:
+        models = [entry for worker in world.actual()["workers"] for entry in worker["models"]]
+        return models[0] if len(models) == 1 else None
+
+    left = until("the actual state of one replica", one)
+    assert left["request_count"] in counts and left["last_inference"] >= left["loaded_at"], left
+    assert git(world.registry.bare, "rev-parse", OWN).stdout != before
+
+    # Somebody removes the branch, and the host refuses to have it back: it is told, then written whole.
+    hook = world.registry.bare / "hooks/pre-receive"
+    refusal = f"[ $ref != refs/heads/{OWN} ] || {{ echo no robots here >&2; exit 1; }}"
+    hook.write_text(f"#!/bin/sh\nwhile read old new ref; do {refusal}; done\n")
+    hook.chmod(0o755)
+    git(world.registry.bare, "update-ref", "-d", f"refs/heads/{OWN}")
+    world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+    world.push("Two replicas")
+    world.until_ready("doubler", "1.0.0", 2)
+    until("the refusal is told", lambda: "no robots here" in world.fleet.berth("source", "describe"))
+    problem = world.fleet.berth("source", "describe")
+    assert "right to write" in problem, problem
+    events = world.fleet.berth("get", "events")
+    assert "ActualStateOverwritten" in events and events.count("WriteBackFailed") == 1, events
+    hook.unlink()
+    names = until("the branch is there again", lambda: world.registry.listed(OWN, "transactions"))
+    assert "transactions/actual-state.yaml" in names
