@@ -64,7 +64,8 @@ impl Keeper {
         };
         match read {
             Ok(Ok(Some(kept))) => {
-                tracing::info!(routes = kept.set.len(), "routes: serving by the last ones until a controller speaks");
+                let routes = kept.set.len();
+                tracing::info!(event = "routes_restored", routes, "serving by the last ones until a controller speaks");
                 applier.restore(kept);
             }
             Ok(Ok(None)) => {}

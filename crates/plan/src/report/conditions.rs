@@ -34,7 +34,8 @@ fn available(seen: &Seen<'_>) -> Condition {
         return is(Truth::False, "Deleting", "it is being deleted".to_owned());
     }
     if seen.entry.deployment.spec.replicas.max == 0 {
-        return is(Truth::False, "ScaledDown", "replicas is 0: raise it to serve the model".to_owned());
+        let how = "replicas is 0, or a registry says enabled: false: change it to serve the model";
+        return is(Truth::False, "ScaledDown", how.to_owned());
     }
     if ready > 0 && ready >= desired {
         return is(Truth::True, "Ready", format!("{ready} of {desired} replicas answer"));

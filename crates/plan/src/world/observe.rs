@@ -223,6 +223,7 @@ fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&
 fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure) -> Event {
     let next = match failure.retry_at {
         Some(at) => format!("attempt {} failed, next at {at}", failure.attempts),
+        None if failure.attempts == 1 => "given up after 1 attempt".to_owned(),
         None => format!("given up after {} attempts", failure.attempts),
     };
     Event {
