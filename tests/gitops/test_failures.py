@@ -156,6 +156,8 @@ def test_terms_of_the_registry_hold(world):
 
 def test_a_plan_says_what_a_branch_would_do(world):
     model = first(world)
+    told = world.fleet.berth("plan", "--local-repositories", "--registry", str(world.registry.work))
+    assert "1 deployment unchanged" in told and "would be" not in told, told
     model.release("1.1.0")
     world.registry.deploy("doubler", model, "1.1.0", replicas=2)
     world.registry.deploy("another", model, "1.0.0")
@@ -175,7 +177,7 @@ def test_one_machine_follows_a_registry_too(world, tmp_path):
     server = Server("worker-eu-west-1a", tmp_path / "up")
     server.spawn(
         BERTH, "up", "--name", server.name, "--data", str(tmp_path / "up/data"), "--http", server.http, "--api", server.api,
-        "--source", f"git={world.registry.url}#main", "--source-interval", "1s", "--local-repositories",
+        "--source", f"git={world.registry.url}#main", "--source-interval", "1s",
     )  # fmt: skip
     try:
         until("an answer", lambda: server.ask("/v1/doubler", {"x": 4}) == (200, {"y": 8, "version": "1.0.0"}))

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     client::Client,
     failure::Failure,
+    files::plural,
     terminal::{Rows, age, short, size},
 };
 
@@ -152,7 +153,7 @@ pub(crate) async fn describe(client: &Client, name: &str) -> Result<String, Fail
     let node: NodeView = client.get(&["nodes", name]).await?;
     let mut text = facts(&about(&node));
     if let Some(drain) = &node.status.drain {
-        let mut block = format!("{} replicas left\n", drain.left);
+        let mut block = format!("{} left\n", plural(usize::try_from(drain.left).unwrap_or(usize::MAX), "replica"));
         block.extend(steps("moving", &drain.waiting_for));
         block.extend(steps("blocked", &drain.blocked));
         section(&mut text, "Draining", &block);

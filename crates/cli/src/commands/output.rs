@@ -241,7 +241,8 @@ impl Row for EventView {
             severity.to_owned(),
             self.reason.clone(),
             about.to_owned(),
-            self.message.clone(),
+            // A row is a line, whatever git or a model wrote.
+            self.message.lines().map(str::trim_end).collect::<Vec<_>>().join("; "),
             or_dash(self.worker.as_deref().unwrap_or_default()),
             self.at.to_string(),
         ]
