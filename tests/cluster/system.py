@@ -166,7 +166,8 @@ class Node(Process):
 class Cluster:
     """Nodes on machines of their own, an etcd, and a machine for clients."""
 
-    def __init__(self, folder: Path, nodes: list[list[str]]):
+    def __init__(self, folder: Path, nodes: list[list[str]], name: str = "n"):
+        """`name`: what their names begin with."""
         self.folder = folder
         self.network = Network()
         self.nodes: list[Node] = []
@@ -177,7 +178,7 @@ class Cluster:
             self.pki = folder / "pki"
             self._berth("pki", "init", str(self.pki))
             for number, arguments in enumerate(nodes):
-                self.add(f"n{number}", arguments)
+                self.add(f"{name}{number}", arguments)
             for node in self.nodes:
                 node.start()
             self.ready()

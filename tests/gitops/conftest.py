@@ -26,14 +26,24 @@ class World:
         self.artifacts = folder / "artifacts"
         self.web = Web(self.artifacts)
         self.registry = Registry(folder, workers)
+        # What is true is written down once things are quiet; half a minute between two commits is for people.
+        self.registry.write("registry.yaml", {"writeBack": {"interval": "1s"}})
         self.workers, self.options = list(workers), options
         self.fleet: Fleet | None = None
 
     def model(self, name: str, **more) -> Model:
         return Model(self.folder, name, self.artifacts, self.web.url, **more)
 
+    def add_worker(self, name: str) -> None:
+        """Before the fleet starts."""
+        self.workers.append(name)
+        self.registry.worker(name)
+
     def start(self, *more: str) -> Fleet:
-        arguments = ["--source-interval", "1s", "--memory", "2GiB", "--local-repositories"]
+        arguments = ["--local-repositories"]
+        for option, usual in (("--memory", "2GiB"), ("--source-interval", "1s")):
+            if option not in (*self.options, *more):
+                arguments += [option, usual]
         if "--source" not in more:
             arguments += ["--source", f"git={self.registry.url}#main"]
         self.fleet = Fleet(self.folder / "fleet", self.workers, [*arguments, *self.options, *more])
@@ -66,6 +76,16 @@ class World:
     def actual(self) -> dict | None:
         """What the broker wrote down."""
         return self.registry.shown("berth/actual-state", "transactions/actual-state.yaml")
+
+    def written(self, id: str) -> dict[str, str]:
+        """Where a deployment is by what the broker wrote down: worker → `version state`."""
+        workers = (self.actual() or {"workers": []})["workers"]
+        held = ((worker["worker_id"], model) for worker in workers for model in worker.get("models") or [])
+        return {worker: f"{model['model_version']} {model['status']}" for worker, model in held if model["deployment_id"] == id}
+
+    def until_written(self, id: str, version: str, workers: set[str]) -> None:
+        expected = {worker: f"{version} ready" for worker in workers}
+        until(f"the actual state says {expected}; it says {self.written(id)}", lambda: self.written(id) == expected)
 
     def errors(self) -> list[dict]:
         names = self.registry.listed("berth/actual-state", "errors")

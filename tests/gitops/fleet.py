@@ -66,6 +66,13 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
+    def pause(self) -> None:
+        """It lives, and says nothing more."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         if self.process and self.process.poll() is None:
             self.kill()
@@ -93,8 +100,9 @@ class Server(Process):
         except ValueError:
             return status, {"body": body}
 
-    def call(self, method: str, path: str, body: str | None) -> tuple[int, str]:
-        host, port = self.http.split(":")
+    def call(self, method: str, path: str, body: str | None, at: str | None = None) -> tuple[int, str]:
+        """`at`: another of its addresses than the gateway's."""
+        host, port = (at or self.http).split(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=30)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})

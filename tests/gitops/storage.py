@@ -11,18 +11,32 @@ import threading
 from pathlib import Path
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """A file, or 503 while the store is down; every request is remembered."""
+
+    def __init__(self, *arguments, web: Web, **more):
+        self.web = web
+        super().__init__(*arguments, **more)
+
+    def do_GET(self):
+        self.web.asked.append(self.path)
+        if self.web.down:
+            self.send_error(503)
+        else:
+            super().do_GET()
+
     def log_message(self, *_):
         pass
 
 
 class Web:
-    """Serves a folder over HTTP; it can be away for a while."""
+    """Serves a folder over HTTP; it can be down, or away, for a while."""
 
     def __init__(self, folder: Path, port: int = 0):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Quiet, directory=str(folder)))
+        self.folder, self.down, self.asked = folder, False, []
+        handler = functools.partial(Handler, web=self, directory=str(folder))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

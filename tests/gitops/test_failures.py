@@ -70,26 +70,57 @@ def test_packages_that_do_not_exist_are_told(world):
     stays(world, model, "1.1.0", "there-is-no-such-package-at-all")
 
 
-def test_a_store_that_is_away_is_waited_for(world):
+def test_a_store_that_is_down_is_waited_for(world):
     model = first(world)
+    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
     model.release("1.1.0")
-    port = world.web.port
-    world.web.close()
+    # One more beside it, whose store does not even answer.
+    away = world.model("tripler")
+    store = Web(world.artifacts)
+    away.base = store.url
+    # Weights of its own: what is in the cache already would not be fetched.
+    away.release("1.0.0", weights='{"version": "1.0.0", "factor": 3}')
+    world.web.down = True
+    store.close()
     world.registry.deploy("doubler", model, "1.1.0", replicas=2)
-    world.push("Deploy doubler 1.1.0")
-    failed = until("the failed download", lambda: world.fleet.logged("model_load_failed"))
-    assert failed[0]["context"]["error_type"] == "network"
-    assert all(node.ask("/v1/doubler", {"x": 1})[1]["version"] == "1.0.0" for node in world.fleet.nodes)
-    world.web = Web(world.artifacts, port)
+    world.registry.deploy("tripler", away, "1.0.0")
+    world.push("Deploy doubler 1.1.0 and tripler 1.0.0")
+
+    def failed(id: str) -> list[dict]:
+        entries = (entry["context"] for entry in world.fleet.logged("model_load_failed"))
+        return [context for context in entries if context["deployment_id"] == id]
+
+    for id in ("doubler", "tripler"):
+        (context, *_) = until(f"a failed download of {id}", lambda: failed(id))
+        assert context["error_type"] == "network" and context["retry_at"], context
+    assert "503" in failed("doubler")[0]["error_message"]
+    # People see that it is tried again, and when.
+    replicas = [item["status"] for item in world.fleet.listed("replicas")]
+    waiting = [replica for replica in replicas if replica["state"] == "Failed" or replica.get("failure")]
+    assert waiting, replicas
+    described = world.fleet.berth("describe", "deployment", "doubler")
+    assert "503" in described and "attempt" in described, described
+    asked = len(world.web.asked)
+    world.web.down = False
+    store = Web(world.artifacts, store.port)
     world.until_ready("doubler", "1.1.0", 2)
+    world.until_ready("tripler", "1.0.0")
+    load.until("1.1.0")
+    load.end()
+    store.close()
+    assert load.failed == []
+    # Back-off, not a hail: two workers, each with a first attempt and its quick repeats.
+    assert asked <= 12, world.web.asked
+    assert all(context["retry_at"] for id in ("doubler", "tripler") for context in failed(id)), "nothing was given up"
 
 
 def test_a_process_that_dies_comes_back(world):
     first(world)
     load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
     load.until("1.0.0")
-    victims = subprocess.run(["pgrep", "-f", "berth.host"], capture_output=True, text=True).stdout.split()
-    assert victims, "every model has a process of its own"
+    parents = ",".join(str(node.process.pid) for node in world.fleet.nodes)
+    victims = subprocess.run(["pgrep", "-P", parents, "-f", "berth.host"], capture_output=True, text=True).stdout.split()
+    assert len(victims) == 2, "every model has a process of its own"
     subprocess.run(["kill", "-9", victims[0]], check=True)
     answered = load.sent
     until("more answers", lambda: load.sent > answered + 200)
@@ -99,8 +130,7 @@ def test_a_process_that_dies_comes_back(world):
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_deployment(world):
-    world.workers.append("worker-eu-west-1c")
-    world.registry.worker("worker-eu-west-1c")
+    world.add_worker("worker-eu-west-1c")
     model = first(world)
     load = Load(world.fleet.nodes[:1], "/v1/doubler", {"x": 1}, threads=2)
     load.until("1.0.0")
@@ -128,14 +158,13 @@ def test_a_worker_that_dies_in_the_middle_of_a_deployment(world):
 
 
 def test_what_matters_more_takes_the_place_of_what_matters_less(world):
-    for worker in world.workers:
-        world.registry.worker(worker, capacity={"max_models": 1})
     model = world.model("doubler")
     model.release("1.0.0")
     for id in ("low-a", "low-b"):
         world.registry.deploy(id, model, "1.0.0", priority=10)
     world.push("Two of little importance")
-    world.start()
+    # Room for one each: a card asks for 64 MiB.
+    world.start("--memory", "100MiB")
     for id in ("low-a", "low-b"):
         world.until_ready(id, "1.0.0")
     world.registry.deploy("high", model, "1.0.0", priority=90)
@@ -145,6 +174,31 @@ def test_what_matters_more_takes_the_place_of_what_matters_less(world):
     assert len(left) == 1
     gone = ({"low-a", "low-b"} - set(left)).pop()
     assert "high" in world.fleet.berth("explain", gone) or "priority" in world.fleet.berth("explain", gone)
+
+    # First out, then in: the worker never holds more than it may. Only the file may come earlier.
+    (place,) = world.replicas("high")
+    log = world.fleet.node(place).logged().splitlines()
+
+    def at(event: str, id: str) -> int:
+        said = (number for number, line in enumerate(log) if f'"{event}"' in line and f'"{id}"' in line)
+        return next(said, -1)
+
+    order = [at("model_unload_success", gone), at("model_initialization_started", "high"), at("model_load_success", "high")]
+    assert -1 not in order and order == sorted(order), order
+    evicted = [entry["context"] for entry in world.fleet.logged("eviction_triggered")]
+    assert {(entry["deployment_id"], entry["worker_id"]) for entry in evicted} == {(gone, place)}, evicted
+
+    # What is of no more importance than what is there takes nobody's place, and people read why.
+    world.registry.deploy("late", model, "1.0.0", priority=10)
+    world.push("One too many")
+
+    def says_why() -> bool:
+        found = next((item for item in world.fleet.listed("deployments") if item["metadata"]["name"] == "late"), None)
+        return bool(found) and found["status"]["phase"] == "ScheduleFailed"
+
+    until("late has no place", says_why)
+    assert world.ready("high", "1.0.0") and world.ready(left[0], "1.0.0")
+    error_about(world, '"late"')
 
 
 def test_terms_of_the_registry_hold(world):

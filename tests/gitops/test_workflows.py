@@ -84,17 +84,44 @@ def test_versions_go_forward_and_back_and_no_request_is_lost(world):
     assert "RELOAD" in types
 
 
-def test_scaling_follows_the_number(world):
-    model = deployed(world, copies=1)
-    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
-    for copies in (2, 1):
-        world.registry.deploy("doubler", model, "1.0.0", replicas=copies)
-        world.push(f"Scale doubler to {copies}")
-        world.until_ready("doubler", "1.0.0", copies)
+def test_two_become_four_become_two(world):
+    world.add_worker("worker-eu-west-1c")
+    world.add_worker("worker-eu-west-1d")
+    model = deployed(world)
+    first = set(world.replicas("doubler"))
+    world.until_written("doubler", "1.0.0", first)
+    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1})
+    load.until("1.0.0")
+
+    scale(world, model, 4)
+    world.until_written("doubler", "1.0.0", set(world.workers))
+    assert commands(world, "LOAD") == set(world.workers), "two more, and nothing else is loaded"
+    assert not commands(world, "UNLOAD")
+
+    scale(world, model, 2)
+    left = set(world.replicas("doubler"))
+    world.until_written("doubler", "1.0.0", left)
+    gone = set(world.workers) - left
+    assert commands(world, "UNLOAD") == gone and len(gone) == 2
+    unloaded = {entry["component"] for entry in world.fleet.logged("model_unload_success")}
+    assert unloaded == {f"worker-{name}" for name in gone}, "they say so when it is done"
+    assert not world.fleet.logged("drain_timed_out")
     load.end()
     assert load.failed == [] and load.sent > 0
     kinds = {e["context"]["drift_type"] for e in world.fleet.logged("state_drift_detected")}
     assert {"NEW_DEPLOYMENT", "SCALE_UP", "SCALE_DOWN"} <= kinds
+
+
+def scale(world, model, copies: int) -> None:
+    world.registry.deploy("doubler", model, "1.0.0", replicas=copies)
+    world.push(f"Scale doubler to {copies}")
+    world.until_ready("doubler", "1.0.0", copies)
+
+
+def commands(world, kind: str) -> set[str]:
+    """The workers that were sent commands of this kind."""
+    sent = (entry["context"] for entry in world.fleet.logged("command_dispatched"))
+    return {command["worker_id"] for command in sent if command["command_type"] == kind}
 
 
 def test_a_disabled_model_is_gone_everywhere_and_comes_back(world):
