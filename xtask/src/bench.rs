@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{
     debian,
-    python::Environment,
+    python::{self, Environment},
     run::{run as execute, step},
     setup,
     test::cargo,
@@ -24,11 +24,15 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
-    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change).
+    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change); `gitops` the way from a
+    /// commit to a running fleet.
     parts: Vec<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.parts.iter().any(|part| part == "gitops") {
+        return gitops(workspace);
+    }
     let made = setup::engine_and_models(workspace)?;
     step("building for release");
     execute(cargo(workspace).args([
@@ -83,4 +87,22 @@ fn cluster(workspace: &Workspace, options: &Options, mut bench: Command) -> Resu
     }
     step("measuring a cluster");
     execute(&mut bench)
+}
+
+/// From a commit to a running fleet: the figures of docs/benchmarks-gitops.md. There is no peer to run beside it.
+fn gitops(workspace: &Workspace) -> Result<()> {
+    let made = setup::engine_and_models(workspace)?;
+    debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT])?;
+    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+    step("building for release");
+    execute(cargo(workspace).args(["build", "--release", "--bin", "berth", "--package", "berth-cli"]))?;
+    step("measuring the way from a commit to a running fleet");
+    let mut measure = Command::new(python.program("python"));
+    measure.arg(workspace.path("bench/gitops/measure.py")).arg("--out").arg(workspace.path("docs/benchmarks-gitops.md"));
+    measure
+        .env("BERTH", workspace.target("release").join("berth"))
+        .env("BERTH_UV", python::uv(workspace)?)
+        .env("ORT_DYLIB_PATH", &made.engine)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    execute(&mut measure)
 }

@@ -33,6 +33,9 @@ pub(crate) const OPENSSL: Program = Program { name: "openssl", package: "openssl
 /// A hardware security module in software, for the tests of its key provider.
 pub(crate) const SOFTHSM: Program = Program { name: "softhsm2-util", package: "softhsm2" };
 
+/// Reads alert rules and tries them; its package also holds the server.
+pub(crate) const PROMTOOL: Program = Program { name: "promtool", package: "prometheus" };
+
 /// Sees to it that these programs are there; installs what is missing with apt.
 pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let missing: Vec<&Program> = programs.iter().filter(|program| !is_there(program.name)).collect();

@@ -42,7 +42,7 @@ pub(crate) struct Options {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM])?;
-    debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL])?;
+    debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL])?;
     let uv = python::uv(workspace)?;
     let Options { rust, e2e, cluster, gitops, rest } = options;
     let all = !(*rust || *e2e || *cluster || *gitops);
