@@ -164,6 +164,11 @@ impl Handle {
         self.write_cordon(worker, cordon).await
     }
 
+    /// Whether the control plane has stopped for good.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.requests.is_closed()
+    }
+
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         match self.requests.send_timeout(request(reply), PATIENCE).await {

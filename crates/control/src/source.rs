@@ -4,6 +4,6 @@ mod board;
 pub mod directory;
 pub mod git;
 
-pub use board::{Board, Secrets, SourceView};
-pub(crate) use board::{Hook, Trigger};
+pub use board::{Board, Secrets, SourceBreaker, SourceView};
+pub(crate) use board::{Hook, Trigger, Triggers};
 pub(crate) use git::proved;

@@ -1,6 +1,6 @@
 //! `berth source`: the registry that is followed; and the rows of sources and secrets.
 
-use berth_wire::api::{SecretView, SourceView};
+use berth_wire::api::{SecretView, SourceBreaker, SourceView};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
@@ -88,6 +88,7 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         ("In force", text(&status.applied)),
         ("Since", time(&status.applied_at)),
         ("Author", or_dash(&status.author)),
+        ("Signed by", or_dash(&status.signer)),
         ("Subject", or_dash(&status.subject)),
         ("Deployments", status.deployments.to_string()),
         ("Seen", text(&status.seen)),
@@ -107,8 +108,14 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     if let Some(problem) = &status.write_back.problem {
         section(&mut shown, "Not written", &format!("{problem}\n"));
     }
-    let breakers: String =
-        status.breakers.iter().map(|breaker| format!("{}: {}\n", breaker.dependency, breaker.state)).collect();
+    let breaker = |breaker: &SourceBreaker| match (breaker.failures, breaker.retry_at) {
+        (0, _) => format!("{}: {}\n", breaker.dependency, breaker.state),
+        (times, at) => {
+            let again = at.map_or_else(String::new, |at| format!(", tried again at {at}"));
+            format!("{}: {}, failed {times} times in a row{again}\n", breaker.dependency, breaker.state)
+        }
+    };
+    let breakers: String = status.breakers.iter().map(breaker).collect();
     if !breakers.is_empty() {
         section(&mut shown, "Breakers", &breakers);
     }
@@ -118,7 +125,7 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
 impl Row for SourceView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
         &["NAME", "STATE", "BRANCH", "APPLIED", "SEEN", "DEPLOYMENTS", "PROBLEM"],
-        &["URL", "AUTHOR", "LOOKED AT", "WRITTEN TO", "BREAKERS"],
+        &["URL", "AUTHOR", "SIGNED BY", "LOOKED AT", "WRITTEN TO", "BREAKERS"],
     );
 
     fn name(&self) -> &str {
@@ -143,6 +150,7 @@ impl Row for SourceView {
             or_dash(problem),
             self.spec.url.clone(),
             or_dash(&status.author),
+            or_dash(&status.signer),
             status.checked_at.map_or_else(|| "-".to_owned(), |at| at.to_string()),
             or_dash(&status.write_back.to),
             or_dash(

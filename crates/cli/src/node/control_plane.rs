@@ -5,7 +5,7 @@
 //!    └── the api fails ──▶ the same, with the failure
 //! ```
 
-use std::net::TcpListener;
+use std::{net::TcpListener, time::Duration};
 
 use berth_control::{
     Config, Metrics,
@@ -24,6 +24,10 @@ use crate::{
     control_thread::{ControlThread, give_back},
     failure::Failure,
 };
+
+/// How long after the source ended in the midst of a term it begins again. Halved, a store that is away is asked twice as
+/// often; doubled, the registry is not followed for that much longer.
+const SOURCE_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a node decides with.
 pub(super) struct Deciding {
@@ -108,8 +112,16 @@ async fn follow(source: Option<GitSource>, mut views: watch::Receiver<SeatView>,
                 Some(ended) => ended,
                 None => following.await,
             };
-            if let Err(error) = ended {
-                tracing::warn!(event = "source_ended", %error, %epoch, "the registry is followed again in the next term");
+            if let Err(error) = ended
+                && !stop.is_cancelled()
+            {
+                // Of a term that is over; or the store did not answer when what an earlier source said was to be taken back.
+                tracing::info!(event = "source_ended", %error, %epoch, "it begins again if this node still leads");
+                tokio::select! {
+                    () = tokio::time::sleep(SOURCE_AGAIN) => continue,
+                    changed = views.changed() => if changed.is_err() { return } else { continue },
+                    () = stop.cancelled() => return,
+                }
             }
         }
         tokio::select! {

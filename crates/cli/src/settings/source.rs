@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use berth_control::source::git::{GitConfig, GitSource, SourceMetrics, WriteBackTo};
-use berth_git::{Credentials, Git, HostKeys, Identity, Protocols, Remote, SigningKey};
+use berth_control::source::git::{Entrance, GitConfig, GitSource, SourceMetrics, WriteBackTo};
+use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_secrets::{
     Keyring, keys,
     vault::{SecretId, Settings as VaultSettings},
@@ -190,9 +190,15 @@ impl SourceArgs {
             other => {
                 let stray = [
                     ("--source-token-file", self.source_token_file.is_some()),
+                    ("--source-user", self.source_user.is_some()),
                     ("--source-ssh-key", self.source_ssh_key.is_some()),
+                    ("--source-known-hosts", self.source_known_hosts.is_some()),
+                    ("--source-credentials", !self.source_credentials.is_empty()),
+                    ("--webhook-secret-file", self.webhook_secret_file.is_some()),
                     ("--registry-key", !self.registry_key.is_empty()),
+                    ("--registry-secrets", self.registry_secrets.is_some()),
                     ("--write-back", self.write_back.is_some()),
+                    ("--write-back-signing-key", self.write_back_signing_key.is_some()),
                     ("--vault-addr", self.vault_addr.is_some()),
                 ];
                 if let Some((flag, _)) = stray.iter().find(|(_, given)| *given) {
@@ -266,10 +272,12 @@ impl GitSettings {
 const LEAST: Duration = Duration::from_millis(500);
 
 impl SourceArgs {
-    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, Credentials>, Failure> {
+    /// By origin. The files are read now, so that what is wrong with them is told, and again at each use.
+    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, Entrance>, Failure> {
+        let token = |username: String, file: &Path| Entrance::token(username, file.to_owned()).map_err(Failure::Usage);
         let mut found = BTreeMap::new();
         for (origin, file) in &self.source_credentials {
-            found.insert(origin.clone(), Credentials::Token { username: String::new(), token: line(file)? });
+            found.insert(origin.clone(), token(String::new(), file)?);
         }
         if self.source_token_file.is_some() && self.source_ssh_key.is_some() {
             return Err(Failure::Usage(
@@ -278,7 +286,7 @@ impl SourceArgs {
         }
         if let Some(file) = &self.source_token_file {
             let username = self.source_user.clone().unwrap_or_default();
-            found.insert(remote.origin(), Credentials::Token { username, token: line(file)? });
+            found.insert(remote.origin(), token(username, file)?);
         }
         if let Some(file) = &self.source_ssh_key {
             let hosts = self.source_known_hosts.clone().ok_or_else(|| {
@@ -288,7 +296,7 @@ impl SourceArgs {
                         .to_owned(),
                 )
             })?;
-            let key = Credentials::SshKey { key: text(file)?, hosts: HostKeys::File(hosts) };
+            let key = Entrance::ssh_key(file.clone(), HostKeys::File(hosts)).map_err(Failure::Usage)?;
             found.insert(remote.origin(), key);
         }
         Ok(found)
@@ -308,7 +316,18 @@ impl SourceArgs {
     }
 
     fn vault(&self) -> Result<Option<VaultSettings>, Failure> {
-        let Some(addr) = &self.vault_addr else { return Ok(None) };
+        let Some(addr) = &self.vault_addr else {
+            let stray = [
+                ("--vault-namespace", self.vault_namespace.is_some()),
+                ("--vault-role-id", self.vault_role_id.is_some()),
+                ("--vault-secret-id-file", self.vault_secret_id_file.is_some()),
+                ("--vault-ca", self.vault_ca.is_some()),
+            ];
+            return match stray.iter().find(|(_, given)| *given) {
+                Some((flag, _)) => Err(Failure::Usage(format!("{flag} is of no use without --vault-addr"))),
+                None => Ok(None),
+            };
+        };
         let missing = |flag| Failure::Usage(format!("--vault-addr needs {flag}, too"));
         let role = self.vault_role_id.as_deref().ok_or_else(|| missing("--vault-role-id"))?;
         let secret = self.vault_secret_id_file.clone().ok_or_else(|| missing("--vault-secret-id-file"))?;

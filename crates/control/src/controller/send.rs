@@ -69,6 +69,7 @@ impl Controller {
             self.welcome(gateway, now, out);
         }
         self.emptying_told(now, out);
+        self.turn_away(now, out);
         out.extend(events.into_iter().map(Effect::Emit));
         // A replica that became ready makes its deployment available once the plan has switched to it.
         out.extend(self.stopwatch.stop(&self.world, &scope, now));

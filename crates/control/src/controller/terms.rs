@@ -38,6 +38,29 @@ impl Controller {
         }
         self.due.change(now);
     }
+
+    /// After a plan: workers that are attached, would not be let in if they came now, and hold nothing any more are turned
+    /// away. What they held has moved elsewhere first. The worker of a process that is alone stays: nobody would attach it
+    /// again when it is named.
+    pub(super) fn turn_away(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.members.is_empty() || self.world.unknown_workers() != UnknownWorkers::Refuse {
+            return;
+        }
+        let is_empty = |worker: &WorkerId| {
+            self.world.worker(worker).is_some_and(|seats| seats.assigned.is_empty() && seats.inventory.is_empty())
+        };
+        let attached = self.workers.iter().filter(|(_, attached)| attached.reported).map(|(worker, _)| worker);
+        let away: Vec<WorkerId> =
+            attached.filter(|worker| self.world.refuses(worker) && is_empty(worker)).cloned().collect();
+        for worker in away {
+            self.workers.remove(&worker);
+            self.emptying.remove(&worker);
+            self.world.turn_away(&worker);
+            let message = format!("{worker} is not named by the registry, holds nothing any more, and is turned away");
+            out.push(Effect::Emit(event::worker(&worker, Severity::Warning, "WorkerTurnedAway", message, now)));
+            out.push(Effect::HangUp(worker));
+        }
+    }
 }
 
 /// For people: `at most 5 models, 16GiB of memory; evicts nothing by itself`.

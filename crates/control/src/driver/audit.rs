@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{Cordon, DeploymentName, WorkerId};
+use berth_spec::{Cordon, DeploymentName, UnknownWorkers, WorkerId, WorkerTerms};
 use futures::{FutureExt, future::BoxFuture};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{Driver, persist::each_at, relist};
 use crate::{
     controller::Controller,
-    store::{Rev, Store, StoreError, layout},
+    store::{Rev, Store, StoreError, layout, terms},
 };
 
 /// How often. Halved, the leader reads 100,000 deployments as often for nothing; doubled, what was never told is missing
@@ -39,12 +39,16 @@ pub(super) struct Audit {
 }
 
 /// What was never told.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     /// Deployments, with the rev by which the brain went.
     deployments: BTreeMap<DeploymentName, Option<Rev>>,
     /// Workers, with what the brain took people to say of them.
     workers: BTreeMap<WorkerId, Cordon>,
+    /// Workers, with what the brain took the registry to say of them.
+    terms: BTreeMap<WorkerId, Option<Arc<WorkerTerms>>>,
+    /// What the brain took to become of those that the registry does not name, if that is not so.
+    unknown: Option<UnknownWorkers>,
 }
 
 /// What woke it.
@@ -99,6 +103,9 @@ impl Driver {
         // What was told meanwhile is known.
         found.deployments.retain(|name, rev| self.brain.rev_of(name) == *rev);
         found.workers.retain(|worker, cordon| said(self.brain.cordons(), worker) == *cordon);
+        let world = self.brain.world();
+        found.terms.retain(|worker, terms| world.terms(worker) == terms.as_ref());
+        found.unknown = found.unknown.filter(|unknown| world.unknown_workers() == *unknown);
         let keys: Vec<String> = found.keys().collect();
         if keys.is_empty() {
             return;
@@ -118,7 +125,9 @@ impl Driver {
 impl Found {
     fn keys(&self) -> impl Iterator<Item = String> {
         let deployments = self.deployments.keys().map(layout::deployment_key);
-        deployments.chain(self.workers.keys().map(layout::worker_key))
+        let unknown = self.unknown.map(|_| layout::UNKNOWN_WORKERS.to_owned());
+        let workers = self.workers.keys().map(layout::worker_key).chain(self.terms.keys().map(terms::terms_key));
+        deployments.chain(workers).chain(unknown)
     }
 }
 
@@ -126,6 +135,8 @@ impl Found {
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
+    terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+    unknown: UnknownWorkers,
 }
 
 impl Known {
@@ -133,6 +144,8 @@ impl Known {
         Self {
             revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
             cordons: brain.cordons().clone(),
+            terms: brain.world().all_terms().clone(),
+            unknown: brain.world().unknown_workers(),
         }
     }
 }
@@ -164,6 +177,34 @@ async fn read(store: &dyn Store, mut known: Known, seen: Rev) -> Result<Found, S
     let differs =
         |worker: &&WorkerId| !newer.contains(*worker) && said(&known.cordons, worker) != said(&cordons, worker);
     found.workers = workers.into_iter().filter(differs).map(|id| (id.clone(), said(&known.cordons, id))).collect();
+    found.terms = terms_never_told(store, known.terms, seen).await?;
+    let mut unknown = Some(UnknownWorkers::default());
+    each_at(store, layout::UNKNOWN_WORKERS, seen, |entry| {
+        unknown = terms::read_unknown(entry).ok().filter(|_| entry.modified <= seen);
+    })
+    .await?;
+    found.unknown = unknown.filter(|unknown| *unknown != known.unknown).map(|_| known.unknown);
+    Ok(found)
+}
+
+/// Workers of which the registry says something else than is known, with what is known.
+async fn terms_never_told(
+    store: &dyn Store,
+    mut known: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+    seen: Rev,
+) -> Result<BTreeMap<WorkerId, Option<Arc<WorkerTerms>>>, StoreError> {
+    let mut found = BTreeMap::new();
+    each_at(store, layout::TERMS, seen, |entry| {
+        let Some(worker) = terms::named_in(&entry.key) else { return };
+        let before = known.remove(&worker);
+        // Those that cannot be read are not known, and were told of.
+        let differ = terms::read_terms(entry).is_ok_and(|terms| before.as_ref() != Some(&terms));
+        if differ && entry.modified <= seen {
+            found.insert(worker, before);
+        }
+    })
+    .await?;
+    found.extend(known.into_iter().map(|(worker, terms)| (worker, Some(terms))));
     Ok(found)
 }
 

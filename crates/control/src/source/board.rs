@@ -30,6 +30,8 @@ pub struct SourceView {
     pub applied_at: Option<Time>,
     /// Who wrote it.
     pub author: String,
+    /// Who signed it, and by which key; empty where the registry asks for no signatures.
+    pub signer: String,
     /// The first line of its message.
     pub subject: String,
     /// When the branch was last asked for, with success.
@@ -53,7 +55,30 @@ pub struct SourceView {
     /// Why the last one could not be written.
     pub write_problem: Option<String>,
     /// Breakers of what it depends on, by name.
-    pub breakers: BTreeMap<String, BreakerState>,
+    pub breakers: BTreeMap<String, SourceBreaker>,
+}
+
+/// A circuit breaker of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceBreaker {
+    /// How it stands.
+    pub state: BreakerState,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it is tried again; `None`: when there is something to try.
+    pub retry_at: Option<Time>,
+}
+
+impl Default for SourceBreaker {
+    fn default() -> Self {
+        BreakerState::Closed.into()
+    }
+}
+
+impl From<BreakerState> for SourceBreaker {
+    fn from(state: BreakerState) -> Self {
+        Self { state, failures: 0, retry_at: None }
+    }
 }
 
 /// What is asked of a source.
@@ -90,22 +115,45 @@ pub struct Board(Arc<Mutex<Shown>>);
 struct Shown {
     source: Option<SourceView>,
     secrets: Secrets,
-    door: Option<(mpsc::Sender<Trigger>, Hook)>,
+    door: Option<(Door, Hook)>,
+}
+
+/// What is asked goes through: each kind by itself, so that a storm of webhooks does not hide that a person asks.
+#[derive(Debug)]
+struct Door {
+    sync: mpsc::Sender<()>,
+    webhook: mpsc::Sender<()>,
+}
+
+/// What is asked of a source comes out here. That the same was asked more than once meanwhile says nothing more.
+#[derive(Debug)]
+pub(crate) struct Triggers {
+    sync: mpsc::Receiver<()>,
+    webhook: mpsc::Receiver<()>,
+}
+
+impl Triggers {
+    /// The next one; for ever, if nobody can ask any more.
+    pub(crate) async fn next(&mut self) -> Trigger {
+        tokio::select! {
+            biased;
+            Some(()) = self.sync.recv() => Trigger::Sync,
+            Some(()) = self.webhook.recv() => Trigger::Webhook,
+            else => std::future::pending().await,
+        }
+    }
 }
 
 /// What people may see of the secrets of workers.
 pub type Secrets = Vec<SecretStatus>;
 
-/// Triggers that may wait: one more says nothing that these do not.
-const TRIGGERS: usize = 4;
-
 impl Board {
     /// A source begins to tell: what it is asked comes out of the receiver.
-    pub(crate) fn open(&self, view: SourceView, hook: Hook) -> mpsc::Receiver<Trigger> {
-        let (sender, triggers) = mpsc::channel(TRIGGERS);
+    pub(crate) fn open(&self, view: SourceView, hook: Hook) -> Triggers {
+        let ((syncs, sync), (webhooks, webhook)) = (mpsc::channel(1), mpsc::channel(1));
         let mut shown = self.shown();
-        (shown.source, shown.door) = (Some(view), Some((sender, hook)));
-        triggers
+        (shown.source, shown.door) = (Some(view), Some((Door { sync: syncs, webhook: webhooks }, hook)));
+        Triggers { sync, webhook }
     }
 
     /// Changes what is shown.
@@ -144,11 +192,14 @@ impl Board {
 
     /// Asks the source; `false`: there is none.
     pub(crate) fn ask(&self, trigger: Trigger) -> bool {
-        match &self.shown().door {
-            // A full channel holds the same question already.
-            Some((door, _)) => !matches!(door.try_send(trigger), Err(mpsc::error::TrySendError::Closed(_))),
-            None => false,
-        }
+        let shown = self.shown();
+        let Some((door, _)) = &shown.door else { return false };
+        let door = match trigger {
+            Trigger::Sync => &door.sync,
+            Trigger::Webhook => &door.webhook,
+        };
+        // A full channel holds the same question already.
+        !matches!(door.try_send(()), Err(mpsc::error::TrySendError::Closed(())))
     }
 
     fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
@@ -161,5 +212,24 @@ impl crate::Handle {
     #[must_use]
     pub const fn board(&self) -> &Board {
         &self.board
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_person_is_heard_in_a_storm_of_webhooks() {
+        let board = Board::default();
+        assert!(!board.sync(), "there is no source");
+        let mut triggers = board.open(SourceView::default(), Hook::default());
+        for _ in 0..100 {
+            assert!(board.ask(Trigger::Webhook));
+        }
+        assert!(board.sync());
+        assert_eq!((triggers.next().await, triggers.next().await), (Trigger::Sync, Trigger::Webhook), "each once");
+        drop(triggers);
+        assert!(!board.sync(), "it has ended");
     }
 }

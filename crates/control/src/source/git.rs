@@ -16,6 +16,7 @@
 mod brain;
 mod declare;
 mod driver;
+mod entrance;
 mod eyes;
 mod herald;
 mod hook;
@@ -37,6 +38,7 @@ use berth_spec::{Epoch, Origin, Secret};
 use tokio_util::sync::CancellationToken;
 
 pub use driver::forget;
+pub use entrance::Entrance;
 pub(crate) use hook::proved;
 pub use metrics::SourceMetrics;
 
@@ -57,7 +59,7 @@ pub struct GitConfig {
     /// How repositories may be reached, those of model cards too.
     pub protocols: Protocols,
     /// How they are entered: by the origin of their URL (`https://host:port`).
-    pub credentials: BTreeMap<String, Credentials>,
+    pub credentials: BTreeMap<String, Entrance>,
     /// How often the branch is asked for.
     pub interval: Duration,
     /// Where copies of repositories are kept. A cache: it may be lost.
@@ -125,9 +127,9 @@ impl GitConfig {
         format!("{}#{}", self.remote.shown(), self.branch)
     }
 
-    /// How a repository is entered: a credential is for one host alone.
+    /// How a repository is entered: a credential is for one host alone. Blocks.
     fn credentials_for(&self, remote: &Remote) -> Credentials {
-        self.credentials.get(&remote.origin()).cloned().unwrap_or_default()
+        self.credentials.get(&remote.origin()).map(Entrance::credentials).unwrap_or_default()
     }
 }
 

@@ -13,11 +13,13 @@ use berth_control::{
         Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch,
         layout::{deployment_key, worker_key},
         memory::MemoryStore,
+        terms::terms_key,
     },
 };
 use berth_peer::Members;
 use berth_spec::{
-    Cordon, FromController, GatewayEvent, Generation, Member, Origin, Residency, Roles, Time, WorkerId, status::Phase,
+    Cordon, FromController, GatewayEvent, Generation, Member, Origin, Residency, Roles, Time, UnknownWorkers, WorkerId,
+    WorkerTerms, status::Phase,
 };
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
@@ -358,7 +360,9 @@ fn among_others() -> Config {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_never_told_is_found_and_counted() {
-    let keys = vec![deployment_key(&name("new")), worker_key(&WorkerId::new("w").expect("a name"))];
+    let w = WorkerId::new("w").expect("a name");
+    let unknown = berth_control::store::layout::UNKNOWN_WORKERS.to_owned();
+    let keys = vec![deployment_key(&name("new")), worker_key(&w), terms_key(&w), unknown];
     let store = Arc::new(Forgetful { store: MemoryStore::default(), keys });
     let mut registry = Registry::default();
     let mut running = Running::start_with(among_others(), store, &mut registry);
@@ -376,12 +380,23 @@ async fn what_the_store_never_told_is_found_and_counted() {
     }
     assert_eq!(count(), 0, "what was told is as it is");
     running.handle.apply(apply("new", "")).await.expect("stored");
-    running.handle.cordon(&WorkerId::new("w").expect("a name"), Cordon::Cordoned).await.expect("stored");
+    running.handle.cordon(&w, Cordon::Cordoned).await.expect("stored");
+    let terms = WorkerTerms {
+        labels: std::collections::BTreeMap::new(),
+        memory: None,
+        cpus: None,
+        max_models: Some(3),
+        max_gpus: None,
+        schema_versions: Vec::new(),
+        eviction: berth_spec::worker::Eviction::default(),
+    };
+    running.handle.set_worker_terms([(w, terms)].into(), UnknownWorkers::Ignore).await.expect("stored");
     assert!(matches!(running.handle.explain(&name("new")).await, Err(Error::NotFound(_))), "nobody was told");
     tokio::time::sleep(Duration::from_secs(601)).await;
     running.handle.explain(&name("new")).await.expect("read again");
-    assert_eq!(running.handle.workers().await.expect("workers")[0].cordon, Cordon::Cordoned);
+    let worker = running.handle.workers().await.expect("workers").remove(0);
+    assert_eq!((worker.cordon, worker.info.max_models), (Cordon::Cordoned, Some(3)));
     tokio::time::sleep(Duration::from_secs(1_800)).await;
-    assert_eq!(count(), 2, "once each");
+    assert_eq!(count(), 4, "once each");
     running.stop().await;
 }

@@ -1,5 +1,6 @@
 //! The Git source, with real repositories and the real controller. The clock is the test's: intervals cost nothing.
 
+mod flaky;
 mod forge;
 mod told;
 
@@ -176,8 +177,8 @@ async fn the_next_leader_goes_on_from_the_last_good_commit_on_a_fresh_disk() {
     let late = Followed::start(forge.config("disk-1", own()), &running.handle, 1);
     let tip = forge.ask(&["rev-parse", OWN]);
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(late.view().written, None);
-    assert!(!forge.ask(&["log", "--format=%B", &format!("{tip}..{OWN}")]).contains("Berth-Term: 1"));
+    let since = forge.ask(&["log", "--format=%B", &format!("{tip}..{OWN}")]);
+    assert!(!since.contains("Berth-Term: 1"), "{since}");
     late.stop().await;
     followed.stop().await;
     // Without a registry workers are as they say of themselves.
@@ -341,5 +342,56 @@ async fn a_registry_that_is_away_is_told_and_waited_for() {
         running.handle.apply(ApplyRequest::new(manifest("doubler", ""), Origin::Api)).await,
         Err(Error::Owned { .. })
     ));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_in_the_midst_of_it_ends_nothing() {
+    let forge = Forge::new();
+    forge.deploy("doubler", "v1.0.0", "");
+    let good = forge.push("Deploy doubler");
+    // Once each: when it begins, when a commit is remembered.
+    let store = Arc::new(flaky::Flaky::new(&[1, 3]));
+    let running = Running::start(store.clone());
+    let followed = Followed::start(forge.config("disk", WriteBackTo::Off), &running.handle, 7);
+    let view = followed.until_applied(&good).await;
+    assert_eq!((view.state, view.breakers.values().map(|breaker| breaker.failures).max()), ("Synced", Some(0)));
+    assert_eq!(store.failed(), 2, "it was asked as often as this test takes it to be");
+    assert_eq!(told(&running, "CommitApplied").await.len(), 1);
+    followed.stop().await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_bad_commit_the_next_leader_makes_whole_what_is_in_force() {
+    let forge = Forge::new();
+    forge.deploy("one", "v1.0.0", "");
+    forge.deploy("two", "v1.0.0", "");
+    let good = forge.push("Two");
+    let store = Arc::new(MemoryStore::default());
+    let running = Running::start(store.clone());
+    let followed = Followed::start(forge.config("disk", WriteBackTo::Off), &running.handle, 1);
+    followed.until_applied(&good).await;
+    followed.stop().await;
+    // As if the leader had ended in the midst of declaring something else, which is gone from the branch by now.
+    let request = berth_control::handle::DeleteRequest {
+        origin: Origin::Api,
+        expect: None,
+        ownership: berth_control::handle::Ownership::TakeOver,
+    };
+    running.handle.delete(&name("two"), request).await.expect("deleted");
+    running.stop().await;
+    forge.deploy("bad", "main", "");
+    let bad = forge.push("A branch");
+
+    let running = Running::start(store);
+    let followed = Followed::start(forge.config("another-disk", WriteBackTo::Off), &running.handle, 2);
+    let refused = |view: &berth_control::source::SourceView| view.refused.as_ref().is_some_and(|(commit, _)| *commit == bad);
+    followed.until("refused", refused).await;
+    let view = followed.until("declared", |view| view.deployments == 2).await;
+    assert_eq!((view.applied.as_deref(), view.state), (Some(good.as_str()), "Refused"));
+    assert_eq!(names(&running).await, ["one", "two"]);
+    assert!(told(&running, "CommitApplied").await.is_empty(), "it was in force before");
+    followed.stop().await;
     running.stop().await;
 }

@@ -53,6 +53,9 @@ pub struct SourceStatus {
     pub applied_at: Option<Timestamp>,
     /// Who wrote that commit.
     pub author: String,
+    /// Who signed it, by a key that the registry trusts: `NAME (FINGERPRINT)`; empty where it asks for no signatures.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub signer: String,
     /// The first line of its message.
     pub subject: String,
     /// Deployments that it wants.
@@ -114,6 +117,11 @@ pub struct SourceBreaker {
     pub dependency: String,
     /// `closed`, `half-open` or `open`.
     pub state: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it is tried again after a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
 }
 
 /// A secret of a worker: everything but its value.

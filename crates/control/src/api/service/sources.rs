@@ -78,9 +78,11 @@ fn none() -> ApiError {
 }
 
 fn view(source: &source::SourceView) -> SourceView {
-    let breaker = |(dependency, state): (&String, &berth_spec::worker::BreakerState)| SourceBreaker {
+    let breaker = |(dependency, breaker): (&String, &source::SourceBreaker)| SourceBreaker {
         dependency: dependency.clone(),
-        state: state.as_str().to_owned(),
+        state: breaker.state.as_str().to_owned(),
+        failures: breaker.failures,
+        retry_at: breaker.retry_at.map(Timestamp),
     };
     SourceView {
         api_version: API_VERSION.to_owned(),
@@ -93,6 +95,7 @@ fn view(source: &source::SourceView) -> SourceView {
             applied: source.applied.clone(),
             applied_at: source.applied_at.map(Timestamp),
             author: source.author.clone(),
+            signer: source.signer.clone(),
             subject: source.subject.clone(),
             deployments: source.deployments as u64,
             checked_at: source.checked_at.map(Timestamp),

@@ -99,7 +99,10 @@ impl Reconciler {
             Ok(Ok(scanned)) => scanned,
             Ok(Err(error)) => {
                 // A folder that is away (an unmounted disk) is not an empty one.
-                self.tell(None, "FolderUnreadable", format!("{error}; nothing was changed")).await?;
+                let message = format!("{error}; nothing was changed");
+                if !self.told.contains(&message) {
+                    self.tell(None, "FolderUnreadable", message).await?;
+                }
                 return Ok(Vec::new());
             }
             Err(_stopping) => return Err(Error::Stopped),

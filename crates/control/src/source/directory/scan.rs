@@ -47,7 +47,14 @@ pub(super) fn scan(folder: &Path, known: &BTreeSet<PathBuf>) -> std::io::Result<
             }
         };
         for entry in reading {
-            let Ok(entry) = entry else { continue };
+            let entry = match entry {
+                Ok(entry) => entry,
+                // It may have been a manifest.
+                Err(error) => {
+                    scanned.incomplete = Some(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
             entries += 1;
             if entries > MAX_ENTRIES || scanned.files.len() >= MAX_FILES {
                 scanned.incomplete =
@@ -61,6 +68,12 @@ pub(super) fn scan(folder: &Path, known: &BTreeSet<PathBuf>) -> std::io::Result<
             match entry.file_type() {
                 // Links to folders are not followed: they could lead anywhere, also round in a circle.
                 Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
+                Ok(kind) if kind.is_dir() => {
+                    scanned.incomplete = Some(format!(
+                        "{} lies more than {MAX_DEPTH} folders deep, and is not looked into",
+                        path.display()
+                    ));
+                }
                 Ok(kind) if !kind.is_dir() && is_manifest(&path) => {
                     let text = read(&path);
                     if text.as_ref().is_ok_and(|text| !known.contains(&path) && !declares(&path, text)) {
@@ -69,7 +82,8 @@ pub(super) fn scan(folder: &Path, known: &BTreeSet<PathBuf>) -> std::io::Result<
                     }
                     scanned.files.push((path, text));
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(error) => scanned.incomplete = Some(format!("{}: {error}", path.display())),
             }
         }
     }
@@ -125,6 +139,22 @@ mod tests {
         for (_, text) in &scanned.files {
             assert!(text.as_ref().is_err_and(|message| message.contains("not a file")), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_lies_too_deep_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut deep = folder.path().to_owned();
+        for _ in 0..MAX_DEPTH {
+            deep.push("d");
+        }
+        fs_err::create_dir_all(&deep).expect("folders");
+        fs_err::write(deep.join("a.yaml"), "apiVersion: x").expect("written");
+        let scanned = scan(folder.path(), &BTreeSet::new()).expect("it reads");
+        assert_eq!((scanned.files.len(), scanned.incomplete), (1, None));
+        fs_err::create_dir_all(deep.join("d")).expect("one more");
+        let scanned = scan(folder.path(), &BTreeSet::new()).expect("it reads");
+        assert!(scanned.incomplete.is_some_and(|why| why.contains("16 folders deep")));
     }
 
     #[test]

@@ -3,12 +3,16 @@
 //! ```text
 //!            first good commit known                 tip is new                   good
 //! Restoring ─────────────────────────▶ Waiting ──▶ Looking ──▶ Checking ──────────────▶ Applying ──▶ Waiting
-//!                                         ▲  ▲        │            │ refused: the last good one stays     │
-//!                                         │  └────────┴────────────┘                                     │
-//!                                         └───────────────── failed: later, more and more ───────────────┘
+//!                                       │ ▲  ▲        │            │ refused: the last good one stays   ▲ │ not all: later,
+//!      the newest is not to be had, and │ │  └────────┴────────────┘ failed: later, more and more       │ └─▶ Waiting
+//!      this process has declared nothing└─┼─▶ Renewing ─────────── the last good one still passes ──────┘
+//!                                         └──────┘ it does not
 //! ```
 //! A commit that was refused is looked at again when something that it depends on may have changed: a repository could
 //! not be reached, or a person asks. What is wrong with its own files does not change, so it is not.
+//!
+//! A commit that has passed is *owed* until all of it is declared. That the store does not take it says nothing of the
+//! host: only what Git does counts for the breaker.
 
 use std::time::Duration;
 
@@ -36,6 +40,14 @@ const AGAIN: Duration = Duration::from_secs(10 * 60);
 /// How long after a refusal that may pass the same commit is validated again; it doubles up to [`LONGEST_PAUSE`].
 const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
 
+/// How long webhooks wait after a look. Halved, whoever may send them has the host asked twice as often; doubled, the second
+/// of two commits in a row is followed that much later.
+const APART: Duration = Duration::from_secs(1);
+
+/// How long after the last good commit could not be read or validated again that is tried once more. Halved, a host that is
+/// away is asked twice as often; doubled, workers are without their credentials that much longer.
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
@@ -51,6 +63,8 @@ pub(super) enum Event {
     Looked(Result<Oid, Fault>),
     /// What became of the validation.
     Checked(Verdict),
+    /// What became of validating the last good commit again.
+    Renewed(Result<(), Fault>),
     /// What became of the declarations.
     Applied(Result<(), Fault>),
 }
@@ -89,7 +103,9 @@ pub(super) enum Effect {
     Look,
     /// Fetch and validate a commit.
     Check(Oid),
-    /// Declare what it wants; `was_checked` a moment ago, or earlier.
+    /// Validate the last good commit again, and tell nobody: this process knows only which it is.
+    Renew(Oid),
+    /// Declare what it wants: it has passed, a moment ago or earlier.
     Apply(Oid),
     /// The branch is where the last good commit is: nothing is wrong any more.
     Settled,
@@ -103,6 +119,7 @@ enum Doing {
         insists: bool,
     },
     Checking(Oid),
+    Renewing(Oid),
     Applying(Oid),
 }
 
@@ -163,12 +180,23 @@ pub(super) struct Brain {
     tip: Option<Oid>,
     /// The last good commit, in force.
     applied: Option<Oid>,
+    /// Its settings and secrets are known.
+    restored: bool,
     /// This process has declared it.
     declared: bool,
+    /// What has passed, and is not declared whole.
+    owed: Option<Oid>,
+    /// How often that failed, and why.
+    undeclared: Option<(u32, Fault)>,
     refused: Option<Refused>,
+    /// What is wrong with Git, since how many attempts.
     fault: Option<Fault>,
     failures: u32,
+    /// When the branch is asked for.
     next: Time,
+    /// Until when webhooks wait.
+    quiet: Time,
+    /// When something is declared, though nothing was pushed.
     again: Time,
 }
 
@@ -183,12 +211,16 @@ impl Brain {
             wish: Wish::Look,
             tip: None,
             applied,
+            restored: false,
             declared: false,
+            owed: None,
+            undeclared: None,
             refused: None,
             fault: None,
             failures: 0,
             next: now,
-            again: now + AGAIN,
+            quiet: now,
+            again: now,
         };
         let effects = match restore {
             Some(commit) => {
@@ -205,10 +237,9 @@ impl Brain {
         if self.doing.is_some() {
             return None;
         }
-        let validated = self.validated_again().unwrap_or(self.next);
-        // Nothing is declared again before it was declared once.
-        let declared = if self.declared { self.again } else { self.next };
-        Some(self.next.min(validated).min(declared))
+        let heard = (self.wish == Wish::Look && self.failures < THRESHOLD).then_some(self.quiet);
+        let declared = self.declares().map(|_| self.again);
+        [Some(self.next), heard, self.validated_again(), declared].into_iter().flatten().min()
     }
 
     /// The last good commit.
@@ -239,13 +270,13 @@ impl Brain {
     pub(super) fn breaker(&self) -> BreakerState {
         match (self.failures >= THRESHOLD, &self.doing) {
             (false, _) => BreakerState::Closed,
-            (true, Some(_)) => BreakerState::HalfOpen,
-            (true, None) => BreakerState::Open,
+            (true, Some(Doing::Looking { .. } | Doing::Checking(_))) => BreakerState::HalfOpen,
+            (true, _) => BreakerState::Open,
         }
     }
 
     pub(super) fn standing(&self) -> Standing {
-        match (&self.fault, &self.refused, &self.applied) {
+        match (self.fault(), &self.refused, &self.applied) {
             (Some(fault), ..) if fault.passing => Standing::Retrying,
             (Some(_), ..) => Standing::Stalled,
             (None, Some(_), _) => Standing::Refused,
@@ -259,8 +290,9 @@ impl Brain {
         }
     }
 
-    pub(super) const fn fault(&self) -> Option<&Fault> {
-        self.fault.as_ref()
+    /// What keeps it from following the branch, or from declaring what has passed.
+    pub(super) fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref().or(self.undeclared.as_ref().map(|(_, fault)| fault))
     }
 
     pub(super) fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
@@ -270,26 +302,31 @@ impl Brain {
             Event::Asked => self.wish = Wish::Insist,
             Event::Restored(result) => {
                 self.doing = None;
-                self.next = now;
+                self.restored = result.is_ok();
                 // Told, and no reason to stop: what is in the store stays in force.
                 if let Err(fault) = result {
-                    self.fault = Some(fault);
+                    (self.fault, self.again) = (Some(fault), now + RENEW_AGAIN);
                 }
             }
             Event::Looked(Ok(tip)) => return self.looked(tip, now),
             Event::Looked(Err(fault)) => self.failed(fault, now),
             Event::Checked(verdict) => return self.checked(verdict, now),
+            Event::Renewed(result) => match (self.doing.take(), result) {
+                (Some(Doing::Renewing(commit)), Ok(())) => return self.apply(commit),
+                _ => self.again = now + RENEW_AGAIN,
+            },
             Event::Applied(Ok(())) => {
                 if let Some(Doing::Applying(commit)) = self.doing.take() {
                     self.applied = Some(commit);
                 }
-                (self.declared, self.fault) = (true, None);
+                (self.restored, self.declared, self.owed, self.undeclared) = (true, true, None, None);
                 self.again = now + AGAIN;
-                self.rest(now);
             }
             Event::Applied(Err(fault)) => {
-                self.again = now + AGAIN;
-                self.failed(fault, now);
+                self.doing = None;
+                let failures = self.undeclared.as_ref().map_or(0, |(failures, _)| *failures);
+                self.again = now + pause(failures);
+                self.undeclared = Some((failures.saturating_add(1), fault));
             }
         }
         self.start(now)
@@ -302,46 +339,69 @@ impl Brain {
         }
         // Nobody asks through an open breaker; a person may.
         let shut = self.failures >= THRESHOLD && now < self.next;
-        let asked = self.wish == Wish::Insist || (self.wish == Wish::Look && !shut);
-        if asked || now >= self.next {
+        let heard = self.wish == Wish::Look && !shut && now >= self.quiet;
+        if self.wish == Wish::Insist || heard || now >= self.next {
             // Cleared now: what is pushed while the answer is on its way may not be in it.
             let insists = std::mem::replace(&mut self.wish, Wish::None) == Wish::Insist;
             self.doing = Some(Doing::Looking { insists });
+            self.quiet = now + APART;
             return vec![Effect::Look];
         }
         let due = self.refused.as_ref().filter(|refused| refused.again.is_some_and(|(_, at)| now >= at));
         if let Some(commit) = due.map(|refused| refused.commit.clone()) {
             return self.check(commit);
         }
-        if now >= self.again
-            && self.declared
-            && let Some(applied) = self.applied.clone()
-        {
-            self.doing = Some(Doing::Applying(applied.clone()));
-            return vec![Effect::Apply(applied)];
+        if now < self.again {
+            return Vec::new();
         }
-        Vec::new()
+        let Some(effect) = self.declares() else { return Vec::new() };
+        self.doing = match &effect {
+            Effect::Restore(_) => Some(Doing::Restoring),
+            Effect::Renew(commit) => Some(Doing::Renewing(commit.clone())),
+            Effect::Apply(commit) => return self.apply(commit.clone()),
+            Effect::Look | Effect::Check(_) | Effect::Settled => return Vec::new(),
+        };
+        vec![effect]
+    }
+
+    /// What is to be declared though nothing was pushed: what is owed; what is in force, since somebody may have taken a
+    /// part of it away. A process that has declared nothing first validates what is in force, if the newest commit is not
+    /// to be had: whoever led before may have declared it, or a commit after it, by halves.
+    fn declares(&self) -> Option<Effect> {
+        match (&self.owed, &self.applied) {
+            (Some(commit), _) => Some(Effect::Apply(commit.clone())),
+            (None, Some(commit)) if self.declared => Some(Effect::Apply(commit.clone())),
+            (None, Some(commit)) if self.refused.is_some() || self.fault.is_some() => {
+                let commit = commit.clone();
+                Some(if self.restored { Effect::Renew(commit) } else { Effect::Restore(commit) })
+            }
+            _ => None,
+        }
     }
 
     fn looked(&mut self, tip: Oid, now: Time) -> Vec<Effect> {
         let insisted = matches!(self.doing, Some(Doing::Looking { insists: true }));
-        (self.doing, self.failures, self.fault) = (None, 0, None);
+        self.doing = None;
         self.rest(now);
         let moved = self.tip.as_ref() != Some(&tip);
         self.tip = Some(tip.clone());
+        let in_force = self.applied.as_ref().filter(|_| self.declared);
+        let has_passed = self.owed.as_ref().or(in_force) == Some(&tip);
         let is_refused = self.refused.as_ref().is_some_and(|refused| refused.commit == tip);
-        if self.declared && self.applied.as_ref() == Some(&tip) && !insisted {
-            self.refused = None;
-            return vec![Effect::Settled];
-        }
-        if is_refused && !insisted {
-            return self.start(now);
-        }
         // What is known to differ from the last good commit only in what controllers wrote is not looked at twice.
-        if !moved && self.declared && self.refused.is_none() && !insisted {
-            return self.start(now);
+        let is_known = is_refused || (!moved && self.declared && self.refused.is_none());
+        if insisted || !(has_passed || is_known) {
+            // Whether Git is well is not known before the commit was read.
+            return self.check(tip);
         }
-        self.check(tip)
+        (self.failures, self.fault) = (0, None);
+        let mut effects = Vec::new();
+        if has_passed {
+            self.refused = None;
+            effects.push(Effect::Settled);
+        }
+        effects.extend(self.start(now));
+        effects
     }
 
     fn check(&mut self, commit: Oid) -> Vec<Effect> {
@@ -349,17 +409,26 @@ impl Brain {
         vec![Effect::Check(commit)]
     }
 
+    fn apply(&mut self, commit: Oid) -> Vec<Effect> {
+        (self.owed, self.doing) = (Some(commit.clone()), Some(Doing::Applying(commit.clone())));
+        vec![Effect::Apply(commit)]
+    }
+
     fn checked(&mut self, verdict: Verdict, now: Time) -> Vec<Effect> {
         let Some(Doing::Checking(commit)) = self.doing.take() else { return self.start(now) };
+        if !matches!(verdict, Verdict::Failed(_)) {
+            (self.failures, self.fault) = (0, None);
+        }
         match verdict {
             Verdict::Good => {
                 self.refused = None;
-                self.doing = Some(Doing::Applying(commit.clone()));
-                return vec![Effect::Apply(commit)];
+                return self.apply(commit);
             }
             Verdict::OwnOnly => {
                 self.refused = None;
-                return vec![Effect::Settled];
+                let mut effects = vec![Effect::Settled];
+                effects.extend(self.start(now));
+                return effects;
             }
             Verdict::Refused { passing } => {
                 let times = match &self.refused {
@@ -379,7 +448,7 @@ impl Brain {
         self.wish = Wish::None;
         // So that it is looked at again, though the branch may not have moved.
         self.tip = None;
-        let pause = PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);
+        let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);
         let least = if self.failures >= THRESHOLD { OPEN_FOR } else { Duration::ZERO };
         // What needs a person is not worth many questions, but a person may mend it elsewhere and say nothing.
@@ -397,6 +466,11 @@ impl Brain {
         let spread = (self.dice % 1_001) as f64 / 1_000.0;
         self.next = now + self.interval.mul_f64(0.95 + 0.1 * spread);
     }
+}
+
+/// After so many failures before this one.
+fn pause(failures: u32) -> Duration {
+    PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]

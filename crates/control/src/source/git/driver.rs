@@ -1,23 +1,25 @@
 //! Runs the brain for a term: carries out what it wants on threads that may block, shows what it knows, remembers the last
-//! good commit.
+//! good commit. What breaks in the midst of a term begins again from what the store remembers.
 
+mod changes;
 mod outcome;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use berth_git::{CommitInfo, Oid};
 use berth_registry::{Desired, commit_status::Mark};
 use berth_secrets::vault;
-use berth_spec::{Class, Epoch, Origin, Time, UnknownWorkers};
+use berth_spec::{Class, Epoch, Origin, Time, UnknownWorkers, WorkerId};
 use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
+    sync::watch,
+    task::{JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -34,9 +36,20 @@ use super::{
 use crate::{
     Handle,
     handle::Error,
-    source::{Hook, SourceView, Trigger},
-    store::{Op, Txn, layout, source::StoredSource},
+    source::{Hook, SourceView, Trigger, Triggers},
+    store::{Op, StoreError, Txn, layout, source::StoredSource},
 };
+
+/// How long after the source broke it begins again, and after credentials could not be handed over they are once more.
+/// Halved, a store that is away is asked twice as often; doubled, nothing is followed for that much longer.
+const BEGIN_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long after the keeper of a key did not answer it is asked again; it doubles up to a minute. Halved, an HSM that
+/// restarts is asked twice as often; doubled, workers are without their credentials for that much longer.
+const KEYS_AGAIN: Duration = Duration::from_secs(15);
+
+/// The longest pause before that.
+const KEYS_AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Runs the source for a term.
 pub(super) async fn run(
@@ -44,6 +57,30 @@ pub(super) async fn run(
     handle: Handle,
     epoch: Epoch,
     shutdown: CancellationToken,
+) -> Result<(), Error> {
+    loop {
+        let error = match follow(Arc::clone(&config), handle.clone(), epoch, &shutdown).await {
+            Ok(()) => return Ok(()),
+            Err(_) if shutdown.is_cancelled() => return Ok(()),
+            Err(error) => error,
+        };
+        if handle.is_stopped() || matches!(error, Error::Store(StoreError::Deposed)) {
+            return Err(error);
+        }
+        tracing::error!(event = "source_broke", %error, "the registry is not followed: it begins again");
+        let waited = shutdown.run_until_cancelled(tokio::time::sleep(BEGIN_AGAIN)).await;
+        if waited.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Follows it until the end, or until something breaks that the loop itself cannot make good.
+async fn follow(
+    config: Arc<GitConfig>,
+    handle: Handle,
+    epoch: Epoch,
+    shutdown: &CancellationToken,
 ) -> Result<(), Error> {
     let over = Arc::new(AtomicBool::new(false));
     let ended = CancellationToken::new();
@@ -54,7 +91,8 @@ pub(super) async fn run(
         Ok(herald) => drop(parts.spawn(herald.run(words, ended.clone()))),
         Err(problem) => tracing::error!(event = "notifications_off", problem),
     }
-    let vault = vault(&config, epoch, &ended, &mut parts);
+    let mut vaults = JoinSet::new();
+    let vault = vault(&config, epoch, &ended, &mut vaults);
     let (in_force, watching) = watch::channel(InForce::default());
     let scribe = Scribe {
         config: Arc::clone(&config),
@@ -77,16 +115,20 @@ pub(super) async fn run(
         formerly: None,
         examined: None,
         refusal: None,
+        handed: 0,
+        unopened: BTreeSet::new(),
+        awaiting: Awaiting::default(),
     };
-    let result = driver.run(vault, &shutdown).await;
+    let result = driver.run(vault, shutdown).await;
     // Threads that wait for git end as soon as it has ended.
     over.store(true, Ordering::Relaxed);
     ended.cancel();
-    while parts.join_next().await.is_some() {}
-    match result {
-        Err(Error::Stopped) if shutdown.is_cancelled() => Ok(()),
-        other => other,
+    // Whoever leads next reads leases of its own: workers go on with these until then, so they are not revoked.
+    if epoch == Epoch(0) {
+        while vaults.join_next().await.is_some() {}
     }
+    while parts.join_next().await.is_some() {}
+    result
 }
 
 /// Takes back what a source that is not configured any more said of workers. What it declared stays.
@@ -120,7 +162,13 @@ fn vault(
         }
     };
     let (handle, task) = vault::build(vault::Vault::new(addr, namespace, epoch.0 ^ rand::random::<u64>()), http);
-    parts.spawn(task.run(ended.clone().cancelled_owned()));
+    let (ended, others_follow) = (ended.clone().cancelled_owned(), epoch != Epoch(0));
+    parts.spawn(task.run(async move {
+        ended.await;
+        if others_follow {
+            std::future::pending::<()>().await;
+        }
+    }));
     Some(handle)
 }
 
@@ -138,15 +186,39 @@ struct Driver {
     /// The last commit that was validated, or differs from it only in what controllers write.
     examined: Option<Oid>,
     refusal: Option<Refusal>,
+    /// The number of the credentials that were handed over last.
+    handed: u64,
+    /// What could not be opened, as people were told.
+    unopened: BTreeSet<(WorkerId, String)>,
+    awaiting: Awaiting,
 }
 
-/// What came of an effect.
+/// The keeper of a key does not answer.
+#[derive(Debug, Default)]
+struct Awaiting {
+    /// How often in a row.
+    times: u32,
+    /// It is to be asked again.
+    due: bool,
+    /// That is under way.
+    asking: bool,
+}
+
+/// What came of an effect, or of a part of one.
 enum Done {
     Restored(Oid, Result<Box<(Restored, Kept)>, Fault>),
     Looked(Result<Oid, Fault>),
     Checked(Oid, Box<Checked>),
-    Applied(Oid, Result<(Declared, Kept), Error>),
+    Renewed(Result<Box<(CommitInfo, Desired)>, Fault>),
+    /// The secrets of a commit that is to be declared.
+    Opened(Oid, Kept),
+    Applied(Oid, Result<Declared, Error>),
+    /// What Vault gave.
     Vault(Kept),
+    /// The same files, with keys that were asked again.
+    Keys(Kept),
+    /// What could not be handed over.
+    Unhanded(Kept),
 }
 
 impl Driver {
@@ -158,6 +230,8 @@ impl Driver {
         let mut work = JoinSet::new();
         self.carry_out(effects, &brain, &mut work).await?;
         let mut found = vault.map(|vault| vault.found());
+        // One at a time: what Vault said later must not be taken in before what it said earlier.
+        let mut finding = false;
         loop {
             let now = self.handle.now();
             self.show(&brain);
@@ -165,20 +239,25 @@ impl Driver {
             let event = tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 Some(done) = work.join_next() => match done {
-                    Ok(done) => self.done(done, &brain).await?,
+                    Ok(done) => {
+                        finding &= !matches!(done, Done::Vault(_));
+                        self.done(done, &brain, &mut work).await?
+                    }
                     Err(error) => {
-                        tracing::error!(event = "source_broke", %error, "a part of the Git source broke, please report it");
+                        tracing::error!(event = "source_part_broke", %error, "a part of the Git source broke, please report it");
                         return Err(Error::Stopped);
                     }
                 },
-                Some(trigger) = triggers.recv() => Some(match trigger {
+                trigger = triggers.next() => Some(match trigger {
                     Trigger::Sync => Event::Asked,
                     Trigger::Webhook => Event::Nudged,
                 }),
-                () = changed(&mut found) => {
+                () = changed(&mut found), if !finding => {
                     let (safe, now) = (self.safe.clone(), self.handle.now());
                     let found = found.as_mut().map(|found| Arc::clone(&found.borrow_and_update()));
                     if let Some(found) = found {
+                        finding = true;
+                        self.show_vault(&found);
                         work.spawn_blocking(move || Done::Vault(safe.found(&found, now)));
                     }
                     None
@@ -195,7 +274,14 @@ impl Driver {
     /// What the store remembers; of another registry only whose deployments to take over.
     async fn remembered(&mut self) -> Result<Option<StoredSource>, Error> {
         let Some(entry) = self.handle.store.get(layout::GIT_SOURCE).await? else { return Ok(None) };
-        let stored = StoredSource::read(&entry)?;
+        let stored = match StoredSource::read(&entry) {
+            Ok(stored) => stored,
+            // The next good commit takes its place.
+            Err(error) => {
+                tracing::error!(event = "stored_value_skipped", %error, "what was in force before is not known");
+                return Ok(None);
+            }
+        };
         if stored.origin == self.config.place() {
             return Ok(Some(stored));
         }
@@ -203,7 +289,7 @@ impl Driver {
         Ok(None)
     }
 
-    fn open(&self, stored: Option<&StoredSource>) -> mpsc::Receiver<Trigger> {
+    fn open(&self, stored: Option<&StoredSource>) -> Triggers {
         let view = SourceView {
             kind: "git",
             url: self.config.remote.shown(),
@@ -227,94 +313,154 @@ impl Driver {
                 Effect::Restore(commit) => drop(work.spawn_blocking(move || {
                     let restored = eyes.restore(&commit);
                     let restored = restored.map(|restored| {
-                        let kept = safe.files(&restored.secrets, now);
+                        let kept = safe.files(restored.secrets.clone(), now);
                         Box::new((restored, kept))
                     });
                     Done::Restored(commit, restored)
                 })),
+                Effect::Renew(commit) => {
+                    drop(work.spawn_blocking(move || Done::Renewed(eyes.renew(&commit).map(Box::new))))
+                }
                 Effect::Check(commit) => {
-                    self.detected(&commit);
+                    self.detected(&commit, brain);
                     let (base, applied) = (self.examined.clone(), brain.applied().cloned());
                     work.spawn_blocking(move || {
                         let checked = eyes.check(&commit, base.as_ref(), applied.as_ref());
                         Done::Checked(commit, Box::new(checked))
                     });
                 }
-                Effect::Apply(commit) => self.apply(commit, work),
+                Effect::Apply(commit) => {
+                    let files = self.desired.as_ref().map(|(_, desired)| files(desired)).unwrap_or_default();
+                    work.spawn_blocking(move || Done::Opened(commit, safe.files(files, now)));
+                }
                 Effect::Settled => self.settled(),
             }
         }
         Ok(())
     }
 
-    fn detected(&self, commit: &Oid) {
-        tracing::info!(event = "registry_validation_started", commit_sha = %commit);
-        let words = "validating".to_owned();
-        self.teller.say(Word::Mark { sha: commit.to_string(), mark: Mark::Pending, words });
+    fn detected(&self, commit: &Oid, brain: &Brain) {
+        // What is in force has its mark: nothing would take this one away.
+        if brain.applied() != Some(commit) {
+            self.teller.say(Word::Mark {
+                sha: commit.to_string(),
+                mark: Mark::Pending,
+                words: "validating".to_owned(),
+            });
+        }
     }
 
-    fn apply(&self, commit: Oid, work: &mut JoinSet<Done>) {
-        // The brain wants nothing declared that was not validated in this term.
-        let Some((_, desired)) = self.desired.clone() else { return };
-        let (handle, safe, now) = (self.handle.clone(), self.safe.clone(), self.handle.now());
+    fn declare(&self, commit: Oid, work: &mut JoinSet<Done>) {
+        let (handle, desired) = (self.handle.clone(), self.desired.clone());
         let (origin, formerly) = (self.config.origin(), self.formerly.clone());
         work.spawn(async move {
-            let files: Vec<(String, String)> =
-                desired.secret_files.iter().map(|file| (file.path.clone(), file.text.to_string())).collect();
-            let kept = tokio::task::spawn_blocking(move || safe.files(&files, now)).await;
-            let Ok(kept) = kept else { return Done::Applied(commit, Err(Error::Stopped)) };
-            // Before anything is loaded with them.
-            let given = handle.set_credentials(kept.sets.clone()).await;
-            let declared = match given {
-                Ok(()) => declare::declare(&handle, &desired, &origin, formerly.as_ref()).await,
-                Err(error) => Err(error),
+            let declared = match desired.filter(|(info, _)| info.oid == commit) {
+                Some((_, desired)) => declare::declare(&handle, &desired, &origin, formerly.as_ref()).await,
+                // The brain wants nothing declared that was not validated in this term: begin again from what is stored.
+                None => Err(Error::Stopped),
             };
-            Done::Applied(commit, declared.map(|declared| (declared, kept)))
+            Done::Applied(commit, declared)
         });
     }
 
-    async fn done(&mut self, done: Done, brain: &Brain) -> Result<Option<Event>, Error> {
+    async fn hand_over(&mut self, kept: Kept, work: &mut JoinSet<Done>) {
+        match self.keep(&kept).await {
+            Ok(()) => self.ask_keys_again(work),
+            Err(error) => {
+                tracing::warn!(event = "credentials_not_handed_over", %error, "it is tried again");
+                work.spawn(async move {
+                    tokio::time::sleep(BEGIN_AGAIN).await;
+                    Done::Unhanded(kept)
+                });
+            }
+        }
+    }
+
+    /// The keeper of a key did not answer: workers are without what it opens until it does.
+    fn ask_keys_again(&mut self, work: &mut JoinSet<Done>) {
+        let Awaiting { times, due, asking } = &mut self.awaiting;
+        if !*due || *asking {
+            return;
+        }
+        let pause = KEYS_AGAIN.saturating_mul(1 << (*times).min(8)).min(KEYS_AGAIN_AT_MOST);
+        (*times, *asking) = (times.saturating_add(1), true);
+        let (safe, handle) = (self.safe.clone(), self.handle.clone());
+        work.spawn(async move {
+            tokio::time::sleep(pause).await;
+            match tokio::task::spawn_blocking(move || safe.again(handle.now())).await.map_err(JoinError::try_into_panic)
+            {
+                Ok(kept) => Done::Keys(kept),
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                // The process ends.
+                Err(Err(_)) => std::future::pending().await,
+            }
+        });
+    }
+
+    async fn done(&mut self, done: Done, brain: &Brain, work: &mut JoinSet<Done>) -> Result<Option<Event>, Error> {
         let now = self.handle.now();
         Ok(Some(match done {
-            Done::Vault(kept) => {
-                self.keep(kept).await?;
+            Done::Vault(kept) | Done::Unhanded(kept) => {
+                self.hand_over(kept, work).await;
+                return Ok(None);
+            }
+            Done::Keys(kept) => {
+                self.awaiting.asking = false;
+                self.hand_over(kept, work).await;
                 return Ok(None);
             }
             Done::Looked(result) => {
                 self.config.metrics.polled(if result.is_ok() { "ok" } else { "failed" });
-                self.looked(&result, brain, now).await?;
+                self.looked(&result, brain, now).await;
                 Event::Looked(result)
             }
-            Done::Restored(commit, Ok(restored)) => {
-                let (restored, kept) = *restored;
-                tracing::info!(event = "registry_restored", commit_sha = %commit, secrets = restored.secrets.len());
-                self.keep(kept).await?;
-                self.settings(restored.settings);
-                self.about(&restored.info);
-                self.examined = None;
-                Event::Restored(Ok(()))
+            Done::Restored(commit, restored) => {
+                let restored = self.restored(&commit, restored).await;
+                self.ask_keys_again(work);
+                Event::Restored(restored)
             }
-            Done::Restored(_, Err(fault)) => {
-                tracing::warn!(event = "registry_not_restored", problem = fault.message);
-                self.note("RegistryNotRestored", fault.message.clone()).await?;
-                Event::Restored(Err(fault))
+            Done::Renewed(Ok(renewed)) => {
+                let (info, desired) = *renewed;
+                tracing::info!(event = "registry_renewed", commit_sha = %info.oid);
+                self.desired = Some((info, Arc::new(desired)));
+                Event::Renewed(Ok(()))
             }
-            Done::Checked(commit, checked) => Event::Checked(self.checked(&commit, *checked, now).await?),
-            Done::Applied(commit, Ok((declared, kept))) => {
-                self.keep(kept).await?;
-                Event::Applied(self.applied(&commit, declared, brain, now).await?)
+            Done::Renewed(Err(fault)) => {
+                tracing::warn!(event = "registry_not_renewed", problem = fault.message);
+                Event::Renewed(Err(fault))
             }
-            Done::Applied(_, Err(Error::Stopped)) => return Err(Error::Stopped),
-            Done::Applied(_, Err(error)) => {
-                tracing::warn!(event = "registry_not_applied", %error, "it is tried again");
-                let passing = matches!(
-                    error.class(),
-                    Class::Waiting { .. } | Class::Internal | Class::TimedOut | Class::Conflict
-                );
-                Event::Applied(Err(Fault { message: error.to_string(), passing }))
-            }
+            Done::Checked(commit, checked) => Event::Checked(self.checked(&commit, *checked, brain, now).await),
+            // Before anything is loaded with them.
+            Done::Opened(commit, kept) => match self.keep(&kept).await {
+                Ok(()) => {
+                    self.ask_keys_again(work);
+                    self.declare(commit, work);
+                    return Ok(None);
+                }
+                Err(error) => Event::Applied(Err(not_applied(error)?)),
+            },
+            Done::Applied(commit, Ok(declared)) => match self.applied(&commit, declared, brain, now).await {
+                Ok(()) => Event::Applied(Ok(())),
+                Err(error) => Event::Applied(Err(not_applied(error)?)),
+            },
+            Done::Applied(_, Err(error)) => Event::Applied(Err(not_applied(error)?)),
         }))
     }
+}
+
+/// The secret files of a commit: path and text.
+fn files(desired: &Desired) -> Vec<(String, String)> {
+    desired.secret_files.iter().map(|file| (file.path.clone(), file.text.to_string())).collect()
+}
+
+/// What is tried again later; an error, where that would be of no use in this term.
+fn not_applied(error: Error) -> Result<Fault, Error> {
+    if matches!(error, Error::Stopped | Error::Store(StoreError::Deposed)) {
+        return Err(error);
+    }
+    tracing::warn!(event = "registry_not_applied", %error, "it is tried again");
+    let passing = matches!(error.class(), Class::Waiting { .. } | Class::Internal | Class::TimedOut | Class::Conflict);
+    Ok(Fault { message: error.to_string(), passing })
 }
 
 /// The future, or for ever.

@@ -5,12 +5,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use berth_git::{Category, CommitInfo, GitError, History, Mirror, Oid, Rev, Stop};
-use berth_registry::{Pass, Remotes, Report, Settings, Tree, Validator, settings::SETTINGS_FILE, write_back};
+use berth_git::{Category, CommitInfo, GitError, History, Mirror, Oid, Repository, Rev, Stop};
+use berth_registry::{Desired, Pass, Remotes, Report, Settings, Tree, Validator, settings::SETTINGS_FILE, write_back};
+use berth_spec::Time;
 
 use super::{
     GitConfig,
     brain::{Fault, Verdict},
+    tell,
 };
 
 /// How long asking for the branch may take. Halved, a slow link never answers; doubled, a host that hangs delays
@@ -55,6 +57,8 @@ pub(super) struct Checked {
     pub(super) rewritten: bool,
     /// Files that only controllers write, and that somebody else has changed.
     pub(super) foreign: Vec<String>,
+    /// The settings of a commit that is refused, where they are right by themselves.
+    pub(super) settings: Option<Settings>,
     pub(super) took: Duration,
 }
 
@@ -66,6 +70,7 @@ impl Checked {
             report: None,
             rewritten: false,
             foreign: Vec::new(),
+            settings: None,
             took: began.elapsed(),
         }
     }
@@ -133,8 +138,16 @@ impl Eyes {
             Err(error) => return Err(error),
         };
         let files = repository.list(commit, SECRETS, stop)?;
-        let files = files.into_iter().filter(|file| file.path.ends_with(".yaml") || file.path.ends_with(".yml"));
-        let secrets = files.map(|file| Ok((file.path.clone(), text(&file.path)?))).collect::<Result<_, GitError>>()?;
+        let is_yaml = |file: &berth_git::Entry| file.path.ends_with(".yaml") || file.path.ends_with(".yml");
+        let files = files.into_iter().filter(is_yaml);
+        let mut secrets: Vec<(String, String)> =
+            files.map(|file| Ok((file.path.clone(), text(&file.path)?))).collect::<Result<_, GitError>>()?;
+        // A worker's configuration may say what Vault has for it.
+        let workers = repository.list(commit, "workers", stop)?.into_iter().filter(is_yaml);
+        for file in workers.filter(|file| !file.path.starts_with(SECRETS)) {
+            let vault = berth_registry::vault_of_worker(&file.path, &text(&file.path)?);
+            secrets.extend(vault.map(|file| (file.path, file.text.to_string())));
+        }
         Ok(Restored { info: repository.commit(commit, stop)?, settings, secrets })
     }
 
@@ -180,6 +193,7 @@ impl Eyes {
                 (None, _) => false,
             },
             foreign: Vec::new(),
+            settings: None,
             took: began.elapsed(),
         };
         if let Some(known) = &known {
@@ -189,15 +203,44 @@ impl Eyes {
                 return Ok(checked);
             }
         }
-        let tree = Tree::Commit { repository: repository.clone(), commit: commit.clone() };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let now = i64::try_from(now).unwrap_or(i64::MAX);
-        let pass = Pass { tree: &tree, previous: previous.as_ref(), now, allow_empty: false, stop: &stop };
-        let report = self.validator()?.validate(&pass)?;
+        if let Some(info) = &checked.info {
+            let at = Time(u64::try_from(info.committer.time).unwrap_or_default().saturating_mul(1_000_000_000));
+            tracing::info!(event = "registry_commit_detected", commit_sha = %commit, author = tell::author(info), timestamp = %at);
+        }
+        tracing::info!(event = "registry_validation_started", commit_sha = %commit);
+        let report = self.validate(&mirror, commit, previous.as_ref(), &stop)?;
         checked.verdict =
             if report.is_accepted() { Verdict::Good } else { Verdict::Refused { passing: report.is_transient() } };
+        if !report.is_accepted() {
+            checked.settings = settings_of(repository, commit, &stop);
+        }
         checked.report = Some(report);
         Ok(checked)
+    }
+
+    /// What the last good commit wants, validated again; it has been restored.
+    pub(super) fn renew(&self, commit: &Oid) -> Result<(CommitInfo, Desired), Fault> {
+        let stop = self.stop(CHECK);
+        let read = |error: GitError| fault(&error);
+        let mirror = self.mirror(&stop).map_err(read)?;
+        // Its signatures were checked by the keys of the commit before, which may be others than its own by now.
+        let report = self.validate(&mirror, commit, Some(commit), &stop).map_err(read)?;
+        let info = mirror.repository().commit(commit, &stop).map_err(read)?;
+        let signer = berth_registry::signer(mirror.repository(), commit, &stop).map_err(read)?;
+        let passing = report.is_transient();
+        let first = report.errors().next().map(ToString::to_string).unwrap_or_default();
+        let desired = if report.is_accepted() { report.desired } else { None };
+        desired.map(|desired| (info, Desired { signer, ..desired })).ok_or_else(|| Fault {
+            message: format!("the last good commit {} does not pass any more: {first}", commit.short()),
+            passing,
+        })
+    }
+
+    fn validate(&self, mirror: &Mirror, commit: &Oid, previous: Option<&Oid>, stop: &Stop) -> Result<Report, GitError> {
+        let tree = Tree::Commit { repository: mirror.repository().clone(), commit: commit.clone() };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        self.validator()?.validate(&Pass { tree: &tree, previous, now, allow_empty: false, stop })
     }
 
     /// What validates, and remembers what it has seen from pass to pass.
@@ -218,6 +261,12 @@ impl Eyes {
         })?;
         Ok(Arc::clone(validator.insert(Arc::new(Validator::new(remotes)))))
     }
+}
+
+/// The settings of a commit, if they are right by themselves.
+fn settings_of(repository: &Repository, commit: &Oid, stop: &Stop) -> Option<Settings> {
+    let text = repository.read(commit, SETTINGS_FILE, LARGEST, stop).ok()?;
+    Settings::read(std::str::from_utf8(&text).ok()?).ok()
 }
 
 /// Files of controllers that commits without a controller's trailer have touched.

@@ -254,3 +254,6 @@ fn entry(revision: &RevisionId, version: String) -> ModelEntry {
 pub(super) fn replicas(deployments: &[Known]) -> impl Iterator<Item = &ReplicaStatus> {
     deployments.iter().filter_map(|known| known.status.as_ref()).flat_map(|status| &status.replicas)
 }
+
+#[cfg(test)]
+mod tests;

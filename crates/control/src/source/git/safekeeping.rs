@@ -7,60 +7,72 @@ use std::{
 
 use berth_secrets::{
     Keyring, Safe,
-    vault::{self, Declared, Found},
+    vault::{self, Found},
 };
-use berth_spec::{CredentialSet, Time, WorkerId, manifest::node::Node};
+use berth_spec::{CredentialSet, Time, WorkerId};
 
 /// Files and what Vault gives, together.
 #[derive(Clone)]
 pub(super) struct Safekeeping {
-    safe: Arc<Mutex<Safe>>,
+    held: Arc<Mutex<Held>>,
     keyring: Arc<Keyring>,
     vault: Option<vault::Handle>,
+}
+
+#[derive(Default)]
+struct Held {
+    safe: Safe,
+    /// The files that were taken last: path and text.
+    files: Vec<(String, String)>,
+    /// Counts what was taken out of it.
+    taken: u64,
 }
 
 /// What workers are to be given, and what people may see of it.
 #[derive(Debug)]
 pub(super) struct Kept {
+    /// Of two, the one with the higher number holds what the other does, or what has taken its place.
+    pub(super) number: u64,
+    /// The keeper of a key did not answer: [`Safekeeping::again`] may get further.
+    pub(super) awaits_keys: bool,
     pub(super) sets: BTreeMap<WorkerId, Arc<CredentialSet>>,
     pub(super) status: crate::source::Secrets,
 }
 
 impl Safekeeping {
     pub(super) fn new(keyring: Arc<Keyring>, vault: Option<vault::Handle>) -> Self {
-        Self { safe: Arc::default(), keyring, vault }
+        Self { held: Arc::default(), keyring, vault }
     }
 
     /// All secret files of a commit. Blocks while keys are asked.
-    pub(super) fn files(&self, files: &[(String, String)], now: Time) -> Kept {
-        if let Some(vault) = &self.vault {
-            vault.want(declared(files));
-        }
-        let mut safe = self.safe.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn files(&self, files: Vec<(String, String)>, now: Time) -> Kept {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).files = files;
+        self.again(now)
+    }
+
+    /// The same files once more. Blocks while keys are asked.
+    pub(super) fn again(&self, now: Time) -> Kept {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Held { safe, files, .. } = &mut *held;
         safe.from_files(files, &self.keyring, now);
-        kept(&safe)
+        if let Some(vault) = &self.vault {
+            vault.want(held.safe.declared().clone());
+        }
+        held.take()
     }
 
     /// All that Vault gave.
     pub(super) fn found(&self, found: &Found, now: Time) -> Kept {
-        let mut safe = self.safe.lock().unwrap_or_else(PoisonError::into_inner);
-        safe.from_vault(found, now);
-        kept(&safe)
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.safe.from_vault(found, now);
+        held.take()
     }
 }
 
-fn kept(safe: &Safe) -> Kept {
-    Kept { sets: safe.sets(), status: safe.status() }
-}
-
-/// What files refer to Vault for, by worker. What is wrong with a file was found by validation.
-fn declared(files: &[(String, String)]) -> BTreeMap<WorkerId, Declared> {
-    let of = |(path, text): &(String, String)| {
-        let root = Node::documents(text).ok()?.into_iter().next()?;
-        let worker = WorkerId::new(root.get("worker_id")?.text()?).ok()?;
-        let secrets = root.get("secrets")?;
-        secrets.get("backend")?.text()?;
-        Some((worker, Declared::parse(secrets, path, "secrets").ok()?))
-    };
-    files.iter().filter_map(of).collect()
+impl Held {
+    fn take(&mut self) -> Kept {
+        self.taken += 1;
+        let awaits_keys = self.safe.awaits_keys();
+        Kept { number: self.taken, awaits_keys, sets: self.safe.sets(), status: self.safe.status() }
+    }
 }

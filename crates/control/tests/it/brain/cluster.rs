@@ -319,3 +319,57 @@ fn leaving_and_draining_are_told_with_their_end() {
     let open = Event::Cordon { worker: second.id.clone(), cordon: Cordon::Open };
     assert_eq!(told(&bench.on(open), "WorkerUncordoned"), 1);
 }
+
+#[test]
+fn who_is_refused_while_attached_is_turned_away_once_it_is_empty() {
+    let (named, other) = (worker("w-1", 1), worker("w-2", 1));
+    let mut bench = Bench::new(Restored::default());
+    let deployment = deployment("iris", "  replicas: 1\n", 1);
+    for info in [&named, &other] {
+        bench.on(health(info, Health::Alive));
+    }
+    bench.on(Event::WorkerAttached(other.clone()));
+    bench.on(Event::Reported(empty_inventory(&other)));
+    bench.settle();
+    bench.set(&deployment);
+    bench.wait(DEBOUNCE);
+    bench.settle();
+    let iris = || (deployment.revision_id(), Some(ready(Time(5))));
+    bench.on(Event::Reported(inventory(&other, false, vec![iris()])));
+    bench.settle();
+    bench.on(Event::WorkerAttached(named.clone()));
+    bench.on(Event::Reported(empty_inventory(&named)));
+    bench.settle();
+
+    let terms = berth_spec::WorkerTerms {
+        labels: BTreeMap::new(),
+        memory: None,
+        cpus: None,
+        max_models: None,
+        max_gpus: None,
+        schema_versions: Vec::new(),
+        eviction: berth_spec::worker::Eviction::default(),
+    };
+    bench.on(Event::Terms { worker: named.id.clone(), terms: Some(Arc::new(terms)) });
+    bench.on(Event::UnknownWorkers(berth_spec::UnknownWorkers::Refuse));
+    let mut effects = bench.wait(DEBOUNCE);
+    effects.extend(bench.settle());
+    let hung_up =
+        |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::HangUp(id) if *id == other.id));
+    assert!(!hung_up(&effects), "it answers until its successor does");
+    let mut effects = bench.on(Event::Reported(inventory(&named, false, vec![iris()])));
+    effects.extend(bench.settle());
+    assert!(!hung_up(&effects), "its last requests are answered");
+    let mut effects = bench.on(Event::Reported(inventory(&other, false, vec![(deployment.revision_id(), None)])));
+    effects.extend(bench.settle());
+    assert!(hung_up(&effects), "it is empty");
+    assert!(bench.brain.world().worker(&other.id).is_some_and(|seats| seats.info.is_none()), "no worker that is lost");
+    assert!(bench.brain.world().worker(&named.id).is_some_and(|seats| seats.alive()));
+
+    bench.on(Event::UnknownWorkers(berth_spec::UnknownWorkers::Allow));
+    bench.on(Event::WorkerAttached(other.clone()));
+    bench.on(Event::Reported(empty_inventory(&other)));
+    bench.wait(DEBOUNCE);
+    bench.settle();
+    assert!(bench.brain.world().worker(&other.id).is_some_and(|seats| seats.alive() && seats.info.is_some()));
+}

@@ -1,6 +1,6 @@
 //! What people and hosts are told, as a small host of the test takes it.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use aws_lc_rs::hmac;
 use axum::{Router, body::Bytes, http::HeaderMap, http::StatusCode, http::Uri};
@@ -27,11 +27,11 @@ impl Told {
     }
 }
 
-#[tokio::test]
-async fn a_bad_commit_is_marked_and_told_with_a_signature() {
+/// A host that takes everything.
+async fn host() -> (SocketAddr, mpsc::Receiver<Told>, JoinSet<std::io::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let (sender, mut told) = mpsc::channel(64);
+    let (sender, told) = mpsc::channel(64);
     let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
         let sender = sender.clone();
         async move {
@@ -41,7 +41,12 @@ async fn a_bad_commit_is_marked_and_told_with_a_signature() {
     });
     let mut host = JoinSet::new();
     host.spawn(async move { axum::serve(listener, app).await });
+    (address, told, host)
+}
 
+#[tokio::test]
+async fn a_bad_commit_is_marked_and_told_with_a_signature() {
+    let (address, mut told, mut host) = host().await;
     let forge = Forge::new();
     forge.write(
         "registry.yaml",
@@ -98,6 +103,42 @@ async fn a_bad_commit_is_marked_and_told_with_a_signature() {
         (&body["kind"], &body["status"], &body["facts"]["commit"]),
         (&"validation-error".into(), &"firing".into(), &bad.into())
     );
+    followed.stop().await;
+    running.stop().await;
+    host.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_first_commit_is_told_though_it_is_bad_and_the_next_leader_tells_the_end() {
+    let (address, mut told, mut host) = host().await;
+    let forge = Forge::new();
+    let hook = format!("notifications:\n  - {{type: webhook, url: \"http://{address}/hook\", minSeverity: info}}\n");
+    forge.write("registry.yaml", &hook);
+    forge.deploy("doubler", "main", "");
+    let bad = forge.push("A branch, and nothing before it");
+    let store = Arc::new(MemoryStore::default());
+    let running = Running::start(store.clone());
+    let followed = Followed::start(forge.config("disk-1", WriteBackTo::Off), &running.handle, 1);
+    let first = told.recv().await.expect("open").json();
+    assert_eq!((&first["status"], &first["facts"]["commit"]), (&"firing".into(), &bad.clone().into()));
+    followed.stop().await;
+    running.stop().await;
+
+    let running = Running::start(store);
+    let followed = Followed::start(forge.config("disk-2", WriteBackTo::Off), &running.handle, 2);
+    followed.until("refused again", |view| view.refused.is_some()).await;
+    forge.deploy("doubler", "v1.0.0", "");
+    let good = forge.push("Pinned");
+    assert!(running.handle.board().sync());
+    followed.until_applied(&good).await;
+    // The fleet has no worker, which is another matter.
+    let last = loop {
+        let message = told.recv().await.expect("open").json();
+        if message["kind"] == "validation-error" {
+            break message;
+        }
+    };
+    assert_eq!((&last["status"], &last["subject"]), (&"resolved".into(), &bad.into()), "not told twice: {last}");
     followed.stop().await;
     running.stop().await;
     host.shutdown().await;

@@ -168,22 +168,123 @@ fn the_next_leader_reads_the_last_good_commit_and_then_looks() {
     assert_eq!(brain.on(Event::Looked(Ok(oid('a'))), at(1)), [Effect::Check(oid('a'))]);
     assert_eq!(brain.on(Event::Checked(Verdict::Good), at(1)), [Effect::Apply(oid('a'))]);
     assert_eq!(brain.on(Event::Applied(Ok(())), at(1)), []);
-    // A bad one on top: the old one stays.
-    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), 7, at(0));
-    brain.on(Event::Restored(Err(fault(false))), at(1));
-    assert_eq!(brain.on(Event::Looked(Ok(oid('b'))), at(1)), [Effect::Check(oid('b'))]);
-    assert_eq!(brain.on(Event::Checked(Verdict::Refused { passing: false }), at(1)), []);
-    assert_eq!((brain.applied(), brain.standing()), (Some(&oid('a')), Standing::Refused));
 }
 
 #[test]
-fn what_could_not_be_declared_is_tried_again() {
+fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
+    let refused = |brain: &mut Brain, now| {
+        assert_eq!(brain.on(Event::Looked(Ok(oid('b'))), now), [Effect::Check(oid('b'))]);
+        brain.on(Event::Checked(Verdict::Refused { passing: false }), now)
+    };
+    // The leader before may have ended in the midst of declaring another one.
+    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), 7, at(0));
+    brain.on(Event::Restored(Ok(())), at(1));
+    assert_eq!(refused(&mut brain, at(1)), [Effect::Renew(oid('a'))]);
+    assert_eq!(brain.on(Event::Renewed(Ok(())), at(2)), [Effect::Apply(oid('a'))]);
+    brain.on(Event::Applied(Ok(())), at(3));
+    assert_eq!((brain.applied(), brain.standing()), (Some(&oid('a')), Standing::Refused));
+
+    // It can neither be read nor validated for a while: workers need its credentials, so it is tried again.
+    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), 7, at(0));
+    brain.on(Event::Restored(Err(fault(true))), at(1));
+    refused(&mut brain, at(1));
+    assert_eq!((brain.applied(), brain.standing()), (Some(&oid('a')), Standing::Refused));
+    assert_eq!(poll(&mut brain, 'b').0, [], "not yet");
+    assert_eq!(brain.on(Event::Tick, at(61)), [Effect::Look]);
+    assert_eq!(brain.on(Event::Looked(Ok(oid('b'))), at(61)), [Effect::Restore(oid('a'))]);
+    assert_eq!(brain.on(Event::Restored(Ok(())), at(62)), [Effect::Renew(oid('a'))]);
+    assert_eq!(brain.on(Event::Renewed(Err(fault(true))), at(63)), []);
+    assert_eq!(brain.on(Event::Tick, at(123)), [Effect::Look]);
+    assert_eq!(brain.on(Event::Looked(Ok(oid('c'))), at(123)), [Effect::Check(oid('c'))]);
+    assert_eq!(brain.on(Event::Checked(Verdict::Good), at(123)), [Effect::Apply(oid('c'))], "a good one is better");
+
+    // The host is away: what is known of the last good one is enough.
+    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), 7, at(0));
+    brain.on(Event::Restored(Ok(())), at(1));
+    assert_eq!(brain.on(Event::Looked(Err(fault(true))), at(1)), [Effect::Renew(oid('a'))]);
+}
+
+#[test]
+fn what_could_not_be_declared_is_tried_again_whatever_git_does() {
+    let mut brain = synced();
+    let (_, mut now) = poll(&mut brain, 'b');
+    brain.on(Event::Checked(Verdict::Good), now);
+    let mut gaps = Vec::new();
+    for _ in 0..6 {
+        assert_eq!(brain.on(Event::Applied(Err(fault(true))), now), []);
+        assert_eq!((brain.applied(), brain.standing()), (Some(&oid('a')), Standing::Retrying));
+        assert_eq!(brain.breaker(), BreakerState::Closed, "the store is not the host");
+        let failed = now;
+        loop {
+            now = brain.wake_at().expect("something");
+            match brain.on(Event::Tick, now).as_slice() {
+                // The branch goes back and forth, or cannot be asked: what has passed is owed all the same.
+                [Effect::Look] if gaps.len() == 5 => {
+                    if brain.on(Event::Looked(Ok(oid('c'))), now) == [Effect::Check(oid('c'))] {
+                        brain.on(Event::Checked(Verdict::Refused { passing: false }), now);
+                    }
+                }
+                [Effect::Look] => drop(brain.on(Event::Looked(Ok(oid('b'))), now)),
+                [Effect::Apply(commit)] => break assert_eq!(*commit, oid('b')),
+                other => panic!("{other:?}"),
+            }
+        }
+        gaps.push(now.since(failed).as_secs());
+    }
+    assert_eq!(gaps, [2, 4, 8, 16, 32, 64]);
+    brain.on(Event::Applied(Ok(())), now);
+    assert_eq!((brain.applied(), brain.standing()), (Some(&oid('b')), Standing::Refused), "c is no better for it");
+}
+
+#[test]
+fn going_back_while_a_commit_is_owed_undoes_what_was_declared_of_it() {
     let mut brain = synced();
     let (_, now) = poll(&mut brain, 'b');
     brain.on(Event::Checked(Verdict::Good), now);
-    assert_eq!(brain.on(Event::Applied(Err(fault(true))), now), []);
-    assert_eq!(brain.applied(), Some(&oid('a')));
-    assert_eq!(poll(&mut brain, 'b').0, [Effect::Check(oid('b'))]);
+    brain.on(Event::Applied(Err(fault(true))), now);
+    assert_eq!(brain.on(Event::Asked, now), [Effect::Look]);
+    assert_eq!(brain.on(Event::Looked(Ok(oid('a'))), now), [Effect::Check(oid('a'))], "it may be there by halves");
+    assert_eq!(brain.on(Event::Checked(Verdict::Good), now), [Effect::Apply(oid('a'))]);
+}
+
+#[test]
+fn a_commit_that_cannot_be_read_is_tried_more_and_more_slowly_though_the_branch_answers() {
+    let mut brain = synced();
+    let (mut now, mut gaps) = (at(0), Vec::new());
+    for _ in 0..6 {
+        let (effects, polled) = poll(&mut brain, 'b');
+        gaps.push(polled.since(now).as_secs());
+        now = polled;
+        assert_eq!(effects, [Effect::Check(oid('b'))]);
+        brain.on(Event::Checked(Verdict::Failed(fault(true))), now);
+        assert_eq!(brain.standing(), Standing::Retrying);
+    }
+    assert_eq!(gaps[1..], [2, 4, 8, 16, 60]);
+    assert_eq!(brain.breaker(), BreakerState::Open);
+    let (_, now) = poll(&mut brain, 'b');
+    brain.on(Event::Checked(Verdict::Good), now);
+    assert_eq!(brain.breaker(), BreakerState::Closed);
+}
+
+#[test]
+fn a_storm_of_webhooks_asks_once_a_second_and_none_is_lost() {
+    let mut brain = synced();
+    let (mut looks, mut now) = (0, at(1));
+    while now < at(11) {
+        now = now + Duration::from_millis(10);
+        if brain.on(Event::Nudged, now) == [Effect::Look] {
+            looks += 1;
+            brain.on(Event::Looked(Ok(oid('a'))), now);
+        }
+    }
+    assert!((9..=11).contains(&looks), "{looks}");
+    // One that comes while the branch is asked may tell of what the answer does not have.
+    let now = at(20);
+    assert_eq!(brain.on(Event::Nudged, now), [Effect::Look]);
+    brain.on(Event::Nudged, now);
+    brain.on(Event::Looked(Ok(oid('a'))), now);
+    let due = brain.wake_at().expect("soon");
+    assert_eq!((due, brain.on(Event::Tick, due)), (at(21), vec![Effect::Look]));
 }
 
 #[test]

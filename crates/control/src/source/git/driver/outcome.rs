@@ -1,36 +1,37 @@
 //! What becomes of what the driver carried out: told, remembered, shown.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_git::{CommitInfo, Oid};
 use berth_registry::{Settings, commit_status::Mark, write_back};
-use berth_spec::{Time, event::Severity};
+use berth_secrets::{Backend, vault};
+use berth_spec::{Time, WorkerId, event::Severity, worker::BreakerState};
 
 use super::{
     super::{
         brain::{Brain, Fault, Verdict},
         declare::Declared,
-        eyes::Checked,
+        eyes::{Checked, Restored},
         herald::Word,
         safekeeping::Kept,
         tell::{self, Refusal},
     },
-    Driver,
+    Driver, changes,
 };
 use crate::{
     handle::Error,
+    source::SourceBreaker,
     store::{Compare, Op, Outcome, Txn, layout, source::StoredSource},
 };
 
 impl Driver {
-    pub(super) async fn looked(&self, result: &Result<Oid, Fault>, brain: &Brain, now: Time) -> Result<(), Error> {
+    pub(super) async fn looked(&self, result: &Result<Oid, Fault>, brain: &Brain, now: Time) {
         match result {
             Ok(tip) => {
                 self.handle.board.update(|view| view.checked_at = Some(now));
                 if brain.tip().is_some_and(|before| before != tip) || brain.tip().is_none() {
                     tracing::debug!(event = "registry_tip", commit_sha = %tip);
                 }
-                Ok(())
             }
             Err(fault) => {
                 tracing::warn!(
@@ -39,35 +40,55 @@ impl Driver {
                     failures = brain.failures() + 1
                 );
                 // Once for each outage.
-                if brain.fault().is_none() {
-                    self.note("RegistryUnreachable", fault.message.clone()).await
-                } else {
-                    Ok(())
+                if brain.failures() == 0 {
+                    self.note("RegistryUnreachable", fault.message.clone()).await;
                 }
             }
         }
     }
 
-    pub(super) async fn checked(&mut self, commit: &Oid, checked: Checked, now: Time) -> Result<Verdict, Error> {
-        let Checked { mut verdict, info, report, rewritten, foreign, took } = checked;
-        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        if let Some(info) = &info
-            && verdict != Verdict::OwnOnly
-        {
-            let at = info.committer.time;
-            tracing::info!(event = "registry_commit_detected", commit_sha = %commit, author = tell::author(info), timestamp = at);
+    pub(super) async fn restored(
+        &mut self,
+        commit: &Oid,
+        restored: Result<Box<(Restored, Kept)>, Fault>,
+    ) -> Result<(), Fault> {
+        let restored = match restored {
+            Ok(restored) => {
+                let (restored, kept) = *restored;
+                let kept = self.keep(&kept).await.map_err(|error| Fault { message: error.to_string(), passing: true });
+                kept.map(|()| restored)
+            }
+            Err(fault) => Err(fault),
+        };
+        match restored {
+            Ok(restored) => {
+                tracing::info!(event = "registry_restored", commit_sha = %commit, secrets = restored.secrets.len());
+                self.settings(restored.settings);
+                self.about(&restored.info, String::new());
+                Ok(())
+            }
+            Err(fault) => {
+                tracing::warn!(event = "registry_not_restored", problem = fault.message);
+                self.note("RegistryNotRestored", fault.message.clone()).await;
+                Err(fault)
+            }
         }
+    }
+
+    pub(super) async fn checked(&mut self, commit: &Oid, checked: Checked, brain: &Brain, now: Time) -> Verdict {
+        let Checked { mut verdict, info, report, rewritten, foreign, settings, took } = checked;
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         if rewritten {
             let message = format!(
                 "the history of {} was rewritten: {commit} does not follow from the commit before",
                 self.config.place()
             );
             tracing::warn!(event = "registry_history_rewritten", commit_sha = %commit);
-            self.note("RegistryHistoryRewritten", message).await?;
+            self.note("RegistryHistoryRewritten", message).await;
         }
         if !foreign.is_empty() {
             let message = format!("only controllers write these files, they are written again: {}", foreign.join(", "));
-            self.note("ActualStateTouched", message).await?;
+            self.note("ActualStateTouched", message).await;
             self.in_force.send_modify(|in_force| in_force.touched += 1);
         }
         match (&verdict, report, info) {
@@ -102,23 +123,38 @@ impl Driver {
                     "CommitRefused",
                     format!("{} by {} is refused, {}", &commit.as_str()[..12], refusal.author, refusal.summary()),
                 )
-                .await?;
+                .await;
+                // Before the first good commit there are no others that say whom to tell.
+                if let (None, Some(settings)) = (brain.applied(), settings) {
+                    self.teller.say(Word::Settings(Box::new(settings)));
+                }
                 self.teller.say(Word::Mark { sha: commit.to_string(), mark: Mark::Failure, words: refusal.summary() });
                 self.refused(Some(refusal));
             }
             (Verdict::OwnOnly, ..) => {
                 self.examined = Some(commit.clone());
-                // What controllers wrote makes a bad commit no better.
-                if let Some(refusal) = &self.refusal {
-                    verdict = Verdict::Refused { passing: refusal.passing };
-                }
+                verdict = self.own_only(commit);
             }
             (Verdict::Failed(fault), ..) => {
                 tracing::warn!(event = "registry_not_validated", commit_sha = %commit, problem = fault.message);
+                if brain.failures() == 0 {
+                    let message = format!("{commit} could not be validated, it is tried again: {}", fault.message);
+                    self.note("RegistryNotValidated", message).await;
+                }
             }
             _ => {}
         }
-        Ok(verdict)
+        verdict
+    }
+
+    /// What controllers wrote makes a bad commit no better.
+    fn own_only(&self, commit: &Oid) -> Verdict {
+        let (verdict, mark, words) = match &self.refusal {
+            Some(refusal) => (Verdict::Refused { passing: refusal.passing }, Mark::Failure, refusal.summary()),
+            None => (Verdict::OwnOnly, Mark::Success, "only what controllers write has changed".to_owned()),
+        };
+        self.teller.say(Word::Mark { sha: commit.to_string(), mark, words });
+        verdict
     }
 
     pub(super) async fn applied(
@@ -127,32 +163,28 @@ impl Driver {
         declared: Declared,
         brain: &Brain,
         now: Time,
-    ) -> Result<Result<(), Fault>, Error> {
-        let Some((info, desired)) = self.desired.clone() else { return Ok(Ok(())) };
+    ) -> Result<(), Error> {
+        let Some((info, desired)) = self.desired.clone() else { return Err(Error::Stopped) };
         let is_new = brain.applied() != Some(commit);
         let before = self.in_force.borrow().desired.clone();
-        if !self.remember(commit, now).await? {
-            return Err(Error::Stopped);
-        }
+        self.remember(commit, now).await?;
         self.formerly = None;
         // First: it may say to whom this very commit is told.
         self.settings(desired.settings.clone());
-        let changes = tell::changes(&desired, before.as_deref());
+        let changes = changes::changes(&desired, before.as_deref());
+        let said = changes::said(&changes, &declared);
+        let signer = tell::signer(&desired);
         let Declared { changed, deleted, conflicts } = declared;
         if is_new {
             // The audit: who changed what, and when it came into force.
             tracing::info!(
                 event = "registry_commit_applied", commit_sha = %commit, author = tell::author(&info),
-                committer = info.committer.email, signed = desired.settings.signatures.required, subject = info.subject,
+                committer = format!("{} <{}>", info.committer.name, info.committer.email), signer, subject = info.subject,
                 changes = changes.join("; "), changed = changed.len(), deleted = deleted.len()
             );
-            let said = if changes.is_empty() {
-                format!("{} declared, {} deleted", changed.len(), deleted.len())
-            } else {
-                changes.join(", ")
-            };
-            let message = format!("{} by {}: {said}", info.oid.short(), tell::author(&info));
-            self.event(Severity::Normal, "CommitApplied", message).await?;
+            let signed = if signer.is_empty() { signer.clone() } else { format!(", signed by {signer}") };
+            let message = format!("{} by {}{signed}: {said}", info.oid.short(), tell::author(&info));
+            self.event(Severity::Normal, "CommitApplied", message, None).await;
             self.teller.say(Word::Mark {
                 sha: commit.to_string(),
                 mark: Mark::Success,
@@ -163,9 +195,9 @@ impl Driver {
             tracing::warn!(event = "registry_conflict", commit_sha = %commit, problem = conflict);
         }
         if is_new && !conflicts.is_empty() {
-            self.note("RegistryConflict", conflicts.join("; ")).await?;
+            self.note("RegistryConflict", conflicts.join("; ")).await;
         }
-        self.about(&info);
+        self.about(&info, signer);
         let sha = commit.to_string();
         self.handle.board.update(|view| {
             (view.applied, view.deployments, view.conflicts) =
@@ -175,23 +207,27 @@ impl Driver {
             }
         });
         self.in_force.send_modify(|in_force| (in_force.applied, in_force.desired) = (Some(sha), Some(desired)));
-        Ok(Ok(()))
+        Ok(())
     }
 
-    /// Remembers the last good commit; `false`: this term is over.
-    async fn remember(&self, commit: &Oid, now: Time) -> Result<bool, Error> {
+    /// Remembers the last good commit.
+    async fn remember(&self, commit: &Oid, now: Time) -> Result<(), Error> {
         let before = self.handle.store.get(layout::GIT_SOURCE).await?;
         let place = self.config.place();
-        let known = before.as_ref().map(StoredSource::read).transpose()?;
+        let known = before.as_ref().and_then(|entry| StoredSource::read(entry).ok());
         if known.is_some_and(|known| known.applied == commit.as_str() && known.origin == place) {
-            return Ok(true);
+            return Ok(());
         }
         let stored = StoredSource::new(place, commit.to_string(), now);
         let key = layout::GIT_SOURCE.to_owned();
         let compare =
             vec![Compare::Modified { key: key.clone(), rev: before.map(|entry| entry.modified).unwrap_or_default() }];
         let txn = Txn { compare, ops: vec![Op::Put { key, value: stored.bytes() }] };
-        Ok(matches!(self.handle.store.commit(txn).await?, Outcome::Committed(_)))
+        match self.handle.store.commit(txn).await? {
+            Outcome::Committed(_) => Ok(()),
+            // Nobody else writes it in this term: it is read again with the rest.
+            Outcome::Conflict => Err(Error::Stopped),
+        }
     }
 
     /// The refusal, of the commit of a person: a controller's own commit on top of it is not to blame.
@@ -221,23 +257,65 @@ impl Driver {
         self.in_force.send_modify(|in_force| in_force.settings = settings);
     }
 
-    pub(super) fn about(&self, info: &CommitInfo) {
+    pub(super) fn about(&self, info: &CommitInfo, signer: String) {
         let (author, subject) = (tell::author(info), info.subject.clone());
-        self.handle.board.update(|view| (view.author, view.subject) = (author, subject));
+        self.handle.board.update(|view| (view.author, view.signer, view.subject) = (author, signer, subject));
     }
 
-    pub(super) async fn keep(&self, kept: Kept) -> Result<(), Error> {
-        self.handle.board.set_secrets(kept.status);
-        self.handle.set_credentials(kept.sets).await
+    /// Hands credentials over, unless newer ones were meanwhile.
+    pub(super) async fn keep(&mut self, kept: &Kept) -> Result<(), Error> {
+        if kept.number < self.handed {
+            return Ok(());
+        }
+        self.handle.set_credentials(kept.sets.clone()).await?;
+        self.handed = kept.number;
+        self.awaiting.due = kept.awaits_keys;
+        if !kept.awaits_keys {
+            self.awaiting.times = 0;
+        }
+        self.handle.board.set_secrets(kept.status.clone());
+        self.tell_unopened(kept).await;
+        Ok(())
     }
 
-    pub(super) async fn note(&self, reason: &'static str, message: String) -> Result<(), Error> {
-        self.event(Severity::Warning, reason, message).await
+    /// Secrets in files that cannot be opened: told once each. What Vault does not give may come by itself.
+    async fn tell_unopened(&mut self, kept: &Kept) {
+        let files = kept.status.iter().filter(|secret| secret.backend == Backend::File);
+        let broken: BTreeSet<(WorkerId, String)> =
+            files.filter_map(|secret| Some((secret.worker.clone(), secret.problem.clone()?))).collect();
+        let before = std::mem::replace(&mut self.unopened, broken.clone());
+        for (worker, problem) in broken.difference(&before) {
+            let message = format!("secrets of {worker} cannot be opened: {problem}");
+            self.event(Severity::Warning, "SecretsUnreadable", message, Some(worker.clone())).await;
+        }
     }
 
-    async fn event(&self, severity: Severity, reason: &'static str, message: String) -> Result<(), Error> {
-        let at = self.handle.now();
-        self.handle.note(berth_spec::Event { at, severity, reason, message, deployment: None, worker: None }).await
+    pub(super) async fn note(&self, reason: &'static str, message: String) {
+        self.event(Severity::Warning, reason, message, None).await;
+    }
+
+    async fn event(&self, severity: Severity, reason: &'static str, message: String, worker: Option<WorkerId>) {
+        let event = berth_spec::Event { at: self.handle.now(), severity, reason, message, deployment: None, worker };
+        if let Err(error) = self.handle.note(event).await {
+            // It is in the log as well: no reason to stop.
+            tracing::debug!(event = "event_not_kept", %error, reason);
+        }
+    }
+
+    /// Vault has a breaker of its own: while it is away one call at a time looks whether it is back.
+    pub(super) fn show_vault(&self, found: &vault::Found) {
+        let Some(settings) = &self.config.vault else { return };
+        let name = format!("vault {}", settings.addr.origin().ascii_serialization());
+        let breaker = match &found.outage {
+            Some(outage) => {
+                SourceBreaker { state: BreakerState::Open, failures: outage.failures, retry_at: Some(outage.until) }
+            }
+            None => SourceBreaker::default(),
+        };
+        self.config.metrics.breaker(&name, breaker.state);
+        self.handle.board.update(|view| {
+            view.breakers.insert(name, breaker);
+        });
     }
 
     pub(super) fn show(&mut self, brain: &Brain) {
@@ -265,7 +343,9 @@ impl Driver {
                 (None, None) if !view.conflicts.is_empty() => Some(view.conflicts.join("\n")),
                 (None, None) => None,
             };
-            view.breakers.insert(place, brain.breaker());
+            let (state, failures) = (brain.breaker(), brain.failures());
+            let retry_at = (failures > 0).then(|| brain.next());
+            view.breakers.insert(place, SourceBreaker { state, failures, retry_at });
         });
     }
 }
