@@ -121,6 +121,10 @@ pub trait LoadedModel: Model {
     /// made callable before this has passed.
     fn validate(&self, warmup: &Warmup) -> Result<(), LoadError>;
 
+    /// Ends it now, also under requests whose time to end by themselves is up: they fail. Blocks like [`Runtime::load`].
+    /// An engine that cannot does nothing: its model goes with the last request.
+    fn end(&self) {}
+
     /// How it is. Asked now and then, on a thread that must not wait.
     fn health(&self) -> Health {
         Health::default()

@@ -66,9 +66,9 @@ class LineTest(unittest.TestCase):
         number = ours._socket.fileno()
         read, write = os.pipe()
         ours._turn.acquire()  # As a thread of the parent may have held it.
-        threading.Thread(target=ours.close).start()
-        while ours._socket.fileno() != -1:
-            pass
+        closer = threading.Thread(target=ours.close)
+        closer.start()
+        closer.join()
         os.dup2(write, number)
         with mock.patch.object(sys, "stderr") as printed:
             host._log(ours, "warning", "from a child")

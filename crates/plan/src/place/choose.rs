@@ -209,6 +209,7 @@ impl<'a> Taste<'a> {
     fn of_shelf(&self, shelf: &Shelf<'_>) -> OfShelf {
         OfShelf {
             replaced: shelf.replaced,
+            short: shelf.short,
             together: Together {
                 region: self.by_region.get(&shelf.region).copied().unwrap_or(0),
                 zone: self.by_zone.get(&(shelf.region, shelf.zone)).copied().unwrap_or(0),
@@ -223,13 +224,14 @@ impl<'a> Taste<'a> {
     fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
         let seats = draft.world.workers.get(worker);
         let shelf = seats.map_or_else(Shelf::default, |seats| draft.shelf(worker, seats));
-        let OfShelf { replaced, together, far, queue, mismatch, spares_no_gpu } = self.of_shelf(&shelf);
+        let OfShelf { replaced, short, together, far, queue, mismatch, spares_no_gpu } = self.of_shelf(&shelf);
         let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
         let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
         Score {
             evicts,
             cold: !draft.world.strays.contains(&(self.revision.clone(), worker.clone())),
             replaced,
+            short,
             unpreferred: self.preferred.iter().filter(lacks).count(),
             together,
             far,
@@ -246,6 +248,7 @@ impl<'a> Taste<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OfShelf {
     replaced: bool,
+    short: bool,
     together: Together,
     far: bool,
     queue: Queue,

@@ -15,6 +15,8 @@ pub struct Score {
     pub cold: bool,
     /// It is of an older version, and nodes of a newer one have joined lately: what it gets is moved before long.
     pub replaced: bool,
+    /// Its memory is short, whatever is set aside: it says so itself.
+    pub short: bool,
     /// How many of the preferred labels it lacks, the type's included.
     pub unpreferred: usize,
     /// How many other replicas are near: what fails together should not hold all of them.
@@ -85,6 +87,9 @@ impl Score {
         }
         if self.replaced != other.replaced {
             return "the other is of an older version, which is being replaced".to_owned();
+        }
+        if self.short != other.short {
+            return "the memory of the other's machine is short".to_owned();
         }
         if self.unpreferred != other.unpreferred {
             return format!("it lacks {} of the preferred labels, the other {}", self.unpreferred, other.unpreferred);

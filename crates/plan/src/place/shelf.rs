@@ -17,6 +17,8 @@ use crate::world::Seats;
 pub(crate) struct Shelf<'w> {
     /// It is of an older version, and nodes of a newer one have joined lately.
     pub(crate) replaced: bool,
+    /// Its memory is short.
+    pub(crate) short: bool,
     /// Loads that wait there.
     pub(crate) queue: Queue,
     /// How busy it is.
@@ -97,6 +99,7 @@ impl<'w> Shelf<'w> {
         let version = || info.and_then(|info| Version::read(&info.version));
         Self {
             replaced: newest.is_some_and(|newest| version().is_some_and(|version| version < *newest)),
+            short: seats.load.degraded,
             queue: Queue::of(coming.max(seats.load.queue)),
             pace: Pace::of_load(&seats.load),
             gpus: info.is_some_and(|info| !info.gpus.is_empty()),

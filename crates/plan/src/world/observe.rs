@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use berth_spec::{
     ByteSize, DeploymentName, Event, Failure, FailureCategory, InventoryChange, Residency, RevisionId, Time, WorkerId,
-    event::Severity, residency::Ready,
+    event::Severity,
+    residency::{Deaths, Ready},
 };
 
 use super::{LoadFailed, World, entry::Learned};
@@ -199,13 +200,15 @@ fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &Ready) ->
     }
 }
 
-/// Of deaths in a row the first is told, and then as often as their number doubles: a process that dies every half minute
-/// must not wash everything else away.
+/// Of deaths in a row the first is told, one for another reason than the last, and else as often as their number doubles: a
+/// process that dies every half minute must not wash everything else away.
 fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&Ready, &Ready)) -> Option<Event> {
     let deaths = ready.deaths.as_deref()?;
     let known = before.deaths.as_deref();
     let (count, in_a_row) = known.map_or((0, 0), |known| (known.count, known.in_a_row));
-    let begins = deaths.in_a_row <= in_a_row;
+    // What follows the cause are words of the process, which differ.
+    let cause = |deaths: &Deaths| deaths.how.split(';').next().unwrap_or_default().to_owned();
+    let begins = deaths.in_a_row <= in_a_row || known.map(cause) != Some(cause(deaths));
     let told = deaths.count > count && (begins || deaths.in_a_row.checked_ilog2() > in_a_row.checked_ilog2());
     told.then(|| Event {
         at: now,
@@ -242,10 +245,7 @@ fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::{
-        Digest,
-        residency::{Deaths, Phases},
-    };
+    use berth_spec::{Digest, residency::Phases};
 
     use super::*;
 
@@ -285,5 +285,12 @@ mod tests {
         ] {
             assert_eq!(told(before, now).is_some(), is_told, "{before:?} {now:?}");
         }
+        let mut other = ready(Some((3, 3)));
+        let deaths = other.deaths.as_mut().map(Arc::make_mut).expect("it died");
+        deaths.how = "it was killed by signal 9; its last words: x".to_owned();
+        let told = |now: &Ready| died(&name, &worker, Time(2), (&ready(Some((2, 2))), now)).is_some();
+        assert!(!told(&other), "the same cause in other words");
+        "it ended with code 3".clone_into(&mut other.deaths.as_mut().map(Arc::make_mut).expect("it died").how);
+        assert!(told(&other), "another cause");
     }
 }

@@ -204,6 +204,17 @@ fn nodes_that_are_being_replaced_get_nothing_new_unless_only_they_are_left() {
 }
 
 #[test]
+fn a_machine_that_is_short_of_memory_gets_nothing_more_unless_there_is_no_other_place() {
+    let mut w = world().worker("short", gib(64)).worker("well", gib(2)).resident("before", gib(8));
+    w.settle();
+    w.loaded("short", berth_spec::Load { degraded: true, ..berth_spec::Load::default() });
+    let mut w = w.resident("x", gib(1)).resident("y", gib(1)).resident("z", gib(1));
+    w.settle();
+    assert_eq!((w.placed("x"), w.placed("y")), (vec!["well".to_owned()], vec!["well".to_owned()]));
+    assert_eq!((w.placed("before"), w.placed("z")), (vec!["short".to_owned()], vec!["short".to_owned()]));
+}
+
+#[test]
 fn copies_lie_apart() {
     let places = [("a1", "eu", "1"), ("a2", "eu", "1"), ("b1", "eu", "2"), ("c1", "us", "1"), ("c2", "us", "2")];
     let fleet = || places.iter().fold(world(), |w, (called, region, zone)| w.worker_in(called, gib(8), (region, zone)));

@@ -256,6 +256,10 @@ impl Hands {
         let id = revision.id.clone();
         let news = self.news.clone();
         let model = self.slots.get(twin).and_then(|slot| slot.model.clone());
+        if let Some(slot) = self.slots.get_mut(&id) {
+            // At once: the twin may be unloaded before the agent has heard of this.
+            slot.model.clone_from(&model);
+        }
         self.tasks.spawn(async move {
             let (kept, result) = match model {
                 Some(model) => {
@@ -339,7 +343,8 @@ impl Hands {
         });
     }
 
-    /// Lets go of the model. Requests that outlived their time to drain keep it until they end.
+    /// Ends the model, unless a twin has it, and lets go of it. Requests that outlived their time to drain end with it, or
+    /// keep it until they end where their engine cannot be stopped.
     fn unload(&mut self, id: RevisionId) {
         let begun = Instant::now();
         let slot = self.slots.remove(&id).unwrap_or_default();
@@ -349,11 +354,18 @@ impl Hands {
             self.tools.local.remove(&id);
             self.stopped.drained += 1;
         }
+        let models = || self.slots.values().filter_map(|slot| slot.model.as_ref());
+        let ends = slot.model.clone().filter(|model| !models().any(|other| Arc::ptr_eq(model, other)));
         let (news, histogram) = (self.news.clone(), self.metrics().unload.clone());
         self.tasks.spawn(async move {
             // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.
-            let _ =
-                tokio::task::spawn_blocking(move || drop((slot.callable, slot.model, slot.fetched, slot.kit))).await;
+            let free = move || {
+                if let Some(model) = &ends {
+                    model.end();
+                }
+                drop((ends, slot.callable, slot.model, slot.fetched, slot.kit));
+            };
+            let _ = tokio::task::spawn_blocking(free).await;
             let took = begun.elapsed();
             histogram.observe(took.as_secs_f64());
             tracing::info!(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 #: The most characters of a traceback that are kept, from its end, where the cause is.
 MAX_TRACE = 16 * 1024
@@ -17,10 +17,11 @@ MAX_MESSAGE = 2 * 1024
 class RequestError(Exception):
     """The request cannot be answered because of what is in it: the client gets status 422 and the message.
 
-    ``path`` is a JSON pointer to what is wrong, e.g. ``/text``; empty means the whole request.
+    ``path`` is a JSON pointer to what is wrong, e.g. ``/text`` or ``/rows/3``, or its parts, e.g. ``["rows", 3]``; empty
+    means the whole request.
     """
 
-    def __init__(self, message: str, path: str = "") -> None:
+    def __init__(self, message: str, path: "Union[str, Sequence[Union[str, int]]]" = "") -> None:
         super().__init__(message)
         self.message = message
         self.path = path

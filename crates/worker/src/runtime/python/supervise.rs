@@ -10,7 +10,7 @@
 //! that fails ends the supervision: its error is the replica's.
 
 use std::{
-    sync::{Arc, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -49,7 +49,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// The supervision of one replica. Dropping it ends the process, which may take some seconds.
 pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Supervisor {
@@ -68,7 +68,7 @@ impl Supervisor {
         let thread = thread.map_err(|error| {
             LoadError::new(FailureCategory::Internal, format!("a thread for the model cannot be started: {error}"))
         })?;
-        let supervisor = Self { shared, thread: Some(thread) };
+        let supervisor = Self { shared, thread: Mutex::new(Some(thread)) };
         let gone = || LoadError::new(FailureCategory::Internal, "the model's supervisor ended without a word");
         let given_up = supervisor.shared.plan.given_up();
         loop {
@@ -85,14 +85,22 @@ impl Supervisor {
     }
 }
 
-impl Drop for Supervisor {
-    fn drop(&mut self) {
+impl Supervisor {
+    /// Ends the process, and waits until it is gone. Once is enough.
+    pub(super) fn end(&self) {
         self.shared.locked().stop = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             // It has ended what it can end either way.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -57,6 +57,10 @@ impl LoadedModel for PythonModel {
         Ok(())
     }
 
+    fn end(&self) {
+        self.supervisor.end();
+    }
+
     fn health(&self) -> Health {
         self.supervisor.shared.health()
     }

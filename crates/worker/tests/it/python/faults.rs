@@ -148,6 +148,20 @@ def post(output): return {'y': 0, 'all': children + [os.getpid()], 'cwd': os.get
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_ended_takes_its_requests_with_it() {
+    let running = Card::new(PROCESS).start().expect("it loads");
+    let first = process(&running).await;
+    let model = std::sync::Arc::clone(&running.model);
+    let end = async {
+        tokio::task::yield_now().await;
+        tokio::task::spawn_blocking(move || model.end()).await.expect("ended");
+    };
+    let (sleeps, ()) = futures::future::join(running.call(json!({"x": 7})), end).await;
+    let fine = matches!(&sleeps, Err(InferError::Lost(_) | InferError::Shed { reason: Shed::Unavailable, .. }));
+    assert!(fine && !alive(first), "{sleeps:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_forks_does_not_hold_the_line() {
     // The child outlives the process; its death must be seen all the same.
     let fork = "def load(path):\n    if os.fork() == 0: time.sleep(600)\n    return lambda x: x";
