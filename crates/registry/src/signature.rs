@@ -84,26 +84,16 @@ pub(crate) fn check(
     Ok(checked)
 }
 
-/// Who signed a commit that was accepted, by the keys that it names itself; `None` where it asks for no signatures.
+/// Who signed a commit that was accepted, by the keys of the one before it; `None` where it asks for no signatures.
 ///
 /// # Errors
-/// If git cannot be asked, or the keys cannot be read.
-pub fn signer(
-    repository: &Repository,
-    commit: &Oid,
-    settings: &Settings,
-    stop: &Stop,
-) -> Result<Option<Signer>, GitError> {
-    if !settings.signatures.required {
-        return Ok(None);
-    }
-    let keys = trusted(repository, commit, &settings.signatures, stop)?;
-    match repository.verify_commit(commit, &keys, stop) {
-        Ok(signer) => Ok(Some(signer)),
-        // Whoever took their own key out signed by that of before.
-        Err(error) if error.category == Category::Signature => Ok(None),
-        Err(error) => Err(error),
-    }
+/// If git cannot be asked.
+pub fn signer(repository: &Repository, commit: &Oid, stop: &Stop) -> Result<Option<Signer>, GitError> {
+    let tree = Tree::Commit { repository: repository.clone(), commit: commit.clone() };
+    let text = tree.read_one(&tree.files(stop)?, SETTINGS_FILE, stop)?.ok().flatten();
+    let settings = text.and_then(|text| Settings::read(&text).ok()).unwrap_or_default();
+    let before = repository.commit(commit, stop)?.parents.into_iter().next();
+    Ok(check(repository, commit, before.as_ref(), &settings, stop)?.signer)
 }
 
 fn trusted(repository: &Repository, commit: &Oid, rules: &Signatures, stop: &Stop) -> Result<TrustedKeys, GitError> {

@@ -2,6 +2,7 @@
 
 mod check;
 mod new;
+mod python;
 mod trial;
 
 use clap::{Args, Subcommand};

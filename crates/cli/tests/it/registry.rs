@@ -1,5 +1,7 @@
 //! The registry's commands as processes, with the real git on both sides.
 
+mod ci;
+
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -170,6 +172,7 @@ fn code_that_a_card_names_must_be_there() {
         ("function: to_features", "function: to_feature", "did you mean to_features?"),
         ("module: src.postprocessing", "module: src.post", "there is no module src.post"),
         ("entrypoint: src.model", "entrypoint: model2", "there is no module model2"),
+        ("entrypoint: src.model", "entrypoint: src.model:lod", "did you mean load?"),
         ("framework: sklearn", "framework: sklern", "did you mean sklearn?"),
     ] {
         fs_err::write(&card, text_of.replace(from, to)).expect("written");
@@ -177,6 +180,11 @@ fn code_that_a_card_names_must_be_there() {
         assert_eq!(out.status.code(), Some(1));
         assert!(text(&out.stderr).contains(part), "{}", text(&out.stderr));
     }
+    // A function that is made in one of two ways is there.
+    fs_err::write(&card, text_of.replace("entrypoint: src.model", "entrypoint: src.model:load")).expect("written");
+    let code = "try:\n    from fast import to_features\nexcept ImportError:\n    def to_features(request):\n        return []\n";
+    fs_err::write(folder.path().join("m/src/preprocessing.py"), code).expect("written");
+    right(&berth(folder.path(), &["card", "check", "m"]));
 }
 
 #[test]
@@ -239,6 +247,10 @@ fn the_hook_keeps_bad_pushes_out() {
     let (taken, told) = push(&world.registry(), &["origin", "main"]);
     assert!(taken && told.contains("remote: accepted"), "{told}");
 
+    // Of a push of several refs everything is taken, or nothing.
+    let (taken, told) = push(&world.registry(), &["origin", "main:other", ":main"]);
+    assert!(!taken && told.contains("nothing of this push is taken: 1 ref rejected"), "{told}");
+    assert_eq!(git(&server, &["for-each-ref", "refs/heads/other"]), "");
     let (taken, told) = push(&world.registry(), &["-f", "origin", "HEAD^:main"]);
     assert!(!taken && told.contains("only grows"), "{told}");
     let (taken, told) = push(&world.registry(), &["origin", ":main"]);

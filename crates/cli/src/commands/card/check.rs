@@ -8,7 +8,10 @@ use berth_spec::{ModelCard, manifest::closest};
 use clap::{Args, ValueEnum};
 use fs_err as fs;
 
-use super::trial::{self, TrialArgs};
+use super::{
+    python,
+    trial::{self, TrialArgs},
+};
 use crate::{
     commands::{
         output::{Form, print_value},
@@ -105,26 +108,28 @@ impl Code<'_> {
         for (field, function) in [("preprocessing", &card.preprocessing), ("postprocessing", &card.postprocessing)] {
             found.extend(self.function(field, &function.module, &function.function));
         }
-        if let Some(module) = &card.code.entrypoint
-            && self.source(module).is_none()
-        {
-            found.push(self.missing_module("entrypoint", module));
+        match card.code.entrypoint.as_deref().map(|text| text.split_once(':').unwrap_or((text, ""))) {
+            // What loads the model is looked for under several names, unless one is given.
+            Some((module, "")) if self.source(module).is_none() => {
+                found.push(self.missing_module("entrypoint", module));
+            }
+            None | Some((_, "")) => {}
+            Some((module, function)) => found.extend(self.function("entrypoint", module, function)),
         }
         found
     }
 
     fn function(&self, field: &str, module: &str, function: &str) -> Option<Problem> {
         let Some((path, source)) = self.source(module) else { return Some(self.missing_module(field, module)) };
-        let names = defined(&source);
-        if names.contains(&function) {
+        let names = python::names(&source)?;
+        if names.contains(function) {
             return None;
         }
         let shown = path.display();
-        let near = closest(function, names.iter().copied());
+        let near = closest(function, names.iter().map(String::as_str));
         let remedy = near.map_or_else(|| format!("define it in {shown}"), |near| format!("did you mean {near}?"));
-        let problem =
-            self.problem("function", &format!("function: {function}"), format!("{shown} defines no {function}"));
-        Some(problem.remedy(remedy))
+        let key = if field == "entrypoint" { format!("entrypoint: {module}") } else { format!("function: {function}") };
+        Some(self.problem("function", &key, format!("{shown} defines no {function}")).remedy(remedy))
     }
 
     /// The file of a module: from the repository's root, or from the folder of the code.
@@ -153,44 +158,5 @@ impl Code<'_> {
         let number = |n: usize| u32::try_from(n).unwrap_or(0);
         let place = berth_spec::manifest::node::Place { line: number(line + 1), column: number(column) };
         problem.at(place, part.split(':').next().unwrap_or_default(), self.text)
-    }
-}
-
-/// Names at the top of a Python module: functions, classes, assignments and imports. A name that is made in another way
-/// (`globals()["x"] = …`, `from x import *`) is not seen.
-fn defined(source: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    for line in source.lines().filter(|line| !line.starts_with([' ', '\t', '#'])) {
-        let line = line.strip_prefix("async ").unwrap_or(line);
-        if let Some(rest) = line.strip_prefix("def ").or_else(|| line.strip_prefix("class ")) {
-            names.extend(rest.split(|c: char| !is_name(c)).next());
-        } else if let Some((_, imported)) =
-            line.split_once("import ").filter(|(front, _)| front.is_empty() || front.starts_with("from "))
-        {
-            let parts = imported.trim_matches(['(', ')']).split(',');
-            names.extend(
-                parts.filter_map(|part| part.split(" as ").last()).map(|part| part.trim().trim_matches(['(', ')'])),
-            );
-        } else if let Some((target, _)) = line.split_once('=') {
-            names.extend(target.split([',', ':', ' ']).map(str::trim).filter(|name| name.chars().all(is_name)));
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
-fn is_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-#[cfg(test)]
-mod tests {
-    use super::defined;
-
-    #[test]
-    fn names_at_the_top_of_a_module_are_seen() {
-        let source = "import os\nfrom x import (a, b as c)\nasync def f(x):\n    def inner(): pass\n    y = 1\nclass K:\n    pass\n\
-                      g = lambda x: x\nh: int = 3\n# def commented(): pass\n";
-        assert_eq!(defined(source), ["os", "a", "c", "f", "K", "g", "h", "int"]);
     }
 }

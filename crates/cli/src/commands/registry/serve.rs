@@ -8,15 +8,21 @@
 mod backend;
 mod users;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use berth_git::{Repository, Stop};
+use berth_spec::Time;
 use clap::Args;
 use fs_err as fs;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use tokio::{
@@ -45,6 +51,10 @@ const MOST_CONNECTIONS: usize = 128;
 /// How long a connection has for TLS, and how long a stop waits for what runs. Halved, slow lines are cut; doubled, idle
 /// strangers hold connections longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a connection may be silent between requests or inside the head of one, and between signs of life over HTTP/2.
+/// Halved, clients on slow lines connect again; doubled, idle strangers hold connections longer.
+const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -217,8 +227,11 @@ async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + U
         let server = Arc::clone(&server);
         async move { Ok::<_, std::convert::Infallible>(server.answer(request, peer).await) }
     });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENCE);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(SILENCE).keep_alive_timeout(PATIENCE);
     // A peer that breaks the line ends its own request only.
-    let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await;
+    let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
 }
 
 /// What answers are made of.
@@ -238,7 +251,24 @@ struct Server {
 }
 
 impl Server {
+    /// Answers, and tells on standard error who wrote where, and who was not let in: what a server's log is read for.
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let claimed = users::claimed(request.headers());
+        let response = self.answered(request, peer).await;
+        let status = response.status();
+        let is_write = method == Method::POST && path.ends_with("/git-receive-pack");
+        // Git asks without credentials first, each time: that is nobody's attempt.
+        let is_question = claimed.is_none() && status == StatusCode::UNAUTHORIZED;
+        if is_write || (!status.is_success() && !is_question) {
+            let now = Time::ZERO + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let user = claimed.unwrap_or_default();
+            eprintln!("{now} {} {user:?} {method} {path:?} {}", peer.ip(), status.as_u16());
+        }
+        response
+    }
+
+    async fn answered(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let Some((name, service)) = backend::target(request.uri(), request.method()) else {
             let known = matches!(*request.method(), Method::GET | Method::POST);
             let status = if known { StatusCode::NOT_FOUND } else { StatusCode::METHOD_NOT_ALLOWED };

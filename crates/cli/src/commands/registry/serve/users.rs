@@ -112,6 +112,11 @@ impl Users {
     }
 }
 
+/// Who a request says that it is from; nobody has checked it.
+pub(super) fn claimed(headers: &http::HeaderMap) -> Option<String> {
+    headers.get(http::header::AUTHORIZATION).and_then(|value| credentials(value.as_bytes())).map(|(name, _)| name)
+}
+
 /// User and password of `Basic …`.
 fn credentials(header: &[u8]) -> Option<(String, String)> {
     use base64::{Engine, engine::general_purpose::STANDARD};
