@@ -118,10 +118,11 @@ impl Ledger {
             known.changed = false;
             text
         });
-        match text.map_err(io::Error::other)? {
-            Some(text) => replace(&self.folder.join("ledger.json"), &text),
-            None => Ok(()),
-        }
+        let Some(text) = text.map_err(io::Error::other)? else { return Ok(()) };
+        let saved = replace(&self.folder.join("ledger.json"), &text);
+        // Else a tag that was met while the disk was full would be trusted anew after a restart.
+        self.with(|known| known.changed |= saved.is_err());
+        saved
     }
 
     fn card_file(&self, repository: &str, commit: &Oid, path: &str) -> PathBuf {
@@ -156,4 +157,23 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 fn hash(parts: &[&str]) -> String {
     let digest = Sha256::digest(parts.join("\0"));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_written_is_written_the_next_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("memory");
+        let ledger = Ledger::open(&place).expect("opened");
+        let commit = Oid::parse(&"c".repeat(40)).expect("an id");
+        fs::remove_dir_all(&place).expect("removed");
+        ledger.meet_tag("url", "v1.0.0", &commit);
+        ledger.settle(true).expect_err("there is no folder");
+        fs::create_dir_all(place.join("cards")).expect("made");
+        ledger.settle(true).expect("nothing was met since, and it is written all the same");
+        assert_eq!(Ledger::open(&place).expect("opened").tag("url", "v1.0.0"), Some(commit));
+    }
 }

@@ -1,0 +1,159 @@
+//! What is told and written of worlds that the planner's own fixtures make.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_plan::{
+    fixture::{Fixture, gib, name, world},
+    world::Liveness,
+};
+use berth_registry::error_file::{IncidentKind, IncidentSeverity};
+use berth_spec::residency::FailureCategory;
+
+use super::*;
+
+/// What a look at the world sees.
+fn look(memory: &mut Memory, w: &Fixture, named: Option<&BTreeSet<String>>, synced: bool) -> Observed {
+    let known = |deployment: &Arc<berth_spec::Deployment>| Known {
+        deployment: Arc::clone(deployment),
+        rev: crate::store::Rev(1),
+        status: Some(w.status(deployment.name.as_str())),
+    };
+    let deployments: Vec<Known> = w.world.deployments().map(known).collect();
+    let workers: Vec<WorkerView> = w.world.workers().filter_map(|(_, seats)| view(seats)).collect();
+    let sight = Sight {
+        workers: &workers,
+        deployments: &deployments,
+        secrets: &[],
+        refusal: None,
+        applied: None,
+        synced,
+        named,
+    };
+    memory.observe(&sight, w.now)
+}
+
+fn view(seats: &berth_plan::world::Seats) -> Option<WorkerView> {
+    Some(WorkerView {
+        info: seats.info.clone()?,
+        terms: None,
+        unlisted: false,
+        credentials: seats.credentials,
+        breakers: Vec::new(),
+        state: match seats.liveness {
+            Liveness::Alive => WorkerState::Ready,
+            Liveness::Lost { .. } => WorkerState::Lost,
+            _ => WorkerState::Joining,
+        },
+        cordon: seats.cordon,
+        claimed: seats.used,
+        load: seats.load,
+        leaving: false,
+        drain: None,
+        gpus_claimed: Vec::new(),
+        assigned: u32::try_from(seats.assigned.len()).ok()?,
+        ready: 0,
+        reported: None,
+    })
+}
+
+fn kinds(observed: &Observed) -> Vec<(IncidentKind, IncidentSeverity)> {
+    observed.incidents.iter().map(|incident| (incident.subject.kind, incident.severity)).collect()
+}
+
+#[test]
+fn a_failed_model_is_listed_until_it_is_over_though_its_worker_has_let_go_of_it() {
+    let mut memory = Memory::default();
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.advance();
+    w.fail("iris", "a", FailureCategory::Code, None);
+    w.advance();
+    let revision = w.revision("iris");
+    w.report("a", false, vec![(revision, None)]);
+    w.advance();
+    let observed = look(&mut memory, &w, None, false);
+    let worker = &observed.state.workers[0];
+    let listed: Vec<_> = worker.models.iter().map(|model| (model.status, model.error.as_deref())).collect();
+    assert_eq!((worker.status, &listed[..]), (WorkerHealth::Degraded, &[(ModelState::Failed, Some("it broke"))][..]));
+    let incident = &observed.incidents[0];
+    assert_eq!(incident.worker_status.as_deref(), Some("degraded"));
+    assert!(incident.actions.contains(&"Marked a as degraded".to_owned()), "{:?}", incident.actions);
+    assert_eq!(kinds(&observed), [(IncidentKind::LoadFailure, IncidentSeverity::Critical)]);
+    w.world.remove_deployment(&name("iris"));
+    assert!(look(&mut memory, &w, None, false).incidents.is_empty());
+}
+
+#[test]
+fn what_was_given_up_is_not_better_while_it_is_tried_once_more() {
+    let one = |severity, attempts| Incident {
+        severity,
+        attempts,
+        ..super::super::incident::blank(IncidentKind::LoadFailure, Some("iris".to_owned()), Some("a".to_owned()))
+    };
+    let before = one(IncidentSeverity::High, 4);
+    let now = incident_since(one(IncidentSeverity::Medium, 1), &before);
+    assert_eq!((now.severity, now.attempts), (IncidentSeverity::High, 4));
+    let worse = incident_since(one(IncidentSeverity::Critical, 1), &before);
+    assert_eq!(worse.severity, IncidentSeverity::Critical);
+}
+
+#[test]
+fn what_the_controller_before_told_of_is_open_until_its_end_is_seen() {
+    let subject = |kind, deployment: Option<&str>, worker: Option<&str>, commit: Option<&str>| Subject {
+        kind,
+        deployment: deployment.map(str::to_owned),
+        worker: worker.map(str::to_owned),
+        commit: commit.map(str::to_owned),
+    };
+    let load = subject(IncidentKind::LoadFailure, Some("iris"), Some("a"), None);
+    let gone = subject(IncidentKind::LoadFailure, Some("gone"), Some("a"), None);
+    let lost = subject(IncidentKind::WorkerFailure, None, Some("b"), None);
+    let back = subject(IncidentKind::WorkerFailure, None, Some("a"), None);
+    let commit = subject(IncidentKind::ValidationError, None, None, Some("c0ffee"));
+    let secret = subject(IncidentKind::Secret, None, Some("a"), None);
+    let mut memory = Memory::default();
+    memory.inherit([&load, &gone, &lost, &back, &commit, &secret].map(Clone::clone));
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.advance();
+    let open = look(&mut memory, &w, None, false).open;
+    assert_eq!(
+        open,
+        BTreeSet::from([load.clone(), lost.clone(), commit.clone(), secret.clone()]),
+        "nothing is known yet"
+    );
+    w.load_all();
+    w.advance();
+    let named = BTreeSet::from(["b".to_owned()]);
+    let open = look(&mut memory, &w, Some(&named), false).open;
+    assert_eq!(
+        open,
+        BTreeSet::from([lost.clone(), commit.clone()]),
+        "it is ready; the registry still names the worker"
+    );
+    let nobody = BTreeSet::new();
+    let open = look(&mut memory, &w, Some(&nobody), true).open;
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_lost_worker_is_told_with_what_it_held_and_what_became_of_it() {
+    let mut memory = Memory::default();
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1)).resident("rose", gib(1));
+    w.settle();
+    let on_a = w.status("iris").replicas[0].worker.clone();
+    w.lose(on_a.as_str());
+    let lost = |observed: &Observed| {
+        let found = observed.incidents.iter().find(|incident| incident.subject.kind == IncidentKind::WorkerFailure);
+        found.cloned().expect("told")
+    };
+    let first = lost(&look(&mut memory, &w, None, false));
+    assert!(first.details.contains("iris"), "{}", first.details);
+    w.after(Duration::from_secs(600));
+    w.settle();
+    let later = lost(&look(&mut memory, &w, None, false));
+    assert!(later.details.contains("iris"), "also when its models are elsewhere: {}", later.details);
+    let whole = later.actions.iter().any(|line| {
+        let held = later.details.matches(", ").count() + 1;
+        line.ends_with(&format!("{held} of {held} deployments have all their replicas"))
+    });
+    assert!(whole, "{:?} {}", later.actions, later.details);
+}
