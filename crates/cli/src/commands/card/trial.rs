@@ -158,7 +158,7 @@ async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
     let told = async {
         assign.send(FromController::Attached).await.ok();
         assign.send(FromController::Assigned(change)).await.ok();
-        follow(&mut reported).await
+        follow(&mut reported).await.map_err(|(failure, step)| hinted(failure, &step, args.artifact.is_some()))
     };
     let done = match told.await {
         Ok(()) => answer(args, &local, &revision).await,
@@ -225,14 +225,17 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
 }
 
 /// Prints each step when it begins, until the model is ready or has failed.
-async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), Failure> {
+///
+/// # Errors
+/// What failed, and at which step.
+async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), (Failure, String)> {
     let (mut told, started) = (String::new(), Instant::now());
     while let Some(report) = reported.recv().await {
         for (_, residency) in report.replicas {
             let step = match &residency {
                 None | Some(Residency::Queued | Residency::Draining { .. }) => continue,
                 Some(Residency::Preparing(what)) => format!("preparing: {}", what.as_str().replace('_', " ")),
-                Some(Residency::Failed(failure)) => return Err(failed(failure)),
+                Some(Residency::Failed(failure)) => return Err((failed(failure), told)),
                 Some(Residency::Ready(ready)) => {
                     let phases = &ready.phases;
                     let note = ready.note.as_ref().map(|note| format!("\n  {note}")).unwrap_or_default();
@@ -244,17 +247,26 @@ async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), Fa
                         phases.load_ms,
                         phases.validate_ms,
                     );
-                    return Ok(terminal::print(&text)?);
+                    return terminal::print(&text).map_err(|error| (error.into(), told));
                 }
                 Some(other) => other.as_str().to_lowercase(),
             };
             if step != told {
-                terminal::print(&format!("{:>6.1} s  {step}\n", started.elapsed().as_secs_f64()))?;
+                let line = format!("{:>6.1} s  {step}\n", started.elapsed().as_secs_f64());
+                terminal::print(&line).map_err(|error| (error.into(), step.clone()))?;
                 told = step;
             }
         }
     }
-    Err(Failure::Failed("the worker ended by itself, please report it".to_owned()))
+    Err((Failure::Failed("the worker ended by itself, please report it".to_owned()), told))
+}
+
+/// Before weights are uploaded, they are on this machine: whoever tries a card then is told how to say so.
+fn hinted(failure: Failure, step: &str, given: bool) -> Failure {
+    if step != "fetching" || given {
+        return failure;
+    }
+    failure.with(|text| format!("{text}\n  help: `--artifact FILE` takes weights from here"))
 }
 
 /// A failed load, with what the model's code said. Nothing is tried again here: people are waiting.
@@ -274,4 +286,17 @@ async fn answer(args: &TrialArgs, local: &LocalReplicas, revision: &Revision) ->
     let answer = lease.model().call(body.into(), deadline.into_std()).await;
     let answer = answer.map_err(|error| Failure::Failed(format!("the request failed: {error}")))?;
     Ok(terminal::print(&format!("{}\n", String::from_utf8_lossy(&answer)))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_cannot_be_fetched_may_be_here() {
+        for (step, given, told) in [("fetching", false, true), ("fetching", true, false), ("loading", false, false)] {
+            let failure = hinted(Failure::Failed("no".to_owned()), step, given).to_string();
+            assert_eq!(failure.contains("--artifact FILE"), told, "{step} {given}: {failure}");
+        }
+    }
 }
