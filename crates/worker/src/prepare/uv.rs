@@ -197,11 +197,31 @@ fn with_index(run: Program, settings: &Settings, keys: &CredentialSet) -> Result
     let url = index_url(settings).unwrap_or_else(|| PYPI.to_owned());
     let Some((name, granted)) = keys.granted(&url, Kind::Registry) else { return Ok((run, None)) };
     let Credential::Registry(registry) = &granted.credential else { return Ok((run, None)) };
+    if !is_private(&url) {
+        let message = format!(
+            "the package index is at http, and the password of {name} ({}) would cross the network in the clear: write https in \
+             --package-index",
+            Kind::Registry
+        );
+        return Err(Fault::new(FailureCategory::Runtime, message));
+    }
     run = run
         .env("UV_DEFAULT_INDEX", format!("berth={url}"))
         .env("UV_INDEX_BERTH_USERNAME", &registry.username)
         .env("UV_INDEX_BERTH_PASSWORD", registry.password.expose());
     Ok((run, Some(name.to_owned())))
+}
+
+/// Whether nobody reads along: over TLS, or on this machine.
+fn is_private(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let loopback = match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => true,
+    };
+    loopback || url.scheme() == "https"
 }
 
 /// The program did not come to an end.
@@ -287,6 +307,11 @@ pub(super) fn python_of(environment: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::{
+        Secret,
+        credential::{FieldValue, Granted, Scope},
+    };
+
     use super::*;
 
     #[test]
@@ -317,6 +342,24 @@ mod tests {
                      b==1.0.0, we can conclude that your requirements are unsatisfiable";
         assert_eq!(gist(conflict), short);
         assert!(gist(&"é".repeat(5_000)).len() < 2_000);
+    }
+
+    #[test]
+    fn a_password_of_an_index_does_not_cross_the_network_in_the_clear() {
+        let text = |value: &str| FieldValue::Text(Secret::new(value));
+        let fields = [("registry_url", "https://packages"), ("username", "u"), ("password", "hush")];
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
+        let (credential, _) = Credential::build(Kind::Registry, fields).expect("a credential");
+        let granted = Granted { credential, scope: Scope::default(), expires: None };
+        let keys = CredentialSet { secrets: [("index".to_owned(), granted)].into(), ..CredentialSet::default() };
+        let with = |url: &str| {
+            let settings = Settings { package_index: Some(url.to_owned()), ..Settings::default() };
+            with_index(Program::new("uv", Vec::new(), Path::new("/")), &settings, &keys).map(|(_, name)| name)
+        };
+        assert_eq!(with("https://packages/simple"), Ok(Some("index".to_owned())));
+        assert_eq!(with("http://127.0.0.1:1/simple"), Ok(Some("index".to_owned())));
+        let refused = with("http://packages/simple").expect_err("everybody could read it");
+        assert!(refused.message.contains("write https") && !refused.message.contains("hush"), "{refused}");
     }
 
     #[test]
