@@ -1,5 +1,6 @@
-//! Stories, chaos, and fleets.
+//! Stories, chaos, and fleets; and a fleet that follows a registry.
 
 mod chaos;
 mod fleet;
+mod registry;
 mod stories;
