@@ -17,7 +17,7 @@ use berth_registry::{
     notify::{Desk, Notice, Verdict},
     settings::{Notification, NotificationKind},
 };
-use berth_spec::{Event, Time, event::Severity, worker::BreakerState};
+use berth_spec::{Event, Time, event::Severity};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,7 @@ use self::{
     queue::{Attempt, Queue, THRESHOLD},
 };
 use super::{GitConfig, SourceMetrics};
-use crate::Handle;
+use crate::{Handle, source::SourceBreaker};
 
 /// Words that may wait. Halved, a burst of incidents loses messages; doubled, a dead target holds twice the memory.
 const WORDS: usize = 256;
@@ -240,26 +240,33 @@ impl Herald {
         let Ok((line, sent)) = done else { return };
         let now = self.handle.now();
         let attempt = sent.as_ref().map_or_else(|trouble| trouble.attempt, |()| Attempt::Taken);
-        let (name, given_up, failures, breaker) = match &line {
+        let (name, given_up, breaker) = match &line {
             Line::Target(key) => {
                 // Its settings have gone in between.
                 let Some(target) = self.targets.get_mut(key) else { return };
                 let given_up = target.queue.done(attempt, now);
                 target.desk.lost(u64::from(given_up));
-                (target.name.clone(), given_up, target.queue.failures(), target.queue.breaker())
+                (target.name.clone(), given_up, breaker(&target.queue))
             }
             Line::Marks => {
                 let given_up = self.marks.done(attempt, now);
-                (MARKS.to_owned(), given_up, self.marks.failures(), self.marks.breaker())
+                (MARKS.to_owned(), given_up, breaker(&self.marks))
             }
         };
-        self.show(&name, breaker);
+        let failures = breaker.failures;
+        self.config.metrics.breaker(&name, breaker.state);
+        self.handle.board.update(|view| {
+            view.breakers.insert(name.clone(), breaker);
+        });
         let Err(Trouble { problem, .. }) = sent else { return self.config.metrics.notified("sent") };
         self.config.metrics.notified(if given_up { "given_up" } else { "failed" });
         tracing::warn!(event = "notification_failed", target = name, problem, given_up);
         if given_up || failures == THRESHOLD {
-            self.note(format!("{name}: {problem}; {}", if given_up { "the message was given up" } else { "it is sent again" }))
-                .await;
+            self.note(format!(
+                "{name}: {problem}; {}",
+                if given_up { "the message was given up" } else { "it is sent again" }
+            ))
+            .await;
         }
     }
 
@@ -270,13 +277,12 @@ impl Herald {
             tracing::debug!(event = "event_not_kept", %error);
         }
     }
+}
 
-    fn show(&self, name: &str, state: BreakerState) {
-        self.config.metrics.breaker(name, state);
-        self.handle.board.update(|view| {
-            view.breakers.insert(name.to_owned(), state.into());
-        });
-    }
+/// How a queue stands.
+fn breaker<T: Clone>(queue: &Queue<T>) -> SourceBreaker {
+    let failures = queue.failures();
+    SourceBreaker { state: queue.breaker(), failures, retry_at: queue.wake_at().filter(|_| failures > 0) }
 }
 
 impl Target {
@@ -286,7 +292,8 @@ impl Target {
             Verdict::TooMany => return metrics.notified("held_back"),
             Verdict::NotForThem | Verdict::ToldLately => return,
         };
-        let is_same = |(waiting, _): &(Arc<Notice>, u64)| waiting.kind == notice.kind && waiting.subject == notice.subject;
+        let is_same =
+            |(waiting, _): &(Arc<Notice>, u64)| waiting.kind == notice.kind && waiting.subject == notice.subject;
         // Who has not heard of the beginning need not hear of the end; what got worse is told as it is now.
         if self.queue.withdraw(is_same) > 0 && notice.resolved {
             return;
