@@ -132,8 +132,10 @@ pub fn is_at_home(url: &str, repository: &str) -> bool {
     match (origin(url), origin(repository)) {
         (Some(api), Some(home)) if api == home => true,
         (Some(api), Some(home)) => {
-            const ELSEWHERE: [(&str, &str); 2] =
-                [("https://github.com", "https://api.github.com"), ("https://bitbucket.org", "https://api.bitbucket.org")];
+            const ELSEWHERE: [(&str, &str); 2] = [
+                ("https://github.com", "https://api.github.com"),
+                ("https://bitbucket.org", "https://api.bitbucket.org"),
+            ];
             let (home, api) = (home.ascii_serialization(), api.ascii_serialization());
             ELSEWHERE.contains(&(home.as_str(), api.as_str()))
         }

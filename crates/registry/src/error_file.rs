@@ -142,7 +142,9 @@ impl Incident {
         }
         match (self.subject.kind, self.next_retry) {
             (IncidentKind::LoadFailure, Some(at)) => done.push(format!("{NEXT} {}", stamp(at))),
-            (IncidentKind::LoadFailure, None) => done.push(format!("{LEFT_ALONE} until something changes, or for 10 minutes")),
+            (IncidentKind::LoadFailure, None) => {
+                done.push(format!("{LEFT_ALONE} until something changes, or for 10 minutes"))
+            }
             (_, Some(at)) => done.push(format!("{AGAIN} {}", stamp(at))),
             (_, None) => {}
         }

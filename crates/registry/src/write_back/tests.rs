@@ -73,10 +73,7 @@ fn it_waits_for_quiet_writes_once_and_keeps_its_distance() {
     brain.observed(observed(ModelState::Ready, &[]), at(6));
     assert_eq!((brain.take(at(10)), brain.wake_at()), (None, Some(at(16))));
     let change = brain.take(at(16)).expect("a change");
-    assert_eq!(
-        paths(&change),
-        [("transactions/history/2025-10-28T10-40-16-state.yaml", true), (ACTUAL_STATE, true)]
-    );
+    assert_eq!(paths(&change), [("transactions/history/2025-10-28T10-40-16-state.yaml", true), (ACTUAL_STATE, true)]);
     assert!(change.message.starts_with("state: a is healthy, iris 1.0.0 is ready on a"), "{}", change.message);
     assert_eq!(change.trailers, [(DESIRED_COMMIT.to_owned(), "c".repeat(40))]);
     assert!(brain.take(at(17)).is_none(), "one at a time");
@@ -139,8 +136,7 @@ fn errors_get_a_file_each_and_lose_it_again_also_under_the_next_controller() {
     let change = next.take(at(111)).expect("a change");
     assert_eq!(paths(&change), [(first, true), (second, false)]);
     assert!(
-        text(&change.edits[0]).starts_with("timestamp: ")
-            && text(&change.edits[0]).contains("2025-10-28T10:40:00Z")
+        text(&change.edits[0]).starts_with("timestamp: ") && text(&change.edits[0]).contains("2025-10-28T10:40:00Z")
     );
     assert!(change.message.contains("model load failure of rose on a is resolved"), "{}", change.message);
 }
@@ -163,8 +159,7 @@ fn failures_are_tried_again_more_and_more_slowly() {
 #[test]
 fn the_past_is_bounded() {
     let mut brain = WriteBack::new(Duration::ZERO);
-    let history =
-        (0..HISTORY_KEPT + 5).map(|n| format!("{HISTORY}2024-01-01T00-00-00-{n:04}-state.yaml")).collect();
+    let history = (0..HISTORY_KEPT + 5).map(|n| format!("{HISTORY}2024-01-01T00-00-00-{n:04}-state.yaml")).collect();
     brain.found(Found { history, ..Found::default() }, at(0));
     brain.observed(observed(ModelState::Ready, &[]), at(0));
     let change = brain.take(at(10)).expect("a change");
@@ -205,9 +200,12 @@ fn error_files_are_bounded_and_the_worst_come_first() {
     many.incidents[MOST_ERRORS + 2].severity = IncidentSeverity::Critical;
     brain.observed(many.clone(), at(0));
     let change = brain.take(at(10)).expect("a change");
-    let files = |change: &Change| paths(change).into_iter().filter(|(path, is)| path.starts_with(ERRORS) && *is).count();
+    let files =
+        |change: &Change| paths(change).into_iter().filter(|(path, is)| path.starts_with(ERRORS) && *is).count();
     assert_eq!(files(&change), MOST_ERRORS);
-    assert!(change.message.contains("m0502 on a: it raised") && change.message.ends_with("errors: 3 more have no file"));
+    assert!(
+        change.message.contains("m0502 on a: it raised") && change.message.ends_with("errors: 3 more have no file")
+    );
     brain.done(&change, at(10));
     assert_eq!(brain.wake_at(), None, "those without a file are no reason to write");
     many.incidents.remove(0);
