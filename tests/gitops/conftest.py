@@ -125,5 +125,7 @@ def hook():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quiet_git():
+def quiet_machine(tmp_path_factory):
+    """Nothing of the machine's own: neither its git settings, nor what was seen of repositories that stood in the same place."""
     os.environ |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use berth_spec::manifest::{
     closest,
-    node::{Node, Value as NodeValue},
+    node::{Node, Place, Value as NodeValue},
 };
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind};
 use serde_json::Value;
@@ -124,6 +124,11 @@ pub(crate) fn check(
                     tell(below(pointer, name), false, (format!("{name} is no field here"), remedy));
                 }
             }
+            Kind::Type { kind } => {
+                let (place, _) = document.place(pointer);
+                let written = as_written(error.instance(), place, text);
+                tell(pointer.to_owned(), false, wrong_type(&written, error.instance(), &type_words(kind)));
+            }
             kind => tell(pointer.to_owned(), matches!(kind, Kind::Pattern { .. }), words(&error)),
         }
     }
@@ -157,6 +162,27 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
 /// the report.
 const MOST: usize = 50;
 
+/// A number or a word as it stands in the text: YAML reads 3.10 as 3.1, and whoever follows advice that says so has another
+/// version of Python.
+fn as_written(value: &Value, place: Place, text: &str) -> String {
+    let line = (place.line as usize).checked_sub(1).and_then(|nth| text.lines().nth(nth)).unwrap_or_default();
+    let from = line.chars().skip((place.column as usize).saturating_sub(1));
+    let word: String = from.take_while(|c| !c.is_whitespace() && !matches!(c, ',' | ']' | '}')).collect();
+    match value {
+        Value::Number(_) | Value::Bool(_) if !word.is_empty() => word,
+        other => shown(other),
+    }
+}
+
+/// Something is of another type than it should be.
+fn wrong_type(written: &str, value: &Value, wanted: &str) -> (String, String) {
+    let remedy = match value {
+        Value::Number(_) | Value::Bool(_) if wanted == "text" => format!("put it in quotes: \"{written}\""),
+        _ => format!("write {wanted}"),
+    };
+    (format!("{written} is not {wanted}"), remedy)
+}
+
 /// What is wrong and what to do, in words for people.
 fn words(error: &ValidationError<'_>) -> (String, String) {
     let given = shown(error.instance());
@@ -164,15 +190,6 @@ fn words(error: &ValidationError<'_>) -> (String, String) {
         Kind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
             (format!("{name} is missing"), format!("add {name}"))
-        }
-        Kind::Type { kind } => {
-            let wanted = type_words(kind);
-            let remedy = match error.instance().as_ref() {
-                Value::Number(number) if wanted == "text" => format!("put it in quotes: \"{number}\""),
-                Value::Bool(word) if wanted == "text" => format!("put it in quotes: \"{word}\""),
-                _ => format!("write {wanted}"),
-            };
-            (format!("{given} is not {wanted}"), remedy)
         }
         Kind::Enum { options } => {
             let known: Vec<&str> = options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();

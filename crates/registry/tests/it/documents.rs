@@ -116,6 +116,8 @@ const CARDS: &[Case] = &[
     ("description: Tells three kinds of iris from each other", "description: short", "too short"),
     ("owner: ml@example.com", "owner: nobody", "no e-mail address"),
     ("python_version: \"3.11\"", "python_version: 3.11", "put it in quotes: \"3.11\""),
+    ("python_version: \"3.11\"", "python_version: 3.10", "3.10 is not text"),
+    ("python_version: \"3.11\"", "python_version: 3.10 # old", "put it in quotes: \"3.10\""),
     ("numpy==2.3.4", "numpy>=2", "for example numpy==1.26.4"),
     ("numpy==2.3.4", "numpy==2.3.4\n    - NumPy==2.0.0", "numpy is named twice"),
     ("storage_type: s3", "storage_type: ftp", "is not one of"),
