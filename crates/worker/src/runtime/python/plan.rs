@@ -176,14 +176,35 @@ fn unused(runs: &Path) -> io::Result<PathBuf> {
     Ok(home)
 }
 
-/// Removes the folders of processes that are gone.
+/// Removes the folders of processes that are gone. Called before this one has any: what has its number is of an earlier
+/// one, as in a container, where all have the same.
 pub(super) fn sweep(runs: &Path) {
     let Ok(entries) = fs_err::read_dir(runs) else { return };
     for entry in entries.flatten() {
         let owner = entry.file_name().to_string_lossy().split('-').next().and_then(|owner| owner.parse::<u32>().ok());
-        if owner.is_some_and(|owner| owner != std::process::id() && !Path::new(&format!("/proc/{owner}")).exists()) {
+        if owner.is_some_and(|owner| owner == std::process::id() || !Path::new(&format!("/proc/{owner}")).exists()) {
             // What is left behind costs disk, nothing else.
             let _ = fs_err::remove_dir_all(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_others_is_swept_and_what_is_in_use_stays() {
+        let runs = tempfile::tempdir().expect("a folder");
+        let parent = std::os::unix::process::parent_id();
+        // No process has the second number: it is above what the kernel gives.
+        let names =
+            [format!("{}-0", std::process::id()), "4194305-3".to_owned(), format!("{parent}-1"), "x".to_owned()];
+        for name in &names {
+            fs_err::create_dir(runs.path().join(name)).expect("made");
+        }
+        sweep(runs.path());
+        let there = names.iter().map(|name| runs.path().join(name).exists());
+        assert_eq!(there.collect::<Vec<_>>(), [false, false, true, true]);
     }
 }
