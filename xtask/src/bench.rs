@@ -98,7 +98,10 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     execute(cargo(workspace).args(["build", "--release", "--bin", "berth", "--package", "berth-cli"]))?;
     step("measuring the way from a commit to a running fleet");
     let mut measure = Command::new(python.program("python"));
-    measure.arg(workspace.path("bench/gitops/measure.py")).arg("--out").arg(workspace.path("docs/benchmarks-gitops.md"));
+    measure
+        .arg(workspace.path("bench/gitops/measure.py"))
+        .arg("--out")
+        .arg(workspace.path("docs/benchmarks-gitops.md"));
     measure
         .env("BERTH", workspace.target("release").join("berth"))
         .env("BERTH_UV", python::uv(workspace)?)

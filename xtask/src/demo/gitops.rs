@@ -31,6 +31,9 @@ const USERS: [(&str, &str); 4] = [("ops", "ops"), ("ml", "ml"), ("broker", "cont
 /// The deployment of the example.
 const MANIFEST: &str = "models/production/sentiment-prod-euwest.yaml";
 
+/// What is true, as the broker writes it down.
+const ACTUAL_STATE: &str = "berth/actual-state:transactions/actual-state.yaml";
+
 /// Starts everything, shows it, stops it.
 pub(super) fn run(workspace: &Workspace, engine: &Path, exit: bool) -> Result<()> {
     debian::ensure(&[debian::ETCD, debian::GIT])?;
@@ -42,8 +45,9 @@ pub(super) fn run(workspace: &Workspace, engine: &Path, exit: bool) -> Result<()
     demo.emergency()?;
     step("All of it is on record: in the registry, on a branch of its own, and in the events.");
     demo.registry.git(&["--no-pager", "log", "--oneline", "main"])?;
+    demo.until_written()?;
     let Demo { fleet, registry, .. } = demo;
-    registry.show("berth/actual-state:transactions/actual-state.yaml")?;
+    registry.show(ACTUAL_STATE)?;
     fleet.berth(&["get", "events"])?;
     let hints = [
         format!("cd {}   # change something, commit, push", registry.work.display()),
@@ -194,6 +198,8 @@ impl<'a> Demo<'a> {
             let text = here.iter().fold(fs_err::read_to_string(&path)?, |text, (from, to)| text.replace(from, to));
             fs_err::write(path, text)?;
         }
+        // Nobody who watches a demo waits for half a minute.
+        fs_err::write(registry.work.join("registry.yaml"), "writeBack: {interval: 1s}\n")?;
         python_of(&python, &model)?;
         let key = secrets(&fleet, &tokens, &registry, git)?;
         step("two workers that follow the registry");
@@ -302,6 +308,20 @@ impl<'a> Demo<'a> {
                 bail!("never came: {what}; there is\n{table}");
             }
             thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until it is written down that nothing is loaded any more: a while after it has become so.
+    fn until_written(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.registry.quiet(&["fetch", "--quiet", "origin", "+refs/heads/*:refs/heads/remote/*"])?;
+            let state = self.registry.quiet(&["show", &format!("remote/{ACTUAL_STATE}")]).unwrap_or_default();
+            if state.contains("worker_id") && !state.contains("deployment_id") {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "never written down: that nothing is loaded; there is\n{state}");
+            thread::sleep(Duration::from_millis(500));
         }
     }
 
