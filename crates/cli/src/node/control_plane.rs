@@ -123,6 +123,10 @@ async fn follow(source: Option<GitSource>, mut views: watch::Receiver<SeatView>,
                     () = stop.cancelled() => return,
                 }
             }
+            // It may lead again already: that has been seen, and would not be told once more.
+            if views.borrow().leads().is_some_and(|later| later != epoch) {
+                continue;
+            }
         }
         tokio::select! {
             changed = views.changed() => if changed.is_err() { return },
