@@ -47,21 +47,36 @@ struct OfRepository {
     abbreviations: BTreeMap<String, Oid>,
 }
 
-impl Ledger {
-    /// Reads what is remembered in `folder`; a file that cannot be read is an error: without it a moved tag would pass.
-    pub(crate) fn open(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder.join("cards"))?;
-        let known = match fs::read(folder.join("ledger.json")) {
+impl Known {
+    fn read(folder: &Path) -> io::Result<Self> {
+        let path = folder.join("ledger.json");
+        match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| {
-                let path = folder.join("ledger.json");
                 io::Error::other(format!(
                     "{} is broken: {error}; restore it, or remove it to trust tags anew",
                     path.display()
                 ))
-            })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Known::default(),
-            Err(error) => return Err(error),
-        };
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes in what was written before; where a tag was first counts.
+    fn join(&mut self, written: Self) {
+        for (repository, of) in written.repositories {
+            let own = self.repositories.entry(repository).or_default();
+            own.tags.extend(of.tags);
+            own.abbreviations.extend(of.abbreviations);
+        }
+    }
+}
+
+impl Ledger {
+    /// Reads what is remembered in `folder`; a file that cannot be read is an error: without it a moved tag would pass.
+    pub(crate) fn open(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder.join("cards"))?;
+        let known = Known::read(folder)?;
         Ok(Self { folder: folder.to_owned(), known: Mutex::new(known) })
     }
 
@@ -112,17 +127,22 @@ impl Ledger {
         work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Writes what is new, beside what other processes wrote meanwhile: hooks of two pushes run at once.
     fn save(&self) -> io::Result<()> {
-        let text = self.with(|known| {
-            let text = known.changed.then(|| serde_json::to_vec_pretty(known)).transpose();
+        self.with(|known| {
+            if !known.changed {
+                return Ok(());
+            }
+            // Held until the file is dropped.
+            let lock = fs::File::create(self.folder.join("ledger.lock"))?;
+            lock.file().lock()?;
+            known.join(Known::read(&self.folder)?);
+            let text = serde_json::to_vec_pretty(known).map_err(io::Error::other)?;
+            replace(&self.folder.join("ledger.json"), &text)?;
+            // Not before: a tag that was met while the disk was full would be trusted anew after a restart.
             known.changed = false;
-            text
-        });
-        let Some(text) = text.map_err(io::Error::other)? else { return Ok(()) };
-        let saved = replace(&self.folder.join("ledger.json"), &text);
-        // Else a tag that was met while the disk was full would be trusted anew after a restart.
-        self.with(|known| known.changed |= saved.is_err());
-        saved
+            Ok(())
+        })
     }
 
     fn card_file(&self, repository: &str, commit: &Oid, path: &str) -> PathBuf {
@@ -162,6 +182,23 @@ fn hash(parts: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_processes_remember_together() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [first, second] = [0, 1].map(|_| Ledger::open(folder.path()).expect("opened"));
+        let [here, there] = ["c", "d"].map(|digit| Oid::parse(&digit.repeat(40)).expect("an id"));
+        first.meet_tag("url", "v1.0.0", &here);
+        first.settle(true).expect("written");
+        second.meet_tag("url", "v1.0.0", &there);
+        second.meet_tag("url", "v1.1.0", &there);
+        second.settle(true).expect("written");
+        let third = Ledger::open(folder.path()).expect("opened");
+        for ledger in [&second, &third] {
+            assert_eq!(ledger.tag("url", "v1.0.0").as_ref(), Some(&here), "where it was first");
+            assert_eq!(ledger.tag("url", "v1.1.0").as_ref(), Some(&there));
+        }
+    }
 
     #[test]
     fn what_could_not_be_written_is_written_the_next_time() {

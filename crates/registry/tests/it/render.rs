@@ -39,7 +39,7 @@ fn every_reader_is_told_the_same() {
     assert_eq!((region["startLine"].clone(), region["startColumn"].clone()), (5.into(), 8.into()));
 
     let junit = render::junit(&report);
-    assert!(junit.contains("tests=\"6\" failures=\"1\" skipped=\"0\""), "{junit}");
+    assert!(junit.contains("tests=\"6\" failures=\"1\" errors=\"0\" skipped=\"0\""), "{junit}");
     assert!(junit.contains("type=\"unpinned_ref\"") && junit.contains("&quot;main&quot;"), "{junit}");
 }
 
