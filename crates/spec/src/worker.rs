@@ -186,7 +186,8 @@ pub enum UnknownWorkers {
     Allow,
     /// It is connected and gets no models; what it holds moves elsewhere.
     Ignore,
-    /// It is not let in. One that is connected already is treated as with [`Self::Ignore`].
+    /// It is not let in. One that is connected already is treated as with [`Self::Ignore`] until it holds nothing, and then
+    /// turned away.
     Refuse,
 }
 
