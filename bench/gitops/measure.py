@@ -30,6 +30,12 @@ from fleet import BERTH, PATIENCE, Load, Server, until  # noqa: E402
 PACKAGES = ["numpy==2.3.5"]
 MANIFESTS = 1_000
 
+# Steps that the targets are held against.
+ALL = "**from the begin of the push to ready everywhere**"
+KNOWN = "a worker is killed: until the controller knows"
+WARM = "one of them changes: the controller validates, warm"
+STORED = "one of them changes: compared, declared, stored"
+
 
 def now() -> float:
     return time.time()
@@ -56,15 +62,18 @@ class Steps:
         self.samples.setdefault(step, []).append(max(seconds, 0.0))
 
     def table(self) -> str:
-        rows = [f"| {step} | {figures(samples)} |" for step, samples in self.samples.items()]
+        rows = [f"| {step} | {p50(samples) * 1e3:.0f} | {p95(samples) * 1e3:.0f} | {len(samples)} |" for step, samples in self.samples.items()]
         return "| step | p50 ms | p95 ms | n |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
-def figures(samples: list[float]) -> str:
+def p50(samples: list[float]) -> float:
+    return statistics.median(samples)
+
+
+def p95(samples: list[float]) -> float:
+    """Of few samples the slowest."""
     ordered = sorted(samples)
-    # Of few samples the 95th percentile is the slowest.
-    p95 = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1) + 0.49))]
-    return f"{statistics.median(ordered) * 1e3:.0f} | {p95 * 1e3:.0f} | {len(ordered)}"
+    return ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1) + 0.49))]
 
 
 class Bench:
@@ -122,7 +131,7 @@ class Bench:
         for step, then in places:
             steps.add(step, then - before)
             before = max(then, before)
-        steps.add("**from the begin of the push to ready everywhere**", seen - begun)
+        steps.add(ALL, seen - begun)
 
 
 def commits(runs: int) -> tuple[Steps, Steps, dict, Steps]:
@@ -207,7 +216,7 @@ def death(bench: Bench, version: str, steps: Steps) -> None:
     killed = now()
     until("the death", lambda: world.fleet.logged("worker_marked_failed"))
     known = max(at(entry) for entry in world.fleet.logged("worker_marked_failed"))
-    steps.add("a worker is killed: until the controller knows", known - killed)
+    steps.add(KNOWN, known - killed)
     world.fleet.start(victim)
     begun = now()
     world.until_ready("doubler", version, 2)
@@ -284,8 +293,8 @@ def many() -> Steps:
                     world.registry.push()
                     applied = until("applied", lambda: [entry for entry in server.events("registry_commit_applied") if entry["context"]["commit_sha"] == commit])
                     valid = server.events("registry_validation_success")[-1]
-                    steps.add("one of them changes: the controller validates, warm", valid["context"]["duration_ms"] / 1e3)
-                    steps.add("one of them changes: compared, declared, stored", at(applied[0]) - at(valid))
+                    steps.add(WARM, valid["context"]["duration_ms"] / 1e3)
+                    steps.add(STORED, at(applied[0]) - at(valid))
             finally:
                 server.close()
         finally:
@@ -312,22 +321,45 @@ def main() -> None:
     thousand = many()
     version = subprocess.run([BERTH, "--version"], capture_output=True, text=True).stdout.strip()
     page = PAGE.format(
-        machine=machine(), build=options.build, version=version, busy=busy, webhook=steps.table(), polled=polled.table(),
+        machine=machine(), build=options.build, version=version, busy=busy, note=note(options.build, busy), webhook=steps.table(), polled=polled.table(),
         sent=served["sent"], failed=served["failed"], mends=mends.table(), environments=made.table(), many=thousand.table(),
-        packages=", ".join(PACKAGES),
+        packages=", ".join(PACKAGES), targets=targets(steps, mends, thousand, served),
     )  # fmt: skip
     print(page)
     if options.out:
         options.out.write_text(page)
 
 
+def note(build: str, busy: float) -> str:
+    """What makes the figures worse than they have to be."""
+    found = [f"it is of a {build} build"] * (build != "release") + ["other programs were at work, as the load average says"] * (busy >= 1.0)
+    if not found:
+        return ""
+    return f"This page is no best case: {', and '.join(found)}. A run of the release build on a machine\nthat has nothing else to do is still to be made.\n\n"
+
+
+def targets(steps: Steps, mends: Steps, thousand: Steps, served: dict) -> str:
+    """What was measured beside what the registry's document asks for."""
+    median = lambda of, step: p50(of.samples[step])
+    # Of ten samples each that is the slowest, and both together no less than the slowest of both.
+    change = p95(thousand.samples[WARM]) + p95(thousand.samples[STORED])
+    rows = [
+        ("a new version on all replicas within 5 minutes, the way back within 3", f"{median(steps, ALL):.1f} s, both are the same"),
+        ("no request lost while versions change", f"{served['sent']:,} sent, {served['failed']} failed"),
+        ("a worker that failed is made up for within 5 minutes", f"known after {median(mends, KNOWN):.1f} s; then the load elsewhere"),
+        ("100 models on 50 workers", "150 on 60 in `crates/sim/tests/it/registry.rs`, with the real validator, controller and agents under a simulated clock"),
+        ("a reconciliation within 10 s (p95)", f"{change:.1f} s at most for one change among {MANIFESTS:,} manifests, validated and declared"),
+    ]  # fmt: skip
+    return "\n".join(f"| {target} | {here} |" for target, here in rows) + "\n"
+
+
 PAGE = """# Benchmarks: from a commit to a running fleet
 
-Written by `cargo xtask bench gitops` on one machine: {machine}. {version}, {build} build. Git repositories, etcd, two workers,
+Written by `bench/gitops/measure.py`, which `cargo xtask bench gitops` runs, on one machine: {machine}. {version}, {build} build. Git repositories, etcd, two workers,
 the models' processes and the requests share its cores; the load average before it began was {busy:.1f}. Times are of log lines
 of one clock, and of what a client sees.
 
-The model is the smallest there can be (its weights are a line of JSON, it needs no packages), so that what is measured is
+{note}The model is the smallest there can be (its weights are a line of JSON, it needs no packages), so that what is measured is
 Berth, git and the start of a Python process. What a real model adds is its own: the download, and its load.
 
 ## A new version on two workers
@@ -346,7 +378,12 @@ The same where nobody tells: the branch is asked for every second (30 s is the d
 {mends}
 ## A thousand manifests
 
-{many}"""
+{many}
+## What the registry's document asks for (§12)
+
+| target | here, without the model's own download and load |
+|---|---|
+{targets}"""
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Every caller asks one gateway over one kept connection. A gateway that refuses the connection or breaks it is left for the
 next one and the request is sent again, as a load balancer in front of the gateways would; an answer that says "not now"
 (503 with Retry-After) is not: that is the system's own to avoid. RECORD gets one line of JSON for every request: what it
-was, every attempt with what became of it, and whether it was answered rightly. The load ends when SECONDS are over, or
-with a line on standard input.
+was, every attempt with what became of it, and whether it was answered rightly. A number on standard
+input is answered with a line once so many more requests are over; the load ends with an empty line, or when SECONDS are over.
 """
 
 from __future__ import annotations
@@ -96,6 +96,12 @@ class Caller(threading.Thread):
         return answer.get("id") == id and labels == [flower]
 
 
+def asked(end: float) -> int:
+    """The next number on standard input; 0 when the load is to end."""
+    readable, _, _ = select.select([sys.stdin], [], [], max(0.0, end - time.monotonic()))
+    return int(sys.stdin.readline().strip() or 0) if readable else 0
+
+
 def main() -> None:
     gateways, models, seconds, record = sys.argv[1].split(","), sys.argv[2].split(","), float(sys.argv[3]), sys.argv[4]
     callers = int(sys.argv[5]) if len(sys.argv) > 5 else 6
@@ -105,7 +111,13 @@ def main() -> None:
     running = [Caller(number, gateways, models, pause, stop) for number in range(callers)]
     for caller in running:
         caller.start()
-    select.select([sys.stdin], [], [], seconds)
+    end = time.monotonic() + seconds
+    while more := asked(end):
+        count = lambda: sum(len(caller.records) for caller in running)
+        enough = count() + more
+        while count() < enough and time.monotonic() < end:
+            time.sleep(0.01)
+        print(more, flush=True)
     stop.set()
     for caller in running:
         caller.join(PATIENCE * 2)

@@ -271,7 +271,13 @@ class Load:
         script = Path(__file__).with_name("load.py")
         gateways = ",".join(node.http for node in through)
         arguments = [sys.executable, str(script), gateways, ",".join(models), str(seconds), str(self.record), str(callers), str(rate)]
-        self.process = subprocess.Popen(cluster.clients.command(*arguments), stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(cluster.clients.command(*arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def more(self, requests: int) -> None:
+        """Returns when so many more requests are over."""
+        self.process.stdin.write(f"{requests}\n".encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline(), "the load is over"
 
     def end(self) -> "Record":
         self.process.communicate(b"\n", timeout=PATIENCE * 2)

@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from system import ARTIFACTS, manifest, until
@@ -67,7 +66,7 @@ def test_corrupt_model_artifacts(cluster, tmp_path):
     said = lambda: made.run("describe", "deployment", "broken", code=None) + made.stderr
     until("the checksum to be named", lambda: "checksum" in said().lower() or "sha256" in said().lower() or "sha-256" in said().lower())
     assert not made.places("broken")
-    time.sleep(1)
+    load.more(100)
     load.end().lost_nothing()
 
 
@@ -105,7 +104,7 @@ def test_registry_validation_failures(cluster):
     assert "replcas" in said and "replicas" in said, said
     after = json.loads(made.run("get", "deployments", "-o", "json"))["items"]
     assert [item["metadata"]["name"] for item in after] == [item["metadata"]["name"] for item in before]
-    time.sleep(1)
+    load.more(100)
     load.end().lost_nothing()
 
 
@@ -155,7 +154,7 @@ def test_storage_service_outage(cluster, tmp_path):
         (store / "down").touch()
         made.apply(manifest("during", model={"uri": f"{uri}?second"}, replicas=1))
         until("a failed attempt", lambda: "LoadFailed" in made.run("get", "events"))
-        time.sleep(1)
+        load.more(100)
         (store / "down").unlink()
         made.available("during")
         load.end().lost_nothing()
