@@ -10,6 +10,7 @@
 //! from them. What a user wrote is never changed: it is kept beside the [`Spec`] that it became.
 
 mod check;
+mod claim;
 mod copies;
 mod endpoint;
 mod error;
@@ -143,7 +144,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
-        let mut findings = self.foreign(node).map_or_else(|| check::check(node, json_schema()), |found| vec![found]);
+        let mut findings =
+            self.foreign(node).map_or_else(|| check::check(node, self.text, json_schema()), |found| vec![found]);
         if !findings.is_empty() {
             findings.sort_by_key(|finding| finding.at);
             return Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect());

@@ -18,14 +18,15 @@ pub(super) struct Finding {
     pub(super) problem: Problem,
 }
 
-/// Everything about `document` that does not fit `schema`.
-pub(super) fn check(document: &Node, schema: &Json) -> Vec<Finding> {
-    let mut checker = Checker { root: schema, findings: Vec::new() };
+/// Everything about `document`, which was read from `text`, that does not fit `schema`.
+pub(super) fn check(document: &Node, text: &str, schema: &Json) -> Vec<Finding> {
+    let mut checker = Checker { text, root: schema, findings: Vec::new() };
     checker.node(document, schema, &mut String::new());
     checker.findings
 }
 
 struct Checker<'s> {
+    text: &'s str,
     root: &'s Json,
     findings: Vec<Finding>,
 }
@@ -68,7 +69,11 @@ impl Checker<'_> {
         let quoted = wanted == "text";
         let (message, remedy) = match &node.value {
             Value::Null => ("nothing is given here".to_owned(), format!("write {wanted_here}, or remove the line")),
-            Value::Number(n) if quoted => (format!("{n} is a number"), format!("put it in quotes: \"{n}\"")),
+            Value::Number(n) if quoted => match node.at.word(self.text) {
+                Some(written) => (format!("{written} is a number"), format!("put it in quotes: \"{written}\"")),
+                // 1.10 became 1.1 before it came here.
+                None => (format!("{n} is a number"), "put it in quotes, with the digits that are meant".to_owned()),
+            },
             Value::Bool(b) if quoted => (format!("{b} is not text"), format!("put it in quotes: \"{b}\"")),
             Value::Number(n) => (format!("{n} where {wanted} is expected"), format!("write {wanted_here}")),
             _ => (format!("{} where {wanted} is expected", node.kind()), format!("write {wanted_here}")),

@@ -17,6 +17,17 @@ pub struct Place {
     pub column: u32,
 }
 
+impl Place {
+    /// The number or word that stands here in `text`, as it is written: YAML reads 3.10 as 3.1, and whoever follows
+    /// advice that says so has another version. `None` where none does, for example at an alias.
+    pub fn word(self, text: &str) -> Option<&str> {
+        let line = (self.line as usize).checked_sub(1).and_then(|nth| text.lines().nth(nth))?;
+        let (from, first) = line.char_indices().nth((self.column as usize).checked_sub(1)?)?;
+        let word = line[from..].split(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '}')).next()?;
+        (first.is_ascii_alphanumeric() || matches!(first, '+' | '-' | '.')).then_some(word)
+    }
+}
+
 impl From<Location> for Place {
     fn from(at: Location) -> Self {
         let known = |n: u64| u32::try_from(n).ok().filter(|&n| n < u32::MAX).unwrap_or(0);
@@ -264,6 +275,14 @@ mod tests {
         assert_eq!((fields[0].0.at.line, fields[0].0.at.column), (7, 3));
         assert_eq!(docs[1].to_json(), serde_json::json!({"e": {"f": 1.5}}));
         assert_eq!(docs[1].place_of("e.f.g"), fields[0].1.at);
+    }
+
+    #[test]
+    fn a_word_is_given_as_it_is_written() {
+        let text = "é: [1.10, {v: 0x1F}]\nw: &a 2.50\nx: *a";
+        let at = |line, column| Place { line, column }.word(text);
+        assert_eq!([at(1, 5), at(1, 15), at(2, 7)], [Some("1.10"), Some("0x1F"), Some("2.50")]);
+        assert_eq!([at(2, 4), at(3, 4), at(9, 1), at(3, 9), at(0, 0)], [None; 5]);
     }
 
     #[test]

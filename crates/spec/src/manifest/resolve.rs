@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Deserialize as _;
 
 use super::{
-    copies, endpoint,
+    claim, copies, endpoint,
     raw::{
-        Document, Format, RawBatching, RawGpu, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
+        Document, Format, RawBatching, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
         RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
     },
     scalar::{Label, Problem},
@@ -17,8 +17,8 @@ use super::{
 use crate::{
     PinnedCard, Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, GpuNeed, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy,
-        Selector, Settings, Spread, Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector,
+        Settings, Spread, Strategy, Warmup, WhenFull,
     },
 };
 
@@ -39,12 +39,13 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
     let (replicas, regions) = copies::replicas(&raw.replicas, &mut problems);
     check_times(raw, replicas, &mut problems);
     let model = model(&raw.model, base, &mut problems);
+    let claim = claim::claim(&raw.resources, model.card.as_deref(), &mut problems);
     let settings = Settings {
         replicas,
         idle_after: raw.idle_after.as_ref().map(|span| span.0),
         priority: raw.priority,
-        memory: raw.resources.memory.as_ref().map(|size| size.0),
-        cpu: raw.resources.cpu,
+        memory: claim.memory,
+        cpu: claim.cpu,
         selector: selector(&raw.selector, &mut problems),
         rollout: Rollout {
             strategy: match raw.rollout.strategy {
@@ -65,7 +66,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
             execution_provider: raw.runtime.execution_provider.0.clone(),
             threads: raw.runtime.threads,
         },
-        gpu: raw.resources.gpu.as_ref().map(gpu),
+        gpu: claim.gpu,
         model_type: raw.model.kind.as_ref().map(|kind| kind.0.as_str().into()),
         regions,
         spread: match raw.placement.spread {
@@ -218,14 +219,6 @@ fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
             problems.push(("spec.endpoint", problem));
             None
         }
-    }
-}
-
-fn gpu(raw: &RawGpu) -> GpuNeed {
-    GpuNeed {
-        count: raw.count,
-        kind: raw.kind.as_ref().map(|kind| kind.0.to_ascii_lowercase()),
-        memory: raw.memory.as_ref().map(|size| size.0),
     }
 }
 

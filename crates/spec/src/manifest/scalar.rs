@@ -93,7 +93,7 @@ scalar! {
         Ok(size) => Ok(size),
         Err(_) => Err(Problem::new(format!("{text:?} is not a size"), "write for example 512MiB, 1.5GiB or 200MB")),
     },
-    |size| size.0.to_string()
+    |size| write_size(*size)
 }
 
 scalar! {
@@ -164,6 +164,15 @@ pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
 }
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// In the largest unit that says it to the byte.
+fn write_size(size: ByteSize) -> String {
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| size.0 >= *unit && size.0.is_multiple_of(*unit)) {
+        Some((name, unit)) => format!("{}{name}", size.0 / unit),
+        None => size.0.to_string(),
+    }
+}
 
 /// Sums parts of a number and a unit: `1h30m`. At most ten years, so that no sum of a time and a duration overflows.
 fn read_duration(text: &str) -> Result<Duration, Problem> {

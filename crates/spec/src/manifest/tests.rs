@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
@@ -256,6 +256,11 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     ),
     ("version: \"2\"", "version: 2", &["iris.yaml:13:14: spec.model.version: 2 is a number; put it in quotes: \"2\""]),
     (
+        "version: \"2\"",
+        "version: 1.10",
+        &["iris.yaml:13:14: spec.model.version: 1.10 is a number; put it in quotes: \"1.10\""],
+    ),
+    (
         "datatype: FP32, shape: [-1, 4]",
         "datatype: fp32, shape: [-1, 4]",
         &["iris.yaml:14:34: spec.model.inputs[0].datatype: \"fp32\" is not known here; did you mean FP32?"],
@@ -440,33 +445,76 @@ mod properties {
     }
 }
 
+/// The manifest of a card with `more` in it, in a spec with `beside` it.
+fn of_card(more: &Value, beside: &Value) -> Result<crate::Spec, Vec<ManifestError>> {
+    let function = json!({"module": "src.model", "function": "f"});
+    let mut card = json!({
+        "schemaVersion": "3.0.0",
+        "metadata": {"name": "m", "version": "1.2.3", "description": "a model of a test", "owner": "a@example.com"},
+        "runtime": {"framework": "custom", "framework_version": "1.0.0", "python_version": "3.11", "dependencies": []},
+        "artifacts": {"storage_type": "http", "model_path": "https://example.com/model.bin"},
+        "code": {"repository": "https://example.com/m.git", "path": "src/", "ref": "v1"},
+        "preprocessing": function, "postprocessing": function,
+        "interface": {"input_schema": {}, "output_schema": {}},
+    });
+    let merge = |to: &mut Value, from: &Value| {
+        from.as_object().expect("fields").iter().for_each(|(key, value)| to[key] = value.clone());
+    };
+    merge(&mut card, more);
+    let pinned = json!({
+        "repository": "https://example.com/m.git", "ref": "v1", "commit": "0".repeat(40), "codeCommit": "0".repeat(40),
+        "card": card,
+    });
+    let mut spec = json!({"model": {"format": "python", "card": pinned}});
+    merge(&mut spec, beside);
+    let document =
+        json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec});
+    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None }).map(|manifest| manifest.spec)
+}
+
 #[test]
 fn a_card_says_how_many_requests_go_together_where_the_deployment_does_not() {
-    let function = json!({"module": "src.model", "function": "f"});
-    let card = |batch_size: Option<u32>| {
-        json!({
-            "repository": "https://example.com/m.git", "ref": "v1", "commit": "0".repeat(40), "codeCommit": "0".repeat(40),
-            "card": {
-                "schemaVersion": "3.0.0",
-                "metadata": {"name": "m", "version": "1.2.3", "description": "a model of a test", "owner": "a@example.com"},
-                "runtime": {"framework": "custom", "framework_version": "1.0.0", "python_version": "3.11", "dependencies": []},
-                "artifacts": {"storage_type": "http", "model_path": "https://example.com/model.bin"},
-                "code": {"repository": "https://example.com/m.git", "path": "src/", "ref": "v1"},
-                "preprocessing": function, "postprocessing": function,
-                "interface": {"input_schema": {}, "output_schema": {}, "batch_size": batch_size},
-            },
-        })
+    let rows = |batch_size: Value, beside: Value| {
+        let interface = json!({"interface": {"input_schema": {}, "output_schema": {}, "batch_size": batch_size}});
+        of_card(&interface, &beside).expect("a manifest").batching.max_rows
     };
-    let rows = |batch_size, max_rows: Option<u32>| {
-        let mut spec = json!({"model": {"format": "python", "card": card(batch_size)}});
-        if let Some(max_rows) = max_rows {
-            spec["batching"] = json!({"maxRows": max_rows});
-        }
-        let document = json!({
-            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec,
+    let both = rows(json!(512), json!({"batching": {"maxRows": 8}}));
+    assert_eq!([rows(Value::Null, json!({})), rows(json!(512), json!({})), both], [1, 512, 8]);
+}
+
+#[test]
+fn a_card_says_what_a_replica_needs_where_the_deployment_does_not() {
+    let needs = json!({"resources": {"cpu": 0.1, "memory": "512Mi", "gpu": 2, "gpu_type": "T4"}});
+    let claim = |beside: Value| {
+        let spec = of_card(&needs, &beside).expect("a manifest");
+        (spec.memory, spec.cpu, spec.gpu.clone().map(|gpu| (gpu.count, gpu.kind)))
+    };
+    let t4 = Some((2, Some("t4".to_owned())));
+    assert_eq!(claim(json!({})), (Some(ByteSize::mib(512)), Some(0.1), t4.clone()));
+    assert_eq!(claim(json!({"resources": {"memory": "2GiB"}})), (Some(ByteSize::gib(2)), Some(0.1), t4));
+    let own = claim(json!({"resources": {"cpu": 4, "gpu": {"count": 1}}}));
+    assert_eq!(own, (Some(ByteSize::mib(512)), Some(4.0), Some((1, None))));
+    for (bad, said) in [
+        (json!({"cpu": 1, "memory": "4G"}), "resources.memory of the card is \"4G\""),
+        (json!({"cpu": 1, "memory": "0Mi"}), "resources.memory of the card is \"0Mi\""),
+        (json!({"cpu": -1, "memory": "4Gi"}), "resources.cpu of the card is -1"),
+        (json!({"cpu": 1e300, "memory": "4Gi"}), "resources.cpu of the card is inf"),
+        (json!({"cpu": 1, "memory": "4Gi", "gpu": 65}), "resources.gpu of the card is 65"),
+    ] {
+        let errors = of_card(&json!({"resources": bad}), &json!({})).expect_err("too much, or no size");
+        assert_eq!([(errors[0].path.as_str(), errors[0].message.as_str())], [("spec.model.card", said)]);
+    }
+}
+
+#[test]
+fn a_size_is_shown_as_people_write_it() {
+    for (written, shown) in
+        [("512Mi", "512MiB"), ("536870912", "512MiB"), ("1.5GiB", "1536MiB"), ("200MB", "200000000")]
+    {
+        let manifest = json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"},
+            "spec": {"model": {"format": "onnx", "uri": "https://example.com/m.onnx"}, "resources": {"memory": written}},
         });
-        let context = ParseContext { file: "a test".to_owned(), base: None };
-        from_value(&document, &context).expect("a manifest").spec.batching.max_rows
-    };
-    assert_eq!([rows(None, None), rows(Some(512), None), rows(Some(512), Some(8))], [1, 512, 8]);
+        assert_eq!(with_defaults(&manifest).expect("a manifest")["spec"]["resources"]["memory"], shown, "{written}");
+    }
 }

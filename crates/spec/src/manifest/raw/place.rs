@@ -11,14 +11,15 @@ use super::super::scalar::{Label, Size, Word};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct RawResources {
-    /// Memory of one replica, for example `512MiB`.
+    /// Memory of one replica, for example `512MiB`; what a model card says where this is left out and there is a card.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<Size>,
-    /// CPU cores of one replica, for example `0.5`. Counted when replicas are placed, not enforced.
+    /// CPU cores of one replica, for example `0.5`; else what a card says. Counted when replicas are placed, not
+    /// enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1024.0))]
     pub(crate) cpu: Option<f32>,
-    /// GPUs of one replica. Each is claimed whole.
+    /// GPUs of one replica; else what a card says. Each is claimed whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpu: Option<RawGpu>,
 }
