@@ -255,16 +255,31 @@ fn gist(words: &str) -> String {
     text.trim().chars().map(printable).collect()
 }
 
+impl GitError {
+    /// What happened, for where [`Self::remedy`] is shown beside it.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let mut text = format!("cannot {}", self.doing);
+        for (before, part) in [(" ", &self.remote), (": ", &self.detail)] {
+            if !part.is_empty() {
+                text.push_str(before);
+                text.push_str(part);
+            }
+        }
+        text
+    }
+
+    /// What to do about it; nothing where the detail says it, or nobody has to act.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        self.category.remedy()
+    }
+}
+
 impl fmt::Display for GitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}", self.doing)?;
-        if !self.remote.is_empty() {
-            write!(f, " {}", self.remote)?;
-        }
-        if !self.detail.is_empty() {
-            write!(f, ": {}", self.detail)?;
-        }
-        let remedy = self.category.remedy();
+        f.write_str(&self.what())?;
+        let remedy = self.remedy();
         if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
     }
 }

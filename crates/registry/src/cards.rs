@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    path::Path,
     sync::Arc,
 };
 
@@ -120,17 +121,17 @@ fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop,
                 cards.deployments.push((deployment, Arc::clone(parsed)));
             }
             Some(Err(fault)) if told.insert(one.file.clone()) => {
-                let message = match fault {
-                    Fault::Git(error) => format!("the code cannot be found: {error}"),
-                    Fault::Moved { before, now } => moved(&one.card.code.reference, before, now),
+                let (message, remedy) = match fault {
+                    Fault::Git(error) => {
+                        (format!("the code cannot be found: {}", error.what()), no_code(error).to_owned())
+                    }
+                    Fault::Moved { before, now, memory } => moved(&one.card.code.reference, before, now, memory),
                 };
                 let mut problem = Problem::new(Step::Cards, "code-ref", &one.file, message);
                 problem = problem.transient(matches!(fault, Fault::Git(error) if error.is_transient()));
                 "code.ref".clone_into(&mut problem.path);
                 problem.manifest.clone_from(path);
-                cards
-                    .problems
-                    .push(problem.remedy("push the tag or commit of the code, and release a new version of the card"));
+                cards.problems.push(problem.remedy(remedy));
             }
             _ => {}
         }
@@ -153,10 +154,9 @@ fn version_warning(one: &Good<'_>) -> Option<Problem> {
 fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> Problem {
     let at = |step, pointer: &str, rule, message| placed.2.problem(step, pointer, rule, message);
     match fault {
-        Fault::Moved { before, now } => {
-            let message = moved(&manifest.model_card_ref.reference, before, now);
-            let problem = at(Step::References, "/model_card_ref/ref", "moved-tag", message);
-            problem.remedy("move it back, or release a new version: what is tagged never changes")
+        Fault::Moved { before, now, memory } => {
+            let (message, remedy) = moved(&manifest.model_card_ref.reference, before, now, memory);
+            at(Step::References, "/model_card_ref/ref", "moved-tag", message).remedy(remedy)
         }
         Fault::Git(error) => {
             let pointer = match error.category {
@@ -164,12 +164,11 @@ fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> P
                 Category::PathNotFound | Category::TooLarge | Category::Invalid => "/model_card_ref/path",
                 _ => "/model_card_ref/repository",
             };
-            let problem = at(Step::Cards, pointer, rule_of(error), error.to_string());
+            let problem = at(Step::Cards, pointer, rule_of(error), error.what());
             let remedy = match error.category {
                 Category::PathNotFound => "name the card's file in the repository, for example model-card.yaml",
                 _ if error.is_transient() => "nothing, if the repository answers again: it is tried again",
-                // The error says it already.
-                _ => "",
+                _ => error.remedy(),
             };
             // It is there, and is no card.
             let is_there = matches!(error.category, Category::TooLarge | Category::Invalid);
@@ -190,18 +189,33 @@ fn rule_of(error: &GitError) -> &'static str {
     }
 }
 
-fn moved(tag: &str, before: &Oid, now: &Oid) -> String {
-    format!(
-        "the tag {tag} was moved: it was at {} when it was first accepted, and is at {} now",
-        before.short(),
+/// What to do about code that is not found.
+fn no_code(error: &GitError) -> &'static str {
+    match error.category {
+        Category::Auth | Category::Certificate | Category::Disk => error.remedy(),
+        _ if error.is_transient() => "nothing, if the repository answers again: it is tried again",
+        _ => "push the tag or commit of the code, or mend `code` in a new version of the card",
+    }
+}
+
+/// What is said of a tag that was moved. Its whole former commit, so that it can be moved back there.
+fn moved(tag: &str, before: &Oid, now: &Oid, memory: &Path) -> (String, String) {
+    let message = format!(
+        "the tag {tag} was moved: it was at {before} when it was first accepted, and is at {} now",
         now.short()
-    )
+    );
+    let remedy = format!(
+        "move it back, or release a new version: what is tagged never changes. Where the repository was made anew on \
+         purpose, remove the tag from {} while no berth runs that uses it",
+        memory.display()
+    );
+    (message, remedy)
 }
 
 /// The card is known, but whether its tag is still where it was could not be asked.
 fn from_memory(placed: &Placed, found: &Found) -> Option<Problem> {
     let error = found.unasked.as_ref()?;
-    let message = format!("the card is known from before, but its repository does not answer: {error}");
+    let message = format!("the card is known from before, but its repository does not answer: {}", error.what());
     let problem = placed.2.problem(Step::Cards, "/model_card_ref/repository", "repository-unreachable", message);
-    Some(problem.outcome(Outcome::ModelCardNotFound).warning())
+    Some(problem.outcome(Outcome::ModelCardNotFound).remedy(error.remedy()).warning())
 }

@@ -80,6 +80,11 @@ impl Ledger {
         Ok(Self { folder: folder.to_owned(), known: Mutex::new(known) })
     }
 
+    /// The file that remembers tags.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.join("ledger.json")
+    }
+
     /// Where a tag was when it was first seen.
     pub(crate) fn tag(&self, repository: &str, tag: &str) -> Option<Oid> {
         self.with(|known| known.repositories.get(repository)?.tags.get(tag).cloned())
@@ -138,7 +143,7 @@ impl Ledger {
             lock.file().lock()?;
             known.join(Known::read(&self.folder)?);
             let text = serde_json::to_vec_pretty(known).map_err(io::Error::other)?;
-            replace(&self.folder.join("ledger.json"), &text)?;
+            replace(&self.file(), &text)?;
             // Not before: a tag that was met while the disk was full would be trusted anew after a restart.
             known.changed = false;
             Ok(())

@@ -178,7 +178,12 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
 /// What to do where repositories of this machine are not let in.
 pub(crate) fn local_remedy(repository: &str, protocols: Protocols) -> &'static str {
     let is_local = Remote::parse(repository, protocols.with_local()).is_ok();
-    if is_local { "where everybody who writes manifests may read this machine, say --local-repositories" } else { "" }
+    if is_local {
+        "where everybody who writes manifests may read this machine, give --local-repositories: to this command, to \
+         `berth registry hook install`, and to the nodes that follow the registry"
+    } else {
+        ""
+    }
 }
 
 /// A file of `workers/`.

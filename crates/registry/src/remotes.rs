@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
@@ -61,10 +61,11 @@ pub(crate) struct Found {
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
     Git(GitError),
-    /// The tag is not where it was when it was first seen.
+    /// The tag is not where it was when it was first seen, which is remembered in a file.
     Moved {
         before: Oid,
         now: Oid,
+        memory: PathBuf,
     },
 }
 
@@ -222,7 +223,9 @@ impl Visit<'_> {
                     let detail = format!("there is no tag {tag}");
                     Err(error(Category::RefNotFound, self.remote, detail).into())
                 }
-                (Some(now), Some(before)) if now != before => Err(Fault::Moved { before, now }),
+                (Some(now), Some(before)) if now != before => {
+                    Err(Fault::Moved { before, now, memory: self.remotes.ledger.file() })
+                }
                 (Some(now), before) => {
                     if before.is_none() {
                         self.remotes.ledger.meet_tag(self.repository, tag, &now);

@@ -162,16 +162,10 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
 /// the report.
 const MOST: usize = 50;
 
-/// A number or a word as it stands in the text: YAML reads 3.10 as 3.1, and whoever follows advice that says so has another
-/// version of Python.
+/// A number or a word as it stands in the text, anything else in words.
 fn as_written(value: &Value, place: Place, text: &str) -> String {
-    let line = (place.line as usize).checked_sub(1).and_then(|nth| text.lines().nth(nth)).unwrap_or_default();
-    let from = line.chars().skip((place.column as usize).saturating_sub(1));
-    let word: String = from.take_while(|c| !c.is_whitespace() && !matches!(c, ',' | ']' | '}')).collect();
-    match value {
-        Value::Number(_) | Value::Bool(_) if !word.is_empty() => word,
-        other => shown(other),
-    }
+    let word = matches!(value, Value::Number(_) | Value::Bool(_)).then(|| place.word(text)).flatten();
+    word.map_or_else(|| shown(value), str::to_owned)
 }
 
 /// Something is of another type than it should be.

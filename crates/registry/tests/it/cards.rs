@@ -18,6 +18,36 @@ fn a_tag_that_moves_is_refused() {
 }
 
 #[test]
+fn a_tag_that_was_moved_on_purpose_can_be_forgotten() {
+    let world = World::new();
+    let before = world.validate().desired.expect("accepted").deployments[0].card_commit.clone();
+    world.release("v1.2.3", &world.card().replace("0.5", "0.6"));
+    let report = world.validate();
+    let [problem] = report.problems.as_slice() else { panic!("{}", told(&report)) };
+    assert!(problem.message.contains(before.as_str()), "{}", problem.message);
+    // What the remedy names is what has to go.
+    let named = problem.remedy.split_whitespace().find(|word| word.ends_with("ledger.json")).expect("a file");
+    let text = fs_err::read_to_string(named).expect("it is there");
+    let mut memory: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let repositories = memory["repositories"].as_object_mut().expect("by repository");
+    repositories.values_mut().for_each(|of| drop(of["tags"].as_object_mut().expect("tags").remove("v1.2.3")));
+    fs_err::write(named, memory.to_string()).expect("written");
+    world.restart();
+    let report = world.validate();
+    assert!(report.is_accepted(), "{}", told(&report));
+}
+
+#[test]
+fn what_git_advises_is_advice_and_no_part_of_the_message() {
+    let world = World::new();
+    world.write("models/production/iris-prod.yaml", &world.manifest("iris-prod", "v9.9.9"));
+    let report = world.validate();
+    let [problem] = report.problems.as_slice() else { panic!("{}", told(&report)) };
+    assert!(problem.message.ends_with("there is no tag v9.9.9"), "{}", problem.message);
+    assert_eq!(problem.remedy, "push the tag or commit, or name one that is there");
+}
+
+#[test]
 fn a_tag_that_was_never_accepted_may_be_mended() {
     let world = World::new();
     world.release("v1.2.3", &world.card().replace("sklearn", "skelarn"));
