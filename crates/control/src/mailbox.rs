@@ -72,7 +72,7 @@ impl Join for AssignmentChange {
             *self = later;
             return;
         }
-        self.generation = later.generation;
+        (self.generation, self.limits) = (later.generation, later.limits);
         let named = |revision: &berth_spec::RevisionId| {
             later.unset.contains(revision) || later.set.iter().any(|placed| placed.revision.id == *revision)
         };
@@ -106,7 +106,7 @@ impl Join for RouteChange {
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::DeploymentName;
+    use berth_spec::{DeploymentName, Generation, WorkerLimits};
 
     use super::*;
 
@@ -134,5 +134,19 @@ mod tests {
         let mut whole = RouteChange { base: None, ..change(1, &[]) };
         whole.join(change(2, &["a"]));
         assert_eq!(whole, RouteChange { base: None, ..change(2, &[]) });
+    }
+
+    #[test]
+    fn the_latest_limits_count() {
+        let change = |generation, models| AssignmentChange {
+            generation: Generation(generation),
+            base: Some(Generation(generation - 1)),
+            limits: WorkerLimits { memory: None, models },
+            set: Vec::new(),
+            unset: Vec::new(),
+        };
+        let mut held = change(2, Some(5));
+        held.join(change(3, None));
+        assert_eq!(held, AssignmentChange { base: Some(Generation(1)), ..change(3, None) });
     }
 }

@@ -79,6 +79,9 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     for name in world.orphans.keys() {
         planned.records.insert(name.clone(), None);
     }
+    for worker in world.limits_untold() {
+        planned.assignments.entry(worker.clone()).or_insert_with(|| unchanged(world, worker, next));
+    }
     for change in planned.assignments.values_mut() {
         order(world, change);
     }
@@ -170,14 +173,7 @@ fn assign(
     changes: &mut BTreeMap<WorkerId, AssignmentChange>,
 ) {
     let mut change = |worker: &WorkerId, edit: &dyn Fn(&mut AssignmentChange)| {
-        let base = world.workers.get(worker).map_or(Generation(0), |seats| seats.sent);
-        let change = changes.entry(worker.clone()).or_insert_with(|| AssignmentChange {
-            generation,
-            base: Some(base),
-            set: Vec::new(),
-            unset: Vec::new(),
-        });
-        edit(change);
+        edit(changes.entry(worker.clone()).or_insert_with(|| unchanged(world, worker, generation)));
     };
     for replica in work.entry.record().iter().flat_map(|before| &before.replicas) {
         if record.is_none_or(|record| record.replica(&replica.revision, &replica.worker).is_none()) {
@@ -194,6 +190,7 @@ fn assign(
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
+            gpus: claim::gpu_count(&work.entry.deployment.spec),
             // Once urgent, always urgent: that nobody waits any more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (!ready && work.entry.waiting() > 0),
             serving: before
@@ -204,6 +201,13 @@ fn assign(
             change(&replica.worker, &|change| change.set.push(placed.clone()));
         }
     }
+}
+
+/// A change that changes nothing but the limits, if they are others.
+fn unchanged(world: &World, worker: &WorkerId, generation: Generation) -> AssignmentChange {
+    let base = world.workers.get(worker).map_or(Generation(0), |seats| seats.sent);
+    let limits = world.limits(worker);
+    AssignmentChange { generation, base: Some(base), limits, set: Vec::new(), unset: Vec::new() }
 }
 
 /// What should be loaded first first: what somebody waits for, then what would be evicted last.

@@ -189,6 +189,7 @@ impl World {
         AssignmentChange {
             generation: seats.map_or(self.generation, |seats| seats.sent),
             base: None,
+            limits: self.limits(worker),
             set: seats.map(|seats| seats.in_loading_order()).unwrap_or_default(),
             unset: Vec::new(),
         }

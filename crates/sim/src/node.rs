@@ -79,7 +79,7 @@ impl Machine {
     /// A worker that has just started.
     #[must_use]
     pub fn new(info: WorkerInfo) -> Self {
-        let limits = Limits { memory: info.memory, parallel_loads: 2, parallel_fetches: 4 };
+        let limits = Limits { memory: info.memory, models: info.max_models, parallel_loads: 2, parallel_fetches: 4 };
         let agent = Agent::new(info.id.clone(), info.incarnation, limits);
         Self {
             info,

@@ -25,6 +25,8 @@ pub struct Placed {
     pub revision: Arc<Revision>,
     /// The memory that the plan sets aside for it.
     pub claim: ByteSize,
+    /// The GPUs that the plan sets aside for it.
+    pub gpus: u32,
     /// Requests are parked for it: its load goes before others'.
     pub urgent: bool,
     /// How to serve it; may change without loading again.
@@ -54,10 +56,25 @@ pub struct AssignmentChange {
     pub generation: Generation,
     /// The generation that it starts from; `None`: from nothing, all that is not in `set` goes.
     pub base: Option<Generation>,
+    /// The limits in force from then on: in every change, the whole of them.
+    pub limits: WorkerLimits,
     /// Replicas that are new or changed.
     pub set: Vec<Placed>,
     /// Replicas that should go.
     pub unset: Vec<RevisionId>,
+}
+
+/// The most that models may take on a worker, where the registry says so. A worker keeps to its own limits too; what is
+/// `None` is limited by those alone.
+///
+/// There is no number of GPUs: what is assigned together has its GPUs, so a worker keeps to them by letting go of those of
+/// what leaves before it loads what comes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerLimits {
+    /// Memory.
+    pub memory: Option<ByteSize>,
+    /// Models at once.
+    pub models: Option<u32>,
 }
 
 /// What a worker hears from the controller.

@@ -65,7 +65,7 @@ pub mod event;
 pub mod inference;
 pub mod status;
 
-pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving, correlation_id};
+pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving, WorkerLimits, correlation_id};
 pub use card::{ModelCard, PinnedCard};
 pub use class::Class;
 pub use credential::{Credential, CredentialSet, Secret};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Time, WorkerId,
+    ByteSize, Time, WorkerId, WorkerLimits,
     deployment::ModelFormat,
     member::{REGION, ZONE},
 };
@@ -108,6 +108,12 @@ impl WorkerTerms {
         }
         under.schema_versions.retain(|version| self.schema_versions.contains(version));
         under
+    }
+
+    /// What the worker has to keep to by itself.
+    #[must_use]
+    pub fn limits(&self) -> WorkerLimits {
+        WorkerLimits { memory: self.memory, models: self.max_models }
     }
 }
 

@@ -21,7 +21,7 @@ use std::{
 
 use berth_spec::{
     AssignmentChange, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage, WorkerId,
-    WorkerState, card::SCHEMA_VERSIONS, worker,
+    WorkerLimits, WorkerState, card::SCHEMA_VERSIONS, worker,
 };
 pub use message::{Effect, Event};
 
@@ -36,7 +36,10 @@ use crate::{
 pub struct Agent {
     worker: WorkerId,
     incarnation: u64,
+    /// Its own.
     limits: Limits,
+    /// Those of the registry, as it was told last. It keeps to them while no controller is there.
+    told_limits: WorkerLimits,
     /// The versions of model cards that it reads.
     reads: Vec<String>,
     seen: Generation,
@@ -86,6 +89,7 @@ impl Agent {
             worker,
             incarnation,
             limits,
+            told_limits: WorkerLimits::default(),
             reads: SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
             seen: Generation(0),
             asking: true,
@@ -218,7 +222,7 @@ impl Agent {
     }
 
     fn assign(&mut self, change: AssignmentChange, now: Time, effects: &mut Vec<Effect>) {
-        let AssignmentChange { generation, base, set, unset } = change;
+        let AssignmentChange { generation, base, limits, set, unset } = change;
         let whole = base.is_none();
         let stale = generation < self.seen || (generation == self.seen && !whole);
         if self.stopping || (stale && !self.asking) {
@@ -232,6 +236,7 @@ impl Agent {
         }
         self.asking = false;
         self.seen = generation;
+        self.told_limits = limits;
         self.unreported.seen = true;
         let unset = if whole {
             let kept: BTreeSet<_> = set.iter().map(|placed| &placed.revision.id).collect();

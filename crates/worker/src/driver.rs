@@ -133,6 +133,7 @@ pub fn build_with(
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let limits = Limits {
         memory,
+        models: config.max_models,
         parallel_loads: config.parallel_loads.unwrap_or((cores / 2).clamp(1, 4)).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
     };
@@ -269,7 +270,7 @@ impl Worker {
                 }
             };
             perform(&mut agent, event, &clock, &mut hands, &mut outbox);
-            hands.gauge(&agent, self.limits.memory);
+            hands.gauge(&agent);
         }
     }
 }

@@ -62,6 +62,7 @@ pub struct WorkerMetrics {
     success_rate: Gauge<f64, AtomicU64>,
     outcomes: Arc<Mutex<Outcomes>>,
     pub(crate) loaded: Gauge,
+    pub(crate) most_models: Gauge<f64, AtomicU64>,
     pub(crate) failed: Gauge,
     pub(crate) memory_used: Gauge,
     pub(crate) memory_available: Gauge,
@@ -97,6 +98,7 @@ impl WorkerMetrics {
             success_rate: Gauge::default(),
             outcomes: Arc::default(),
             loaded: Gauge::default(),
+            most_models: Gauge::default(),
             failed: Gauge::default(),
             memory_used: Gauge::default(),
             memory_available: Gauge::default(),
@@ -124,6 +126,7 @@ impl WorkerMetrics {
         registry.register("worker_models_load_success_rate", "Percent of the last 64 loads", m.success_rate.clone());
         registry.register("worker_models_load_failures", "Loads that failed, by category", m.failures.clone());
         registry.register("worker_models_loaded_count", "Models in memory", m.loaded.clone());
+        registry.register("berth_worker_models_max", "The most models in memory; inf: no limit", m.most_models.clone());
         registry.register("worker_models_failed_count", "Models that could not be made ready", m.failed.clone());
         registry.register("worker_memory_used_bytes", "Memory that models take or are promised", m.memory_used.clone());
         registry.register("worker_memory_available_bytes", "Memory left for models", m.memory_available.clone());

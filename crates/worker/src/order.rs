@@ -6,6 +6,10 @@
 //! * What does not fit yet keeps its place: its claim is set aside before the next is looked at, so that a stream of
 //!   small loads cannot starve a large one.
 //! * What does not fit and cannot come to fit, because nothing is on its way out, is refused: the plan decides.
+//! * The count is kept like the memory, but what is above it waits and is not refused: a plan that lowers it also says who
+//!   leaves.
+//! * A load that claims GPUs waits until nothing that has some is on its way out. What stays has its own, so no device is
+//!   claimed twice, whatever kinds there are.
 //! * A card's code and environment come before its artifact: what cannot be made is known before gigabytes are fetched.
 //! * One fetch per location and one load per model at a time; a twin waits for it and shares it.
 
@@ -18,6 +22,8 @@ use berth_spec::{ByteSize, Digest, Revision, RevisionId};
 pub struct Limits {
     /// Memory that models may take.
     pub memory: ByteSize,
+    /// Models in memory at once; `None`: as many as fit.
+    pub models: Option<u32>,
     /// Loads and validations at once. Doubled, loads slow each other and the requests beside them; at 1, a large model
     /// holds up every small one.
     pub parallel_loads: usize,
@@ -39,6 +45,8 @@ pub enum Want {
     Load {
         /// The memory that it needs; nothing where a twin already holds the weights.
         claim: ByteSize,
+        /// It claims GPUs.
+        gpus: bool,
         /// Names the loaded model: replicas with the same key share one.
         key: ModelKey,
         /// How its twin stands.
@@ -101,6 +109,10 @@ pub struct Busy {
     pub loading: usize,
     /// Memory that is held: resident, being loaded, draining, being unloaded.
     pub held: ByteSize,
+    /// Replicas that hold it.
+    pub models: u32,
+    /// Some of them have GPUs and are on their way out.
+    pub freeing_gpus: bool,
     /// Something that holds memory is on its way out, so that what does not fit may come to fit.
     pub freeing: bool,
 }
@@ -132,6 +144,7 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
     let mut starts = Vec::new();
     let mut loading_keys = BTreeSet::new();
     let mut free = limits.memory.saturating_sub(busy.held);
+    let mut places = limits.models.map_or(u32::MAX, |most| most.saturating_sub(busy.models));
     for Waiting { revision, want, .. } in waiting {
         match want {
             Want::Prepare => {
@@ -147,21 +160,22 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
             }
             Want::Load { twin: Twin::OnItsWay, .. } => {}
             Want::Load { twin: Twin::Loaded, .. } => starts.push(Start::Load(revision)),
-            Want::Load { claim, key, twin: Twin::Absent } => {
+            Want::Load { claim, gpus, key, twin: Twin::Absent } => {
                 if loading_keys.contains(&key) {
                     continue;
                 }
-                if claim <= free {
-                    free -= claim;
-                    if busy.loading < limits.parallel_loads {
-                        busy.loading += 1;
-                        loading_keys.insert(key);
-                        starts.push(Start::Load(revision));
-                    }
-                } else if busy.freeing {
-                    free -= claim;
-                } else {
+                let fits = claim <= free;
+                if !fits && !busy.freeing {
                     starts.push(Start::Refuse { revision, need: claim, free });
+                    continue;
+                }
+                let may = fits && places > 0 && !(gpus && busy.freeing_gpus);
+                free -= claim;
+                places = places.saturating_sub(1);
+                if may && busy.loading < limits.parallel_loads {
+                    busy.loading += 1;
+                    loading_keys.insert(key);
+                    starts.push(Start::Load(revision));
                 }
             }
         }
@@ -173,14 +187,19 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory: ByteSize(100), parallel_loads: 2, parallel_fetches: 2 };
+    const LIMITS: Limits = Limits { memory: ByteSize(100), models: Some(4), parallel_loads: 2, parallel_fetches: 2 };
 
     fn id(name: &str) -> RevisionId {
         format!("{name}@000000000000").parse().expect("a revision")
     }
 
     fn load(name: &str, arrival: u64, claim: u64) -> Waiting {
-        let want = Want::Load { claim: ByteSize(claim), key: ModelKey(arrival.to_string()), twin: Twin::Absent };
+        let want = Want::Load {
+            claim: ByteSize(claim),
+            gpus: name.starts_with("gpu"),
+            key: ModelKey(arrival.to_string()),
+            twin: Twin::Absent,
+        };
         Waiting { revision: id(name), urgent: false, arrival, want }
     }
 
@@ -200,6 +219,10 @@ mod tests {
         Busy { held: ByteSize(held), ..Busy::default() }
     }
 
+    fn with(models: u32, busy: Busy) -> Busy {
+        Busy { models, ..busy }
+    }
+
     fn freeing(held: u64) -> Busy {
         Busy { freeing: true, ..holding(held) }
     }
@@ -217,7 +240,7 @@ mod tests {
     #[test]
     fn order_of_work() {
         let twin = |twin| Waiting {
-            want: Want::Load { claim: ByteSize(90), key: ModelKey("1".to_owned()), twin },
+            want: Want::Load { claim: ByteSize(90), gpus: false, key: ModelKey("1".to_owned()), twin },
             ..load("t", 1, 0)
         };
         let cases = [
@@ -233,6 +256,23 @@ mod tests {
                 holding(60),
                 "refuse big 80>40, load s",
             ),
+            ("the last place", vec![load("a", 1, 1), load("b", 2, 1)], with(3, holding(0)), "load a"),
+            ("above the count it waits, and is not refused", vec![load("a", 1, 1)], with(4, holding(0)), ""),
+            ("fewer are allowed than are here", vec![load("a", 1, 1)], with(9, freeing(0)), ""),
+            (
+                "who waits for memory keeps its place in the count, too",
+                vec![load("big", 1, 80), load("s", 2, 10)],
+                with(3, freeing(60)),
+                "",
+            ),
+            (
+                "GPUs are let go of before others are taken",
+                vec![load("gpu", 1, 1), load("s", 2, 1)],
+                Busy { freeing_gpus: true, ..freeing(10) },
+                "load s",
+            ),
+            ("what leaves without any is not waited for", vec![load("gpu", 1, 1)], freeing(10), "load gpu"),
+            ("a twin shares where the count is full", vec![twin(Twin::Loaded)], with(4, holding(90)), "load t"),
             ("a twin that is loaded is shared", vec![twin(Twin::Loaded)], holding(90), "load t"),
             ("a twin on its way is awaited", vec![twin(Twin::OnItsWay)], holding(90), ""),
             (

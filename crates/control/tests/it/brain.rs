@@ -1,6 +1,7 @@
 //! The brain alone, with a clock in the test's hand.
 
 mod cluster;
+mod limits;
 
 use std::{sync::Arc, time::Duration};
 

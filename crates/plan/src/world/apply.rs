@@ -34,6 +34,7 @@ impl World {
             if let Some(seats) = self.workers.get_mut(worker) {
                 seats.sent = change.generation;
             }
+            self.limits_told(worker, change.limits);
         }
         for evicted in &planned.evicted {
             let sides = [Some(evicted.revision.deployment()), evicted.whom.as_ref()];
@@ -104,6 +105,7 @@ impl World {
             let placed = Placed {
                 revision: revision.clone(),
                 claim: replica.claim,
+                gpus: claim::gpu_count(&deployment.spec),
                 urgent: false,
                 serving: std::sync::Arc::clone(&serving),
             };

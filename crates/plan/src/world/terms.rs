@@ -7,9 +7,12 @@
 //! ```
 //! Everything that plans reads [`Seats::info`], so that a worker under terms is like one that says so itself.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerTerms};
+use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerLimits, WorkerTerms};
 
 use super::{Liveness, World};
 
@@ -18,6 +21,8 @@ use super::{Liveness, World};
 pub(crate) struct Registered {
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
     unknown: UnknownWorkers,
+    /// Workers whose limits are others than they were told last: the next plan tells them.
+    untold: BTreeSet<WorkerId>,
 }
 
 impl World {
@@ -47,11 +52,32 @@ impl World {
 
     /// The registry says something else of a worker than before, or nothing any more.
     pub fn set_terms(&mut self, worker: &WorkerId, terms: Option<Arc<WorkerTerms>>) {
+        let before = self.limits(worker);
         match terms {
             Some(terms) => self.registered.terms.insert(worker.clone(), terms),
             None => self.registered.terms.remove(worker),
         };
+        if self.limits(worker) != before && self.workers.contains_key(worker) {
+            self.registered.untold.insert(worker.clone());
+        }
         self.apply_terms(worker);
+    }
+
+    /// The limits that the registry gives a worker.
+    pub(crate) fn limits(&self, worker: &WorkerId) -> WorkerLimits {
+        self.terms(worker).map(|terms| terms.limits()).unwrap_or_default()
+    }
+
+    /// Workers that have to be told their limits, whatever else there is to tell them.
+    pub(crate) fn limits_untold(&self) -> &BTreeSet<WorkerId> {
+        &self.registered.untold
+    }
+
+    /// A plan that holds tells a worker these limits. They may have changed again while it was being stored.
+    pub(super) fn limits_told(&mut self, worker: &WorkerId, limits: WorkerLimits) {
+        if self.limits(worker) == limits {
+            self.registered.untold.remove(worker);
+        }
     }
 
     /// A worker that holds nothing was turned away: as if it had never come. What is known of its health stays.

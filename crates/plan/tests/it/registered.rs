@@ -8,7 +8,7 @@ use berth_plan::{
     report::{WorkerVerdict, explain},
 };
 use berth_spec::{
-    ByteSize, Gpu, UnknownWorkers, WorkerTerms,
+    ByteSize, Gpu, UnknownWorkers, WorkerLimits, WorkerTerms,
     deployment::{GpuNeed, ModelFormat},
     status::Phase,
     worker::{Eviction, EvictionStrategy},
@@ -310,4 +310,37 @@ fn two_that_declare_one_path_in_one_region_are_told() {
     w.change("c-eu", |spec| spec.endpoint = Some("/v1/m".into()));
     w.world.remove_deployment(&name("a-eu"));
     assert_eq!(taken(&w), [None, None, None], "what is gone takes nothing");
+}
+
+/// The worker counts what it still drains, the plan does not: so it has to know its limits itself.
+#[test]
+fn a_worker_is_told_its_limits_when_they_change_and_with_all_else() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4));
+    w.change("m", |spec| spec.memory = Some(gib(1)));
+    w.settle();
+    let limits = WorkerLimits { memory: Some(gib(2)), models: Some(3) };
+    let change = |terms: &mut WorkerTerms| (terms.memory, terms.max_models) = (limits.memory, limits.models);
+    w.under("a", change);
+    let planned = w.plan();
+    let told: Vec<_> = planned.assignments.iter().map(|(id, change)| (id.as_str(), change.limits)).collect();
+    assert_eq!(told, [("a", limits)], "nothing but that is new, and only for it");
+    let sent = &planned.assignments[&worker_id("a")];
+    assert!(sent.base.is_some() && sent.set.is_empty() && sent.unset.is_empty(), "{sent:?}");
+    w.under("a", change);
+    assert!(w.plan().assignments.is_empty(), "it was told");
+    assert_eq!(w.world.whole_assignment(&worker_id("a")).limits, limits, "whoever comes back hears it again");
+    w.world.set_terms(&worker_id("a"), None);
+    assert_eq!(w.plan().assignments[&worker_id("a")].limits, WorkerLimits::default(), "its own again");
+}
+
+#[test]
+fn a_plan_that_was_made_before_the_limits_changed_again_does_not_count_as_telling_them() {
+    let mut w = world().worker("a", gib(4));
+    w.settle();
+    w.under("a", |terms| terms.max_models = Some(3));
+    let scope = w.world.due(w.now);
+    let early = berth_plan::plan(&w.world, &scope, w.now);
+    w.under("a", |terms| terms.max_models = Some(2));
+    w.world.commit(&early);
+    assert_eq!(w.plan().assignments[&worker_id("a")].limits.models, Some(2));
 }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Generation, PinnedCard, Placed, Revision, RevisionId, Serving,
+    WorkerLimits,
     deployment::{Batching, Concurrency, RuntimeOptions, Warmup},
 };
 use bytes::Bytes;
@@ -24,7 +25,7 @@ impl InParts for AssignmentChange {
     type Context = ();
 
     fn in_parts(self) -> impl Iterator<Item = v1::AssignmentPart> + Send + 'static {
-        let Self { generation, base, set, unset } = self;
+        let Self { generation, base, limits, set, unset } = self;
         let mut set = set.into_iter().map(|placed| placed_to(&placed)).peekable();
         let mut unset = unset.into_iter().map(|id| name_to(&id)).peekable();
         let mut numbering = Numbering::default();
@@ -34,6 +35,8 @@ impl InParts for AssignmentChange {
                 part,
                 generation: generation.0,
                 base: base.map(|base| base.0),
+                memory_limit: limits.memory.map(|memory| memory.0),
+                model_limit: limits.models,
                 set: fill(&mut set, &mut budget, Message::encoded_len),
                 unset: fill(&mut unset, &mut budget, Message::encoded_len),
                 more: numbering.more(set.peek().is_some() || unset.peek().is_some()),
@@ -47,7 +50,8 @@ impl InParts for AssignmentChange {
 
     fn begin((): &(), first: &mut v1::AssignmentPart) -> Self {
         let base = first.base.map(Generation);
-        Self { generation: Generation(first.generation), base, set: Vec::new(), unset: Vec::new() }
+        let limits = WorkerLimits { memory: first.memory_limit.map(ByteSize), models: first.model_limit };
+        Self { generation: Generation(first.generation), base, limits, set: Vec::new(), unset: Vec::new() }
     }
 
     fn add(&mut self, part: v1::AssignmentPart) -> usize {
@@ -71,6 +75,7 @@ fn placed_to(placed: &Placed) -> v1::Placed {
         threads: runtime.threads.into(),
         memory: memory.map(|memory| memory.0),
         claim: placed.claim.0,
+        gpus: placed.gpus,
         urgent: placed.urgent,
         serving: Some(serving_to(&placed.serving, id)),
         card: card.as_ref().map(|card| card_to(card)).unwrap_or_default(),
@@ -104,8 +109,8 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
         card,
         id,
     };
-    let (claim, urgent) = (ByteSize(placed.claim), placed.urgent);
-    Some(Placed { revision: Arc::new(revision), claim, urgent, serving: Arc::new(serving) })
+    let (claim, gpus, urgent) = (ByteSize(placed.claim), placed.gpus, placed.urgent);
+    Some(Placed { revision: Arc::new(revision), claim, gpus, urgent, serving: Arc::new(serving) })
 }
 
 fn serving_to(serving: &Serving, id: &RevisionId) -> v1::Serving {

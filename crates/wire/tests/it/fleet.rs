@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Generation, InventoryChange, Load, Residency, RevisionId, Route,
-    RouteChange, Time, WorkerId, WorkerState,
+    RouteChange, Time, WorkerId, WorkerLimits, WorkerState,
     deployment::Concurrency,
     residency::{Phases, Ready},
     routes::{OnMiss, Version},
@@ -119,6 +119,7 @@ fn a_change_costs_a_few_hundred_bytes() {
     let order = AssignmentChange {
         generation: Generation(120_456),
         base: Some(Generation(120_455)),
+        limits: WorkerLimits::default(),
         set: vec![placed],
         unset: vec![revision("bert-base", 9)],
     };

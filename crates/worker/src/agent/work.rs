@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker
 use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
-    order::{self, Busy, ModelKey, Start, Twin, Waiting, Want},
+    order::{self, Busy, Limits, ModelKey, Start, Twin, Waiting, Want},
     prepare::Barred,
     replica::{Input, Replica, State},
 };
@@ -22,6 +22,17 @@ impl Agent {
         holding.chunk_by(|a, b| a.0.deployment() == b.0.deployment()).map(held_by_deployment).sum()
     }
 
+    /// What it keeps to: the tighter of its own limits and the registry's.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let told = self.told_limits;
+        Limits {
+            memory: told.memory.map_or(self.limits.memory, |memory| memory.min(self.limits.memory)),
+            models: [told.models, self.limits.models].into_iter().flatten().min(),
+            ..self.limits
+        }
+    }
+
     pub(super) fn start_work(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if self.stopping {
             return;
@@ -30,7 +41,7 @@ impl Agent {
         if waiting.is_empty() {
             return;
         }
-        for start in order::next(waiting, busy, &self.limits) {
+        for start in order::next(waiting, busy, &self.limits()) {
             match start {
                 Start::Prepare(revision) => self.start_prepare(&revision, now, effects),
                 Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
@@ -44,6 +55,7 @@ impl Agent {
         let mut busy = Busy { held: self.held(), ..Busy::default() };
         let mut waiting = Vec::new();
         for (id, replica) in &self.replicas {
+            let leaves_with_gpus = !replica.wanted && replica.placed.gpus > 0;
             let want = match replica.state() {
                 State::Queued if replica.placed.revision.card.is_some() => Want::Prepare,
                 State::Preparing(_) => {
@@ -54,7 +66,7 @@ impl Agent {
                 State::Fetched(artifact) | State::Refused(artifact, _) => {
                     let twin = self.twins(id, replica).map(|(_, twin)| twin).max().unwrap_or(Twin::Absent);
                     let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
-                    Want::Load { claim: replica.placed.claim, key, twin }
+                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpus > 0, key, twin }
                 }
                 State::Fetching { .. } => {
                     busy.fetching.insert(replica.placed.revision.uri.clone());
@@ -62,14 +74,22 @@ impl Agent {
                 }
                 State::Loading(_) | State::Validating(..) => {
                     busy.loading += 1;
+                    busy.models += 1;
                     busy.freeing |= !replica.wanted;
+                    busy.freeing_gpus |= leaves_with_gpus;
                     continue;
                 }
                 State::Draining { .. } | State::Unloading { .. } => {
+                    busy.models += 1;
                     busy.freeing = true;
+                    busy.freeing_gpus |= leaves_with_gpus;
                     continue;
                 }
-                State::Ready(_) | State::Failed(_) => continue,
+                State::Ready(_) => {
+                    busy.models += 1;
+                    continue;
+                }
+                State::Failed(_) => continue,
             };
             let (urgent, arrival) = (replica.placed.urgent, replica.arrival);
             waiting.push(Waiting { revision: id.clone(), urgent, arrival, want });
@@ -108,14 +128,20 @@ impl Agent {
             return Some(Fault::new(FailureCategory::Schema, message));
         }
         let claim = self.replicas.get(id).map_or(ByteSize::ZERO, |replica| replica.placed.claim);
-        (claim > self.limits.memory).then(|| {
+        let memory = self.limits().memory;
+        (claim > memory).then(|| {
             let message = format!(
-                "needs {claim} of memory, and models may take {} on this worker: give the worker more (--memory), or \
+                "needs {claim} of memory, and models may take {memory} on this worker: give the worker more ({}), or \
                  declare what it really needs (resources.memory)",
-                self.limits.memory
+                self.memory_is_said_by()
             );
             Fault::new(FailureCategory::Memory, message)
         })
+    }
+
+    /// Where people say how much memory there is for models.
+    fn memory_is_said_by(&self) -> &'static str {
+        if self.limits().memory < self.limits.memory { "max_memory in the registry" } else { "--memory" }
     }
 
     fn start_fetch(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
@@ -135,9 +161,10 @@ impl Agent {
         let again = !matches!(self.replicas.get(id).map(Replica::state), Some(State::Refused(..)));
         if again {
             let message = format!(
-                "needs {need} of memory and {free} of {} is free: unload others, give the worker more (--memory), or \
+                "needs {need} of memory and {free} of {} is free: unload others, give the worker more ({}), or \
                  declare what it really needs (spec.resources.memory)",
-                self.limits.memory
+                self.limits().memory,
+                self.memory_is_said_by()
             );
             self.step(id, Input::Refuse(Fault::new(FailureCategory::Memory, message)), now, effects);
         }

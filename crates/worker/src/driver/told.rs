@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{
-    AssignmentChange, Breaker, ByteSize, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id,
+    AssignmentChange, Breaker, Generation, InventoryChange, Residency, RevisionId, WorkerId, correlation_id,
     worker::BreakerState,
 };
 
@@ -16,15 +16,16 @@ use crate::{
 
 impl Hands {
     /// What the agent holds, as numbers.
-    pub(super) fn gauge(&self, agent: &Agent, memory: ByteSize) {
+    pub(super) fn gauge(&self, agent: &Agent) {
         let count = |is: fn(&State) -> bool| {
             i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
         };
         self.metrics().loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
         self.metrics().failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
-        let held = agent.held();
+        let (held, limits) = (agent.held(), agent.limits());
+        self.metrics().most_models.set(limits.models.map_or(f64::INFINITY, f64::from));
         self.metrics().memory_used.set(i64::try_from(held.0).unwrap_or(i64::MAX));
-        self.metrics().memory_available.set(i64::try_from(memory.saturating_sub(held).0).unwrap_or(i64::MAX));
+        self.metrics().memory_available.set(i64::try_from(limits.memory.saturating_sub(held).0).unwrap_or(i64::MAX));
     }
 
     /// What the controller wants.

@@ -2,12 +2,13 @@
 
 mod cards;
 mod laws;
+mod limits;
 
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, ByteSize, Digest, FailureCategory, Generation, Placed, Residency, Revision, RevisionId, Serving,
-    Signature, Time, WorkerId,
+    Signature, Time, WorkerId, WorkerLimits,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
 use berth_worker::{
@@ -19,7 +20,7 @@ use berth_worker::{
     replica::{Facts, retry_delay},
 };
 
-const LIMITS: Limits = Limits { memory: ByteSize(100), parallel_loads: 2, parallel_fetches: 4 };
+const LIMITS: Limits = Limits { memory: ByteSize(100), models: None, parallel_loads: 2, parallel_fetches: 4 };
 
 fn id(name: &str) -> RevisionId {
     let (deployment, hash) = name.split_once('@').unwrap_or((name, "1"));
@@ -46,7 +47,7 @@ fn placed(name: &str, claim: u64) -> Placed {
         memory: None,
         card: None,
     };
-    Placed { revision: Arc::new(revision), claim: ByteSize(claim), urgent: false, serving: Arc::new(serving) }
+    Placed { revision: Arc::new(revision), claim: ByteSize(claim), gpus: 0, urgent: false, serving: Arc::new(serving) }
 }
 
 /// A replica of a model card, whose code is kept by `https://git`.
@@ -72,12 +73,14 @@ struct Stage {
     agent: Agent,
     now: Time,
     generation: u64,
+    /// The registry's, with every change.
+    limits: WorkerLimits,
 }
 
 impl Stage {
     fn new() -> Self {
         let agent = Agent::new(WorkerId::new("w").expect("a name"), 7, LIMITS);
-        let mut stage = Self { agent, now: Time(1_000_000_000_000), generation: 0 };
+        let mut stage = Self { agent, now: Time(1_000_000_000_000), generation: 0, limits: WorkerLimits::default() };
         assert_eq!(stage.on(Event::Attached), "report seen 0 whole");
         stage
     }
@@ -91,7 +94,13 @@ impl Stage {
     fn whole(&mut self, replicas: Vec<Placed>) -> String {
         self.generation += 1;
         let generation = Generation(self.generation);
-        self.on(Event::Assigned(AssignmentChange { generation, base: None, set: replicas, unset: Vec::new() }))
+        self.on(Event::Assigned(AssignmentChange {
+            generation,
+            base: None,
+            limits: self.limits,
+            set: replicas,
+            unset: Vec::new(),
+        }))
     }
 
     /// A change of the last one.
@@ -100,7 +109,7 @@ impl Stage {
         self.generation += 1;
         let generation = Generation(self.generation);
         let unset = unset.iter().map(|name| id(name)).collect();
-        self.on(Event::Assigned(AssignmentChange { generation, base, set, unset }))
+        self.on(Event::Assigned(AssignmentChange { generation, base, limits: self.limits, set, unset }))
     }
 
     fn ticket(&self, name: &str) -> u64 {
@@ -195,6 +204,7 @@ fn stale_changes_are_ignored_and_gaps_ask_for_the_whole() {
     let delta = |generation, base| AssignmentChange {
         generation: Generation(generation),
         base: Some(Generation(base)),
+        limits: WorkerLimits::default(),
         set: vec![placed("b", 1)],
         unset: vec![],
     };

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use berth_mesh::local::LocalReplicas;
 use berth_spec::{
     AssignmentChange, ByteSize, Failure, FailureCategory, FromController, Generation, InventoryChange, Placed,
-    Residency, Revision, RevisionId, Serving, WorkerId,
+    Residency, Revision, RevisionId, Serving, WorkerId, WorkerLimits,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
 use berth_worker::{
@@ -31,6 +31,7 @@ struct Bench {
     shutdown: CancellationToken,
     worker: JoinHandle<Stopped>,
     generation: u64,
+    limits: WorkerLimits,
 }
 
 impl Bench {
@@ -59,7 +60,18 @@ impl Bench {
         let link = WorkerLink { assignments: receiver, reports: sender };
         assignments.try_send(FromController::Attached).expect("room");
         let worker = TaskTracker::new().spawn(worker.run(link, shutdown.clone()));
-        Self { dir, runtime, local, registry, assignments, reports, shutdown, worker, generation: 0 }
+        Self {
+            dir,
+            runtime,
+            local,
+            registry,
+            assignments,
+            reports,
+            shutdown,
+            worker,
+            generation: 0,
+            limits: WorkerLimits::default(),
+        }
     }
 
     /// A replica of an artifact in a file.
@@ -85,12 +97,19 @@ impl Bench {
             memory: None,
             card: None,
         };
-        Placed { revision: Arc::new(revision), claim: ByteSize::mib(4), urgent: false, serving: Arc::new(serving) }
+        Placed {
+            revision: Arc::new(revision),
+            claim: ByteSize::mib(4),
+            gpus: 0,
+            urgent: false,
+            serving: Arc::new(serving),
+        }
     }
 
     async fn assign(&mut self, set: Vec<Placed>) {
         self.generation += 1;
-        let change = AssignmentChange { generation: Generation(self.generation), base: None, set, unset: vec![] };
+        let (generation, limits) = (Generation(self.generation), self.limits);
+        let change = AssignmentChange { generation, base: None, limits, set, unset: vec![] };
         self.assignments.send(change.into()).await.expect("the worker listens");
     }
 
@@ -149,6 +168,25 @@ async fn loads_serves_drains_and_says_so() {
     bench.until(&id, |r| r.is_none()).await;
     assert_eq!(bench.runtime.loaded(), 0, "freed");
     assert!(bench.local.get(&id).is_none());
+}
+
+#[tokio::test]
+async fn metrics_go_by_the_tighter_limit() {
+    let mut bench = Bench::start();
+    let (first, second) = (bench.placed("a"), bench.placed("b"));
+    let ids = [&first, &second].map(|placed| placed.revision.id.clone());
+    bench.assign(vec![first.clone()]).await;
+    bench.until(&ids[0], |r| r.is_some_and(Residency::is_ready)).await;
+    for line in ["worker_memory_available_bytes 62914560", "berth_worker_models_max inf"] {
+        assert!(bench.metrics().contains(line), "{line} in\n{}", bench.metrics());
+    }
+    bench.limits = WorkerLimits { memory: Some(ByteSize::mib(16)), models: Some(2) };
+    bench.assign(vec![first, second]).await;
+    bench.until(&ids[1], |r| r.is_some_and(Residency::is_ready)).await;
+    // 16 MiB without two claims of 4 MiB.
+    for line in ["worker_memory_available_bytes 8388608", "berth_worker_models_max 2.0"] {
+        assert!(bench.metrics().contains(line), "{line} in\n{}", bench.metrics());
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use berth_git::{Draft, Edit, Git, Identity, Repository, Stop};
 use berth_mesh::local::LocalReplicas;
 use berth_spec::{
     AssignmentChange, ByteSize, Deployment, Failure as LoadFailure, FromController, Generation, InventoryChange,
-    ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId,
+    ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId, WorkerLimits,
     manifest::{self, ParseContext},
 };
 use berth_worker::WorkerLink;
@@ -153,8 +153,10 @@ async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
         batching: deployment.spec.batching,
         drain_timeout: Duration::ZERO,
     });
-    let placed = Placed { revision: Arc::clone(&revision), claim, urgent: true, serving };
-    let change = AssignmentChange { generation: Generation(1), base: None, set: vec![placed], unset: Vec::new() };
+    let placed = Placed { revision: Arc::clone(&revision), claim, gpus: 0, urgent: true, serving };
+    let limits = WorkerLimits::default();
+    let change =
+        AssignmentChange { generation: Generation(1), base: None, limits, set: vec![placed], unset: Vec::new() };
     let told = async {
         assign.send(FromController::Attached).await.ok();
         assign.send(FromController::Assigned(change)).await.ok();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
     Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route, RouteChange,
-    Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerState,
+    Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerLimits, WorkerState,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
@@ -134,17 +134,26 @@ fn revision() -> impl Strategy<Value = Revision> {
 fn placed() -> impl Strategy<Value = Placed> {
     revision().prop_flat_map(|revision| {
         let serving = serving(revision.id.deployment().clone());
-        (Just(Arc::new(revision)), bytes(), any::<bool>(), serving).prop_map(|(revision, claim, urgent, serving)| {
-            Placed { revision, claim, urgent, serving: Arc::new(serving) }
-        })
+        (Just(Arc::new(revision)), bytes(), any::<u32>(), any::<bool>(), serving).prop_map(
+            |(revision, claim, gpus, urgent, serving)| Placed {
+                revision,
+                claim,
+                gpus,
+                urgent,
+                serving: Arc::new(serving),
+            },
+        )
     })
 }
 
 pub(super) fn assignment() -> impl Strategy<Value = AssignmentChange> {
-    (any::<u64>(), option::of(any::<u64>()), vec(placed(), 0..6), vec(id(), 0..4)).prop_map(
-        |(generation, base, set, unset)| AssignmentChange {
+    let limits =
+        (option::of(bytes()), option::of(any::<u32>())).prop_map(|(memory, models)| WorkerLimits { memory, models });
+    (any::<u64>(), option::of(any::<u64>()), limits, vec(placed(), 0..6), vec(id(), 0..4)).prop_map(
+        |(generation, base, limits, set, unset)| AssignmentChange {
             generation: Generation(generation),
             base: base.map(Generation),
+            limits,
             set,
             unset,
         },
@@ -339,7 +348,13 @@ pub(super) fn plain_placed(id: &RevisionId) -> Placed {
         batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
         drain_timeout: Duration::from_secs(30),
     };
-    Placed { revision: Arc::new(revision), claim: ByteSize::mib(190), urgent: false, serving: Arc::new(serving) }
+    Placed {
+        revision: Arc::new(revision),
+        claim: ByteSize::mib(190),
+        gpus: 0,
+        urgent: false,
+        serving: Arc::new(serving),
+    }
 }
 
 pub(super) fn plain_signature() -> Signature {

@@ -199,7 +199,8 @@ impl Model {
         let set = self.wanted.iter().filter(|(id, _)| base.is_none() || !old.contains_key(id));
         let set = set.map(|(_, placed)| placed.clone()).collect();
         let unset = old.keys().filter(|id| !self.wanted.contains_key(id)).cloned().collect();
-        let change = AssignmentChange { generation: Generation(self.sent), base, set, unset };
+        let change =
+            AssignmentChange { generation: Generation(self.sent), base, limits: self.stage.limits, set, unset };
         if !lost {
             self.asked = false;
             self.on(Event::Assigned(change));
@@ -213,8 +214,8 @@ impl Model {
                 let all = self.wanted.values().cloned().collect();
                 self.sent += 1;
                 self.asked = false;
-                let change =
-                    AssignmentChange { generation: Generation(self.sent), base: None, set: all, unset: vec![] };
+                let (generation, limits) = (Generation(self.sent), self.stage.limits);
+                let change = AssignmentChange { generation, base: None, limits, set: all, unset: vec![] };
                 self.on(Event::Assigned(change));
             } else if !self.work.is_empty() {
                 self.finish(0, None);
