@@ -180,9 +180,10 @@ class Fleet:
         return sum(node["status"]["state"] == "Ready" for node in nodes) == len(self.nodes)
 
     def answered(self, *arguments: str) -> str:
-        """What a command says; nothing while no controller decides, or the one that does has only just begun."""
+        """What a command says; nothing while no controller decides, or the one that does has only just begun, or just died."""
         done = self.run(*arguments)
-        assert done.returncode == 0 or "Try again in a second" in done.stderr, f"berth {' '.join(arguments)}: {done.stderr}"
+        nobody = any(words in done.stderr for words in ("Try again in a second", "which decides, was asked and did not answer"))
+        assert done.returncode == 0 or nobody, f"berth {' '.join(arguments)}: {done.stderr}"
         return done.stdout if done.returncode == 0 else ""
 
     def listed(self, *arguments: str) -> list[dict]:
