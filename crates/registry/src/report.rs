@@ -22,6 +22,9 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// What the commit wants, if it passed with its cards.
     pub desired: Option<Desired>,
+    /// Ids of the deployments that it wants no replica of, if nothing is wrong with the registry's own files: that can be
+    /// known before, and without, what is said by model cards.
+    pub idle: Option<Vec<String>>,
     /// What was looked at.
     pub counts: Counts,
     /// Cards were not looked at.
@@ -61,7 +64,7 @@ impl Report {
             problems.sort_by_key(|problem| problem.severity);
             problems.truncate(MOST_PROBLEMS);
         }
-        Self { commit: None, signer: None, outcome, problems, desired: None, counts, offline }
+        Self { commit: None, signer: None, outcome, problems, desired: None, idle: None, counts, offline }
     }
 
     /// Whether nothing rejects the commit.

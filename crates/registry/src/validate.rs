@@ -142,6 +142,7 @@ impl Round<'_> {
         let reader = local::Reader { tree: self.pass.tree, files: &files, stop };
         let mut local = reader.all(&layout, &mut self.memory.files, self.validator.protocols)?;
         problems.append(&mut local.problems);
+        let idle = (!problems.iter().any(Problem::is_error)).then(|| local.idle());
         let today = day(self.pass.now);
         let deployments = match &self.validator.remotes {
             Some(remotes) => {
@@ -168,7 +169,7 @@ impl Round<'_> {
             problems.extend(unservable(deployment, parsed));
         }
         let workers = workers.into_iter().cloned().collect();
-        let mut report = Report { signer, ..Report::new(problems, local.counts, offline) };
+        let mut report = Report { signer, idle, ..Report::new(problems, local.counts, offline) };
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
             let desired = desired(commit, deployments, workers, local.secrets, settings);

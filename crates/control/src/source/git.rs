@@ -18,6 +18,7 @@ mod declare;
 mod driver;
 mod entrance;
 mod eyes;
+mod halt;
 mod herald;
 mod hook;
 mod incident;

@@ -20,13 +20,32 @@ pub struct StoredSource {
     pub applied: String,
     /// When that came into force, in nanoseconds since 1970.
     pub at: u64,
+    /// What is disabled by a commit that is not in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<StoredHalt>,
+}
+
+/// What is disabled by a commit that is not in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredHalt {
+    /// The commit: 40 or 64 hex digits.
+    pub commit: String,
+    /// Deployments, by their ids.
+    pub ids: Vec<String>,
 }
 
 impl StoredSource {
     /// For a commit that has just come into force.
     #[must_use]
     pub fn new(origin: String, applied: String, at: Time) -> Self {
-        Self { v: FORM, origin, applied, at: at.0 }
+        Self { v: FORM, origin, applied, at: at.0, halted: None }
+    }
+
+    /// The same, with what is disabled by a commit that is not in force.
+    #[must_use]
+    pub fn with_halted(self, halted: Option<StoredHalt>) -> Self {
+        Self { halted, ..self }
     }
 
     /// The value to store.
@@ -56,6 +75,10 @@ mod tests {
             modified: Rev(1),
             version: 1,
         };
+        assert_eq!(StoredSource::read(&entry).expect("it reads"), stored);
+        let halted = StoredHalt { commit: "b".repeat(40), ids: vec!["one".to_owned()] };
+        let stored = StoredSource { halted: Some(halted), ..stored };
+        let entry = Entry { value: stored.bytes(), ..entry };
         assert_eq!(StoredSource::read(&entry).expect("it reads"), stored);
     }
 }

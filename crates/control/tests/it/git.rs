@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use berth_control::{
     events::EventFilter,
     handle::{ApplyRequest, Error, ListRequest},
-    source::git::{WriteBackTo, forget},
+    source::git::{GitConfig, WriteBackTo, forget},
     store::memory::MemoryStore,
 };
 use berth_secrets::{Keyring, keys};
@@ -345,6 +345,110 @@ async fn a_registry_that_is_away_is_told_and_waited_for() {
     running.stop().await;
 }
 
+async fn replicas(running: &Running, of: &str) -> serde_json::Value {
+    running.handle.get(&name(of)).await.expect("there").manifest["spec"]["replicas"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_refused_commit_disables_stops_and_nothing_else_of_it_counts() {
+    let forge = Forge::new();
+    for id in ["bug", "fine"] {
+        forge.deploy(id, "v1.0.0", "");
+    }
+    let good = forge.push("Two");
+    let store = Arc::new(MemoryStore::default());
+    let running = Running::start(store.clone());
+    let followed = Followed::start(forge.config("disk", WriteBackTo::Off), &running.handle, 1);
+    followed.until_applied(&good).await;
+
+    // A model card that is not there, and an emergency in the same commit.
+    forge.deploy("bug", "v1.0.0", "disabled");
+    forge.deploy("fine", "v9.9.9", "");
+    let bad = forge.push("Stop bug");
+    let refused = |bad: String| {
+        move |view: &berth_control::source::SourceView| view.refused.as_ref().is_some_and(|(commit, _)| *commit == bad)
+    };
+    followed.until("refused", refused(bad)).await;
+    let mut stopped = false;
+    for _ in 0..100 {
+        stopped = replicas(&running, "bug").await == 0;
+        if stopped {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(stopped && replicas(&running, "fine").await == 1);
+    assert_eq!(told(&running, "DisabledAtOnce").await.len(), 1);
+    // What is in force is compared every ten minutes, and declared again by the next leader.
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(replicas(&running, "bug").await, 0);
+    followed.stop().await;
+    let followed = Followed::start(forge.config("another-disk", WriteBackTo::Off), &running.handle, 2);
+    followed.until("declared", |view| view.deployments == 2 && view.state == "Refused").await;
+    assert_eq!(replicas(&running, "bug").await, 0);
+    // What is wrong with the registry's own files changes nothing, neither way.
+    forge.deploy("bug", "v1.0.0", "");
+    forge.deploy("fine", "main", "disabled");
+    let worse = forge.push("A branch");
+    followed.until("refused", refused(worse)).await;
+    tokio::time::sleep(Duration::from_secs(900)).await;
+    assert_eq!((replicas(&running, "bug").await, replicas(&running, "fine").await), (0.into(), 1.into()));
+    // Back to the commit in force: as it says.
+    forge.reset(&good);
+    followed.until("settled", |view| view.refused.is_none() && view.state == "Synced").await;
+    let mut back = false;
+    for _ in 0..100 {
+        back = replicas(&running, "bug").await == 1;
+        if back {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(back, "it is enabled again");
+    assert_eq!(told(&running, "DisabledAtOnce").await.len(), 1, "told once");
+    followed.stop().await;
+    running.stop().await;
+}
+
+/// On the machine's clock: what hangs is a program, and the test's clock stands still while one runs.
+#[tokio::test]
+async fn an_emergency_does_not_wait_for_a_host_that_hangs() {
+    let forge = Forge::new();
+    forge.deploy("bug", "v1.0.0", "");
+    let good = forge.push("One");
+    let running = Running::start(Arc::new(MemoryStore::default()));
+    let config = GitConfig { interval: Duration::from_millis(200), ..forge.config("disk", WriteBackTo::Off) };
+    let followed = Followed::start(config, &running.handle, 0);
+    followed.until_applied(&good).await;
+    // It takes connections, and never says anything.
+    let host = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/model.git", host.local_addr().expect("an address"));
+    forge.deploy("slow", "v1.0.0", "");
+    let manifest = fs_err::read_to_string(forge.path("registry/models/production/slow.yaml")).expect("written");
+    forge.write("models/production/slow.yaml", &manifest.replace(&forge.url("model"), &url));
+    let slow = forge.push("A model on a host that hangs");
+    followed.until("validated", |view| view.state == "Progressing" && view.seen.as_deref() == Some(&slow)).await;
+    forge.deploy("bug", "v1.0.0", "disabled");
+    forge.push("EMERGENCY: stop bug");
+    let mut stopped = false;
+    for _ in 0..300 {
+        stopped = replicas(&running, "bug").await == 0;
+        if stopped {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let view = followed.view();
+    assert!(stopped, "{view:?}");
+    assert_eq!(
+        (view.state, view.applied.as_deref(), view.seen.as_deref()),
+        ("Progressing", Some(good.as_str()), Some(slow.as_str()))
+    );
+    followed.stop().await;
+    running.stop().await;
+    drop(host);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_in_the_midst_of_it_ends_nothing() {
     let forge = Forge::new();
@@ -386,7 +490,8 @@ async fn under_a_bad_commit_the_next_leader_makes_whole_what_is_in_force() {
 
     let running = Running::start(store);
     let followed = Followed::start(forge.config("another-disk", WriteBackTo::Off), &running.handle, 2);
-    let refused = |view: &berth_control::source::SourceView| view.refused.as_ref().is_some_and(|(commit, _)| *commit == bad);
+    let refused =
+        |view: &berth_control::source::SourceView| view.refused.as_ref().is_some_and(|(commit, _)| *commit == bad);
     followed.until("refused", refused).await;
     let view = followed.until("declared", |view| view.deployments == 2).await;
     assert_eq!((view.applied.as_deref(), view.state), (Some(good.as_str()), "Refused"));

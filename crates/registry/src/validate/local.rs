@@ -36,6 +36,14 @@ pub(super) struct Local {
     pub(super) counts: Counts,
 }
 
+impl Local {
+    /// Ids of the deployments that no replica is wanted of.
+    pub(super) fn idle(&self) -> Vec<String> {
+        let manifests = self.manifests.iter().filter_map(|(.., parsed)| parsed.value.as_deref());
+        manifests.filter(|manifest| manifest.wanted() == 0).map(|manifest| manifest.id.clone()).collect()
+    }
+}
+
 /// Reads files and looks at those that are new.
 pub(super) struct Reader<'a> {
     pub(super) tree: &'a Tree,

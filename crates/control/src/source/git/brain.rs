@@ -67,6 +67,8 @@ pub(super) enum Event {
     Renewed(Result<(), Fault>),
     /// What became of the declarations.
     Applied(Result<(), Fault>),
+    /// What is declared is not what is in force any more.
+    Stale,
 }
 
 /// What validation makes of a commit.
@@ -252,6 +254,14 @@ impl Brain {
         self.tip.as_ref()
     }
 
+    /// The commit that is being validated.
+    pub(super) const fn checking(&self) -> Option<&Oid> {
+        match &self.doing {
+            Some(Doing::Checking(commit)) => Some(commit),
+            _ => None,
+        }
+    }
+
     /// Failures in a row.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
@@ -300,6 +310,7 @@ impl Brain {
             Event::Tick => {}
             Event::Nudged => self.wish = self.wish.max(Wish::Look),
             Event::Asked => self.wish = Wish::Insist,
+            Event::Stale => self.again = now,
             Event::Restored(result) => {
                 self.doing = None;
                 self.restored = result.is_ok();

@@ -3,6 +3,8 @@
 //! ```text
 //! terms of workers ──▶ what is disabled, at once ──▶ the rest ──▶ deletions
 //! ```
+//! What a newer commit has [halted](super::halt) stays so.
+//!
 //! All of it is idempotent: what is stored as it should be is not written. The commit that a manifest is annotated with is
 //! the one that last changed it.
 
@@ -37,27 +39,32 @@ pub(super) struct Declared {
     pub(super) conflicts: Vec<String>,
 }
 
+/// The annotation that says whether the registry enables a deployment.
+const ENABLED: &str = "registry.berth.dev/enabled";
+
 /// What is stored of a deployment of ours.
 struct Known {
     manifest: Value,
     origin: Origin,
 }
 
-/// Declares what `desired` wants for `origin`; what `formerly` owned is taken over.
+/// Declares what `desired` wants for `origin`, but no replica of what is `halted`; what `formerly` owned is taken over.
 pub(super) async fn declare(
     handle: &Handle,
     desired: &Desired,
     origin: &Origin,
     formerly: Option<&Origin>,
+    halted: &BTreeSet<String>,
 ) -> Result<Declared, Error> {
     handle.set_worker_terms(terms(desired), unknown(desired)).await?;
     let known = known(handle, origin, formerly).await?;
     let mut done = Declared::default();
     let (mut disabled, mut rest) = (Vec::new(), Vec::new());
     for deployment in &desired.deployments {
-        match wanted(deployment, desired, &known, origin) {
+        let halted = halted.contains(&deployment.id);
+        match wanted(deployment, desired, (&known, halted), origin) {
             Ok(None) => {}
-            Ok(Some(request)) if deployment.manifest.wanted() == 0 => disabled.push(request),
+            Ok(Some(request)) if halted || deployment.manifest.wanted() == 0 => disabled.push(request),
             Ok(Some(request)) => rest.push(request),
             Err(message) => done.conflicts.push(message),
         }
@@ -82,14 +89,15 @@ pub(super) async fn declare(
 fn wanted(
     deployment: &DesiredDeployment,
     desired: &Desired,
-    known: &BTreeMap<DeploymentName, Known>,
+    (known, halted): (&BTreeMap<DeploymentName, Known>, bool),
     origin: &Origin,
 ) -> Result<Option<ApplyRequest>, String> {
     let commit = desired.commit.as_ref().map(berth_git::Oid::as_str);
-    let value = to_manifest(deployment, commit);
-    let context = ParseContext { file: deployment.path.clone(), base: None };
-    let manifest: ManifestDeployment = manifest::from_value(&value, &context)
-        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let mut value = to_manifest(deployment, commit);
+    if halted {
+        disable(&mut value);
+    }
+    let manifest = read(&value, &deployment.path)?;
     let before = known.get(&manifest.name);
     if before.is_some_and(|before| before.origin == *origin && same(&before.manifest, &value)) {
         return Ok(None);
@@ -97,6 +105,40 @@ fn wanted(
     let takes_over = before.is_some_and(|before| before.origin != *origin);
     let ownership = if takes_over { Ownership::TakeOver } else { Ownership::Respect };
     Ok(Some(ApplyRequest { ownership, ..ApplyRequest::new(manifest, origin.clone()) }))
+}
+
+/// Takes all replicas from those of `ids` that are `origin`'s and have some.
+pub(super) async fn halt(handle: &Handle, origin: &Origin, ids: &BTreeSet<String>) -> Result<Declared, Error> {
+    let mut done = Declared::default();
+    let mut requests = Vec::new();
+    for (name, known) in known(handle, origin, None).await? {
+        let mut value = known.manifest;
+        if !ids.contains(name.as_str()) || !disable(&mut value) {
+            continue;
+        }
+        match read(&value, "the manifest in force") {
+            Ok(manifest) => requests.push(ApplyRequest::new(manifest, origin.clone())),
+            Err(message) => done.conflicts.push(message),
+        }
+    }
+    hand_over(handle, requests, &mut done).await?;
+    Ok(done)
+}
+
+/// Makes of a manifest what it is where the registry does not enable it; false if it has no replicas anyway.
+fn disable(manifest: &mut Value) -> bool {
+    if manifest["spec"]["replicas"] == 0 {
+        return false;
+    }
+    manifest["spec"]["replicas"] = 0.into();
+    manifest["metadata"]["annotations"][ENABLED] = "false".into();
+    true
+}
+
+fn read(value: &Value, file: &str) -> Result<ManifestDeployment, String> {
+    let context = ParseContext { file: file.to_owned(), base: None };
+    manifest::from_value(value, &context)
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
 /// Whether two manifests say the same, but for the commit that they are from.

@@ -18,7 +18,7 @@ use berth_registry::{Desired, commit_status::Mark};
 use berth_secrets::vault;
 use berth_spec::{Class, Epoch, Origin, Time, UnknownWorkers, WorkerId};
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use super::{
     brain::{Brain, Effect, Event, Fault, Standing},
     declare::{self, Declared},
     eyes::{Checked, Eyes, Restored},
+    halt::{Attention, Glance, Halt, Lookout},
     herald::{Herald, Teller, Word},
     safekeeping::{Kept, Safekeeping},
     scribe::{InForce, Scribe},
@@ -103,6 +104,9 @@ async fn follow(
         in_force: watching,
     };
     parts.spawn(scribe.run(ended.clone()));
+    let (attention, watched) = watch::channel(Attention::default());
+    let (found, glances) = mpsc::channel(1);
+    parts.spawn(Lookout { eyes: Arc::clone(&eyes), interval: config.interval, attention: watched, found }.run());
     let safe = Safekeeping::new(Arc::clone(&config.keyring), vault.clone());
     let driver = Driver {
         config,
@@ -118,8 +122,11 @@ async fn follow(
         handed: 0,
         unopened: BTreeSet::new(),
         awaiting: Awaiting::default(),
+        halt: None,
+        stale: false,
+        attention,
     };
-    let result = driver.run(vault, shutdown).await;
+    let result = driver.run(vault, glances, shutdown).await;
     // Threads that wait for git end as soon as it has ended.
     over.store(true, Ordering::Relaxed);
     ended.cancel();
@@ -191,6 +198,11 @@ struct Driver {
     /// What could not be opened, as people were told.
     unopened: BTreeSet<(WorkerId, String)>,
     awaiting: Awaiting,
+    /// What is disabled by a commit that is not in force.
+    halt: Option<Halt>,
+    /// What is declared is not what is in force any more.
+    stale: bool,
+    attention: watch::Sender<Attention>,
 }
 
 /// The keeper of a key does not answer.
@@ -222,7 +234,12 @@ enum Done {
 }
 
 impl Driver {
-    async fn run(mut self, vault: Option<vault::Handle>, shutdown: &CancellationToken) -> Result<(), Error> {
+    async fn run(
+        mut self,
+        vault: Option<vault::Handle>,
+        mut glances: mpsc::Receiver<Glance>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
         let stored = self.remembered().await?;
         let applied = stored.as_ref().and_then(|stored| Oid::parse(&stored.applied));
         let mut triggers = self.open(stored.as_ref());
@@ -235,6 +252,7 @@ impl Driver {
         loop {
             let now = self.handle.now();
             self.show(&brain);
+            self.attend(&brain, false);
             let due = brain.wake_at().map(|at| tokio::time::sleep(at.since(now)));
             let event = tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -248,10 +266,17 @@ impl Driver {
                         return Err(Error::Stopped);
                     }
                 },
-                trigger = triggers.next() => Some(match trigger {
-                    Trigger::Sync => Event::Asked,
-                    Trigger::Webhook => Event::Nudged,
-                }),
+                trigger = triggers.next() => {
+                    self.attend(&brain, true);
+                    Some(match trigger {
+                        Trigger::Sync => Event::Asked,
+                        Trigger::Webhook => Event::Nudged,
+                    })
+                }
+                Some(Glance { info, behind, idle }) = glances.recv() => {
+                    self.halt(&info, idle, Some(behind), &brain).await?;
+                    None
+                }
                 () = changed(&mut found), if !finding => {
                     let (safe, now) = (self.safe.clone(), self.handle.now());
                     let found = found.as_mut().map(|found| Arc::clone(&found.borrow_and_update()));
@@ -268,7 +293,21 @@ impl Driver {
                 let effects = brain.on(event, self.handle.now());
                 self.carry_out(effects, &brain, &mut work).await?;
             }
+            if std::mem::take(&mut self.stale) {
+                let effects = brain.on(Event::Stale, self.handle.now());
+                self.carry_out(effects, &brain, &mut work).await?;
+            }
         }
+    }
+
+    /// Says what is being validated, and whether there was word of something new.
+    fn attend(&self, brain: &Brain, heard: bool) {
+        self.attention.send_if_modified(|attention| {
+            let before = attention.clone();
+            (attention.checking, attention.applied) = (brain.checking().cloned(), brain.applied().cloned());
+            attention.heard += u64::from(heard);
+            *attention != before
+        });
     }
 
     /// What the store remembers; of another registry only whose deployments to take over.
@@ -283,6 +322,7 @@ impl Driver {
             }
         };
         if stored.origin == self.config.place() {
+            self.halt = stored.halted.as_ref().and_then(Halt::restored);
             return Ok(Some(stored));
         }
         self.formerly = Some(Origin::Git(stored.origin));
@@ -353,9 +393,11 @@ impl Driver {
     fn declare(&self, commit: Oid, work: &mut JoinSet<Done>) {
         let (handle, desired) = (self.handle.clone(), self.desired.clone());
         let (origin, formerly) = (self.config.origin(), self.formerly.clone());
+        let halted = self.halt.as_ref().filter(|halt| halt.commit != commit);
+        let halted = halted.map(|halt| halt.ids.clone()).unwrap_or_default();
         work.spawn(async move {
             let declared = match desired.filter(|(info, _)| info.oid == commit) {
-                Some((_, desired)) => declare::declare(&handle, &desired, &origin, formerly.as_ref()).await,
+                Some((_, desired)) => declare::declare(&handle, &desired, &origin, formerly.as_ref(), &halted).await,
                 // The brain wants nothing declared that was not validated in this term: begin again from what is stored.
                 None => Err(Error::Stopped),
             };

@@ -36,6 +36,8 @@ pub(super) struct Eyes {
     over: Arc<AtomicBool>,
     mirror: Mutex<Option<Arc<Mirror>>>,
     validator: Mutex<Option<Arc<Validator>>>,
+    /// Looks at a commit's own files alone, also while the other one waits for a model's repository.
+    glancer: Validator,
 }
 
 /// What is known of the last good commit without validating it again.
@@ -78,7 +80,8 @@ impl Checked {
 
 impl Eyes {
     pub(super) fn new(config: Arc<GitConfig>, over: Arc<AtomicBool>) -> Self {
-        Self { config, over, mirror: Mutex::default(), validator: Mutex::default() }
+        let glancer = Validator::offline(config.protocols);
+        Self { config, over, mirror: Mutex::default(), validator: Mutex::default(), glancer }
     }
 
     /// Ends calls at a deadline, and with the term.
@@ -218,6 +221,20 @@ impl Eyes {
         Ok(checked)
     }
 
+    /// What the own files of the newest commit say, if it is not `seen`.
+    pub(super) fn glance(&self, seen: Option<&Oid>, applied: Option<&Oid>) -> Result<Option<Report>, Fault> {
+        let tip = self.look()?;
+        if seen == Some(&tip) {
+            return Ok(None);
+        }
+        let stop = self.stop(LOOK);
+        let read = |error: GitError| fault(&error);
+        let mirror = self.mirror(&stop).map_err(read)?;
+        let credentials = self.config.credentials_for(&self.config.remote);
+        mirror.fetch(&[Rev::Commit(tip.to_string())], History::Full, &credentials, &stop).map_err(read)?;
+        pass(&self.glancer, &mirror, &tip, applied, &stop).map(Some).map_err(read)
+    }
+
     /// What the last good commit wants, validated again; it has been restored.
     pub(super) fn renew(&self, commit: &Oid) -> Result<(CommitInfo, Desired), Fault> {
         let stop = self.stop(CHECK);
@@ -237,10 +254,7 @@ impl Eyes {
     }
 
     fn validate(&self, mirror: &Mirror, commit: &Oid, previous: Option<&Oid>, stop: &Stop) -> Result<Report, GitError> {
-        let tree = Tree::Commit { repository: mirror.repository().clone(), commit: commit.clone() };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let now = i64::try_from(now).unwrap_or(i64::MAX);
-        self.validator()?.validate(&Pass { tree: &tree, previous, now, allow_empty: false, stop })
+        pass(&*self.validator()?, mirror, commit, previous, stop)
     }
 
     /// What validates, and remembers what it has seen from pass to pass.
@@ -261,6 +275,19 @@ impl Eyes {
         })?;
         Ok(Arc::clone(validator.insert(Arc::new(Validator::new(remotes)))))
     }
+}
+
+fn pass(
+    validator: &Validator,
+    mirror: &Mirror,
+    commit: &Oid,
+    previous: Option<&Oid>,
+    stop: &Stop,
+) -> Result<Report, GitError> {
+    let tree = Tree::Commit { repository: mirror.repository().clone(), commit: commit.clone() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    validator.validate(&Pass { tree: &tree, previous, now, allow_empty: false, stop })
 }
 
 /// The settings of a commit, if they are right by themselves.

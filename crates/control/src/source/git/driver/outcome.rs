@@ -10,13 +10,14 @@ use berth_spec::{Time, WorkerId, event::Severity, worker::BreakerState};
 use super::{
     super::{
         brain::{Brain, Fault, Verdict},
-        declare::Declared,
+        declare::{self, Declared},
         eyes::{Checked, Restored},
+        halt::Halt,
         herald::Word,
         safekeeping::Kept,
         tell::{self, Refusal},
     },
-    Driver, changes,
+    Driver, changes, not_applied,
 };
 use crate::{
     handle::Error,
@@ -109,6 +110,8 @@ impl Driver {
                 }
                 self.examined = Some(commit.clone());
                 self.refused(None);
+                // It has its own say, but for what a newer one disables.
+                self.halt = self.halt.take().filter(|halt| halt.outlives(commit));
             }
             (Verdict::Refused { .. }, Some(report), Some(info)) => {
                 self.config.metrics.validated(false, took);
@@ -130,6 +133,12 @@ impl Driver {
                 }
                 self.teller.say(Word::Mark { sha: commit.to_string(), mark: Mark::Failure, words: refusal.summary() });
                 self.refused(Some(refusal));
+                if let Some(idle) = report.idle
+                    && !self.halt.as_ref().is_some_and(|halt| halt.outlives(commit))
+                    && let Err(error) = self.halt(&info, idle, None, brain).await
+                {
+                    tracing::warn!(event = "registry_not_applied", %error, "it is tried again");
+                }
             }
             (Verdict::OwnOnly, ..) => {
                 self.examined = Some(commit.clone());
@@ -168,6 +177,10 @@ impl Driver {
         let is_new = brain.applied() != Some(commit);
         let before = self.in_force.borrow().desired.clone();
         self.remember(commit, now).await?;
+        if let Some(halt) = self.halt.as_ref().filter(|halt| halt.commit != *commit) {
+            // It may have been found while this was being declared.
+            declare::halt(&self.handle, &self.config.origin(), &halt.ids).await?;
+        }
         self.formerly = None;
         // First: it may say to whom this very commit is told.
         self.settings(desired.settings.clone());
@@ -210,15 +223,54 @@ impl Driver {
         Ok(())
     }
 
-    /// Remembers the last good commit.
+    /// Disables at once what the commit `info`, which is not in force, wants no replica of. `behind`: what was being validated
+    /// when it was found.
+    pub(super) async fn halt(
+        &mut self,
+        info: &CommitInfo,
+        idle: Vec<String>,
+        behind: Option<Oid>,
+        brain: &Brain,
+    ) -> Result<(), Error> {
+        let before = self.halt.take().map(|halt| halt.ids).unwrap_or_default();
+        let ids: BTreeSet<String> = idle.into_iter().collect();
+        // What this one does not disable any more is as the last good commit says.
+        self.stale |= !before.is_subset(&ids);
+        let known = !ids.is_empty() && ids == before;
+        self.halt = (!ids.is_empty()).then(|| Halt { commit: info.oid.clone(), behind, ids: ids.clone() });
+        let done = match declare::halt(&self.handle, &self.config.origin(), &ids).await {
+            Ok(done) => done,
+            Err(error) => {
+                not_applied(error)?;
+                self.stale = true;
+                Declared::default()
+            }
+        };
+        if !done.changed.is_empty() {
+            let (names, author) = (done.changed.join(", "), tell::author(info));
+            tracing::warn!(event = "registry_disabled_at_once", commit_sha = %info.oid, author, deployments = names);
+            let message =
+                format!("{names}: disabled at once, as {} by {author} says, which is not in force", info.oid.short());
+            self.note("DisabledAtOnce", message).await;
+        }
+        match brain.applied() {
+            Some(applied) if !known => self.remember(applied, self.handle.now()).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers the last good commit, and what a newer one disables.
     async fn remember(&self, commit: &Oid, now: Time) -> Result<(), Error> {
         let before = self.handle.store.get(layout::GIT_SOURCE).await?;
         let place = self.config.place();
         let known = before.as_ref().and_then(|entry| StoredSource::read(entry).ok());
-        if known.is_some_and(|known| known.applied == commit.as_str() && known.origin == place) {
+        let since = known.as_ref().filter(|known| known.applied == commit.as_str() && known.origin == place);
+        let at = since.map_or(now, |known| Time(known.at));
+        let halted = self.halt.as_ref().filter(|halt| halt.commit != *commit).map(Halt::stored);
+        let stored = StoredSource::new(place, commit.to_string(), at).with_halted(halted);
+        if known.as_ref() == Some(&stored) {
             return Ok(());
         }
-        let stored = StoredSource::new(place, commit.to_string(), now);
         let key = layout::GIT_SOURCE.to_owned();
         let compare =
             vec![Compare::Modified { key: key.clone(), rev: before.map(|entry| entry.modified).unwrap_or_default() }];
@@ -245,6 +297,8 @@ impl Driver {
         if self.refusal.is_some() {
             self.refused(None);
         }
+        // Whoever disabled something has taken that back.
+        self.stale |= self.halt.take().is_some();
     }
 
     fn refused(&mut self, refusal: Option<Refusal>) {
