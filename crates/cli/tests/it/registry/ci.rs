@@ -60,7 +60,12 @@ fn templates_of_ci_run() {
         (".github/workflows/validate.yaml", "run: |", &[("COMMIT", head), ("PREVIOUS", head)][..], "results.sarif"),
         (".github/workflows/validate.yaml", "run: |", &[("COMMIT", head), ("PREVIOUS", &zeros)], "results.sarif"),
         (".gitlab-ci.yml", "script:", &[("CI_COMMIT_SHA", head), ("CI_COMMIT_BEFORE_SHA", &zeros)], "report.xml"),
-        (".gitlab-ci.yml", "script:", &[("CI_COMMIT_SHA", head), ("CI_MERGE_REQUEST_DIFF_BASE_SHA", head)], "report.xml"),
+        (
+            ".gitlab-ci.yml",
+            "script:",
+            &[("CI_COMMIT_SHA", head), ("CI_MERGE_REQUEST_DIFF_BASE_SHA", head)],
+            "report.xml",
+        ),
         ("bitbucket-pipelines.yml", "script:", &[], "test-results/registry.xml"),
     ] {
         let commands = script(&world, file, key);

@@ -2,6 +2,7 @@
 //! good commit. What breaks in the midst of a term begins again from what the store remembers.
 
 mod changes;
+mod credentials;
 mod outcome;
 
 use std::{
@@ -19,10 +20,11 @@ use berth_secrets::vault;
 use berth_spec::{Class, Epoch, Origin, Time, UnknownWorkers, WorkerId};
 use tokio::{
     sync::{mpsc, watch},
-    task::{JoinError, JoinSet},
+    task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
+use self::credentials::{Awaiting, vault};
 use super::{
     GitConfig,
     brain::{Brain, Effect, Event, Fault, Standing},
@@ -44,13 +46,6 @@ use crate::{
 /// How long after the source broke it begins again, and after credentials could not be handed over they are once more.
 /// Halved, a store that is away is asked twice as often; doubled, nothing is followed for that much longer.
 const BEGIN_AGAIN: Duration = Duration::from_secs(5);
-
-/// How long after the keeper of a key did not answer it is asked again; it doubles up to a minute. Halved, an HSM that
-/// restarts is asked twice as often; doubled, workers are without their credentials for that much longer.
-const KEYS_AGAIN: Duration = Duration::from_secs(15);
-
-/// The longest pause before that.
-const KEYS_AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Runs the source for a term.
 pub(super) async fn run(
@@ -153,32 +148,6 @@ pub async fn forget(handle: &Handle) -> Result<(), Error> {
     Ok(())
 }
 
-fn vault(
-    config: &GitConfig,
-    epoch: Epoch,
-    ended: &CancellationToken,
-    parts: &mut JoinSet<()>,
-) -> Option<vault::Handle> {
-    let settings = config.vault.clone()?;
-    let (addr, namespace) = (settings.addr.clone(), settings.namespace.clone());
-    let http = match vault::Http::new(settings) {
-        Ok(http) => http,
-        Err(problem) => {
-            tracing::error!(event = "vault_off", problem);
-            return None;
-        }
-    };
-    let (handle, task) = vault::build(vault::Vault::new(addr, namespace, epoch.0 ^ rand::random::<u64>()), http);
-    let (ended, others_follow) = (ended.clone().cancelled_owned(), epoch != Epoch(0));
-    parts.spawn(task.run(async move {
-        ended.await;
-        if others_follow {
-            std::future::pending::<()>().await;
-        }
-    }));
-    Some(handle)
-}
-
 struct Driver {
     config: Arc<GitConfig>,
     handle: Handle,
@@ -203,17 +172,6 @@ struct Driver {
     /// What is declared is not what is in force any more.
     stale: bool,
     attention: watch::Sender<Attention>,
-}
-
-/// The keeper of a key does not answer.
-#[derive(Debug, Default)]
-struct Awaiting {
-    /// How often in a row.
-    times: u32,
-    /// It is to be asked again.
-    due: bool,
-    /// That is under way.
-    asking: bool,
 }
 
 /// What came of an effect, or of a part of one.
@@ -402,40 +360,6 @@ impl Driver {
                 None => Err(Error::Stopped),
             };
             Done::Applied(commit, declared)
-        });
-    }
-
-    async fn hand_over(&mut self, kept: Kept, work: &mut JoinSet<Done>) {
-        match self.keep(&kept).await {
-            Ok(()) => self.ask_keys_again(work),
-            Err(error) => {
-                tracing::warn!(event = "credentials_not_handed_over", %error, "it is tried again");
-                work.spawn(async move {
-                    tokio::time::sleep(BEGIN_AGAIN).await;
-                    Done::Unhanded(kept)
-                });
-            }
-        }
-    }
-
-    /// The keeper of a key did not answer: workers are without what it opens until it does.
-    fn ask_keys_again(&mut self, work: &mut JoinSet<Done>) {
-        let Awaiting { times, due, asking } = &mut self.awaiting;
-        if !*due || *asking {
-            return;
-        }
-        let pause = KEYS_AGAIN.saturating_mul(1 << (*times).min(8)).min(KEYS_AGAIN_AT_MOST);
-        (*times, *asking) = (times.saturating_add(1), true);
-        let (safe, handle) = (self.safe.clone(), self.handle.clone());
-        work.spawn(async move {
-            tokio::time::sleep(pause).await;
-            match tokio::task::spawn_blocking(move || safe.again(handle.now())).await.map_err(JoinError::try_into_panic)
-            {
-                Ok(kept) => Done::Keys(kept),
-                Err(Ok(panic)) => std::panic::resume_unwind(panic),
-                // The process ends.
-                Err(Err(_)) => std::future::pending().await,
-            }
         });
     }
 

@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use berth_git::{CommitInfo, Oid};
 use berth_registry::{Settings, commit_status::Mark, write_back};
-use berth_secrets::{Backend, vault};
-use berth_spec::{Time, WorkerId, event::Severity, worker::BreakerState};
+use berth_spec::{Time, WorkerId, event::Severity};
 
 use super::{
     super::{
@@ -316,60 +315,22 @@ impl Driver {
         self.handle.board.update(|view| (view.author, view.signer, view.subject) = (author, signer, subject));
     }
 
-    /// Hands credentials over, unless newer ones were meanwhile.
-    pub(super) async fn keep(&mut self, kept: &Kept) -> Result<(), Error> {
-        if kept.number < self.handed {
-            return Ok(());
-        }
-        self.handle.set_credentials(kept.sets.clone()).await?;
-        self.handed = kept.number;
-        self.awaiting.due = kept.awaits_keys;
-        if !kept.awaits_keys {
-            self.awaiting.times = 0;
-        }
-        self.handle.board.set_secrets(kept.status.clone());
-        self.tell_unopened(kept).await;
-        Ok(())
-    }
-
-    /// Secrets in files that cannot be opened: told once each. What Vault does not give may come by itself.
-    async fn tell_unopened(&mut self, kept: &Kept) {
-        let files = kept.status.iter().filter(|secret| secret.backend == Backend::File);
-        let broken: BTreeSet<(WorkerId, String)> =
-            files.filter_map(|secret| Some((secret.worker.clone(), secret.problem.clone()?))).collect();
-        let before = std::mem::replace(&mut self.unopened, broken.clone());
-        for (worker, problem) in broken.difference(&before) {
-            let message = format!("secrets of {worker} cannot be opened: {problem}");
-            self.event(Severity::Warning, "SecretsUnreadable", message, Some(worker.clone())).await;
-        }
-    }
-
     pub(super) async fn note(&self, reason: &'static str, message: String) {
         self.event(Severity::Warning, reason, message, None).await;
     }
 
-    async fn event(&self, severity: Severity, reason: &'static str, message: String, worker: Option<WorkerId>) {
+    pub(super) async fn event(
+        &self,
+        severity: Severity,
+        reason: &'static str,
+        message: String,
+        worker: Option<WorkerId>,
+    ) {
         let event = berth_spec::Event { at: self.handle.now(), severity, reason, message, deployment: None, worker };
         if let Err(error) = self.handle.note(event).await {
             // It is in the log as well: no reason to stop.
             tracing::debug!(event = "event_not_kept", %error, reason);
         }
-    }
-
-    /// Vault has a breaker of its own: while it is away one call at a time looks whether it is back.
-    pub(super) fn show_vault(&self, found: &vault::Found) {
-        let Some(settings) = &self.config.vault else { return };
-        let name = format!("vault {}", settings.addr.origin().ascii_serialization());
-        let breaker = match &found.outage {
-            Some(outage) => {
-                SourceBreaker { state: BreakerState::Open, failures: outage.failures, retry_at: Some(outage.until) }
-            }
-            None => SourceBreaker::default(),
-        };
-        self.config.metrics.breaker(&name, breaker.state);
-        self.handle.board.update(|view| {
-            view.breakers.insert(name, breaker);
-        });
     }
 
     pub(super) fn show(&mut self, brain: &Brain) {
