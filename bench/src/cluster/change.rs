@@ -153,6 +153,7 @@ async fn worker(handle: Handle, info: WorkerInfo, sent: Arc<Sent>) {
         breakers: None,
         credentials: berth_spec::Generation(0),
         replicas,
+        usage: Default::default(),
     };
     let Ok((reports, mut orders)) = handle.attach_worker(info.clone()).await else { return };
     let mut last = report(Vec::new(), true, Default::default());
@@ -180,6 +181,7 @@ fn held(change: &AssignmentChange) -> Vec<(RevisionId, Option<Residency>)> {
             signature: Arc::default(),
             phases: Phases::default(),
             note: None,
+            deaths: None,
         }))
     };
     let set = change.set.iter().map(|placed| (placed.revision.id.clone(), Some(ready(placed.claim))));

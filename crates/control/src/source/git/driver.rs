@@ -232,7 +232,10 @@ impl Driver {
                     })
                 }
                 Some(Glance { info, behind, idle }) = glances.recv() => {
-                    self.halt(&info, idle, Some(behind), &brain).await?;
+                    // Else it comes late: what is newest is asked for anyway.
+                    if brain.checking() == Some(&behind) {
+                        self.halt(&info, idle, Some(behind), &brain).await?;
+                    }
                     None
                 }
                 () = changed(&mut found), if !finding => {

@@ -80,10 +80,9 @@ pub(super) struct Lookout {
 impl Lookout {
     /// Until the driver has ended.
     pub(super) async fn run(mut self) {
-        let mut last: Option<Oid> = None;
         while let Ok(attention) = self.attention.wait_for(|now| now.checking.is_some()).await.map(|now| now.clone()) {
-            let mut pause = PATIENCE;
-            let mut heard = attention.heard;
+            let (mut pause, mut heard) = (PATIENCE, attention.heard);
+            let mut last: Option<Oid> = None;
             while self.is_due(pause, &attention, heard).await {
                 // What is said from here on may not be in the answer.
                 heard = self.attention.borrow().heard;
