@@ -14,7 +14,7 @@ use berth_spec::{
 };
 
 use super::observe::{Sight, replicas};
-use crate::handle::{WorkerState, WorkerView, view::Known};
+use crate::handle::{WorkerState, view::Known};
 
 /// Lines of earlier attempts in an error file.
 const MOST_ATTEMPTS: usize = 4;
@@ -85,10 +85,14 @@ pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>) -> bool {
 }
 
 /// `bereft`: deployments that had replicas there.
-pub(super) fn lost(worker: &WorkerView, bereft: Option<&BTreeSet<String>>, deployments: &[Known]) -> Incident {
-    let id = &worker.info.id;
+pub(super) fn lost(
+    id: &WorkerId,
+    reported: Option<Time>,
+    bereft: Option<&BTreeSet<String>>,
+    deployments: &[Known],
+) -> Incident {
     let mut details = String::new();
-    if let Some(reported) = worker.reported {
+    if let Some(reported) = reported {
         details.push_str(&format!("It was last heard of at {}.\n", stamp(reported)));
     }
     let mut actions = vec!["Routed requests to other replicas".to_owned()];

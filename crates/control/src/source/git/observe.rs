@@ -32,6 +32,8 @@ pub(super) struct Memory {
     failures: BTreeMap<Subject, Remembered>,
     /// Deployments that had replicas on a worker when it was lost.
     bereft: BTreeMap<WorkerId, BTreeSet<String>>,
+    /// Deployments that have replicas on a worker that this controller has not heard yet.
+    unheard: BTreeMap<WorkerId, BTreeSet<String>>,
     /// What the controller before has told of, and of which nobody knows yet whether it is over.
     inherited: BTreeSet<Subject>,
     /// Since when something else is wrong.
@@ -77,7 +79,16 @@ impl Memory {
         self.loading.retain(|key, _| seen.contains(key));
         let mut others = Vec::new();
         let lost_ones = sight.workers.iter().filter(|worker| worker.state == WorkerState::Lost);
-        others.extend(lost_ones.map(|worker| lost(worker, self.bereft.get(&worker.info.id), sight.deployments)));
+        others.extend(
+            lost_ones.map(|worker| {
+                lost(&worker.info.id, worker.reported, self.bereft.get(&worker.info.id), sight.deployments)
+            }),
+        );
+        for (id, bereft) in self.bereft.iter().filter(|(id, _)| !is_heard(sight, id)) {
+            others.push(lost(id, None, Some(bereft), sight.deployments));
+            state.workers.push(gone(id));
+        }
+        state.workers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
         others.extend(sight.deployments.iter().filter_map(no_room));
         others.extend(secret_failures(sight.secrets));
         self.since.retain(|subject, _| others.iter().any(|incident| incident.subject == *subject));
@@ -226,10 +237,49 @@ impl Memory {
             let bereft = self.bereft.entry(replica.worker.clone()).or_default();
             bereft.insert(replica.revision.deployment().to_string());
         }
+        self.learn_absences(sight);
         let is_lost = |id: &WorkerId| {
             sight.workers.iter().any(|worker| worker.info.id == *id && worker.state == WorkerState::Lost)
         };
-        self.bereft.retain(|worker, _| is_lost(worker));
+        // Whoever the registry does not name is not expected back.
+        let is_missed = |id: &WorkerId| {
+            let is_named = sight.named.is_none_or(|named| named.contains(id.as_str()));
+            is_named || replicas(sight.deployments).any(|replica| replica.lost && replica.worker == *id)
+        };
+        self.bereft.retain(|worker, _| is_lost(worker) || (!is_heard(sight, worker) && is_missed(worker)));
+    }
+
+    /// A worker may end together with the controller before this one, and never speak to this one: it is gone once
+    /// what it held counts as lost, or is elsewhere.
+    fn learn_absences(&mut self, sight: &Sight<'_>) {
+        for replica in replicas(sight.deployments).filter(|replica| !is_heard(sight, &replica.worker)) {
+            let held = self.unheard.entry(replica.worker.clone()).or_default();
+            held.insert(replica.revision.deployment().to_string());
+        }
+        self.unheard.retain(|id, _| !is_heard(sight, id));
+        let is_wanted = |name: &String| sight.deployments.iter().any(|known| known.deployment.name.as_str() == name);
+        for (id, held) in &self.unheard {
+            let counts = replicas(sight.deployments).any(|replica| replica.worker == *id && !replica.lost);
+            if !counts && held.iter().any(is_wanted) {
+                self.bereft.entry(id.clone()).or_default().extend(held.iter().cloned());
+            }
+        }
+    }
+}
+
+/// Whether this controller knows the worker by its own word.
+fn is_heard(sight: &Sight<'_>, id: &WorkerId) -> bool {
+    sight.workers.iter().any(|worker| worker.info.id == *id)
+}
+
+/// A worker that this controller has never heard, and that is gone.
+fn gone(id: &WorkerId) -> WorkerEntry {
+    WorkerEntry {
+        worker_id: id.to_string(),
+        status: WorkerHealth::Failed,
+        last_heartbeat: None,
+        capacity: CapacityUsed { used_memory: memory(0), used_cpu: 0.0, loaded_models: 0 },
+        models: Vec::new(),
     }
 }
 

@@ -13,13 +13,29 @@ use super::*;
 
 /// What a look at the world sees.
 fn look(memory: &mut Memory, w: &Fixture, named: Option<&BTreeSet<String>>, synced: bool) -> Observed {
+    look_but_for("", memory, w, named, synced)
+}
+
+/// The same of a controller that has never heard the worker `unheard`.
+fn look_but_for(
+    unheard: &str,
+    memory: &mut Memory,
+    w: &Fixture,
+    named: Option<&BTreeSet<String>>,
+    synced: bool,
+) -> Observed {
     let known = |deployment: &Arc<berth_spec::Deployment>| Known {
         deployment: Arc::clone(deployment),
         rev: crate::store::Rev(1),
         status: Some(w.status(deployment.name.as_str())),
     };
     let deployments: Vec<Known> = w.world.deployments().map(known).collect();
-    let workers: Vec<WorkerView> = w.world.workers().filter_map(|(_, seats)| view(seats)).collect();
+    let workers: Vec<WorkerView> = w
+        .world
+        .workers()
+        .filter_map(|(_, seats)| view(seats))
+        .filter(|worker| worker.info.id.as_str() != unheard)
+        .collect();
     let sight = Sight {
         workers: &workers,
         deployments: &deployments,
@@ -156,4 +172,27 @@ fn a_lost_worker_is_told_with_what_it_held_and_what_became_of_it() {
         line.ends_with(&format!("{held} of {held} deployments have all their replicas"))
     });
     assert!(whole, "{:?} {}", later.actions, later.details);
+}
+
+#[test]
+fn a_worker_that_died_with_the_controller_before_is_told_by_the_next_one() {
+    let mut memory = Memory::default();
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let dead = w.status("iris").replicas[0].worker.clone();
+    let named = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+    let told = |observed: &Observed| {
+        let of_it = |subject: &Subject| subject.worker.as_deref() == Some(dead.as_str());
+        let entry = observed.state.workers.iter().find(|worker| worker.worker_id == dead.as_str());
+        (observed.incidents.iter().any(|incident| of_it(&incident.subject)), entry.map(|worker| worker.status))
+    };
+    let mut look =
+        |w: &Fixture, named: &BTreeSet<String>| told(&look_but_for(dead.as_str(), &mut memory, w, Some(named), true));
+    assert_eq!(look(&w, &named), (false, None), "it may only be late");
+    w.lose(dead.as_str());
+    // By the next look its models may be elsewhere already.
+    w.after(Duration::from_secs(600));
+    w.settle();
+    assert_eq!(look(&w, &named), (true, Some(WorkerHealth::Failed)), "it is gone");
+    assert_eq!(look(&w, &BTreeSet::new()), (false, None), "nobody expects it back");
 }
