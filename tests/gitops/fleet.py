@@ -192,6 +192,10 @@ class Fleet:
         items = json.loads(answered)
         return items["items"] if isinstance(items, dict) and "items" in items else items
 
+    def leader(self) -> str | None:
+        """The node whose controller decides, if there is one."""
+        return next((node["metadata"]["name"] for node in self.listed("nodes") if node["status"].get("leader")), None)
+
     def node(self, name: str) -> Server:
         return next(node for node in self.nodes if node.name == name)
 

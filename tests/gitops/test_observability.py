@@ -117,7 +117,7 @@ def test_every_event_and_every_metric_of_the_document(world):
         assert node.ask("/v1/doubler", {"x": 1})[0] == 200
         assert node.ask("/v1/doubler", {"x": "many"})[0] == 422
     until("the actual state", world.actual)
-    lead = until("a leader", lambda: leader(world))
+    lead = until("a leader", world.fleet.leader)
     metrics_are_there({node.name: scrape(node) for node in world.fleet.nodes}, lead)
 
     # A worker that does not lead stops answering, as if it were cut off, and comes back.
@@ -149,11 +149,6 @@ def deviates(world, event: str, level: str, fields: str, component: str) -> str 
         return f"comes from {entries[0]['component']}"
     lacking = [field for field in fields.split() if not any(field in entry["context"] for entry in entries)]
     return f"lacks {lacking}: {entries[0]['context']}" if lacking else None
-
-
-def leader(world) -> str | None:
-    nodes = world.fleet.listed("nodes")
-    return next((node["metadata"]["name"] for node in nodes if node["status"].get("leader")), None)
 
 
 def scrape(node) -> str:
