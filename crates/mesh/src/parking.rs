@@ -224,6 +224,10 @@ pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> Infe
             let message = format!("model {name:?} could not be loaded: {why}");
             InferError::Shed { reason: Shed::LoadFailed, message, retry_in: retry_in(retry_at, now()) }
         }
+        NoLease::Miss(OnMiss::Restarting { message: why, again_at }) => {
+            let message = format!("model {name:?} does not answer for a while: {why}");
+            InferError::Shed { reason: Shed::Unavailable, message, retry_in: retry_in(Some(again_at), now()) }
+        }
         NoLease::Miss(OnMiss::ScaledDown) => {
             let message = format!(
                 "model {name:?} is disabled: it is declared with no replicas, and answers nobody until that is changed \

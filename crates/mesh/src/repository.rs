@@ -125,7 +125,9 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
     match &route.terms.on_miss {
         OnMiss::Park if waiting || !route.terms.on_demand => (State::Loading, ""),
         OnMiss::Park => (State::Unavailable, "unloaded"),
-        OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } => (State::Unavailable, message),
+        OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } | OnMiss::Restarting { message, .. } => {
+            (State::Unavailable, message)
+        }
         OnMiss::ScaledDown => (State::Unavailable, "scaled down"),
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
             }
         }
         if world.residents.contains(name) {
-            if world.answers(record.as_ref()) {
+            if world.is_resident(record.as_ref()) {
                 missing.remove(name);
             } else {
                 missing.insert(name.clone());

@@ -1,10 +1,13 @@
-//! Loads that failed and that their worker tries again by itself.
+//! What a worker tries again by itself: loads that failed, and processes that died.
 
-use berth_spec::{Residency, Time};
+use berth_spec::{
+    Residency, Time, WorkerId,
+    residency::{Deaths, Ready},
+};
 
 use crate::{Record, Replica, World};
 
-/// A replica that waits for its next attempt.
+/// A replica whose load waits for its next attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retrying {
     /// For people: what went wrong, and when it is tried again.
@@ -13,16 +16,61 @@ pub(crate) struct Retrying {
     pub(crate) at: Option<Time>,
 }
 
+/// A replica that is loaded and whose process is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Restarting {
+    /// For people: how it died, and when it is started again.
+    pub(crate) message: String,
+    /// When that is, or was: loading the model takes its time after that.
+    pub(crate) at: Time,
+}
+
+/// Why a model that no replica answers is not worth waiting for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Away {
+    /// Every load failed.
+    Retrying(Retrying),
+    /// At least one is loaded, and its process is not there.
+    Restarting(Restarting),
+}
+
 /// The first replica of a record whose load failed.
 pub(crate) fn first(world: &World, record: &Record) -> Option<Retrying> {
     record.replicas.iter().find_map(|replica| of(world, replica))
 }
 
+/// The replica of a record whose process is not there, and is started again first.
+pub(crate) fn first_down(world: &World, record: &Record) -> Option<Restarting> {
+    record.replicas.iter().filter_map(|replica| down(world, replica)).min_by_key(|restarting| restarting.at)
+}
+
 /// What a request for a model that no replica answers is told, if each of them waits for its next attempt: the one that
-/// is tried again first. To wait for that would be in vain, it is half a minute away at least.
-pub(crate) fn all(world: &World, record: &Record) -> Option<Retrying> {
-    let each: Option<Vec<Retrying>> = record.replicas.iter().map(|replica| of(world, replica)).collect();
-    each?.into_iter().filter(|retrying| retrying.at.is_some()).min_by_key(|retrying| retrying.at)
+/// is tried again first. To wait for a load would be in vain, it is half a minute away at least; and nobody knows how often
+/// a process that died will die again.
+pub(crate) fn all(world: &World, record: &Record) -> Option<Away> {
+    if !record.replicas.iter().all(|replica| of(world, replica).is_some() || down(world, replica).is_some()) {
+        return None;
+    }
+    if let Some(restarting) = first_down(world, record) {
+        return Some(Away::Restarting(restarting));
+    }
+    let each = record.replicas.iter().filter_map(|replica| of(world, replica));
+    each.filter(|retrying| retrying.at.is_some()).min_by_key(|retrying| retrying.at).map(Away::Retrying)
+}
+
+fn down(world: &World, replica: &Replica) -> Option<Restarting> {
+    let seats = world.workers.get(&replica.worker).filter(|seats| seats.answers())?;
+    let Residency::Ready(ready) = seats.inventory.get(&replica.revision)? else { return None };
+    let Ready { deaths: Some(deaths), .. } = &**ready else { return None };
+    deaths.again_at.map(|at| Restarting { message: died(&replica.worker, deaths, at), at })
+}
+
+fn died(worker: &WorkerId, deaths: &Deaths, again_at: Time) -> String {
+    let times = if deaths.in_a_row > 1 { format!("{} times in a row", deaths.in_a_row) } else { "once".to_owned() };
+    format!(
+        "its process on {worker} died {times}, last at {}: {}; it is started again at {again_at}",
+        deaths.at, deaths.how
+    )
 }
 
 fn of(world: &World, replica: &Replica) -> Option<Retrying> {

@@ -7,7 +7,7 @@ use berth_spec::{Revision, RevisionId, Route, WorkerId, routes::OnMiss, routes::
 
 use crate::{
     Record, Replica, World,
-    retry::{self, Retrying},
+    retry::{self, Away, Restarting, Retrying},
     world::{Entry, Liveness, Verdict},
 };
 
@@ -77,7 +77,8 @@ fn on_miss(world: &World, entry: &Entry, record: Option<&Record>, verdict: Optio
     };
     if let Some(record) = record.filter(somewhere) {
         return match retry::all(world, record) {
-            Some(Retrying { message, at }) => OnMiss::Failed { message, retry_at: at },
+            Some(Away::Retrying(Retrying { message, at })) => OnMiss::Failed { message, retry_at: at },
+            Some(Away::Restarting(Restarting { message, at })) => OnMiss::Restarting { message, again_at: at },
             None => OnMiss::Park,
         };
     }
@@ -107,6 +108,7 @@ pub(crate) fn fingerprint(route: &Route) -> u64 {
         OnMiss::NoCapacity { message, retry_at } => (1_u8, message, retry_at).hash(&mut hasher),
         OnMiss::Failed { message, retry_at } => (2_u8, message, retry_at).hash(&mut hasher),
         OnMiss::ScaledDown => 3_u8.hash(&mut hasher),
+        OnMiss::Restarting { message, again_at } => (4_u8, message, again_at).hash(&mut hasher),
     }
     (route.on_demand, route.idempotent, route.timeout, route.concurrency.max, route.concurrency.queue)
         .hash(&mut hasher);

@@ -101,6 +101,7 @@ impl Gate {
             OnMiss::NoCapacity { message, .. } => Way::Refuse("no_capacity", message.clone()),
             OnMiss::Failed { message, .. } => Way::Refuse("load_failed", message.clone()),
             OnMiss::ScaledDown => Way::Refuse("scaled_down", String::new()),
+            OnMiss::Restarting { message, .. } => Way::Refuse("unavailable", message.clone()),
         }
     }
 

@@ -2,8 +2,14 @@
 //!
 //! ```text
 //! Queued → Preparing → Fetching → Loading → Validating → Ready → Draining → (gone)      Preparing: model cards only
+//!    │        │           │         │           │         ▲ │ its process died
+//!    │        │           │         │           │      up │ ▼
+//!    │        │           │         │           │     Restarting
 //!    └────────┴───────────┴─────────┴───────────┴──→ Failed ──(retry)──→ Queued
 //! ```
+//! Restarting is a ready replica whose process is not there just now ([`Ready::is_up`]): it keeps its place and its memory,
+//! and answers nobody.
+//!
 //! Only the worker that holds the replica writes this.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -81,8 +87,16 @@ pub struct Ready {
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
-    /// How its process died, if it did; it goes on being ready, and answers again when it is back.
+    /// How its process died, if it did.
     pub deaths: Option<Arc<Deaths>>,
+}
+
+impl Ready {
+    /// Whether its process is there, where it has one: it answers requests.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.deaths.as_ref().is_none_or(|deaths| deaths.again_at.is_none())
+    }
 }
 
 /// How the process of a ready replica's model died, where it has one. It is started again, after a while.
@@ -96,8 +110,8 @@ pub struct Deaths {
     pub at: Time,
     /// How it did last, for people: `it was killed by signal 9`.
     pub how: String,
-    /// Whether it is up again.
-    pub back: bool,
+    /// When it is started again, or was: it is up some time after that, once its model is loaded. `None`: it is up.
+    pub again_at: Option<Time>,
 }
 
 /// How long the phases of a load took, in milliseconds.
@@ -241,14 +255,15 @@ impl FailureCategory {
 impl Residency {
     /// The word in status, metrics and logs.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Queued => "Queued",
             Self::Fetching { .. } => "Fetching",
             Self::Preparing(_) => "Preparing",
             Self::Loading => "Loading",
             Self::Validating => "Validating",
-            Self::Ready(_) => "Ready",
+            Self::Ready(ready) if ready.is_up() => "Ready",
+            Self::Ready(_) => "Restarting",
             Self::Draining { .. } => "Draining",
             Self::Failed(_) => "Failed",
         }
@@ -256,7 +271,13 @@ impl Residency {
 
     /// Whether it answers requests.
     #[must_use]
-    pub const fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready(ready) if ready.is_up())
+    }
+
+    /// Whether it has become ready, be its process there just now or not.
+    #[must_use]
+    pub const fn is_loaded(&self) -> bool {
         matches!(self, Self::Ready(_))
     }
 }

@@ -59,6 +59,13 @@ pub enum OnMiss {
     },
     /// Refuse at once: it is meant to have no replica.
     ScaledDown,
+    /// Refuse at once: it was loaded, and the processes of all its replicas have died and are started again.
+    Restarting {
+        /// For people: which process, and how it died.
+        message: String,
+        /// When the first of them is started.
+        again_at: Time,
+    },
 }
 
 /// The routes on the wire: what differs from `base`. Whole when `base` is `None`: what is not named is gone.

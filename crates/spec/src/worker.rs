@@ -143,8 +143,6 @@ pub enum DependencyKind {
     Git,
     /// A package index.
     Packages,
-    /// The controller.
-    Controller,
 }
 
 impl DependencyKind {
@@ -155,7 +153,6 @@ impl DependencyKind {
             Self::Storage => "storage",
             Self::Git => "git",
             Self::Packages => "packages",
-            Self::Controller => "controller",
         }
     }
 }

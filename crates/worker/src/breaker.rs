@@ -68,7 +68,6 @@ impl fmt::Display for Dependency {
             DependencyKind::Storage => "",
             DependencyKind::Git => "the Git host ",
             DependencyKind::Packages => "the package index ",
-            DependencyKind::Controller => "the controller ",
         };
         write!(f, "{what}{}", self.name)
     }

@@ -13,6 +13,8 @@ mod clock;
 mod hands;
 mod load;
 mod outbox;
+mod ready;
+mod retire;
 mod told;
 mod usage;
 

@@ -64,6 +64,7 @@ pub struct WorkerMetrics {
     pub(crate) loaded: Gauge,
     pub(crate) most_models: Gauge<f64, AtomicU64>,
     pub(crate) failed: Gauge,
+    pub(crate) restarting: Gauge,
     pub(crate) memory_used: Gauge,
     pub(crate) memory_available: Gauge,
     environment_bytes: Gauge,
@@ -100,6 +101,7 @@ impl WorkerMetrics {
             loaded: Gauge::default(),
             most_models: Gauge::default(),
             failed: Gauge::default(),
+            restarting: Gauge::default(),
             memory_used: Gauge::default(),
             memory_available: Gauge::default(),
             environment_bytes: Gauge::default(),
@@ -128,6 +130,11 @@ impl WorkerMetrics {
         registry.register("worker_models_loaded_count", "Models in memory", m.loaded.clone());
         registry.register("berth_worker_models_max", "The most models in memory; inf: no limit", m.most_models.clone());
         registry.register("worker_models_failed_count", "Models that could not be made ready", m.failed.clone());
+        registry.register(
+            "berth_worker_models_restarting",
+            "Models whose process died and is not up again: they answer nobody",
+            m.restarting.clone(),
+        );
         registry.register("worker_memory_used_bytes", "Memory that models take or are promised", m.memory_used.clone());
         registry.register("worker_memory_available_bytes", "Memory left for models", m.memory_available.clone());
         registry.register(

@@ -28,6 +28,8 @@ use berth_spec::{
     residency::Deaths,
 };
 
+use tokio::sync::watch;
+
 use crate::{fault::bounded_trace, prepare::Prepared};
 
 /// What to load.
@@ -128,6 +130,12 @@ pub trait LoadedModel: Model {
     /// How it is. Asked now and then, on a thread that must not wait.
     fn health(&self) -> Health {
         Health::default()
+    }
+
+    /// Its health whenever its process has gone, or is up again, at once; `None`: it has none, or nobody looks. Ends with the
+    /// model.
+    fn changes(&self) -> Option<watch::Receiver<Health>> {
+        None
     }
 
     /// Applies changed limits and batching from now on; requests that are waiting stay.

@@ -63,6 +63,7 @@ enum KeptMiss {
     NoCapacity { message: String, retry_at: Option<u64> },
     Failed { message: String, retry_at: Option<u64> },
     ScaledDown,
+    Restarting { message: String, again_at: u64 },
 }
 
 /// The file's bytes.
@@ -153,6 +154,9 @@ impl KeptMiss {
             }
             OnMiss::Failed { message, retry_at } => Self::Failed { message: message.clone(), retry_at: at(retry_at) },
             OnMiss::ScaledDown => Self::ScaledDown,
+            OnMiss::Restarting { message, again_at } => {
+                Self::Restarting { message: message.clone(), again_at: again_at.0 }
+            }
         }
     }
 }
@@ -164,6 +168,7 @@ impl From<KeptMiss> for OnMiss {
             KeptMiss::NoCapacity { message, retry_at } => Self::NoCapacity { message, retry_at: retry_at.map(Time) },
             KeptMiss::Failed { message, retry_at } => Self::Failed { message, retry_at: retry_at.map(Time) },
             KeptMiss::ScaledDown => Self::ScaledDown,
+            KeptMiss::Restarting { message, again_at } => Self::Restarting { message, again_at: Time(again_at) },
         }
     }
 }

@@ -132,7 +132,7 @@ impl<'w> Draft<'w> {
         let seats = self.world.workers.get(&replica.worker);
         u32::from(
             !seats.is_some_and(|seats| {
-                seats.inventory.get(&replica.revision).is_some_and(|residency| residency.is_ready())
+                seats.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded())
             }),
         )
     }

@@ -44,7 +44,10 @@ fn available(seen: &Seen<'_>) -> Condition {
         let why = match (seen.verdict, &seen.held) {
             (Some(verdict), _) => verdict.message(),
             (None, Some(held)) => held.message(),
-            (None, None) => "the others are on their way".to_owned(),
+            (None, None) => match &seen.down {
+                Some(down) => down.message.clone(),
+                None => "the others are on their way".to_owned(),
+            },
         };
         return is(Truth::True, "Degraded", format!("{ready} of {desired} replicas answer; {why}"));
     }
@@ -59,12 +62,13 @@ fn available(seen: &Seen<'_>) -> Condition {
         (Some(Verdict::WaitsForRoom { text, .. }), _) if seen.placed == 0 => {
             is(Truth::False, "WaitsForRoom", text.clone())
         }
-        (_, Some(retrying)) => is(Truth::False, "LoadFailed", retrying.message.clone()),
+        (_, Some(retrying)) if seen.down.is_none() => is(Truth::False, "LoadFailed", retrying.message.clone()),
         (None, _) if seen.lost > 0 && seen.placed == 0 => is(
             Truth::False,
             "WorkerLost",
             "its worker cannot be reached: it is about to be placed elsewhere".to_owned(),
         ),
+        _ if let Some(down) = &seen.down => is(Truth::False, "ProcessDied", down.message.clone()),
         _ if desired == 0 => is(Truth::Unknown, "OnDemand", "not loaded: the first request loads it".to_owned()),
         (Some(verdict), _) if seen.placed > 0 => {
             let (placed, why) = (seen.placed, verdict.message());
@@ -95,6 +99,9 @@ fn progressing(seen: &Seen<'_>) -> Condition {
             return is(Truth::True, "Recreating", &format!("{to} is loaded in place of {from}: requests wait for it"));
         }
         _ => {}
+    }
+    if seen.down.is_some() && seen.ready < seen.desired {
+        return is(Truth::True, "Restarting", "a process that died is started again by its worker, ever less often");
     }
     if let (Some(Retrying { at, .. }), false) = (&seen.retrying, seen.ready >= seen.desired) {
         let when = at.map_or_else(|| "soon, elsewhere if it can be".to_owned(), |at| format!("at {at}"));

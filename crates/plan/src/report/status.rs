@@ -10,7 +10,7 @@ use berth_spec::{
 use super::conditions;
 use crate::{
     Record, Replica, Rollout, World, claim, place,
-    retry::{self, Retrying},
+    retry::{self, Restarting, Retrying},
     world::{Entry, Liveness, LoadFailed, MassLoss, Seats, Verdict},
 };
 
@@ -55,6 +55,8 @@ pub(super) struct Seen<'a> {
     pub(super) lost: u32,
     /// What went wrong with a replica that its worker tries again.
     pub(super) retrying: Option<Retrying>,
+    /// A replica that is loaded and whose process is not there.
+    pub(super) down: Option<Restarting>,
 }
 
 impl<'a> Seen<'a> {
@@ -94,8 +96,9 @@ impl<'a> Seen<'a> {
             on.any(|replica| world.workers.get(&replica.worker).is_some_and(lost))
         });
         let retrying = record.and_then(|record| retry::first(world, record));
+        let down = record.and_then(|record| retry::first_down(world, record));
         let verdict = verdict(world, entry, now);
-        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, lost, retrying }
+        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, lost, retrying, down }
     }
 
     /// Whether the revision that is wanted is not the one that serves, and is not coming.
@@ -120,6 +123,7 @@ impl<'a> Seen<'a> {
             Some(Verdict::Failed { .. }) if self.placed == 0 => Phase::Failed,
             _ if self.desired == 0 => Phase::ScaledDown,
             _ if self.ready >= self.desired && current => Phase::Available,
+            _ if self.down.is_some() => Phase::Degraded,
             Some(_) if self.ready > 0 => Phase::Degraded,
             _ if self.stuck().is_some() => Phase::Degraded,
             _ => Phase::Progressing,

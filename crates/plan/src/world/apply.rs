@@ -193,16 +193,22 @@ impl World {
     pub(super) fn refresh_resident(&mut self, name: &DeploymentName) {
         let Some(entry) = self.entries.get(name) else { return };
         let resident = entry.deployment.spec.replicas.min > 0 && !entry.deployment.deleting;
-        let answers = resident && self.answers(entry.record());
+        let there = resident && self.is_resident(entry.record());
         set_in(&mut self.residents, name, resident);
-        set_in(&mut self.missing, name, resident && !answers);
+        set_in(&mut self.missing, name, resident && !there);
     }
 
-    /// Whether any replica of a record is ready, or presumed to be.
-    pub(crate) fn answers(&self, record: Option<&Record>) -> bool {
+    /// Whether any replica of a record is loaded where one can reach it, or presumed to be. One whose process died still is:
+    /// that its own requests are refused says enough, and a model that dies again and again must not take every gateway
+    /// of the fleet out of its load balancer.
+    pub(crate) fn is_resident(&self, record: Option<&Record>) -> bool {
         record.is_some_and(|record| {
+            let loaded = |replica: &Replica| {
+                let seats = self.workers.get(&replica.worker).filter(|seats| seats.answers());
+                seats.and_then(|seats| seats.inventory.get(&replica.revision)).is_some_and(Residency::is_loaded)
+            };
             let answers = |replica: &Replica| self.answers_at(&replica.worker, &replica.revision, &record.rollout);
-            record.replicas.iter().any(answers)
+            record.replicas.iter().any(|replica| loaded(replica) || answers(replica))
         })
     }
 

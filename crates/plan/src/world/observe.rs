@@ -251,7 +251,13 @@ mod tests {
 
     fn ready(deaths: Option<(u32, u32)>) -> Ready {
         let deaths = deaths.map(|(count, in_a_row)| {
-            Arc::new(Deaths { count, in_a_row, at: Time(1), how: "it was killed by signal 9".to_owned(), back: false })
+            Arc::new(Deaths {
+                count,
+                in_a_row,
+                at: Time(1),
+                how: "it was killed by signal 9".to_owned(),
+                again_at: Some(Time(3)),
+            })
         });
         Ready {
             since: Time(0),

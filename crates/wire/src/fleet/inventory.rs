@@ -133,7 +133,6 @@ fn breakers_to(breakers: Vec<Breaker>) -> v1::Breakers {
             DependencyKind::Storage => v1::DependencyKind::Storage,
             DependencyKind::Git => v1::DependencyKind::Git,
             DependencyKind::Packages => v1::DependencyKind::Packages,
-            DependencyKind::Controller => v1::DependencyKind::Controller,
         }
         .into(),
         state: match breaker.state {
@@ -155,7 +154,6 @@ fn breakers_of(breakers: v1::Breakers) -> Vec<Breaker> {
             v1::DependencyKind::Storage => DependencyKind::Storage,
             v1::DependencyKind::Git => DependencyKind::Git,
             v1::DependencyKind::Packages => DependencyKind::Packages,
-            v1::DependencyKind::Controller => DependencyKind::Controller,
         },
         state: match breaker.state() {
             v1::BreakerState::Closed => BreakerState::Closed,
@@ -249,13 +247,22 @@ fn ready_to(ready: &Ready) -> v1::Ready {
 }
 
 fn deaths_to(deaths: &Deaths) -> v1::Deaths {
-    let Deaths { count, in_a_row, at, how, back } = deaths;
-    v1::Deaths { count: *count, in_a_row: *in_a_row, at: at.0, how: how.clone(), back: *back }
+    let Deaths { count, in_a_row, at, how, again_at } = deaths;
+    v1::Deaths {
+        count: *count,
+        in_a_row: *in_a_row,
+        at: at.0,
+        how: how.clone(),
+        back: again_at.is_none(),
+        again_at: again_at.map(|at| at.0),
+    }
 }
 
 fn deaths_of(deaths: v1::Deaths) -> Deaths {
-    let v1::Deaths { count, in_a_row, at, how, back } = deaths;
-    Deaths { count, in_a_row, at: Time(at), how, back }
+    let v1::Deaths { count, in_a_row, at, how, back, again_at } = deaths;
+    // An earlier version does not say when.
+    let again_at = (!back).then(|| Time(again_at.unwrap_or(at)));
+    Deaths { count, in_a_row, at: Time(at), how, again_at }
 }
 
 fn ready_of(ready: v1::Ready) -> Ready {

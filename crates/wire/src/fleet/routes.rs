@@ -102,7 +102,9 @@ fn bound(route: &Route) -> usize {
         REVISION + version.name.len() + version.revision.deployment().as_str().len() + ready
     };
     let message = match &route.on_miss {
-        OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } => message.len(),
+        OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } | OnMiss::Restarting { message, .. } => {
+            message.len()
+        }
         OnMiss::Park | OnMiss::ScaledDown => 0,
     };
     let versions: usize = route.versions.iter().map(version).sum();
@@ -125,6 +127,7 @@ fn route_to(route: Route, workers: &mut Workers) -> v1::Route {
         OnMiss::NoCapacity { message, retry_at } => (v1::Miss::NoCapacity, message.clone(), *retry_at),
         OnMiss::Failed { message, retry_at } => (v1::Miss::Failed, message.clone(), *retry_at),
         OnMiss::ScaledDown => (v1::Miss::ScaledDown, String::new(), None),
+        OnMiss::Restarting { message, again_at } => (v1::Miss::Restarting, message.clone(), Some(*again_at)),
     };
     v1::Route {
         split: route.split.iter().map(share).collect(),
@@ -166,6 +169,7 @@ fn route_of(route: v1::Route, workers: &[Option<WorkerId>]) -> Option<Route> {
         Ok(v1::Miss::NoCapacity) => OnMiss::NoCapacity { message, retry_at },
         Ok(v1::Miss::Failed) => OnMiss::Failed { message, retry_at },
         Ok(v1::Miss::ScaledDown) => OnMiss::ScaledDown,
+        Ok(v1::Miss::Restarting) => OnMiss::Restarting { message, again_at: retry_at.unwrap_or_default() },
         // Whatever a later version means: waiting has a deadline, and refusing could be wrong.
         Ok(v1::Miss::Park) | Err(_) => OnMiss::Park,
     };

@@ -44,7 +44,7 @@ impl Agent {
             let needed = |dependency: &Dependency| match dependency.kind() {
                 DependencyKind::Git => host.as_ref() == Some(dependency),
                 DependencyKind::Packages => true,
-                DependencyKind::Storage | DependencyKind::Controller => false,
+                DependencyKind::Storage => false,
             };
             let asked = |dependency: &Dependency| heard.iter().any(|(asked, _)| asked == dependency);
             self.breakers.unused(|dependency| needed(dependency) && !asked(dependency), now);
@@ -72,7 +72,6 @@ fn needs(replica: &Replica, dependency: &Dependency) -> bool {
         DependencyKind::Storage => store(replica).as_ref() == Some(dependency),
         DependencyKind::Git => git(replica).as_ref() == Some(dependency),
         DependencyKind::Packages => replica.placed.revision.card.is_some(),
-        DependencyKind::Controller => false,
     }
 }
 

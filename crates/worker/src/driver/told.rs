@@ -21,6 +21,8 @@ impl Hands {
             i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
         };
         self.metrics().loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
+        let restarting = |state: &State| matches!(state, State::Ready(ready) if !ready.is_up());
+        self.metrics().restarting.set(count(restarting));
         self.metrics().failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
         let (held, limits) = (agent.held(), agent.limits());
         self.metrics().most_models.set(limits.models.map_or(f64::INFINITY, f64::from));

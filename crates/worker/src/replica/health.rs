@@ -53,10 +53,14 @@ mod tests {
             assert!(Arc::ptr_eq(&after(memory, None), &ready), "{memory:?}");
         }
         assert_eq!(after(Some(ByteSize::mib(341)), None).memory, ByteSize::mib(341));
-        let deaths = Deaths { count: 1, in_a_row: 1, at: Time(2), how: "it was killed".to_owned(), back: false };
+        let deaths =
+            Deaths { count: 1, in_a_row: 1, at: Time(2), how: "it was killed".to_owned(), again_at: Some(Time(3)) };
         let died = after(None, Some(&Arc::new(deaths.clone())));
         assert_eq!((died.memory, died.deaths.as_deref()), (ready.memory, Some(&deaths)));
-        let back = Arc::new(Deaths { back: true, ..deaths });
-        assert_eq!(taken_in(died, Health { memory: None, deaths: Some(Arc::clone(&back)) }).deaths, Some(back));
+        assert!(!died.is_up() && ready.is_up(), "it answers nobody meanwhile");
+        let back = Arc::new(Deaths { again_at: None, ..deaths });
+        let up = taken_in(died, Health { memory: None, deaths: Some(Arc::clone(&back)) });
+        assert!(up.is_up());
+        assert_eq!(up.deaths, Some(back));
     }
 }

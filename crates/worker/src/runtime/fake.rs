@@ -16,8 +16,9 @@ use berth_spec::{
     deployment::{ModelFormat, Warmup},
 };
 use futures::{FutureExt, future::BoxFuture};
+use tokio::sync::watch;
 
-use super::{LoadError, LoadRequest, Loaded, LoadedModel, Runtime};
+use super::{Health, LoadError, LoadRequest, Loaded, LoadedModel, Runtime};
 
 /// What happens to the loads of one URI.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct Script {
     pub validate: Option<LoadError>,
     /// How long an inference takes, on the clock of tokio.
     pub infer_time: Duration,
+    /// How its models are, whenever that changes.
+    pub health: Option<watch::Sender<Health>>,
 }
 
 impl Default for Script {
@@ -45,6 +48,7 @@ impl Default for Script {
             load: None,
             validate: None,
             infer_time: Duration::ZERO,
+            health: None,
         }
     }
 }
@@ -119,6 +123,7 @@ impl Runtime for FakeRuntime {
         let model = FakeModel {
             signature,
             infer_time: script.infer_time,
+            health: script.health,
             validate: script.validate,
             served: AtomicU64::new(0),
             loaded: Arc::clone(&self.loaded),
@@ -138,6 +143,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct FakeModel {
     signature: Arc<Signature>,
     infer_time: Duration,
+    health: Option<watch::Sender<Health>>,
     validate: Option<LoadError>,
     served: AtomicU64,
     loaded: Arc<AtomicU32>,
@@ -181,6 +187,14 @@ impl Model for FakeModel {
 impl LoadedModel for FakeModel {
     fn validate(&self, _: &Warmup) -> Result<(), LoadError> {
         self.validate.clone().map_or(Ok(()), Err)
+    }
+
+    fn health(&self) -> Health {
+        self.health.as_ref().map(|health| health.borrow().clone()).unwrap_or_default()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<Health>> {
+        self.health.as_ref().map(watch::Sender::subscribe)
     }
 
     fn set_serving(&self, _: &Serving) {}

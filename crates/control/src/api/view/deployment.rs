@@ -138,8 +138,11 @@ fn failure(failure: &Failure) -> FailureView {
 }
 
 fn died(deaths: &Deaths) -> String {
-    let Deaths { count, in_a_row, at, how, back } = deaths;
-    let now = if *back { "it is up again" } else { "it is being started again" };
+    let Deaths { count, in_a_row, at, how, again_at } = deaths;
+    let now = match again_at {
+        None => "it is up again".to_owned(),
+        Some(at) => format!("it answers nobody until it is up again, and is started at {at}"),
+    };
     let times = if *count == 1 { "once".to_owned() } else { format!("{count} times, {in_a_row} in a row") };
     format!("its process died {times}, last at {at}: {how}; {now}")
 }
@@ -231,7 +234,8 @@ mod tests {
             trace: None,
             history: Vec::new(),
         };
-        let deaths = Deaths { count: 3, in_a_row: 2, at: Time(0), how: "it ended with code 3".to_owned(), back: false };
+        let deaths =
+            Deaths { count: 3, in_a_row: 2, at: Time(0), how: "it ended with code 3".to_owned(), again_at: None };
         let died = Ready {
             since: Time(0),
             memory: ByteSize(1),
@@ -240,8 +244,10 @@ mod tests {
             signature: Arc::default(),
             phases: Phases::default(),
             note: Some("batching is off".to_owned()),
-            deaths: Some(Arc::new(deaths)),
+            deaths: Some(Arc::new(deaths.clone())),
         };
+        let down = Deaths { again_at: Some(Time(1_500_000_000)), ..deaths };
+        let down = Ready { note: None, deaths: Some(Arc::new(down)), ..died.clone() };
         let fetching = Residency::Fetching { done: ByteSize(1), total: Some(ByteSize(4)) };
         for (residency, state, message) in [
             (None, "Assigned", "the worker has not reported it yet"),
@@ -251,7 +257,13 @@ mod tests {
                 Some(Residency::Ready(Arc::new(died))),
                 "Ready",
                 "batching is off; its process died 3 times, 2 in a row, last at 1970-01-01T00:00:00.000Z: it ended with \
-                 code 3; it is being started again",
+                 code 3; it is up again",
+            ),
+            (
+                Some(Residency::Ready(Arc::new(down))),
+                "Restarting",
+                "its process died 3 times, 2 in a row, last at 1970-01-01T00:00:00.000Z: it ended with code 3; it answers \
+                 nobody until it is up again, and is started at 1970-01-01T00:00:01.500Z",
             ),
             (
                 Some(Residency::Failed(Arc::new(failed))),

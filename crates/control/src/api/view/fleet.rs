@@ -43,7 +43,7 @@ pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
     let (api_version, kind) = head::<ReplicaView>();
     let said = Said::of(view.residency.as_ref(), view.lost);
     let ready_since = match &view.residency {
-        Some(Residency::Ready(ready)) if !view.lost => Some(Timestamp(ready.since)),
+        Some(Residency::Ready(ready)) if ready.is_up() && !view.lost => Some(Timestamp(ready.since)),
         _ => None,
     };
     ReplicaView {

@@ -163,8 +163,8 @@ pub(super) fn assignment() -> impl Strategy<Value = AssignmentChange> {
 fn residency() -> impl Strategy<Value = Residency> {
     let phases = (0.0..1e9, 0.0..1e9, 0.0..1e9, 0.0..1e9)
         .prop_map(|(queued_ms, fetch_ms, load_ms, validate_ms)| Phases { queued_ms, fetch_ms, load_ms, validate_ms });
-    let deaths = (any::<u32>(), any::<u32>(), time(), text(), any::<bool>())
-        .prop_map(|(count, in_a_row, at, how, back)| Arc::new(Deaths { count, in_a_row, at, how, back }));
+    let deaths = (any::<u32>(), any::<u32>(), time(), text(), option::of(time()))
+        .prop_map(|(count, in_a_row, at, how, again_at)| Arc::new(Deaths { count, in_a_row, at, how, again_at }));
     let words = (option::of(text()), option::of(deaths));
     let ready = (time(), bytes(), any::<bool>(), digest(), signature(), phases, words).prop_map(
         |(since, memory, measured, digest, signature, phases, (note, deaths))| {
@@ -196,7 +196,7 @@ fn residency() -> impl Strategy<Value = Residency> {
 }
 
 fn breaker() -> impl Strategy<Value = Breaker> {
-    let kinds = [DependencyKind::Storage, DependencyKind::Git, DependencyKind::Packages, DependencyKind::Controller];
+    let kinds = [DependencyKind::Storage, DependencyKind::Git, DependencyKind::Packages];
     let states = [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
     let (kind, state) = (proptest::sample::select(kinds.to_vec()), proptest::sample::select(states.to_vec()));
     (text(), kind, state, any::<u32>(), option::of(time()), option::of(time())).prop_map(
@@ -249,6 +249,7 @@ fn route() -> impl Strategy<Value = Route> {
         Just(OnMiss::ScaledDown),
         (text(), option::of(time())).prop_map(|(message, retry_at)| OnMiss::NoCapacity { message, retry_at }),
         (text(), option::of(time())).prop_map(|(message, retry_at)| OnMiss::Failed { message, retry_at }),
+        (text(), time()).prop_map(|(message, again_at)| OnMiss::Restarting { message, again_at }),
     ]
     .boxed();
     name().prop_flat_map(move |deployment| {

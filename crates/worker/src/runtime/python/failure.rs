@@ -34,6 +34,8 @@ pub(super) fn raised(raised: &Raised, ended: &Ended, limit: Option<ByteSize>) ->
     };
     if lacks_library {
         message += "; add the package of the operating system that has it to runtime.system_packages";
+    } else if raised.kind == "ModuleNotFoundError" && !raised.expected {
+        message += "; add the package that has it to runtime.dependencies";
     }
     LoadError::new(category, message).with_trace(&raised.trace)
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use berth_spec::{ByteSize, Time, residency::Deaths};
+use tokio::sync::watch;
 
 use super::{
     ended::Ended,
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<ModelMetrics>,
     /// How many of the lines that the model's code causes may be logged now.
     said: Mutex<Rate>,
+    /// How it is, told at once when its process goes or is up again.
+    told: watch::Sender<Health>,
 }
 
 /// Where the replica stands.
@@ -102,6 +105,7 @@ impl Shared {
             tally: tally::Tally::default(),
             metrics,
             said: Mutex::new(Rate::new(Instant::now())),
+            told: watch::Sender::default(),
         }
     }
 
@@ -177,8 +181,12 @@ impl Shared {
 
     /// How it is, for the controller.
     pub(super) fn health(&self) -> Health {
-        let state = self.locked();
-        Health { memory: Some(state.most).filter(|most| *most > ByteSize::ZERO), deaths: state.deaths.clone() }
+        self.locked().health()
+    }
+
+    /// Hears how it is whenever its process goes, or is up again.
+    pub(super) fn changes(&self) -> watch::Receiver<Health> {
+        self.told.subscribe()
     }
 
     /// The process is up.
@@ -186,8 +194,9 @@ impl Shared {
         let mut state = self.locked();
         state.phase = Phase::Up;
         if let Some(deaths) = &mut state.deaths {
-            Arc::make_mut(deaths).back = true;
+            Arc::make_mut(deaths).again_at = None;
         }
+        self.told.send_replace(state.health());
     }
 
     /// The process is gone, or could not be started again: everybody who waits is told.
@@ -197,11 +206,13 @@ impl Shared {
         let mut state = self.locked();
         state.phase = Phase::Down(Some(Instant::now() + wait));
         let count = state.deaths.as_ref().map_or(0, |deaths| deaths.count).saturating_add(1);
-        state.deaths = Some(Arc::new(Deaths { count, in_a_row, at: Time::ZERO + now, how, back: false }));
+        let at = Time::ZERO + now;
+        state.deaths = Some(Arc::new(Deaths { count, in_a_row, at, how, again_at: Some(at + wait) }));
         // Before its requests are told: who hears of it asks why.
         state.ended = Some(ended.clone());
         let why = format!("the model's process ended while it ran this request: {}", ended.how);
         state.queue.lost(&why, wait.max(Duration::from_millis(500)));
+        self.told.send_replace(state.health());
     }
 
     /// The memory of the process when it was last looked at.
@@ -211,6 +222,10 @@ impl Shared {
 }
 
 impl State {
+    fn health(&self) -> Health {
+        Health { memory: Some(self.most).filter(|most| *most > ByteSize::ZERO), deaths: self.deaths.clone() }
+    }
+
     /// Nothing more is to be heard of the process.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.heard, Some(Heard::Gone | Heard::Broken(_)))

@@ -9,7 +9,7 @@ use berth_mesh::oip;
 use berth_spec::{FailureCategory, InferError, Serving, deployment::Warmup};
 use bytes::Bytes;
 use futures::FutureExt as _;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{
     document::Document,
@@ -63,6 +63,10 @@ impl LoadedModel for PythonModel {
 
     fn health(&self) -> Health {
         self.supervisor.shared.health()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<Health>> {
+        Some(self.supervisor.shared.changes())
     }
 
     fn set_serving(&self, serving: &Serving) {

@@ -75,7 +75,7 @@ async fn a_process_that_dies_under_load_is_started_again() {
     let Health { memory, deaths } = running.model.health();
     let deaths = deaths.expect("one");
     assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
-    assert_eq!((deaths.count, deaths.in_a_row, deaths.back), (1, 1, true), "{deaths:?}");
+    assert_eq!((deaths.count, deaths.in_a_row, deaths.again_at), (1, 1, None), "{deaths:?}");
     assert!(deaths.how.starts_with("it was killed by signal 9"), "{deaths:?}");
 }
 

@@ -1,0 +1,222 @@
+//! Makes a replica callable: loads its model, or shares a twin's, has it prove itself, and hands it to the gateway. From
+//! then on the agent hears at once when its process goes, and when it is up again.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_mesh::local::Model;
+use berth_spec::{ByteSize, FailureCategory, Revision, RevisionId, Serving};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    acquire::{Fetched, Shelter},
+    hands::{Hands, Kept, tell},
+    told::millis,
+};
+use crate::{
+    agent::Event,
+    artifacts::Artifact,
+    fault::Fault,
+    prepare::Kit,
+    replica::Facts,
+    runtime::{Health, LoadRequest, Loaded},
+};
+
+/// A validation inference that takes longer has failed. Halved, a large model's first run (which allocates) may not
+/// make it on a busy machine; doubled, a stuck one holds its slot for two minutes.
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A load that takes longer has failed. Halved, tens of gigabytes from a cold disk may not make it; doubled, a stuck
+/// engine holds its slot for 40 minutes.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+
+impl Hands {
+    pub(super) fn load(&mut self, revision: Arc<Revision>, ticket: u64, artifact: Artifact, serving: Arc<Serving>) {
+        let id = revision.id.clone();
+        tracing::debug!(
+            event = "model_initialization_started",
+            deployment_id = %id.deployment(),
+            revision = %id,
+            correlation_id = self.commands.of(&id),
+        );
+        let format = revision.format;
+        let runtime = self.tools.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
+        let news = self.news.clone();
+        let request =
+            LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving, prepared: None };
+        let equipment = request.revision.card.as_ref().map(|_| {
+            let slot = self.slots.get_mut(&id);
+            slot.and_then(|slot| slot.kit.take().zip(slot.fetched.take()))
+        });
+        let given_up = CancellationToken::new();
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.cancel = Some(given_up.clone());
+        }
+        let shelter = Arc::clone(&self.tools.shelter);
+        self.tasks.spawn(async move {
+            let loaded = match runtime {
+                Some(runtime) => {
+                    // A thread cannot be stopped: what it still loads after that is dropped when it is done.
+                    let load = on_thread(move || {
+                        let request = equipped(request, equipment, &shelter, given_up)?;
+                        runtime.load(&request).map_err(Fault::from)
+                    });
+                    tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
+                }
+                None => Err(Fault::new(
+                    FailureCategory::Runtime,
+                    format!("this worker has no runtime for {}: see its log for what is missing", format.as_str()),
+                )),
+            };
+            let (kept, result) = match loaded {
+                Ok(loaded) => {
+                    let facts = facts(&loaded);
+                    (Kept::Model(id.clone(), loaded.model), Ok(facts))
+                }
+                Err(fault) => (Kept::Nothing, Err(fault)),
+            };
+            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    /// Takes the model of a twin. The twin's memory is the larger word on it; the agent counts it once.
+    pub(super) fn share(&mut self, revision: &Revision, ticket: u64, twin: &RevisionId) {
+        let id = revision.id.clone();
+        let news = self.news.clone();
+        let model = self.slots.get(twin).and_then(|slot| slot.model.clone());
+        if let Some(slot) = self.slots.get_mut(&id) {
+            // At once: the twin may be unloaded before the agent has heard of this.
+            slot.model.clone_from(&model);
+        }
+        self.tasks.spawn(async move {
+            let (kept, result) = match model {
+                Some(model) => {
+                    let memory = ByteSize(model.statistics().memory);
+                    let signature = Arc::clone(model.signature());
+                    let facts = Facts { memory, measured: true, signature, note: None };
+                    (Kept::Model(id.clone(), model), Ok(facts))
+                }
+                None => (Kept::Nothing, Err(Fault::internal("the model to share is gone"))),
+            };
+            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+        });
+    }
+
+    pub(super) fn validate(&mut self, id: RevisionId, ticket: u64, serving: Arc<Serving>) {
+        let correlation_id = self.commands.of(&id);
+        tracing::debug!(event = "model_validation_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
+        let slot = self.slots.get_mut(&id);
+        let model = slot.and_then(|slot| {
+            slot.validating = Some(Instant::now());
+            slot.model.clone()
+        });
+        let news = self.news.clone();
+        self.tasks.spawn(async move {
+            let result = match model {
+                Some(model) => {
+                    let run = on_thread(move || {
+                        model.validate(&serving.warmup).map_err(Fault::from).map(|()| model.health().memory)
+                    });
+                    tokio::time::timeout(VALIDATION_TIMEOUT, run).await.unwrap_or_else(|_| Err(validation_too_long()))
+                }
+                None => Err(Fault::internal("the model to validate is gone")),
+            };
+            tell(&news, Event::Validated { revision: id, ticket, result }, Kept::Nothing).await;
+        });
+    }
+
+    pub(super) fn announce(&mut self, id: &RevisionId, serving: &Serving) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let Some(model) = slot.model.clone() else { return };
+        model.set_serving(serving);
+        let changes = model.changes();
+        slot.callable = Some(self.tools.local.insert(id.clone(), model as Arc<dyn Model>));
+        let heeded = changes.map(|changes| self.heed(id.clone(), changes));
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        slot.heeded = heeded;
+        let took = slot.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        let (event, histogram) = match slot.reload {
+            true => ("model_reload_success", &self.metrics().reload),
+            false => ("model_load_success", &self.metrics().load),
+        };
+        histogram.observe(took.as_secs_f64());
+        self.metrics().succeeded();
+        let slot = self.slots.get(id);
+        let version = slot.map(|slot| slot.version.as_str());
+        tracing::info!(
+            event,
+            deployment_id = %id.deployment(),
+            model_version = version,
+            new_version = version.filter(|_| slot.is_some_and(|slot| slot.reload)),
+            revision = %id,
+            correlation_id = self.commands.of(id),
+            total_duration_ms = millis(took),
+        );
+    }
+
+    /// Has the agent hear how a model is whenever its process goes or is up again, until the guard is dropped.
+    fn heed(&self, revision: RevisionId, mut changes: watch::Receiver<Health>) -> DropGuard {
+        let (over, news) = (CancellationToken::new(), self.news.clone());
+        let ends = over.clone();
+        self.tasks.spawn(async move {
+            // It may have died since it proved itself.
+            changes.mark_changed();
+            let heed = async {
+                while changes.changed().await.is_ok() {
+                    let health = changes.borrow_and_update().clone();
+                    tell(&news, Event::Health { revision: revision.clone(), health }, Kept::Nothing).await;
+                }
+            };
+            ends.run_until_cancelled(heed).await
+        });
+        over.drop_guard()
+    }
+}
+
+fn facts(loaded: &Loaded) -> Facts {
+    let signature = Arc::clone(loaded.model.signature());
+    Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
+}
+
+/// A card's request, with its code and environment; any other as it is.
+fn equipped(
+    request: LoadRequest,
+    equipment: Option<Option<(Kit, Fetched)>>,
+    shelter: &Shelter,
+    given_up: CancellationToken,
+) -> Result<LoadRequest, Fault> {
+    let Some(equipment) = equipment else { return Ok(request) };
+    let (kit, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
+    let (artifact, prepared) = shelter.equip(kit, &request.revision, &request.artifact, fetched)?;
+    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared.until(given_up))), ..request })
+}
+
+fn load_too_long() -> Fault {
+    let minutes = LOAD_TIMEOUT.as_secs() / 60;
+    Fault::new(
+        FailureCategory::Timeout,
+        format!(
+            "loading took longer than {minutes} min: check the machine's disk and memory; a restart frees the thread"
+        ),
+    )
+}
+
+fn validation_too_long() -> Fault {
+    let seconds = VALIDATION_TIMEOUT.as_secs();
+    Fault::new(
+        FailureCategory::Validation,
+        format!(
+            "the validation inference took longer than {seconds} s: give a smaller one (spec.warmup), or turn it off"
+        ),
+    )
+}
+
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Fault::internal(format!("the runtime panicked: {error}"))),
+    }
+}
