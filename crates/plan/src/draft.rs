@@ -52,7 +52,7 @@ pub(crate) struct Work<'w> {
     pub(crate) rollout: Option<Rollout>,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) revisions: BTreeMap<RevisionId, Arc<Revision>>,
-    /// Replicas that each live revision should have.
+    /// Replicas that there should be; of a revision that is being replaced there may be fewer.
     pub(crate) target: u32,
     /// It had to leave, rather than that nobody wanted it.
     pub(crate) faded: bool,
@@ -75,6 +75,14 @@ impl Work<'_> {
     pub(crate) fn copies(&self, revision: &RevisionId) -> u32 {
         let of = self.replicas.iter().filter(|replica| replica.revision == *revision);
         u32::try_from(of.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Replicas that a live revision should have: of one that is being replaced no more than it had.
+    pub(crate) fn target_of(&self, revision: &RevisionId) -> u32 {
+        match &self.rollout {
+            Some(Rollout::Surging { from, copies, .. }) if from == revision => self.target.min(*copies),
+            _ => self.target,
+        }
     }
 
     fn ranks(&self) -> Vec<(Replica, Rank)> {

@@ -53,14 +53,15 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
 /// What has to go: what should not be where it is, once as many as are wanted answer where they should.
 fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Replica> {
     let all: Vec<&Replica> = work.replicas.iter().filter(|replica| replica.revision == *revision).collect();
-    if all.len() <= work.target as usize && work.entry.deployment.spec.regions.is_empty() {
+    let target = work.target_of(revision);
+    if all.len() <= target as usize && work.entry.deployment.spec.regions.is_empty() {
         return Vec::new(); // nearly always
     }
     let counting = all.iter().copied().filter(|replica| lost::counts(draft, work, replica)).collect();
-    let kept = place::homes(draft, work, &best_first(draft, counting)).kept;
+    let kept = place::homes(draft, work, target, &best_first(draft, counting)).kept;
     let (kept, others): (Vec<&Replica>, Vec<&Replica>) =
         all.into_iter().partition(|replica| kept.contains(&replica.worker));
-    let target = work.target as usize;
+    let target = target as usize;
     let (mut placed, mut answer) = (kept.len(), kept.iter().filter(|replica| ready(draft, replica)).count());
     let mut surplus = Vec::new();
     for replica in best_first(draft, others) {

@@ -35,6 +35,7 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
     placing::pinned_stays(world, planned, &mut broken);
     placing::evicted_as_the_registry_says(world, planned, &mut broken);
     placing::not_too_many(world, &records, planned.at, &mut broken);
+    placing::no_more_of_what_is_replaced(world, &records, &mut broken);
     assignments_match(world, planned, &records, &mut broken);
     for (name, record) in &records {
         let Some(entry) = world.entries.get(*name) else {

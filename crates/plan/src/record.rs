@@ -54,6 +54,10 @@ pub enum Rollout {
         to: RevisionId,
         /// Since when.
         since: Time,
+        /// Copies that `from` had when its successor was first wanted. It gets no more than those, however many are wanted
+        /// by now: what is added is of the new revision at once. Records of before this was written say nothing of it.
+        #[serde(default = "as_many_as_are_wanted")]
+        copies: u32,
     },
     /// There was no room for both and the author chose not to wait: `from` was taken away to make room for `to`.
     Recreating {
@@ -79,6 +83,10 @@ pub enum Rollout {
     },
 }
 
+fn as_many_as_are_wanted() -> u32 {
+    u32::MAX
+}
+
 impl Rollout {
     /// The revision that gets the traffic; `None` while nothing has been ready.
     #[must_use]
@@ -100,6 +108,12 @@ impl Rollout {
             Self::Stuck { serving, .. } => (serving, None),
         };
         std::iter::once(first).chain(second)
+    }
+
+    /// Whether another revision is on its way to take the place of this one.
+    #[must_use]
+    pub fn replaces(&self, revision: &RevisionId) -> bool {
+        matches!(self, Self::Surging { from, .. } if from == revision)
     }
 
     /// Every revision that it names, whether it should have replicas or not, except one that failed.

@@ -10,6 +10,9 @@
 //!            spec changes                                      │
 //! Surging ◀──────────────── Stuck ◀──── failed, or too late ───┴── (from Surging too)
 //! ```
+//! While a revision is being replaced it gets no copies beyond those that it had: what an update adds is of the new revision
+//! at once. A copy that is lost meanwhile is made up for with another one of the old revision, so that no less serves.
+//!
 //! `Stuck` serves the old revision and does not try the new one again until the spec changes.
 
 use berth_spec::{Generation, RevisionId, Time, event::Severity};
@@ -24,9 +27,9 @@ use crate::{
 struct Seen<'a> {
     wanted: &'a RevisionId,
     generation: Generation,
-    /// The revision in place has replicas.
-    held: bool,
-    /// It has one that is ready.
+    /// Replicas of the revision in place, wherever they are.
+    copies: u32,
+    /// Those of them that are ready.
     from_ready: u32,
     to_ready: u32,
     /// Replicas of the new one that have to be ready before it takes over.
@@ -67,7 +70,7 @@ fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
     Seen {
         wanted: &work.entry.wanted,
         generation: work.entry.deployment.generation,
-        held: work.replicas.iter().any(|replica| replica.revision == *from),
+        copies: work.copies(from),
         from_ready,
         to_ready: to.map_or(0, ready),
         // As many as serve now: where the old one has not all that it wants, the new one need not either.
@@ -90,16 +93,16 @@ fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
         Rollout::Starting { revision } if *revision != wanted => Rollout::Starting { revision: wanted },
         Rollout::Starting { revision } if seen.from_ready > 0 => Rollout::Stable { revision: revision.clone() },
         Rollout::Stable { revision } if *revision != wanted => {
-            if seen.held {
-                Rollout::Surging { from: revision.clone(), to: wanted, since: now }
+            if seen.copies > 0 {
+                Rollout::Surging { from: revision.clone(), to: wanted, since: now, copies: seen.copies }
             } else {
                 Rollout::Starting { revision: wanted }
             }
         }
         Rollout::Surging { from, .. } if *from == wanted => Rollout::Stable { revision: wanted },
         Rollout::Recreating { from, .. } if *from == wanted => Rollout::Starting { revision: wanted },
-        Rollout::Surging { from, to, .. } if *to != wanted => {
-            Rollout::Surging { from: from.clone(), to: wanted, since: now }
+        Rollout::Surging { from, to, copies, .. } if *to != wanted => {
+            Rollout::Surging { from: from.clone(), to: wanted, since: now, copies: *copies }
         }
         Rollout::Recreating { from, to, .. } if *to != wanted => {
             Rollout::Recreating { from: from.clone(), to: wanted, since: now }
@@ -118,7 +121,7 @@ fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
             if *serving == wanted {
                 Rollout::Stable { revision: wanted }
             } else {
-                Rollout::Surging { from: serving.clone(), to: wanted, since: now }
+                Rollout::Surging { from: serving.clone(), to: wanted, since: now, copies: seen.copies }
             }
         }
         _ => state.clone(),
@@ -145,7 +148,7 @@ pub(crate) fn give_up(draft: &mut Draft<'_>, work: &mut Work<'_>, reason: &str) 
 
 /// Takes the old revision away to make room for the new one. Says whether there was one to take.
 pub(crate) fn recreate(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
-    let Some(Rollout::Surging { from, to, since }) = work.rollout.clone() else { return false };
+    let Some(Rollout::Surging { from, to, since, .. }) = work.rollout.clone() else { return false };
     let name = work.name().clone();
     draft.tell(
         Severity::Normal,

@@ -7,7 +7,7 @@ use berth_spec::{
     worker::EvictionStrategy,
 };
 
-use crate::{Planned, Record, World, world::Liveness};
+use crate::{Planned, Record, Rollout, World, world::Liveness};
 
 /// Whatever is put on a worker that was not there may be there.
 pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<String>) {
@@ -127,6 +127,27 @@ pub(super) fn not_too_many(
                 broken.push(format!("{name} has more than {} replicas: {on:?}", bounds.max));
             }
             by_region(world, deployment, (revision, at), &on, broken);
+        }
+    }
+}
+
+/// A revision that is being replaced gets no more copies than it had, those aside that leave their worker.
+pub(super) fn no_more_of_what_is_replaced(
+    world: &World,
+    records: &BTreeMap<&DeploymentName, &Record>,
+    broken: &mut Vec<String>,
+) {
+    for (name, record) in records {
+        let Rollout::Surging { from, copies, .. } = &record.rollout else { continue };
+        let stays = |worker: &WorkerId| {
+            world.worker(worker).is_some_and(|seats| {
+                seats.alive() && seats.cordon == Cordon::Open && seats.state == WorkerState::Serving && !seats.unlisted
+            })
+        };
+        let on: Vec<&WorkerId> =
+            record.of(from).map(|replica| &replica.worker).filter(|worker| stays(worker)).collect();
+        if on.len() > *copies as usize {
+            broken.push(format!("{name} has {from} on {on:?}, though it is being replaced and had {copies} copies"));
         }
     }
 }

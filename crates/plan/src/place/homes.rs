@@ -39,17 +39,16 @@ pub(crate) struct Homes {
     pub(super) lacking: Vec<(Home, u32)>,
 }
 
-/// Which of the replicas of one revision count, the best first, and what is lacking. As many are kept as are wanted, and
-/// no more.
-pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, best_first: &[&Replica]) -> Homes {
-    let target = work.target;
+/// Which of the replicas of one revision count, the best first, and what is lacking of `target`. As many are kept as are
+/// wanted, and no more.
+pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, target: u32, best_first: &[&Replica]) -> Homes {
     if work.entry.deployment.spec.regions.is_empty() {
         let kept: Vec<WorkerId> =
             best_first.iter().take(target as usize).map(|replica| replica.worker.clone()).collect();
         let have = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         return Homes { lacking: (have..target).map(|nth| (Home::Anywhere, nth)).collect(), kept };
     }
-    let mut seating = Seating::new(draft, work);
+    let mut seating = Seating::new(draft, work, target);
     let mut kept = Vec::new();
     let mut rest = Vec::new();
     for replica in best_first {
@@ -82,10 +81,10 @@ struct Seating<'w> {
 }
 
 impl<'w> Seating<'w> {
-    fn new(draft: &Draft<'_>, work: &Work<'w>) -> Self {
+    fn new(draft: &Draft<'_>, work: &Work<'w>, target: u32) -> Self {
         let regions = &work.entry.deployment.spec.regions;
         let (mut homes, mut more, mut standing_in) = (BTreeMap::new(), BTreeMap::new(), 0_u32);
-        let mut left = work.target;
+        let mut left = target;
         for (region, Replicas { min, max }) in regions {
             let least = if has_worker(draft, work, region) {
                 *min

@@ -43,7 +43,7 @@ pub(super) fn refuse<'w>(
     if coming && let Some(settled) = surge(draft, work, want, &verdict, refusals) {
         return settled;
     }
-    if work.ready(draft.world, &want.revision) >= work.least() {
+    if work.ready(draft.world, &want.revision) >= work.least().min(work.target_of(&want.revision)) {
         // As many answer as must, though some of them are to be elsewhere.
         if let Some(until) = verdict.ends() {
             work.wake_at(until);
@@ -75,6 +75,7 @@ fn surge<'w>(
         return Some(Settled { moved: true, again: vec![work.name().clone()] });
     }
     if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
+        && !takes_over(draft, work, want)
         && fits_without_old(draft, work, want, refusals)
         && rollout::recreate(draft, work)
     {
@@ -86,6 +87,12 @@ fn surge<'w>(
         return Some(Settled::default());
     }
     None
+}
+
+/// Whether as many of the next revision have a place as serve now: it will take over without any more of it.
+fn takes_over(draft: &Draft<'_>, work: &Work<'_>, want: &Want) -> bool {
+    let serve = work.rollout.as_ref().and_then(Rollout::serving).map_or(0, |from| work.answering(draft.world, from));
+    work.copies(&want.revision) >= serve.min(work.target).max(1)
 }
 
 /// Why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.

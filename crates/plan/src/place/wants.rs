@@ -38,7 +38,12 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
             .iter()
             .filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica))
             .collect();
-        let homes = homes::homes(draft, work, &drain::best_first(draft, counting));
+        let (target, have) = (work.target_of(revision) as usize, counting.len());
+        let mut homes = homes::homes(draft, work, work.target_of(revision), &drain::best_first(draft, counting));
+        if rollout.replaces(revision) {
+            // Nor does it move: where copies belong now, the next revision goes.
+            homes.lacking.truncate(target.saturating_sub(have));
+        }
         let must = (work.least() as usize).saturating_sub(homes.kept.len());
         wants.extend(homes.lacking.into_iter().enumerate().map(|(at, (home, nth))| Want {
             priority: Reverse(spec.priority),

@@ -1,12 +1,12 @@
 //! A new revision replaces an old one.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use berth_plan::{
-    Rollout,
-    fixture::{gib, name, world},
+    Planned, Policy, Rollout,
+    fixture::{Fixture, deployment, gib, name, world},
 };
-use berth_spec::{FailureCategory, Replicas, deployment::WhenFull, routes::OnMiss, status::Phase};
+use berth_spec::{Cordon, FailureCategory, Replicas, RevisionId, deployment::WhenFull, routes::OnMiss, status::Phase};
 
 #[test]
 fn surge_switch_drain() {
@@ -146,4 +146,168 @@ fn an_on_demand_deployment_that_is_cold_changes_for_free() {
     let planned = w.plan();
     assert!(!planned.decided());
     assert_eq!(planned.routes[0].versions[0].revision, w.revision("iris"));
+}
+
+/// Five workers; `before` copies of 1 GiB each, of which each worker holds one.
+fn copies(before: u32, memory: u64) -> Fixture {
+    let mut w = ["a", "b", "c", "d", "e"].iter().fold(world(), |w, worker| w.worker(worker, gib(memory)));
+    w.change("iris", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: before, max: before };
+    });
+    w.settle();
+    w
+}
+
+/// Another version and another number of copies, in one change.
+fn update_and_scale(w: &mut Fixture, version: &str, to: u32) {
+    w.change("iris", |spec| {
+        spec.model.uri = format!("file:///models/iris/{version}");
+        spec.replicas = Replicas { min: to, max: to };
+    });
+}
+
+/// Which workers are to hold a revision.
+fn on(w: &Fixture, revision: &RevisionId) -> Vec<String> {
+    let record = w.world.record(&name("iris"));
+    record.iter().flat_map(|record| record.of(revision)).map(|replica| replica.worker.to_string()).collect()
+}
+
+/// Which workers a plan tells to load a revision.
+fn told_to_load(planned: &Planned, revision: &RevisionId) -> BTreeSet<String> {
+    let told = planned
+        .assignments
+        .iter()
+        .filter(|(_, change)| change.set.iter().any(|placed| placed.revision.id == *revision));
+    told.map(|(worker, _)| worker.to_string()).collect()
+}
+
+#[test]
+fn what_an_update_adds_is_of_the_new_revision() {
+    // Copies before, copies afterwards, and those of the old one that stay until the new one takes over.
+    for (before, after, stay) in [(1, 3, 1), (1, 2, 1), (2, 5, 2), (3, 3, 3), (3, 1, 1)] {
+        let mut w = copies(before, 4);
+        let (old, held) = (w.revision("iris"), w.placed("iris"));
+        update_and_scale(&mut w, "2", after);
+        let planned = w.plan();
+        let new = w.revision("iris");
+        let case = format!("{before} to {after}: {planned:#?}");
+        assert!(told_to_load(&planned, &old).is_empty(), "{case}");
+        assert_eq!(told_to_load(&planned, &new).len(), after as usize, "{case}");
+        let still = on(&w, &old);
+        assert!(still.len() == stay && still.iter().all(|worker| held.contains(worker)), "{still:?} of {case}");
+        assert_eq!(w.answers("iris").len(), stay, "{case}");
+        assert!(!w.plan_for(&berth_plan::Scope::All).decided(), "{case}");
+        w.load_all();
+        w.advance();
+        let status = w.status("iris");
+        assert_eq!((status.serving, status.ready, on(&w, &old).len()), (Some(new), after, 0), "{case}");
+    }
+}
+
+#[test]
+fn more_copies_in_the_midst_of_an_update_are_of_the_new_revision() {
+    let mut w = copies(1, 4);
+    let old = w.revision("iris");
+    w.update("iris", "2");
+    w.advance();
+    let new = w.revision("iris");
+    update_and_scale(&mut w, "2", 3);
+    w.advance();
+    assert_eq!((on(&w, &old).len(), on(&w, &new).len()), (1, 3));
+    // And so is what comes after that.
+    update_and_scale(&mut w, "3", 4);
+    w.advance();
+    assert_eq!((on(&w, &old).len(), on(&w, &new).len(), on(&w, &w.revision("iris")).len()), (1, 0, 4));
+}
+
+#[test]
+fn what_serves_during_an_update_is_never_less_than_before_it() {
+    // A copy is lost with its worker, or its worker is to be emptied: another one of the old revision, no more than that.
+    let lost: fn(&mut Fixture, &str) = |w, worker| w.lose(worker);
+    let drained: fn(&mut Fixture, &str) = |w, worker| w.cordon(worker, Cordon::Draining);
+    for goes in [lost, drained] {
+        let mut w = copies(2, 4);
+        let old = w.revision("iris");
+        update_and_scale(&mut w, "2", 4);
+        w.advance();
+        let held = on(&w, &old);
+        goes(&mut w, &held[0]);
+        w.after(Policy::default().lost_grace);
+        let planned = w.plan();
+        assert_eq!(told_to_load(&planned, &old).len(), 1, "{planned:#?}");
+        assert!(w.answers("iris").contains(&held[1]));
+        w.settle();
+        assert_eq!((on(&w, &old).len(), on(&w, &w.revision("iris")).len()), (0, 4));
+    }
+}
+
+#[test]
+fn an_added_copy_of_an_update_that_fails_is_of_the_old_revision() {
+    let mut w = copies(1, 4);
+    let good = w.revision("iris");
+    update_and_scale(&mut w, "bad", 2);
+    w.advance();
+    for worker in on(&w, &w.revision("iris")) {
+        w.fail("iris", &worker, FailureCategory::InvalidModel, None);
+    }
+    w.settle();
+    assert_eq!((w.status("iris").serving, w.status("iris").ready), (Some(good), 2));
+}
+
+#[test]
+fn what_has_no_room_beside_the_old_revision_waits_for_the_rest_to_take_over() {
+    for when_full in [WhenFull::Wait, WhenFull::Recreate] {
+        let mut w = world().worker("a", gib(1)).worker("b", gib(1)).resident("iris", gib(1));
+        w.change("iris", |spec| spec.rollout.when_full = when_full);
+        w.settle();
+        let (old, serves) = (w.revision("iris"), w.placed("iris"));
+        update_and_scale(&mut w, "2", 2);
+        let planned = w.plan();
+        let new = w.revision("iris");
+        assert_eq!((on(&w, &old), on(&w, &new).len()), (serves.clone(), 1), "{planned:#?}");
+        assert_eq!(w.answers("iris"), serves);
+        w.settle();
+        assert_eq!((on(&w, &old).len(), w.status("iris").ready), (0, 2));
+    }
+}
+
+#[test]
+fn a_region_that_an_update_adds_gets_the_new_revision() {
+    let mut w = world().worker_in("asia1", gib(4), ("asia", "1")).worker_in("eu1", gib(4), ("eu", "1")).worker_in(
+        "us1",
+        gib(4),
+        ("us", "1"),
+    );
+    let regions = |w: &mut Fixture, version: &str, regions: &[&str]| {
+        let one = Replicas { min: 1, max: 1 };
+        let each: std::collections::BTreeMap<_, _> = regions.iter().map(|region| ((*region).to_owned(), one)).collect();
+        let all = u32::try_from(each.len()).expect("a few");
+        w.change("iris", |spec| {
+            spec.model.uri = format!("file:///models/iris/{version}");
+            spec.memory = Some(gib(1));
+            (spec.regions, spec.replicas) = (each, Replicas { min: all, max: all });
+        });
+    };
+    regions(&mut w, "1", &["eu"]);
+    w.settle();
+    // Before the one that it is in by name, after it, and instead of it.
+    for (version, wanted) in [("2", &["asia", "eu", "us"][..]), ("3", &["asia", "us"]), ("4", &["eu"])] {
+        let (old, held) = (w.revision("iris"), w.placed("iris"));
+        regions(&mut w, version, wanted);
+        let planned = w.plan();
+        assert!(told_to_load(&planned, &old).is_empty(), "{version}: {planned:#?}");
+        assert_eq!(told_to_load(&planned, &w.revision("iris")).len(), wanted.len(), "{version}: {planned:#?}");
+        assert!(on(&w, &old).iter().all(|worker| held.contains(worker)) && !w.answers("iris").is_empty());
+        w.settle();
+        assert_eq!(w.status("iris").ready as usize, wanted.len(), "{version}");
+    }
+}
+
+#[test]
+fn a_stored_rollout_that_does_not_say_how_many_copies_it_began_with_goes_on() {
+    let (from, to) = (deployment("iris").revision_id(), deployment("rose").revision_id());
+    let stored = format!(r#"{{"state":"surging","from":"{from}","to":"{to}","since":7}}"#);
+    let rollout: Rollout = serde_json::from_str(&stored).expect("a rollout");
+    assert!(matches!(rollout, Rollout::Surging { copies: u32::MAX, .. }), "{rollout:?}");
 }
