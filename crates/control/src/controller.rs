@@ -26,6 +26,7 @@ mod send;
 mod settle;
 mod stopwatch;
 mod terms;
+mod unheard;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,6 +45,8 @@ pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
 pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
+pub use unheard::Absent;
+use unheard::Unheard;
 
 use crate::{debouncer::Debouncer, store::Rev};
 
@@ -91,6 +94,7 @@ pub struct Controller {
     workers: BTreeMap<WorkerId, Attached>,
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
+    unheard: Unheard,
     /// Gateways that get their first routes with the first plan.
     unwelcomed: BTreeSet<GatewayId>,
     /// Workers that are to be empty before they go, with the replicas that they still had when it was last said.
@@ -142,6 +146,7 @@ impl Controller {
     pub fn new(policy: Policy, restored: Restored, now: Time) -> Self {
         let mut world = World::new(policy);
         let mut revs = BTreeMap::new();
+        let unheard = Unheard::of(&restored.records);
         for (digest, size) in restored.measured {
             world.set_measured(digest, size);
         }
@@ -166,6 +171,7 @@ impl Controller {
             revs,
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
+            unheard,
             unwelcomed: BTreeSet::new(),
             emptying: BTreeMap::new(),
             cordons: restored.cordons,

@@ -22,6 +22,7 @@ use berth_spec::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::{
+    controller::Absent,
     driver::Touched,
     events::{EventFilter, EventPage},
     resolve::Resolver,
@@ -71,6 +72,7 @@ pub(crate) enum Request {
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
     Workers { reply: oneshot::Sender<Vec<WorkerView>> },
+    Absent { reply: oneshot::Sender<Vec<Absent>> },
     MassLoss { reply: oneshot::Sender<Option<MassLoss>> },
     Replicas { reply: oneshot::Sender<Vec<ReplicaView>> },
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
@@ -104,6 +106,14 @@ impl Handle {
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
         self.ask(|reply| Request::Workers { reply }).await
+    }
+
+    /// Every worker that is gone and has not said to this controller what it is, by name.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub(crate) async fn absent(&self) -> Result<Vec<Absent>, Error> {
+        self.ask(|reply| Request::Absent { reply }).await
     }
 
     /// The loss of many workers at once that is being held, if there is one.

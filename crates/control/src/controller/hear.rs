@@ -83,6 +83,7 @@ impl Controller {
     pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
         let id = info.id.clone();
         self.world.set_worker(info);
+        self.unheard.heard(&id);
         if self.world.worker(&id).is_some_and(|seats| seats.unlisted) {
             let message = format!("{id} joined, is not named by the registry, and gets no models");
             out.push(Effect::Emit(event::worker(&id, Severity::Warning, "WorkerUnlisted", message, now)));
@@ -108,6 +109,9 @@ impl Controller {
 
     pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time, out: &mut Vec<Effect>) {
         self.wait_longer();
+        if self.world.worker(&worker).is_none_or(|seats| seats.info.is_none()) {
+            self.unheard.member(&worker, health);
+        }
         if !health.is_there() {
             if self.workers.remove(&worker).is_some() {
                 out.push(Effect::HangUp(worker.clone()));

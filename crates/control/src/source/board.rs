@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_secrets::SecretStatus;
-use berth_spec::{Secret, Time, worker::BreakerState};
+use berth_spec::{Secret, Time, WorkerId, worker::BreakerState};
 use tokio::sync::mpsc;
 
 use super::git::SourceMetrics;
@@ -167,10 +167,14 @@ impl Board {
         self.shown().secrets = secrets;
     }
 
-    /// The source, if there is one.
+    /// The source, if there is one. What is wrong with secrets is wrong with the source that gives them.
     #[must_use]
     pub fn source(&self) -> Option<SourceView> {
-        self.shown().source.clone()
+        let shown = self.shown();
+        let mut view = shown.source.clone()?;
+        let problems: Vec<String> = view.problem.take().into_iter().chain(unusable(&shown.secrets)).collect();
+        view.problem = (!problems.is_empty()).then(|| problems.join("\n"));
+        Some(view)
     }
 
     /// The secrets of workers.
@@ -205,6 +209,20 @@ impl Board {
     fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Secrets that cannot be used, in a line for each worker and cause: those of one file fail together as a rule.
+fn unusable(secrets: &[SecretStatus]) -> impl Iterator<Item = String> {
+    let mut names: BTreeMap<(&WorkerId, &str), Vec<&str>> = BTreeMap::new();
+    for secret in secrets {
+        if let Some(problem) = &secret.problem {
+            names.entry((&secret.worker, problem)).or_default().push(&secret.name);
+        }
+    }
+    let line = |((worker, problem), names): ((&WorkerId, &str), Vec<&str>)| {
+        format!("secrets of {worker} cannot be used ({}): {problem}", names.join(", "))
+    };
+    names.into_iter().map(line)
 }
 
 impl crate::Handle {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod limits;
+mod unheard;
 
 use std::{sync::Arc, time::Duration};
 

@@ -4,7 +4,7 @@ mod flaky;
 mod forge;
 mod told;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::{
     events::EventFilter,
@@ -13,7 +13,7 @@ use berth_control::{
     store::memory::MemoryStore,
 };
 use berth_secrets::{Keyring, keys};
-use berth_spec::{Origin, Time, WorkerId, status::Phase};
+use berth_spec::{Origin, Time, WorkerId, WorkerInfo, status::Phase};
 
 use crate::fixture::{Running, apply, manifest, name};
 use forge::{Followed, Forge, git, python_worker};
@@ -22,6 +22,13 @@ const OWN: &str = "berth/actual-state";
 
 fn own() -> WriteBackTo {
     WriteBackTo::Branch(OWN.to_owned())
+}
+
+/// The labels that the forge's deployments select.
+fn pool() -> BTreeMap<String, String> {
+    BTreeMap::from(
+        [("pool", "production"), ("region", "eu-west-1")].map(|(key, value)| (key.to_owned(), value.to_owned())),
+    )
 }
 
 async fn names(running: &Running) -> Vec<String> {
@@ -237,6 +244,40 @@ async fn the_actual_state_is_written_once_for_each_thing_that_happens() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_died_with_the_leader_is_written_though_the_next_one_has_never_heard_it() {
+    let forge = Forge::new();
+    forge.deploy("doubler", "v1.0.0", "");
+    let good = forge.push("Deploy doubler");
+    let store = Arc::new(MemoryStore::default());
+    let mut running = Running::start(store.clone());
+    running.obedient_worker(python_worker("worker-a")).await;
+    let followed = Followed::start(forge.config("disk-1", own()), &running.handle, 1);
+    followed.until_applied(&good).await;
+    running.until(&name("doubler"), Phase::Available).await;
+    followed.stop().await;
+    running.stop().await;
+
+    let mut running = Running::start(store);
+    running.obedient_worker(WorkerInfo { labels: pool(), ..python_worker("worker-b") }).await;
+    // Its model is elsewhere before anybody looks.
+    running.until(&name("doubler"), Phase::Available).await;
+    let followed = Followed::start(forge.config("disk-2", own()), &running.handle, 2);
+    let shown = |of: &str| forge.ask(&["show", &format!("{OWN}:{of}")]);
+    let errors = || forge.ask(&["ls-tree", "-r", "--name-only", OWN, "errors/"]);
+    let is_there = || forge.ask(&["branch", "--list", OWN]).contains(OWN);
+    until("an error file", || is_there() && errors().contains("worker-failure.yaml")).await;
+    let text = shown(&errors());
+    for part in ["worker-a is gone", "It held 1 deployments: doubler", "1 of 1 deployments have all their replicas"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    until("its entry", || shown("transactions/actual-state.yaml").contains("worker_id: worker-a")).await;
+    running.obedient_worker(python_worker("worker-a")).await;
+    until("it is back", || errors().is_empty()).await;
+    followed.stop().await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn on_the_branch_of_people_own_commits_are_no_news_and_theirs_are_kept() {
     let forge = Forge::new();
     forge.deploy("doubler", "v1.0.0", "");
@@ -275,15 +316,16 @@ async fn credentials_go_to_their_worker_and_nowhere_else() {
     let forge = Forge::new();
     let (private, public) = (forge.path("key"), forge.path("key.pub"));
     let public = keys::generate(&private, &public).expect("a pair of keys");
-    let secret = |value: &str| {
+    let secret_for = |public: &_, value: &str| {
         let plain =
             format!("s3:\n  type: s3_credentials\n  access_key_id: AK\n  secret_access_key: {value}\n  region: eu\n");
         let plain = berth_secrets::plain_of(&plain, "plain").expect("secrets");
         let worker = WorkerId::new("worker-a").expect("a name");
-        berth_secrets::encrypt(&worker, &plain, std::slice::from_ref(&public), None, Time(1))
+        berth_secrets::encrypt(&worker, &plain, std::slice::from_ref(public), None, Time(1))
             .expect("encrypted")
             .to_yaml()
     };
+    let secret = |value: &str| secret_for(&public, value);
     forge.deploy("doubler", "v1.0.0", "");
     forge.write("workers/secrets/worker-a-secrets.yaml", &secret(CANARY));
     let good = forge.push("With a key");
@@ -315,6 +357,20 @@ async fn credentials_go_to_their_worker_and_nowhere_else() {
     let newer = next(set.generation.0).await;
     assert!(newer.generation > set.generation);
     assert_eq!(running.handle.get(&name("doubler")).await.expect("there").rev, before, "nothing is loaded anew for it");
+    assert_eq!(followed.view().problem, None);
+    // One that this controller has no key for: the worker keeps what it has, and people see it where they look.
+    let stranger = keys::generate(&forge.path("other"), &forge.path("other.pub")).expect("a pair of keys");
+    forge.write("workers/secrets/worker-a-secrets.yaml", &secret_for(&stranger, "third"));
+    forge.push("For somebody else");
+    let view = followed.until("told", |view| view.problem.is_some()).await;
+    let problem = view.problem.unwrap_or_default();
+    assert!(
+        problem.starts_with("secrets of worker-a cannot be used (s3): ") && !problem.contains("third"),
+        "{problem}"
+    );
+    forge.write("workers/secrets/worker-a-secrets.yaml", &secret("another"));
+    forge.push("For us again");
+    followed.until("mended", |view| view.problem.is_none()).await;
     followed.until("written", |view| view.written.is_some()).await;
     let everything = forge.ask(&["log", "-p", "--all"]);
     assert!(!everything.contains(CANARY) && !format!("{:?}", running.handle.board()).contains(CANARY));

@@ -85,6 +85,15 @@ impl World {
         self.workers.get(worker).is_some_and(|seats| seats.alive() && seats.recovering(&self.policy, now).is_some())
     }
 
+    /// Whether a worker that only records name is given up: nobody has heard or seen it since the start, and what it holds
+    /// is waited for no longer.
+    #[must_use]
+    pub fn is_overdue(&self, worker: &WorkerId, now: Time) -> bool {
+        let (Some(seats), Some(started)) = (self.workers.get(worker), self.started) else { return false };
+        let waited = (started + self.policy.lost_grace).max(seats.held_until);
+        seats.liveness == Liveness::Unseen && !seats.is_presumed() && now >= waited
+    }
+
     /// The loss of many workers that is being held, if there is one.
     #[must_use]
     pub fn mass_loss(&self, now: Time) -> Option<MassLoss> {

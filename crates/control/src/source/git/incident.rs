@@ -8,7 +8,7 @@ use berth_registry::{
 };
 use berth_secrets::SecretStatus;
 use berth_spec::{
-    RevisionId, Time, WorkerId,
+    DeploymentName, RevisionId, Time, WorkerId,
     residency::{Failure, Residency},
     status::{ReplicaStatus, Status, Truth},
 };
@@ -88,7 +88,7 @@ pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>) -> bool {
 pub(super) fn lost(
     id: &WorkerId,
     reported: Option<Time>,
-    bereft: Option<&BTreeSet<String>>,
+    bereft: Option<&BTreeSet<DeploymentName>>,
     deployments: &[Known],
 ) -> Incident {
     let mut details = String::new();
@@ -96,16 +96,17 @@ pub(super) fn lost(
         details.push_str(&format!("It was last heard of at {}.\n", stamp(reported)));
     }
     let mut actions = vec!["Routed requests to other replicas".to_owned()];
-    if let Some(bereft) = bereft {
-        let names: Vec<&str> = bereft.iter().take(MOST_NAMES).map(String::as_str).collect();
+    if let Some(bereft) = bereft.filter(|bereft| !bereft.is_empty()) {
+        let names: Vec<&str> = bereft.iter().take(MOST_NAMES).map(DeploymentName::as_str).collect();
         details.push_str(&format!("It held {} deployments: {}", bereft.len(), names.join(", ")));
         details.push_str(if bereft.len() > names.len() { ", and others\n" } else { "\n" });
         let whole = |known: &&Known| known.status.as_ref().is_some_and(|status| status.ready >= status.desired);
-        let theirs = deployments.iter().filter(|known| bereft.contains(known.deployment.name.as_str()));
+        // Those that are still wanted.
+        let theirs = || deployments.iter().filter(|known| bereft.contains(&known.deployment.name));
         actions.push(format!(
             "Placed its models elsewhere: {} of {} deployments have all their replicas",
-            theirs.filter(whole).count(),
-            bereft.len()
+            theirs().filter(whole).count(),
+            theirs().count()
         ));
     }
     Incident {

@@ -11,7 +11,7 @@ use berth_registry::{
     write_back::Observed,
 };
 use berth_secrets::SecretStatus;
-use berth_spec::{RevisionId, Time, WorkerId, residency::Residency, status::ReplicaStatus};
+use berth_spec::{DeploymentName, RevisionId, Time, WorkerId, residency::Residency, status::ReplicaStatus};
 
 use super::{
     incident::{
@@ -19,7 +19,10 @@ use super::{
     },
     tell::Refusal,
 };
-use crate::handle::{WorkerState, WorkerView, view::Known};
+use crate::{
+    controller::Absent,
+    handle::{WorkerState, WorkerView, view::Known},
+};
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
@@ -31,9 +34,7 @@ pub(super) struct Memory {
     /// Failures that are not over.
     failures: BTreeMap<Subject, Remembered>,
     /// Deployments that had replicas on a worker when it was lost.
-    bereft: BTreeMap<WorkerId, BTreeSet<String>>,
-    /// Deployments that have replicas on a worker that this controller has not heard yet.
-    unheard: BTreeMap<WorkerId, BTreeSet<String>>,
+    bereft: BTreeMap<WorkerId, BTreeSet<DeploymentName>>,
     /// What the controller before has told of, and of which nobody knows yet whether it is over.
     inherited: BTreeSet<Subject>,
     /// Since when something else is wrong.
@@ -53,6 +54,8 @@ struct Remembered {
 #[derive(Clone, Copy)]
 pub(super) struct Sight<'a> {
     pub(super) workers: &'a [WorkerView],
+    /// Those that are gone and have not said what they are.
+    pub(super) absent: &'a [Absent],
     pub(super) deployments: &'a [Known],
     pub(super) secrets: &'a [SecretStatus],
     pub(super) refusal: Option<&'a Refusal>,
@@ -70,24 +73,15 @@ impl Memory {
         self.learn_failures(sight.deployments);
         self.learn_losses(sight);
         let mut state = ActualState { workers: Vec::with_capacity(sight.workers.len()) };
-        for worker in sight.workers {
+        for worker in sight.workers.iter().filter(|worker| !has_left(worker)) {
             let entry = self.worker(worker, sight.deployments, now);
             state.workers.push(entry);
         }
         let seen: BTreeSet<(WorkerId, RevisionId)> =
             replicas(sight.deployments).map(|replica| (replica.worker.clone(), replica.revision.clone())).collect();
         self.loading.retain(|key, _| seen.contains(key));
-        let mut others = Vec::new();
-        let lost_ones = sight.workers.iter().filter(|worker| worker.state == WorkerState::Lost);
-        others.extend(
-            lost_ones.map(|worker| {
-                lost(&worker.info.id, worker.reported, self.bereft.get(&worker.info.id), sight.deployments)
-            }),
-        );
-        for (id, bereft) in self.bereft.iter().filter(|(id, _)| !is_heard(sight, id)) {
-            others.push(lost(id, None, Some(bereft), sight.deployments));
-            state.workers.push(gone(id));
-        }
+        state.workers.extend(sight.absent.iter().map(|absent| gone(&absent.id)));
+        let mut others = self.losses(sight);
         state.workers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
         others.extend(sight.deployments.iter().filter_map(no_room));
         others.extend(secret_failures(sight.secrets));
@@ -235,44 +229,32 @@ impl Memory {
     fn learn_losses(&mut self, sight: &Sight<'_>) {
         for replica in replicas(sight.deployments).filter(|replica| replica.lost) {
             let bereft = self.bereft.entry(replica.worker.clone()).or_default();
-            bereft.insert(replica.revision.deployment().to_string());
+            bereft.insert(replica.revision.deployment().clone());
         }
-        self.learn_absences(sight);
-        let is_lost = |id: &WorkerId| {
-            sight.workers.iter().any(|worker| worker.info.id == *id && worker.state == WorkerState::Lost)
-        };
-        // Whoever the registry does not name is not expected back.
-        let is_missed = |id: &WorkerId| {
-            let is_named = sight.named.is_none_or(|named| named.contains(id.as_str()));
-            is_named || replicas(sight.deployments).any(|replica| replica.lost && replica.worker == *id)
-        };
-        self.bereft.retain(|worker, _| is_lost(worker) || (!is_heard(sight, worker) && is_missed(worker)));
+        let is_lost = |id: &WorkerId| lost_ones(sight).any(|worker| worker.info.id == *id);
+        self.bereft.retain(|worker, _| is_lost(worker));
     }
 
-    /// A worker may end together with the controller before this one, and never speak to this one: it is gone once
-    /// what it held counts as lost, or is elsewhere.
-    fn learn_absences(&mut self, sight: &Sight<'_>) {
-        for replica in replicas(sight.deployments).filter(|replica| !is_heard(sight, &replica.worker)) {
-            let held = self.unheard.entry(replica.worker.clone()).or_default();
-            held.insert(replica.revision.deployment().to_string());
-        }
-        self.unheard.retain(|id, _| !is_heard(sight, id));
-        let is_wanted = |name: &String| sight.deployments.iter().any(|known| known.deployment.name.as_str() == name);
-        for (id, held) in &self.unheard {
-            let counts = replicas(sight.deployments).any(|replica| replica.worker == *id && !replica.lost);
-            if !counts && held.iter().any(is_wanted) {
-                self.bereft.entry(id.clone()).or_default().extend(held.iter().cloned());
-            }
-        }
+    fn losses(&self, sight: &Sight<'_>) -> Vec<Incident> {
+        let heard = lost_ones(sight).map(|worker| {
+            let id = &worker.info.id;
+            lost(id, worker.reported, self.bereft.get(id), sight.deployments)
+        });
+        let unheard = sight.absent.iter().map(|absent| lost(&absent.id, None, Some(&absent.held), sight.deployments));
+        heard.chain(unheard).collect()
     }
 }
 
-/// Whether this controller knows the worker by its own word.
-fn is_heard(sight: &Sight<'_>, id: &WorkerId) -> bool {
-    sight.workers.iter().any(|worker| worker.info.id == *id)
+fn lost_ones<'a>(sight: &Sight<'a>) -> impl Iterator<Item = &'a WorkerView> {
+    sight.workers.iter().filter(|worker| worker.state == WorkerState::Lost && !has_left(worker))
 }
 
-/// A worker that this controller has never heard, and that is gone.
+/// Whether nobody misses it: it said that it goes, or the registry does not let it in, and nothing is counted there any more.
+fn has_left(worker: &WorkerView) -> bool {
+    worker.state == WorkerState::Lost && (worker.leaving || worker.unlisted) && worker.assigned == 0
+}
+
+/// The entry of a worker that is gone, and of which nothing else is known.
 fn gone(id: &WorkerId) -> WorkerEntry {
     WorkerEntry {
         worker_id: id.to_string(),
@@ -285,19 +267,7 @@ fn gone(id: &WorkerId) -> WorkerEntry {
 
 /// An entry that says nothing yet.
 fn entry(revision: &RevisionId, version: String) -> ModelEntry {
-    ModelEntry {
-        deployment_id: revision.deployment().to_string(),
-        status: ModelState::Loading,
-        model_version: version,
-        loaded_at: None,
-        last_inference: None,
-        request_count: None,
-        loading_started: None,
-        progress: None,
-        error: None,
-        failed_at: None,
-        retry_count: None,
-    }
+    ModelEntry::new(revision.deployment().to_string(), version, ModelState::Loading)
 }
 
 /// All replicas.

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     Handle,
+    controller::Absent,
     handle::{Error, ListRequest, view::Known},
     store::{Op, Txn, layout},
 };
@@ -170,12 +171,17 @@ impl Scribe {
         let in_force = self.in_force.borrow_and_update().clone();
         desk.brain.set_interval(in_force.settings.write_back.interval());
         self.turn(desk, &in_force);
+        // Whoever comes in between is heard, and not absent.
+        let absent = self.handle.absent().await?;
         let (workers, deployments) = (self.handle.workers().await?, everything(&self.handle).await?);
+        let is_heard = |absent: &Absent| workers.iter().any(|worker| worker.info.id == absent.id);
+        let absent: Vec<Absent> = absent.into_iter().filter(|absent| !is_heard(absent)).collect();
         let secrets = self.handle.board.secrets();
         let named = in_force.desired.as_ref().map(|desired| &desired.workers);
         let named = named.map(|workers| workers.iter().map(|worker| worker.worker_id.clone()).collect());
         let sight = Sight {
             workers: &workers,
+            absent: &absent,
             deployments: &deployments,
             secrets: &secrets,
             refusal: in_force.refusal.as_ref(),

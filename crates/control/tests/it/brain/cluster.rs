@@ -12,11 +12,11 @@ const GATEWAY: GatewayId = GatewayId(9);
 
 /// What a leader left behind: what is in the store, and what the workers hold and go by.
 #[derive(Default)]
-struct Legacy {
+pub(super) struct Legacy {
     deployments: Vec<(Arc<Deployment>, Rev)>,
     records: BTreeMap<DeploymentName, Record>,
     generation: Generation,
-    held: BTreeMap<WorkerId, (Generation, BTreeMap<RevisionId, Placed>)>,
+    pub(super) held: BTreeMap<WorkerId, (Generation, BTreeMap<RevisionId, Placed>)>,
 }
 
 impl Legacy {
@@ -46,7 +46,7 @@ impl Legacy {
         }
     }
 
-    fn restored(&self) -> Restored {
+    pub(super) fn restored(&self) -> Restored {
         Restored {
             rev: Rev(500),
             deployments: self.deployments.clone(),
@@ -57,18 +57,18 @@ impl Legacy {
     }
 
     /// What a worker says to whoever it is attached to: all that it holds is ready.
-    fn report(&self, info: &WorkerInfo) -> InventoryChange {
+    pub(super) fn report(&self, info: &WorkerInfo) -> InventoryChange {
         let (seen, held) = self.held.get(&info.id).cloned().unwrap_or_default();
         let replicas = held.into_keys().map(|id| (id, Some(ready(Time(5))))).collect();
         InventoryChange { seen, ..inventory(info, true, replicas) }
     }
 }
 
-fn workers() -> [WorkerInfo; 3] {
+pub(super) fn workers() -> [WorkerInfo; 3] {
     [worker("w-1", 1), worker("w-2", 1), worker("w-3", 1)]
 }
 
-fn health(info: &WorkerInfo, health: Health) -> Event {
+pub(super) fn health(info: &WorkerInfo, health: Health) -> Event {
     Event::Member { worker: info.id.clone(), health }
 }
 
@@ -78,7 +78,7 @@ fn attach_gateway(bench: &mut Bench) -> Vec<Effect> {
 }
 
 /// Three workers, twelve deployments, everything ready: what the first leader has done.
-fn first_term() -> Legacy {
+pub(super) fn first_term() -> Legacy {
     let mut bench = Bench::new(Restored::default());
     let mut legacy = Legacy::default();
     for info in &workers() {

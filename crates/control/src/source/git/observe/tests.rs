@@ -13,12 +13,12 @@ use super::*;
 
 /// What a look at the world sees.
 fn look(memory: &mut Memory, w: &Fixture, named: Option<&BTreeSet<String>>, synced: bool) -> Observed {
-    look_but_for("", memory, w, named, synced)
+    look_without(&[], memory, w, named, synced)
 }
 
-/// The same of a controller that has never heard the worker `unheard`.
-fn look_but_for(
-    unheard: &str,
+/// The same of a controller that has never heard the workers `absent`.
+fn look_without(
+    absent: &[Absent],
     memory: &mut Memory,
     w: &Fixture,
     named: Option<&BTreeSet<String>>,
@@ -34,10 +34,11 @@ fn look_but_for(
         .world
         .workers()
         .filter_map(|(_, seats)| view(seats))
-        .filter(|worker| worker.info.id.as_str() != unheard)
+        .filter(|worker| absent.iter().all(|absent| absent.id != worker.info.id))
         .collect();
     let sight = Sight {
         workers: &workers,
+        absent,
         deployments: &deployments,
         secrets: &[],
         refusal: None,
@@ -63,7 +64,7 @@ fn view(seats: &berth_plan::world::Seats) -> Option<WorkerView> {
         cordon: seats.cordon,
         claimed: seats.used,
         load: seats.load,
-        leaving: false,
+        leaving: seats.state == berth_spec::WorkerState::Leaving,
         drain: None,
         gpus_claimed: Vec::new(),
         assigned: u32::try_from(seats.assigned.len()).ok()?,
@@ -177,22 +178,43 @@ fn a_lost_worker_is_told_with_what_it_held_and_what_became_of_it() {
 #[test]
 fn a_worker_that_died_with_the_controller_before_is_told_by_the_next_one() {
     let mut memory = Memory::default();
-    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1)).resident("rose", gib(1));
     w.settle();
     let dead = w.status("iris").replicas[0].worker.clone();
-    let named = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
-    let told = |observed: &Observed| {
-        let of_it = |subject: &Subject| subject.worker.as_deref() == Some(dead.as_str());
-        let entry = observed.state.workers.iter().find(|worker| worker.worker_id == dead.as_str());
-        (observed.incidents.iter().any(|incident| of_it(&incident.subject)), entry.map(|worker| worker.status))
-    };
-    let mut look =
-        |w: &Fixture, named: &BTreeSet<String>| told(&look_but_for(dead.as_str(), &mut memory, w, Some(named), true));
-    assert_eq!(look(&w, &named), (false, None), "it may only be late");
+    let held = w.world.deployments().filter(|known| w.placed(known.name.as_str()).contains(&dead.to_string()));
+    let absent = Absent { id: dead.clone(), held: held.map(|known| known.name.clone()).collect() };
+    assert!(absent.held.contains(&name("iris")));
+    // By the first look its models are elsewhere already.
     w.lose(dead.as_str());
-    // By the next look its models may be elsewhere already.
     w.after(Duration::from_secs(600));
     w.settle();
-    assert_eq!(look(&w, &named), (true, Some(WorkerHealth::Failed)), "it is gone");
-    assert_eq!(look(&w, &BTreeSet::new()), (false, None), "nobody expects it back");
+    let observed = look_without(std::slice::from_ref(&absent), &mut memory, &w, None, true);
+    let found = observed.incidents.iter().find(|incident| incident.subject.worker.as_deref() == Some(dead.as_str()));
+    let found = found.expect("told");
+    assert!(found.message.contains("is gone") && found.details.contains("iris"), "{found:?}");
+    let all = absent.held.len();
+    assert!(found.actions.iter().any(|line| line.contains(&format!("{all} of {all} deployments"))), "{found:?}");
+    let listed: Vec<_> = observed.state.workers.iter().map(|entry| (entry.worker_id.as_str(), entry.status)).collect();
+    assert_eq!(listed.len(), 2);
+    assert!(listed.contains(&(dead.as_str(), WorkerHealth::Failed)), "{listed:?}");
+    // One that held nothing is told as well.
+    let idle = Absent { held: BTreeSet::new(), ..absent };
+    let observed = look_without(&[idle], &mut memory, &w, None, true);
+    let found = observed.incidents.iter().find(|incident| incident.message.contains("is gone")).expect("told");
+    assert_eq!((found.details.as_str(), found.actions.len()), ("", 1));
+}
+
+#[test]
+fn who_left_as_announced_is_missed_by_nobody() {
+    let mut memory = Memory::default();
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let goes = w.status("iris").replicas[0].worker.clone();
+    w.leave(goes.as_str());
+    w.settle();
+    w.lose(goes.as_str());
+    w.settle();
+    let observed = look(&mut memory, &w, None, true);
+    let listed: Vec<_> = observed.state.workers.iter().map(|entry| entry.worker_id.as_str()).collect();
+    assert!(observed.incidents.is_empty() && !listed.contains(&goes.as_str()), "{observed:?}");
 }
