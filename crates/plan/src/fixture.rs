@@ -9,6 +9,8 @@
 
 mod happen;
 
+pub use self::happen::died;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{

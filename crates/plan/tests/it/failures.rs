@@ -189,3 +189,74 @@ fn a_worker_that_returns_smaller_gives_up_the_least_important() {
     assert_eq!((w.placed("low").len(), w.placed("high").len()), (0, 1));
     assert_eq!(w.status("low").phase, Phase::ScheduleFailed);
 }
+
+#[test]
+fn a_replica_whose_process_died_is_not_routed_to_and_stays_where_it_is() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).worker("c", gib(4)).deploy("iris", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.settle();
+    let (a, b) = ("a", "b");
+    assert_eq!(w.placed("iris"), [a, b]);
+    for wait in [1, 2, 4, 30] {
+        w.die("iris", a, Some(Duration::from_secs(wait)));
+        let planned = w.plan();
+        assert!(!planned.decided(), "it is not placed anew: {planned:#?}");
+        assert_eq!(w.answers("iris"), [b]);
+        let status = w.status("iris");
+        assert_eq!((status.phase, status.ready), (Phase::Degraded, 1));
+        assert_eq!(
+            (status.conditions[0].reason.as_str(), status.conditions[1].reason.as_str()),
+            ("Degraded", "Restarting")
+        );
+        assert!(status.conditions[0].message.contains("its process on a died"), "{:?}", status.conditions);
+        assert_eq!(planned.readiness.ready, 1, "the gateways stay ready");
+        w.die("iris", a, None);
+        assert!(!w.plan().decided());
+        assert_eq!(w.answers("iris"), [a, b]);
+        assert_eq!(w.status("iris").phase, Phase::Available);
+    }
+    let died = w.told.iter().filter(|(reason, _)| *reason == "Placed").count();
+    assert_eq!(died, 2, "{:?}", w.told);
+}
+
+#[test]
+fn requests_for_a_model_whose_only_process_died_are_told_when_it_is_started() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    w.die("iris", "a", Some(Duration::from_secs(8)));
+    let planned = w.plan();
+    let again = w.now + Duration::from_secs(8);
+    let miss = &planned.routes[0].on_miss;
+    let told = |message: &str| {
+        ["on a died once", "it ended with code 3", &format!("started again at {again}")]
+            .iter()
+            .all(|it| message.contains(it))
+    };
+    assert!(
+        matches!(miss, OnMiss::Restarting { message, again_at } if told(message) && *again_at == again),
+        "{miss:?}"
+    );
+    assert_eq!((planned.readiness.expected, planned.readiness.ready), (1, 1), "the gateways stay ready");
+    let status = w.status("iris");
+    assert_eq!((status.phase, status.ready, status.conditions[0].reason.as_str()), (Phase::Degraded, 0, "ProcessDied"));
+    w.die("iris", "a", None);
+    assert_eq!(w.plan().routes[0].on_miss, OnMiss::Park);
+    assert_eq!(w.answers("iris"), ["a"]);
+}
+
+#[test]
+fn what_replaces_a_model_whose_process_died_takes_over_as_soon_as_it_answers() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    w.die("iris", "a", Some(Duration::from_secs(30)));
+    w.advance();
+    w.update("iris", "2");
+    let planned = w.plan();
+    assert_eq!(planned.routes[0].on_miss, OnMiss::Park, "the new one is on its way");
+    w.settle();
+    let new = w.revision("iris");
+    assert_eq!(w.status("iris").serving, Some(new));
+    assert_eq!((w.status("iris").phase, w.answers("iris")), (Phase::Available, vec!["a".to_owned()]));
+}

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{
     Policy, Scope,
-    fixture::{Fixture, digest_of, name, ready, worker, worker_id, world_with},
+    fixture::{Fixture, died, digest_of, name, ready, worker, worker_id, world_with},
     plan,
 };
 use berth_spec::{
@@ -106,10 +106,15 @@ struct Hardware {
 #[derive(Debug, Clone, Copy)]
 enum Progress {
     Ready(u8),
-    Failed { permanent: bool, everywhere: bool },
+    Failed {
+        permanent: bool,
+        everywhere: bool,
+    },
     OutOfMemory,
     Sized(u8),
     Gone,
+    /// Its process is up again, or dies.
+    Up(bool),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -119,6 +124,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Progress::OutOfMemory),
         1 => (1_u8..12).prop_map(Progress::Sized),
         2 => Just(Progress::Gone),
+        2 => any::<bool>().prop_map(Progress::Up),
     ];
     let apply = (0_u8..8, 0_u32..3, 0_u32..3, 1_u8..4, prop::option::of(1_u8..12), 0_u8..3, any::<bool>());
     let demand = (0_u8..8, 0_u8..3, 0_u32..3, 0_u32..3, 0_u16..2_000);
@@ -330,6 +336,13 @@ fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
         Progress::Gone if assigned => Residency::Queued,
         _ if !assigned => return w.report(on, false, vec![(revision, None)]),
         Progress::Gone => return,
+        Progress::Up(up) => {
+            let again = (!up).then_some(Duration::from_secs(30));
+            match seats.inventory.get(&revision).and_then(|residency| died(residency, again, w.now)) {
+                Some(residency) => residency,
+                None => return,
+            }
+        }
         Progress::Ready(memory) => ready(size(memory), digest_of(&revision), w.now),
         Progress::Sized(total) => Residency::Fetching { done: ByteSize::ZERO, total: Some(size(total)) },
         Progress::OutOfMemory => failure(FailureCategory::Memory, false),
