@@ -3,6 +3,7 @@
 mod cards;
 mod laws;
 mod limits;
+mod processes;
 
 use std::{sync::Arc, time::Duration};
 

@@ -9,16 +9,20 @@ use berth_spec::{
     AssignmentChange, ByteSize, Failure, FailureCategory, FromController, Generation, InventoryChange, Placed,
     Residency, Revision, RevisionId, Serving, WorkerId, WorkerLimits,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
+    residency::Deaths,
 };
 use berth_worker::{
     Config, Stopped, WorkerLink, build_with, prepare,
     runtime::{
-        LoadError, Runtime,
+        Health, LoadError, Runtime,
         fake::{FakeRuntime, Gate, Script},
     },
 };
 use prometheus_client::registry::Registry;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 struct Bench {
@@ -168,6 +172,40 @@ async fn loads_serves_drains_and_says_so() {
     bench.until(&id, |r| r.is_none()).await;
     assert_eq!(bench.runtime.loaded(), 0, "freed");
     assert!(bench.local.get(&id).is_none());
+}
+
+#[tokio::test]
+async fn a_process_that_dies_is_told_and_so_is_that_it_is_up_again() {
+    let mut bench = Bench::start();
+    let placed = bench.placed("a");
+    let (id, health) = (placed.revision.id.clone(), watch::Sender::new(Health::default()));
+    let script = Script { health: Some(health.clone()), ..Script::default() };
+    bench.runtime.script(placed.revision.uri.clone(), script);
+    bench.assign(vec![placed.clone()]).await;
+    bench.until(&id, |r| r.is_some_and(Residency::is_ready)).await;
+    let died = |count, again_at| {
+        let how = "it ended with code 3".to_owned();
+        let deaths = Deaths { count, in_a_row: count, at: berth_spec::Time(1), how, again_at };
+        health.send_replace(Health { memory: None, deaths: Some(Arc::new(deaths)) });
+    };
+    for count in 1..4 {
+        died(count, Some(berth_spec::Time(9)));
+        let down = bench.until(&id, |r| r.is_some_and(|r| !r.is_ready())).await.expect("it is there");
+        assert_eq!((down.as_str(), down.is_loaded()), ("Restarting", true));
+        assert!(bench.metrics().contains("berth_worker_models_restarting 1"), "{}", bench.metrics());
+        died(count, None);
+        bench.until(&id, |r| r.is_some_and(Residency::is_ready)).await;
+        assert!(bench.metrics().contains("berth_worker_models_restarting 0"), "{}", bench.metrics());
+    }
+    assert_eq!(bench.runtime.loads(), 1, "its supervisor starts it, not the worker");
+    bench.assign(vec![]).await;
+    bench.until(&id, |r| r.is_none()).await;
+    bench.shutdown.cancel();
+    assert_eq!(
+        bench.worker.await.expect("no panic"),
+        Stopped { drained: 1, cut: 0, left: 0 },
+        "nobody listens any more"
+    );
 }
 
 #[tokio::test]

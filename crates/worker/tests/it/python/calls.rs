@@ -225,7 +225,11 @@ fn code_that_cannot_be_imported_says_why() {
             FailureCategory::Dependencies,
             "imports 'not_there_at_all', which is not installed",
         ),
-        ("def load(path): import not_there", FailureCategory::Dependencies, "add the package that has it to runtime.dependencies"),
+        (
+            "def load(path): import not_there",
+            FailureCategory::Dependencies,
+            "add the package that has it to runtime.dependencies",
+        ),
         (
             "raise ImportError('libGL.so.1: cannot open shared object file: No such file or directory')",
             FailureCategory::Dependencies,

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{FailureCategory, InferError, deployment::Warmup, inference::Shed};
+use berth_spec::{FailureCategory, InferError, deployment::Warmup, inference::Shed, residency::Deaths};
 use berth_worker::runtime::Health;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::card::{Card, DOUBLES, Running};
@@ -77,6 +78,46 @@ async fn a_process_that_dies_under_load_is_started_again() {
     assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
     assert_eq!((deaths.count, deaths.in_a_row, deaths.again_at), (1, 1, None), "{deaths:?}");
     assert!(deaths.how.starts_with("it was killed by signal 9"), "{deaths:?}");
+}
+
+/// Waits for the word that a model is so.
+async fn told(changes: &mut watch::Receiver<Health>, is: impl Fn(&Deaths) -> bool) -> Deaths {
+    let is_so = |health: &Health| health.deaths.as_deref().is_some_and(&is);
+    let so = tokio::time::timeout(Duration::from_secs(60), changes.wait_for(is_so)).await;
+    let health = so.expect("it is told").expect("the model is there").clone();
+    health.deaths.as_deref().expect("it died").clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_dies_says_so_until_it_is_up_again() {
+    // Once it has died, it loads only when it is let.
+    let source = "
+import os, time
+def load(path):
+    while os.path.exists(path + '.died') and not os.path.exists(path + '.let'): time.sleep(0.01)
+    return lambda x: (x, path)
+def pre(request): return request['x']
+def post(output):
+    x, path = output
+    if x == 1:
+        open(path + '.died', 'w').close()
+        os._exit(3)
+    return {'y': x}
+";
+    let running = Card::new(source).start().expect("it loads");
+    let mut changes = running.model.changes().expect("it has a process");
+    let error = running.call(json!({"x": 1})).await.expect_err("it dies");
+    assert!(matches!(&error, InferError::Lost(_)), "{error:?}");
+    let down = told(&mut changes, |deaths| deaths.again_at.is_some()).await;
+    assert_eq!((down.count, down.in_a_row, down.again_at > Some(down.at)), (1, 1, true), "{down:?}");
+    assert!(down.how.starts_with("it ended with code 3"), "{down:?}");
+    let refused = running.call(json!({"x": 2})).await.expect_err("it is not up");
+    assert!(matches!(&refused, InferError::Shed { reason: Shed::Unavailable, retry_in: Some(_), .. }), "{refused:?}");
+    assert_eq!(running.model.health().deaths.as_deref(), Some(&down), "it is loading, and not up");
+    fs_err::write(running.folder.path().join("model.bin.let"), "").expect("written");
+    let up = told(&mut changes, |deaths| deaths.again_at.is_none()).await;
+    assert_eq!(up, Deaths { again_at: None, ..down });
+    assert_eq!(running.call(json!({"x": 2})).await.expect("it is up"), json!({"y": 2}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
