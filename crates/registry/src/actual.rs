@@ -115,6 +115,26 @@ pub struct ModelEntry {
     pub retry_count: Option<u32>,
 }
 
+impl ModelEntry {
+    /// What is true of every model; nothing is known yet of what its state brings with it.
+    #[must_use]
+    pub const fn new(deployment_id: String, model_version: String, status: ModelState) -> Self {
+        Self {
+            deployment_id,
+            status,
+            model_version,
+            loaded_at: None,
+            last_inference: None,
+            request_count: None,
+            loading_started: None,
+            progress: None,
+            error: None,
+            failed_at: None,
+            retry_count: None,
+        }
+    }
+}
+
 /// How a model is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -264,19 +284,7 @@ mod tests {
     use super::*;
 
     pub(crate) fn model(id: &str, status: ModelState) -> ModelEntry {
-        ModelEntry {
-            deployment_id: id.to_owned(),
-            status,
-            model_version: "1.2.3".to_owned(),
-            loaded_at: None,
-            last_inference: None,
-            request_count: None,
-            loading_started: None,
-            progress: None,
-            error: None,
-            failed_at: None,
-            retry_count: None,
-        }
+        ModelEntry::new(id.to_owned(), "1.2.3".to_owned(), status)
     }
 
     fn state() -> ActualState {

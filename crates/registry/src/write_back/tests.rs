@@ -11,19 +11,7 @@ fn at(seconds: u64) -> Time {
 }
 
 fn observed(status: ModelState, failures: &[&str]) -> Observed {
-    let model = ModelEntry {
-        deployment_id: "iris".to_owned(),
-        status,
-        model_version: "1.0.0".to_owned(),
-        loaded_at: None,
-        last_inference: None,
-        request_count: None,
-        loading_started: None,
-        progress: None,
-        error: None,
-        failed_at: None,
-        retry_count: None,
-    };
+    let model = ModelEntry::new("iris".to_owned(), "1.0.0".to_owned(), status);
     let worker = WorkerEntry {
         worker_id: "a".to_owned(),
         status: WorkerHealth::Healthy,
