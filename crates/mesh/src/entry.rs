@@ -118,13 +118,28 @@ impl Entry {
     /// A replica that refuses (it drains) may have been replaced by one of the same revision that the route does not
     /// hold yet: `replicas` is asked again before this is a miss.
     pub(crate) fn lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
+        let (lease, version) = self.taken(version, replicas, Replica::acquire)?;
+        Ok(Leased { lease, version })
+    }
+
+    /// Whether there would be a lease. Takes none: who only asks is no request, and is not counted as one.
+    pub(crate) fn would_lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<(), NoLease> {
+        self.taken(version, replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
+    }
+
+    fn taken<T>(
+        &self,
+        version: Option<&str>,
+        replicas: &LocalReplicas,
+        take: impl Fn(&Arc<Replica>) -> Option<T>,
+    ) -> Result<(T, Arc<str>), NoLease> {
         let route = self.route();
         let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
         let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
-        let held = target.replica.as_ref().and_then(|replica| replica.acquire());
-        let again = || target.ready.then(|| replicas.get(&target.revision)?.acquire()).flatten();
+        let held = target.replica.as_ref().and_then(&take);
+        let again = || target.ready.then(|| take(&replicas.get(&target.revision)?)).flatten();
         match held.or_else(again) {
-            Some(lease) => Ok(Leased { lease, version: Arc::clone(&target.version) }),
+            Some(taken) => Ok((taken, Arc::clone(&target.version))),
             None if route.terms.gone => Err(NoLease::Gone),
             None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
             None => Err(NoLease::Miss(route.terms.on_miss.clone())),

@@ -189,8 +189,8 @@ impl Stack {
     /// Whether a request for this model and version would be answered at once.
     pub(crate) fn is_ready(&self, model: &str, version: Option<&str>) -> Result<bool, InferError> {
         let entry = self.find(model)?;
-        match entry.lease(version, &self.parking.replicas) {
-            Ok(_) => Ok(!self.is_stopping()),
+        match entry.would_lease(version, &self.parking.replicas) {
+            Ok(()) => Ok(!self.is_stopping()),
             Err(no @ (NoLease::Gone | NoLease::NoSuchVersion)) => Err(refusal(&entry, version, no)),
             Err(_) => Ok(!self.is_stopping() && entry.route().is_elsewhere(version)),
         }

@@ -83,6 +83,21 @@ async fn every_path_has_its_status() {
 }
 
 #[tokio::test]
+async fn who_asks_whether_a_model_is_ready_is_no_request() {
+    let mut house = House::new();
+    let replica = house.replicas.insert(revision("iris", "1"), Echo::open());
+    house.set(vec![warm("iris", "1")]).await;
+    for path in ["/v2/models/iris/ready", "/v2/models/iris/versions/1/ready"] {
+        assert_eq!(house.get(path).await.status, 200, "{path}");
+    }
+    assert_eq!(replica.requests(), 0, "a load balancer that probes does not use the model");
+    assert_eq!(house.post("/v2/models/iris/infer", REQUEST).await.status, 200);
+    assert_eq!(replica.requests(), 1);
+    replica.begin_drain();
+    assert_eq!(house.get("/v2/models/iris/ready").await.status, 503);
+}
+
+#[tokio::test]
 async fn ready_tells_the_truth() {
     let mut house = House::new();
     assert_eq!(house.get("/v2/health/live").await.status, 200);
