@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import http.client
-import json
 import os
 import platform
 import statistics
@@ -21,10 +20,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests/gitops"))
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests/gitops")]
 
 from conftest import World  # noqa: E402
-from fleet import BERTH, PATIENCE, Load, Server, until  # noqa: E402
+from fleet import Load, Server  # noqa: E402
+from harness.processes import BERTH  # noqa: E402
+from harness.waiting import PATIENCE, until  # noqa: E402
 
 # Packages of the model whose environment is made: no small one, and no giant.
 PACKAGES = ["numpy==2.3.5"]
@@ -147,7 +148,7 @@ def commits(runs: int) -> tuple[Steps, Steps, dict, Steps]:
             world.registry.push()
             world.start()
             world.until_ready("doubler", versions[0], 2)
-            load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
+            load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, callers=2)
             steps, mends = Steps(), Steps()
             for version in versions[1:]:
                 bench.change(version, steps, by_webhook=True)

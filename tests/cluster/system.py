@@ -2,77 +2,28 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from harness import processes
+from harness.processes import BERTH
+from harness.waiting import PATIENCE, until
 from network import Host, Network
 
-BERTH = os.environ["BERTH"]
-ARTIFACTS = Path(os.environ["EXAMPLE_MODELS"]) / "artifacts"
 
-# How long anything may take before the test fails; nothing waits longer than it must.
-PATIENCE = 60.0
-
-
-def until(what: str, check, patience: float = PATIENCE):
-    """The first true answer of `check`, asked again and again; fails the test by saying what never came."""
-    end = time.monotonic() + patience
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"never came: {what}"
-        time.sleep(0.05)
-
-
-class Process:
-    """A program on a machine; it can be stopped in every way in which programs stop."""
+class Process(processes.Process):
+    """A program on a machine."""
 
     def __init__(self, host: Host, folder: Path):
+        super().__init__(host.name, folder)
         self.host = host
-        self.folder = folder
-        self.log = folder / f"{host.name}.log"
-        self.process: subprocess.Popen | None = None
 
-    def spawn(self, *command: str, env: dict | None = None) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.host.command(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (env or {})
-            )
-
-    def signal(self, number: int) -> None:
+    def command(self, *command: str) -> list[str]:
         # `ip netns exec` becomes the program, so the number of the process is the program's.
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        self.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def stop(self, patience: float = PATIENCE) -> int:
-        self.signal(signal.SIGTERM)
-        return self.process.wait(patience)
-
-    def close(self) -> None:
-        if self.process and self.process.poll() is None:
-            self.resume()
-            self.kill()
-
-    def logged(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return self.host.command(*command)
 
 
 class Etcd:
@@ -119,7 +70,6 @@ class Node(Process):
     def __init__(self, cluster: "Cluster", host: Host, arguments: list[str]):
         super().__init__(host, cluster.folder / host.name)
         self.cluster = cluster
-        self.name = host.name
         self.arguments = arguments
         self.http = f"{host.address}:8080"
         self.api = f"{host.address}:8081"
@@ -136,7 +86,7 @@ class Node(Process):
         return self
 
     def alive(self) -> bool:
-        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
+        assert self.runs(), f"{self.name} ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
         # Ready, as a load balancer asks: a gateway that no controller has told anything knows no model.
         status, _ = self.call("/v2/health/ready", 8080)
         return status == 200
@@ -206,7 +156,7 @@ class Cluster:
 
     def run(self, *arguments: str, through: Node | None = None, code: int | None = 0, stdin: str | None = None) -> str:
         """A client command on the machine of the clients, through the control API of a node that lives."""
-        alive = [node for node in self.nodes if node.process and node.process.poll() is None]
+        alive = [node for node in self.nodes if node.runs()]
         addresses = [f"http://{node.api}" for node in ([through] if through else alive)]
         env = os.environ | {"BERTH_API": ",".join(addresses), "NO_COLOR": "1", "COLUMNS": "160"}
         command = self.clients.command(BERTH, *arguments)
@@ -310,14 +260,3 @@ class Record:
         assert len(self.requests) >= at_least, f"too little load to say anything: {self}"
         assert not self.failed, f"{self}; for example {json.dumps(self.failed[:3], indent=1)}"
         return self
-
-
-def manifest(name: str, artifact: str = "iris", **spec) -> dict:
-    """A deployment of one of the example models; `spec` is merged over the defaults."""
-    model = {"format": "onnx", "uri": f"file:{ARTIFACTS / artifact}.onnx"} | spec.pop("model", {})
-    return {
-        "apiVersion": "berth.dev/v1",
-        "kind": "ModelDeployment",
-        "metadata": {"name": name},
-        "spec": {"model": model, "replicas": 1} | spec,
-    }

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from system import ARTIFACTS, manifest, until
+from harness.examples import ARTIFACTS, manifest
+from harness.waiting import until
 
 IRIS = hashlib.sha256((ARTIFACTS / "iris.onnx").read_bytes()).hexdigest()
 

@@ -6,7 +6,9 @@ import json
 import shutil
 import signal
 
-from system import Node, manifest, until
+from harness.examples import manifest
+from harness.waiting import PATIENCE, until
+from system import Node
 
 
 def shown(made, name: str) -> dict:
@@ -23,7 +25,7 @@ def test_all_nodes_are_stopped_at_once(cluster):
     for node in made.nodes:
         node.signal(signal.SIGTERM)
     for node in made.nodes:
-        assert node.process.wait(60) == 0, node.logged()[-4000:]
+        assert node.process.wait(PATIENCE) == 0, node.logged()[-4000:]
 
 
 def test_a_node_that_is_no_gateway_listens_for_no_clients(cluster):
@@ -66,7 +68,7 @@ def test_a_folder_is_for_one_process(cluster):
     second.name, second.folder = node.name, node.folder
     second.log = node.folder / "second.log"
     second.start()
-    assert second.process.wait(60) == 1
+    assert second.process.wait(PATIENCE) == 1
     assert str(node.process.pid) in second.logged() and str(node.folder / "data") in second.logged(), second.logged()[-2000:]
     assert node.alive()
 
@@ -80,7 +82,7 @@ def test_a_second_process_with_a_name_leaves_no_address_behind(cluster):
     # The later one has the name, or both claim it.
     until("the other one to be seen", lambda: second.host.address in shown(made, first.name).get("address", ""))
     second.kill()
-    until("the first one to be found again", lambda: first.host.address in shown(made, first.name).get("address", ""), 20)
+    until("the first one to be found again", lambda: first.host.address in shown(made, first.name).get("address", ""))
     until("it to be ready", lambda: len(made.states("Ready")) == 3)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from system import Cluster, until
+from harness.waiting import PATIENCE, until
+from system import Cluster
 
 sys.path.append(str(Path(__file__).parents[1] / "gitops"))
 
@@ -132,7 +133,7 @@ def test_a_partition_between_controller_and_workers(followed):
     until("all nodes again", lambda: len(cluster.states("Ready")) == len(NODES))
     until("1.1.0 twice and nothing else", lambda: followed.holds("1.1.0", NODES))
     until("all are healthy again", lambda: list(followed.healthy().values()) == ["healthy"] * len(NODES))
-    out, _ = caller.communicate("\n", timeout=60)
+    out, _ = caller.communicate("\n", timeout=PATIENCE)
     record = json.loads(out)
     print(record["sent"], record["versions"])
     assert record["failed"] == [] and set(record["versions"]) == {"1.0.0", "1.1.0"}, record

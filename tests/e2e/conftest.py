@@ -1,4 +1,4 @@
-"""A running `berth up`, and what tests need around it: manifests, servers for artifacts, load.
+"""A running `berth up`, and what tests need around it: its client commands, load, a server for artifacts.
 
 The binary comes from BERTH, the engine from ORT_DYLIB_PATH, the trained models from EXAMPLE_MODELS
 (`cargo xtask test` sets all three).
@@ -7,99 +7,44 @@ The binary comes from BERTH, the engine from ORT_DYLIB_PATH, the trained models 
 from __future__ import annotations
 
 import http.client
-import http.server
 import json
 import os
-import signal
-import socket
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-BERTH = os.environ["BERTH"]
-EXAMPLES = Path(os.environ["EXAMPLE_MODELS"])
-ARTIFACTS = EXAMPLES / "artifacts"
-
-# How long anything may take before the test fails; nothing waits longer than it must.
-PATIENCE = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+from harness import load
+from harness.examples import EXAMPLES, IRIS
+from harness.http_server import Answer, HttpServer, Request, part_of
+from harness.ports import free_port
+from harness.processes import BERTH, Process
+from harness.waiting import PATIENCE, until
 
 
-def until(what: str, check, patience: float = PATIENCE):
-    """The first true answer of `check`, asked again and again; fails the test by saying what never came."""
-    end = time.monotonic() + patience
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"never came: {what}"
-        time.sleep(0.02)
-
-
-def manifest(name: str, artifact: str = "iris", **spec) -> dict:
-    """A deployment of one of the example models; `spec` is merged over the defaults."""
-    model = {"format": "onnx", "uri": f"file:{ARTIFACTS / artifact}.onnx"} | spec.pop("model", {})
-    return {
-        "apiVersion": "berth.dev/v1",
-        "kind": "ModelDeployment",
-        "metadata": {"name": name},
-        "spec": {"model": model, "replicas": 1} | spec,
-    }
-
-
-IRIS = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [5.1, 3.5, 1.4, 0.2]}]}
-
-
-class Berth:
+class Berth(Process):
     """A `berth up` process and the client commands against it."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        super().__init__("berth", folder)
         self.data = folder / "data"
         self.http = f"127.0.0.1:{free_port()}"
         self.api = f"127.0.0.1:{free_port()}"
-        self.process: subprocess.Popen | None = None
-        self.log = folder / "log"
 
     # === the server ===
 
-    def start(self, *arguments: str, models: Path | None = None, env: dict | None = None) -> "Berth":
+    def start(self, *arguments: str, models: Path | None = None, env: dict | None = None) -> Berth:
         command = [BERTH, "up", *([str(models)] if models else []), "--data", str(self.data)]
-        command += ["--http", self.http, "--api", self.api, *arguments]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (env or {}))
+        self.spawn(*command, "--http", self.http, "--api", self.api, *arguments, env=env)
         until("the control API", self.alive)
         return self
 
     def alive(self) -> bool:
-        assert self.process.poll() is None, f"berth ended with {self.process.returncode}:\n{self.logged()}"
+        assert self.runs(), f"berth ended with {self.process.returncode}:\n{self.logged()}"
         try:
             return self.get("/v2/health/live")[0] == 200 and self.control("/readyz")[0] == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
-
-    def logged(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-    def close(self) -> None:
-        if self.process and self.process.poll() is None:
-            self.kill()
 
     # === the command line ===
 
@@ -116,8 +61,10 @@ class Berth:
         return self.run("apply", "-f", "-", stdin="\n---\n".join(json.dumps(m) for m in manifests))
 
     def available(self, *names: str) -> None:
+        """They are, and the gateway has been told."""
         for name in names:
             self.run("wait", f"deployment/{name}", "--for=Available", f"--timeout={PATIENCE:.0f}s")
+            until(f"the gateway to know {name}", lambda: self.get(f"/v2/models/{name}/ready")[0] == 200)
 
     def deployment(self, name: str) -> dict:
         return json.loads(self.run("get", "deployment", name, "-o", "json"))
@@ -180,117 +127,66 @@ def shared(tmp_path_factory):
     server.close()
 
 
-class Load:
-    """Callers that ask without pause until stopped, and a record of every answer."""
+@pytest.fixture
+def berth(tmp_path):
+    """A server that is not started yet."""
+    server = Berth(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One server with the example models for tests that only ask."""
+    server = Berth(tmp_path_factory.mktemp("shared"))
+    try:
+        server.start(models=EXAMPLES).available("iris", "sentiment")
+        yield server
+    finally:
+        server.close()
+
+
+class Load(load.Load):
+    """Callers of one model by the Open Inference Protocol, until the block ends."""
 
     def __init__(self, berth: Berth, name: str, callers: int = 4, request: dict = IRIS):
-        self.stopping = threading.Event()
-        self.records: list[tuple[float, int, str]] = []
-        self.threads = [threading.Thread(target=self._ask, args=(berth.http, name, json.dumps(request))) for _ in range(callers)]
-
-    def _ask(self, address: str, name: str, body: str) -> None:
-        connection = http.client.HTTPConnection(address, timeout=PATIENCE)
-        while not self.stopping.is_set():
-            try:
-                connection.request("POST", f"/v2/models/{name}/infer", body, {"content-type": "application/json"})
-                response = connection.getresponse()
-                self.records.append((time.monotonic(), response.status, response.read().decode()))
-            except OSError as error:
-                self.records.append((time.monotonic(), 0, repr(error)))
-                connection.close()
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stopping.set()
-        for thread in self.threads:
-            thread.join(PATIENCE)
-
-    def answered(self, more: int) -> None:
-        """Waits until so many more requests were answered."""
-        seen = len(self.records)
-        until(f"{more} more answers", lambda: len(self.records) >= seen + more)
-
-    def failures(self) -> list[tuple[float, int, str]]:
-        return [record for record in self.records if record[1] != 200]
+        super().__init__([berth.http], f"/v2/models/{name}/infer", request, callers)
 
 
-class Files(http.server.ThreadingHTTPServer):
-    """An artifact server over HTTP with ranges; counts what is asked, and can break off or refuse."""
-
-    daemon_threads = True
+class Files(HttpServer):
+    """An artifact server over HTTP with ranges; counts what is asked, and can break off."""
 
     def __init__(self):
         self.files: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str, str | None]] = []
         self.break_after: int | None = None
-        self.sent = 0
-        super().__init__(("127.0.0.1", 0), FileHandler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        # How often content was sent; an answer that it has not changed does not count.
+        self.gets = 0
+        super().__init__()
 
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{name}"
+    def place(self, name: str) -> str:
+        """Its URL."""
+        return f"{self.url}/{name}"
 
-    def gets(self) -> int:
-        """How often content was sent; an answer that it has not changed does not count."""
-        return self.sent
-
-
-class FileHandler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, body: bool) -> None:
-        files: Files = self.server
-        wanted = self.headers.get("range")
-        files.asked.append((self.command, self.path, wanted))
-        content = files.files.get(self.path.lstrip("/"))
+    def answer(self, request: Request) -> Answer:
+        content = self.files.get(request.path.lstrip("/"))
         if content is None:
-            self.send_error(404)
-            return
+            return Answer(404)
         etag = f'"{hash(content) & 0xFFFFFFFF:x}"'
-        if self.headers.get("if-none-match") == etag:
-            self.send_response(304)
-            self.send_header("etag", etag)
-            self.end_headers()
-            return
-        start, end = 0, len(content)
-        if wanted:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            start, end = int(first), min(int(last) + 1 if last else end, end)
-        self.send_response(206 if wanted else 200)
-        self.send_header("content-length", str(end - start))
-        self.send_header("accept-ranges", "bytes")
-        self.send_header("etag", etag)
-        self.send_header("last-modified", "Sat, 21 Nov 2026 00:00:00 GMT")
-        if wanted:
-            self.send_header("content-range", f"bytes {start}-{end - 1}/{len(content)}")
-        self.end_headers()
-        if body:
-            files.sent += 1
-            piece = content[start:end]
-            if files.break_after is not None and len(piece) > files.break_after:
-                self.wfile.write(piece[: files.break_after])
-                self.close_connection = True
-                files.break_after = None
-                return
-            self.wfile.write(piece)
+        if request.headers.get("if-none-match") == etag:
+            return Answer(304, {"etag": etag})
+        about = {"etag": etag, "last-modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
+        answer = part_of(content, request.headers.get("range"), about)
+        if request.method == "HEAD":
+            return answer
+        self.gets += 1
+        if self.break_after is None or len(answer.body) <= self.break_after:
+            return answer
+        answer, self.break_after = answer._replace(breaks_after=self.break_after), None
+        return answer
 
 
 @pytest.fixture
 def files():
     server = Files()
     yield server
-    server.shutdown()
-    server.server_close()
+    server.close()

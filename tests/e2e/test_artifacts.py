@@ -7,7 +7,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from conftest import ARTIFACTS, manifest, until
+from harness.examples import ARTIFACTS, manifest
+from harness.waiting import until
 
 FOREST = (ARTIFACTS / "digits-forest.onnx").read_bytes()
 
@@ -15,28 +16,28 @@ FOREST = (ARTIFACTS / "digits-forest.onnx").read_bytes()
 def test_http_checked_by_digest(berth, files):
     files.files["forest.onnx"] = FOREST
     berth.start()
-    berth.apply(manifest("forest", model={"uri": files.url("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
+    berth.apply(manifest("forest", model={"uri": files.place("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
     berth.available("forest")
     # A second deployment of the same content needs no second download.
-    fetched = files.gets()
-    berth.apply(manifest("twin", model={"uri": files.url("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
+    fetched = files.gets
+    berth.apply(manifest("twin", model={"uri": files.place("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
     berth.available("twin")
-    assert files.gets() == fetched
+    assert files.gets == fetched
 
 
 def test_http_resumes_after_a_break(berth, files):
     files.files["forest.onnx"] = FOREST
     files.break_after = 500_000
     berth.start()
-    berth.apply(manifest("forest", model={"uri": files.url("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
+    berth.apply(manifest("forest", model={"uri": files.place("forest.onnx"), "sha256": hashlib.sha256(FOREST).hexdigest()}))
     berth.available("forest")
 
 
 def test_http_missing_is_said(berth, files):
     berth.start()
-    berth.apply(manifest("gone", model={"uri": files.url("gone.onnx")}))
+    berth.apply(manifest("gone", model={"uri": files.place("gone.onnx")}))
     until("the failure to show", lambda: berth.status("gone")["phase"] == "Failed")
-    assert files.url("gone.onnx") in berth.run("describe", "deployment", "gone")
+    until("people to read what is missing", lambda: files.place("gone.onnx") in berth.run("describe", "deployment", "gone"))
 
 
 @pytest.fixture

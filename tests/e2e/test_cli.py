@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from conftest import ARTIFACTS, EXAMPLES, manifest, until
+from harness.examples import ARTIFACTS, EXAMPLES, manifest
+from harness.waiting import until
 
 
 def test_get_lists_and_formats(shared):
@@ -131,7 +132,7 @@ def test_conflicts_are_told(berth):
 
 
 def test_logs_are_json_with_the_agreed_fields(shared):
-    lines = [json.loads(line) for line in shared.logged().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in shared.logged_lines() if line.startswith("{")]
     assert lines and all({"timestamp", "component", "level", "event", "context"} <= line.keys() for line in lines)
     events = {line["event"] for line in lines}
     assert {"command_dispatched", "model_load_started", "model_load_success"} <= events, sorted(events)

@@ -5,7 +5,9 @@ import socket
 import threading
 import time
 
-from conftest import IRIS, Load, manifest, until
+from conftest import Load
+from harness.examples import IRIS, manifest
+from harness.waiting import until
 
 DEMAND = {"min": 0, "max": 1}
 
@@ -22,7 +24,7 @@ def test_first_request_waits_for_the_load(berth):
     assert berth.get("/v2/health/ready")[0] == 200
     status, answer = berth.infer("iris")
     assert status == 200 and answer["outputs"][0]["data"] == [0]
-    assert berth.status("iris")["phase"] == "Available"
+    until("the controller to know", lambda: berth.status("iris")["phase"] == "Available")
     assert berth.metric("berth_gateway_misses_total") == 1
 
 
@@ -36,6 +38,7 @@ def test_many_waiters_one_load(berth):
     for caller in callers:
         caller.join()
     assert answers == [200] * 50
+    until("the controller to know", lambda: berth.status("iris")["phase"] == "Available")
     loaded = [event for event in json.loads(berth.run("get", "events", "-o", "json"))["items"] if event["reason"] == "Loaded"]
     assert len(loaded) == 1
 
@@ -81,15 +84,13 @@ def test_traffic_over_more_models_than_fit_loses_nothing(berth):
     names = [f"m{i}" for i in range(6)]
     berth.apply(*(claims(name) for name in names))
     loads = [Load(berth, name, callers=1) for name in names]
-    for load in loads:
-        load.__enter__()
     try:
         for load in loads:
-            load.answered(3)
+            load.more(3)
     finally:
         for load in loads:
-            load.__exit__()
-    failures = [failure for load in loads for failure in load.failures()]
+            load.end()
+    failures = [failure for load in loads for failure in load.failed]
     assert not failures, failures[:3]
     assert berth.metric("berth_plan_evictions_total") >= 3
 
@@ -107,12 +108,13 @@ def test_waiters_keep_their_own_deadlines(berth):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         berth.start()
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}/slow.onnx"
-        berth.apply(manifest("slow", replicas=DEMAND, model={"uri": uri}))
+        # Where the caller's deadline were not kept there would be no answer in the time of this test.
+        berth.apply(manifest("slow", replicas=DEMAND, model={"uri": uri}, timeout="10m"))
         started = time.monotonic()
         status, headers, body = berth.post("/v2/models/slow/infer", IRIS, {"berth-timeout-ms": "500"})
         answer = json.loads(body)
         assert status in (503, 504) and answer["reason"] in ("loading", "deadline"), answer
-        assert 0.4 < time.monotonic() - started < 20
+        assert time.monotonic() - started > 0.4
 
 
 def test_a_model_that_cannot_load_says_why(berth, tmp_path):
@@ -123,6 +125,6 @@ def test_a_model_that_cannot_load_says_why(berth, tmp_path):
     status, _, body = berth.post("/v2/models/broken/infer", IRIS)
     answer = json.loads(body)
     assert status == 503 and answer["reason"] == "load_failed", answer
-    status = berth.status("broken")
-    assert status["phase"] == "Failed" and "invalid_model" in json.dumps(status)
+    status = until("the controller to know", lambda: (seen := berth.status("broken"))["phase"] == "Failed" and seen)
+    assert "invalid_model" in json.dumps(status)
     assert "broken" in berth.run("describe", "deployment", "broken")

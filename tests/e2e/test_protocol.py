@@ -12,7 +12,8 @@ import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
 from tritonclient.utils import InferenceServerException
 
-from conftest import IRIS
+from harness.examples import IRIS
+from harness.waiting import PATIENCE
 
 FLOWERS = np.array([[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3]], dtype=np.float32)
 KINDS = [0, 2]
@@ -118,7 +119,7 @@ def test_grpc_stream(shared):
         client.async_stream_infer("nobody", [flower(triton_grpc)], request_id="bad")
         good, bad = [], []
         for _ in range(21):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=PATIENCE)
             (bad if error else good).append(error or result)
         client.stop_stream()
     assert sorted(int(result.get_response().id) for result in good) == list(range(20))
@@ -165,12 +166,12 @@ def test_grpc_typed_contents(shared):
         request = service_pb2.ModelInferRequest(model_name="iris", id="typed")
         tensor = request.inputs.add(name="X", datatype="FP32", shape=[2, 4])
         tensor.contents.fp32_contents.extend(FLOWERS.ravel().tolist())
-        answer = stub.ModelInfer(request, timeout=30)
+        answer = stub.ModelInfer(request, timeout=PATIENCE)
         assert list(answer.outputs[0].contents.int64_contents) == KINDS and not answer.raw_output_contents
         # Both forms at once say two things.
         request.raw_input_contents.append(FLOWERS.tobytes())
         with pytest.raises(grpc.RpcError) as error:
-            stub.ModelInfer(request, timeout=30)
+            stub.ModelInfer(request, timeout=PATIENCE)
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -3,22 +3,24 @@
 import json
 import threading
 
-from conftest import ARTIFACTS, Load, manifest, until
+from conftest import Berth, Load
+from harness.examples import ARTIFACTS, manifest
+from harness.waiting import until
 
 
 def test_kill_and_restart_bring_everything_back(berth, files):
     files.files["iris.onnx"] = (ARTIFACTS / "iris.onnx").read_bytes()
     berth.start()
-    berth.apply(manifest("iris", model={"uri": files.url("iris.onnx")}), manifest("lazy", replicas={"min": 0, "max": 1}))
+    berth.apply(manifest("iris", model={"uri": files.place("iris.onnx")}), manifest("lazy", replicas={"min": 0, "max": 1}))
     berth.available("iris")
-    fetched = files.gets()
+    fetched = files.gets
     assert fetched >= 1
     berth.kill()
     berth.start()
     # The server is not ready before what should be resident is.
     until("readiness", lambda: berth.get("/v2/health/ready")[0] == 200)
     assert berth.infer("iris")[0] == 200
-    assert files.gets() == fetched, "the artifact was fetched again"
+    assert files.gets == fetched, "the artifact was fetched again"
     assert berth.infer("lazy")[0] == 200
 
 
@@ -37,8 +39,6 @@ def test_acknowledged_declarations_survive_kills(berth):
 
 def test_two_processes_do_not_share_a_data_folder(berth, tmp_path):
     berth.start()
-    from conftest import Berth
-
     second = Berth(tmp_path)
     done = second.run("up", "--data", str(berth.data), "--http", second.http, "--api", second.api, code=1)
     assert not done and f"process {berth.process.pid} keeps its state in" in second.stderr, second.stderr
@@ -49,7 +49,7 @@ def test_sigterm_finishes_what_is_in_flight(berth):
     berth.apply(manifest("iris"))
     berth.available("iris")
     with Load(berth, "iris", callers=8) as load:
-        load.answered(100)
+        load.more(100)
         ended = []
         stopping = threading.Thread(target=lambda: ended.append(berth.stop()))
         stopping.start()

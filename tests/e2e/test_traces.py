@@ -4,7 +4,8 @@ from concurrent import futures
 
 import grpc
 
-from conftest import IRIS, manifest, until
+from harness.examples import IRIS, manifest
+from harness.waiting import until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 from tokenizers import Tokenizer
 
-from conftest import manifest
+from harness.examples import manifest
 
 WEIGHTS = Path(os.environ["TRANSFORMER"])
 SENTENCES = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]

@@ -2,7 +2,9 @@
 
 import json
 
-from conftest import ARTIFACTS, Load, manifest, until
+from conftest import Load
+from harness.examples import ARTIFACTS, manifest
+from harness.waiting import until
 
 
 def answered_by(load: Load) -> set[str]:
@@ -14,12 +16,12 @@ def test_update_under_load_loses_nothing(berth):
     berth.apply(manifest("iris", "iris"))
     berth.available("iris")
     with Load(berth, "iris") as load:
-        load.answered(50)
+        load.more(50)
         for artifact in ("iris-v2", "iris", "iris-v2"):
             berth.apply(manifest("iris", artifact))
             berth.available("iris")
-            load.answered(50)
-    assert not load.failures(), load.failures()[:3]
+            load.more(50)
+    assert not load.failed, load.failed[:3]
     assert len(answered_by(load)) == 2
     # Once the new one answers the old one does not: each change is one switch.
     versions = [json.loads(body)["model_version"] for _, _, body in sorted(load.records)]
@@ -33,11 +35,11 @@ def test_a_bad_version_leaves_the_old_one_serving(berth, tmp_path):
     berth.apply(manifest("iris"))
     berth.available("iris")
     with Load(berth, "iris") as load:
-        load.answered(20)
+        load.more(20)
         berth.apply(manifest("iris", model={"uri": f"file:{broken}"}))
         until("the failure to show", lambda: berth.status("iris")["phase"] == "Degraded")
-        load.answered(20)
-    assert not load.failures(), load.failures()[:3]
+        load.more(20)
+    assert not load.failed, load.failed[:3]
     status = berth.status("iris")
     assert status["observedGeneration"] == 2 and status["replicas"]["ready"] == 1
     messages = " ".join(condition["message"] for condition in status["conditions"])
@@ -81,13 +83,15 @@ def test_a_changed_file_in_the_folder_is_an_update(berth, tmp_path):
     berth.available("iris")
     before = berth.status("iris")["revision"]["serving"]
     with Load(berth, "iris") as load:
-        load.answered(20)
+        load.more(20)
         artifact.with_suffix(".new").write_bytes((ARTIFACTS / "iris-v2.onnx").read_bytes())
         artifact.with_suffix(".new").rename(artifact)
         until("the new version to serve", lambda: berth.status("iris")["revision"]["serving"] != before)
-    assert not load.failures(), load.failures()[:3]
+    assert not load.failed, load.failed[:3]
     # A manifest that breaks leaves what runs alone; one that goes takes its deployment along.
-    (folder / "iris.yaml").write_text("spec: [")
+    # In one step: the folder may be read at any time, and an empty file declares nothing.
+    (folder / "broken.new").write_text("spec: [")
+    (folder / "broken.new").rename(folder / "iris.yaml")
     until("the error to be told", lambda: "iris.yaml" in berth.run("get", "events"))
     assert berth.infer("iris")[0] == 200
     (folder / "iris.yaml").unlink()
@@ -99,7 +103,7 @@ def test_delete_under_load_answers_what_it_took(berth):
     berth.apply(manifest("iris"))
     berth.available("iris")
     with Load(berth, "iris") as load:
-        load.answered(50)
+        load.more(50)
         berth.run("delete", "deployment", "iris")
         until("requests to be refused", lambda: load.records[-1][1] == 404)
     assert {status for _, status, _ in load.records} == {200, 404}

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet import BERTH, Fleet, until
+from fleet import Fleet
 from forge import Model, Registry
+from harness.processes import BERTH
+from harness.waiting import PATIENCE, until
 from storage import S3, Web
 
 WORKERS = ["worker-eu-west-1a", "worker-eu-west-1b"]
@@ -71,7 +73,10 @@ class World:
         return len(replicas) == copies and all(state == f"{version} Ready" for state in replicas.values())
 
     def until_ready(self, id: str, version: str, copies: int = 1) -> None:
-        until(f"{id} {version} on {copies}; it is {self.replicas(id)}", lambda: self.ready(id, version, copies))
+        """The same, and every gateway that lives has been told."""
+        until(lambda: f"{id} {version} on {copies}; it is {self.replicas(id)}", lambda: self.ready(id, version, copies))
+        for node in (node for node in self.fleet.nodes if node.runs()):
+            until(f"{node.name} to route to {id}", lambda: node.get(f"/v2/models/{id}/ready")[0] == 200)
 
     def actual(self) -> dict | None:
         """What the broker wrote down."""
@@ -85,14 +90,18 @@ class World:
 
     def until_written(self, id: str, version: str, workers: set[str]) -> None:
         expected = {worker: f"{version} ready" for worker in workers}
-        until(f"the actual state says {expected}; it says {self.written(id)}", lambda: self.written(id) == expected)
+        until(lambda: f"the actual state says {expected}; it says {self.written(id)}", lambda: self.written(id) == expected)
 
     def errors(self) -> list[dict]:
         names = self.registry.listed("berth/actual-state", "errors")
-        return [self.registry.shown("berth/actual-state", name) for name in names if name.endswith(".yaml")]
+        found = (self.registry.shown("berth/actual-state", name) for name in names if name.endswith(".yaml"))
+        # One may be gone since they were listed.
+        return [error for error in found if error is not None]
 
     def source(self) -> dict:
-        return {"problem": None, "applied": None} | self.fleet.listed("sources")[0]["status"]
+        """As the controller tells of it; one that has only just begun to lead has looked at nothing yet."""
+        sources = self.fleet.listed("sources")
+        return {"problem": None, "applied": None} | (sources[0]["status"] if sources else {})
 
     def close(self) -> None:
         if self.fleet:
@@ -119,7 +128,7 @@ def hook():
     """Installs the validating hook into a bare repository."""
 
     def install(bare: Path) -> None:
-        subprocess.run([BERTH, "registry", "hook", "install", "--local-repositories", str(bare)], check=True, capture_output=True, timeout=60)
+        subprocess.run([BERTH, "registry", "hook", "install", "--local-repositories", str(bare)], check=True, capture_output=True, timeout=PATIENCE)
 
     return install
 

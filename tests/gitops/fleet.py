@@ -5,77 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
-import socket
 import subprocess
-import threading
-import time
 from pathlib import Path
 
-BERTH = os.environ["BERTH"]
+from harness import load
+from harness.ports import free_port
+from harness.processes import BERTH, Process
+from harness.waiting import PATIENCE, until
 
-# How long anything may take before the test fails; nothing waits longer than it must.
-PATIENCE = 90.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def until(what: str, check, patience: float = PATIENCE):
-    """The first true answer of `check`, asked again and again; fails the test by saying what never came."""
-    end = time.monotonic() + patience
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"never came: {what}"
-        time.sleep(0.05)
-
-
-class Process:
-    """A program; its output goes to a file."""
-
-    def __init__(self, name: str, folder: Path):
-        self.name, self.folder = name, folder
-        self.log = folder / f"{name}.log"
-        self.process: subprocess.Popen | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def spawn(self, *command: str, env: dict | None = None) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (env or {})
-            )
-
-    def logged(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def events(self, name: str) -> list[dict]:
-        """The log's entries of one event."""
-        lines = (line for line in self.logged().splitlines() if f'"{name}"' in line)
-        return [entry for entry in map(json.loads, lines) if entry.get("event") == name]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-    def pause(self) -> None:
-        """It lives, and says nothing more."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        if self.process and self.process.poll() is None:
-            self.kill()
+# What a command says while no controller decides, the one that does has only just begun or just died, or the machine is
+# too busy for an answer in time.
+NOBODY = ("Try again in a second", "which decides, was asked and did not answer", "did not answer in time")
 
 
 class Server(Process):
@@ -86,8 +26,13 @@ class Server(Process):
         self.http, self.api = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
 
     def alive(self) -> bool:
-        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
+        assert self.runs(), f"{self.name} ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
         return self.get("/v2/health/live")[0] == 200
+
+    def events(self, name: str) -> list[dict]:
+        """The log's entries of one event."""
+        lines = (line for line in self.logged_lines() if f'"{name}"' in line)
+        return [entry for entry in map(json.loads, lines) if entry.get("event") == name]
 
     def get(self, path: str) -> tuple[int, str]:
         return self.call("GET", path, None)
@@ -102,13 +47,12 @@ class Server(Process):
 
     def call(self, method: str, path: str, body: str | None, at: str | None = None) -> tuple[int, str]:
         """`at`: another of its addresses than the gateway's."""
-        host, port = (at or self.http).split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        connection = http.client.HTTPConnection(at or self.http, timeout=PATIENCE)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0, ""
         finally:
             connection.close()
@@ -128,7 +72,7 @@ class Etcd(Process):
         )  # fmt: skip
         health = ["etcdctl", "--endpoints", client, "endpoint", "health"]
         environment = os.environ | {"ETCDCTL_API": "3"}
-        until("etcd", lambda: subprocess.run(health, capture_output=True, env=environment).returncode == 0)
+        until("etcd", lambda: subprocess.run(health, capture_output=True, env=environment, timeout=PATIENCE).returncode == 0)
 
 
 class Fleet:
@@ -163,34 +107,26 @@ class Fleet:
     def environment(self) -> dict:
         return {"BERTH_API": ",".join(f"http://{node.api}" for node in self.nodes)}
 
-    def run(self, *arguments: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [BERTH, *arguments], capture_output=True, text=True, timeout=timeout, env=os.environ | self.environment
+    def answered(self, *arguments: str) -> subprocess.CompletedProcess | None:
+        """A command that is done; nothing while nobody decides."""
+        done = subprocess.run(
+            [BERTH, *arguments], capture_output=True, text=True, timeout=PATIENCE, env=os.environ | self.environment
         )
+        nobody = any(words in done.stderr for words in NOBODY)
+        assert done.returncode == 0 or nobody, f"berth {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done if done.returncode == 0 else None
 
     def berth(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, f"berth {' '.join(arguments)}: {done.stdout}{done.stderr}"
-        return done.stdout
+        """What a command says, once somebody decides."""
+        return until(f"an answer to berth {' '.join(arguments)}", lambda: self.answered(*arguments)).stdout
+
+    def listed(self, *arguments: str) -> list[dict]:
+        items = json.loads(self.berth("get", *arguments, "-o", "json"))
+        return items["items"] if isinstance(items, dict) and "items" in items else items
 
     def is_whole(self) -> bool:
         """Somebody leads, and every node has come to it."""
-        answered = self.answered("get", "nodes", "-o", "json")
-        nodes = json.loads(answered)["items"] if answered else []
-        return sum(node["status"]["state"] == "Ready" for node in nodes) == len(self.nodes)
-
-    def answered(self, *arguments: str) -> str:
-        """What a command says; nothing while no controller decides, or the one that does has only just begun, or just died."""
-        done = self.run(*arguments)
-        nobody = any(words in done.stderr for words in ("Try again in a second", "which decides, was asked and did not answer"))
-        assert done.returncode == 0 or nobody, f"berth {' '.join(arguments)}: {done.stderr}"
-        return done.stdout if done.returncode == 0 else ""
-
-    def listed(self, *arguments: str) -> list[dict]:
-        # Nobody decides until one of the nodes has been elected.
-        answered = until("an answer of who leads", lambda: self.answered("get", *arguments, "-o", "json"))
-        items = json.loads(answered)
-        return items["items"] if isinstance(items, dict) and "items" in items else items
+        return sum(node["status"]["state"] == "Ready" for node in self.listed("nodes")) == len(self.nodes)
 
     def leader(self) -> str | None:
         """The node whose controller decides, if there is one."""
@@ -207,44 +143,26 @@ class Fleet:
             process.close()
 
 
-class Load:
-    """Requests without a pause, through several gateways in turn. Nothing is sent twice: what fails is counted."""
+class Load(load.Load):
+    """Callers of a model that says with each answer which version it is of."""
 
-    def __init__(self, servers: list[Server], path: str, request: dict, threads: int = 4):
-        self.sent, self.failed, self.answers = 0, [], {}
-        self.ending = threading.Event()
-        self.lock = threading.Lock()
-        work = (servers, path, json.dumps(request))
-        self.threads = [threading.Thread(target=self.send, args=(number, *work), daemon=True) for number in range(threads)]
-        for thread in self.threads:
-            thread.start()
+    def __init__(self, servers: list[Server], path: str, request: dict, callers: int = 4):
+        self.answers: dict[str, int] = {}
+        self.counted = 0
+        super().__init__([server.http for server in servers], path, request, callers)
 
-    def send(self, number: int, servers: list[Server], path: str, body: str) -> None:
-        host, port = servers[number % len(servers)].http.split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        while not self.ending.is_set():
-            try:
-                connection.request("POST", path, body, {"content-type": "application/json"})
-                answer = connection.getresponse()
-                status, text = answer.status, answer.read().decode()
-            except OSError as error:
-                status, text = 0, repr(error)
-                connection.close()
-            with self.lock:
-                self.sent += 1
-                if status == 200:
-                    version = json.loads(text).get("version")
-                    self.answers[version] = self.answers.get(version, 0) + 1
-                else:
-                    self.failed.append((status, text[:200]))
-        connection.close()
+    def versions(self) -> dict[str, int]:
+        """How many answers were of which version so far."""
+        new = self.records[self.counted :]
+        self.counted += len(new)
+        for version in (json.loads(record.text).get("version") for record in new if record.status == 200):
+            self.answers[version] = self.answers.get(version, 0) + 1
+        return self.answers
 
     def until(self, version: str) -> None:
         """Waits until this version has answered."""
-        until(f"an answer of {version}; so far {self.answers}", lambda: self.answers.get(version))
+        until(lambda: f"an answer of {version}; there were {self.versions()}", lambda: self.versions().get(version))
 
-    def end(self) -> dict:
-        self.ending.set()
-        for thread in self.threads:
-            thread.join()
-        return self.answers
+    def end(self) -> dict[str, int]:
+        super().end()
+        return self.versions()

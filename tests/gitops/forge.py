@@ -11,7 +11,8 @@ from pathlib import Path
 
 import yaml
 
-BERTH = os.environ["BERTH"]
+from harness.processes import BERTH
+from harness.waiting import PATIENCE
 
 # People have names; nothing of the machine's own configuration is used.
 PEOPLE = {
@@ -23,7 +24,7 @@ PEOPLE = {
 
 def git(folder: Path, *arguments: str, check: bool = True, **more) -> subprocess.CompletedProcess:
     done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=os.environ | PEOPLE, capture_output=True, text=True, timeout=60, **more
+        ["git", *arguments], cwd=folder, env=os.environ | PEOPLE, capture_output=True, text=True, timeout=PATIENCE, **more
     )
     assert not check or done.returncode == 0, f"git {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done
@@ -171,7 +172,7 @@ class Registry(Repository):
     def __init__(self, folder: Path, workers: list[str], name: str = "model-registry"):
         super().__init__(folder, name)
         shutil.rmtree(self.work / ".git")
-        subprocess.run([BERTH, "registry", "init", str(self.work)], check=True, capture_output=True, text=True, timeout=60)
+        subprocess.run([BERTH, "registry", "init", str(self.work)], check=True, capture_output=True, text=True, timeout=PATIENCE)
         git(self.work, "init", "--quiet", "--initial-branch=main")
         git(self.work, "remote", "add", "origin", self.url)
         for worker in workers:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
 import io
-import threading
 import zipfile
 from pathlib import Path
+
+from harness.http_server import Answer, HttpServer, Request
 
 NAME, VERSION = "acme_doubling", "1.0.0"
 WHEEL = f"{NAME}-{VERSION}-py3-none-any.whl"
@@ -42,47 +42,28 @@ def of_processes(what: str) -> dict[str, bytes]:
     return found
 
 
-class Index:
+class Index(HttpServer):
     """PEP 503 over HTTP with Basic authentication. At each request it looks at the arguments of all processes."""
 
     def __init__(self, user: str, password: str):
-        self.answered, self.shown = [], []
+        self.answered, self.shown, self.password = [], [], password
+        self.wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         content = wheel()
-        wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         link = f'<!DOCTYPE html><a href="/files/{WHEEL}#sha256={hashlib.sha256(content).hexdigest()}">{WHEEL}</a>'
-        pages = {f"/simple/{NAME.replace('_', '-')}/": ("text/html", link.encode()), f"/files/{WHEEL}": ("application/zip", content)}
-        index = self
+        self.pages = {f"/simple/{NAME.replace('_', '-')}/": ("text/html", link.encode()), f"/files/{WHEEL}": ("application/zip", content)}
+        super().__init__()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                arguments = of_processes("cmdline")
-                index.shown += [line for line in arguments.values() if password.encode() in line]
-                if self.headers.get("authorization") != wanted:
-                    status, kind, body = 401, "text/plain", b""
-                else:
-                    status, (kind, body) = (200, pages[self.path]) if self.path in pages else (404, ("text/plain", b""))
-                index.answered.append(status)
-                self.send_response(status)
-                if status == 401:
-                    self.send_header("www-authenticate", 'Basic realm="packages"')
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
+    def answer(self, request: Request) -> Answer:
+        arguments = of_processes("cmdline")
+        self.shown += [line for line in arguments.values() if self.password.encode() in line]
+        answer = self.page(request)
+        self.answered.append(answer.status)
+        return answer
 
-            do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    def page(self, request: Request) -> Answer:
+        if request.headers.get("authorization") != self.wanted:
+            return Answer(401, {"www-authenticate": 'Basic realm="packages"'})
+        if request.path not in self.pages:
+            return Answer(404)
+        kind, content = self.pages[request.path]
+        return Answer(200, {"content-type": kind}, content)

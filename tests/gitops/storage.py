@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
-import socket
-import subprocess
-import threading
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from harness.http_server import Answer, HttpServer, Request, part_of
+from harness.ports import free_port, listens
+from harness.processes import Process
+from harness.waiting import until
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """A file, or 503 while the store is down; every request is remembered."""
-
-    def __init__(self, *arguments, web: Web, **more):
-        self.web = web
-        super().__init__(*arguments, **more)
-
-    def do_GET(self):
-        self.web.asked.append(self.path)
-        if self.web.down:
-            self.send_error(503)
-        else:
-            super().do_GET()
-
-    def log_message(self, *_):
-        pass
-
-
-class Web:
-    """Serves a folder over HTTP; it can be down, or away, for a while."""
+class Web(HttpServer):
+    """Serves a folder over HTTP; it can be down, or away, for a while. Every request is remembered."""
 
     def __init__(self, folder: Path, port: int = 0):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.down, self.asked = folder, False, []
-        handler = functools.partial(Handler, web=self, directory=str(folder))
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        super().__init__(port)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    def answer(self, request: Request) -> Answer:
+        self.asked.append(request.path)
+        place = self.folder / unquote(urlsplit(request.path).path).lstrip("/")
+        if self.down:
+            return Answer(503)
+        return part_of(place.read_bytes(), request.headers.get("range"), {}) if place.is_file() else Answer(404)
 
 
-class S3:
+class S3(Process):
     """An S3-compatible server (crates/worker/examples/s3_server.rs); keys come and go with a file."""
 
     def __init__(self, folder: Path):
-        self.root, self.keys = folder / "buckets", folder / "keys"
+        super().__init__("s3", folder)
+        self.root, self.keys, self.port = folder / "buckets", folder / "keys", free_port()
         (self.root / "models").mkdir(parents=True)
-        self.keys.write_text("")
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
-        self.process = subprocess.Popen([os.environ["S3_SERVER"], f"127.0.0.1:{self.port}", str(self.root), str(self.keys)])
+        self.allow()
+        self.spawn(os.environ["S3_SERVER"], f"127.0.0.1:{self.port}", str(self.root), str(self.keys))
+        until("the object store", self.answers)
+
+    def answers(self) -> bool:
+        assert self.runs(), f"the object store ended with {self.process.returncode}:\n{self.logged()}"
+        return listens(self.port)
 
     @property
     def url(self) -> str:
@@ -67,8 +49,7 @@ class S3:
 
     def allow(self, *pairs: tuple[str, str]) -> None:
         """These keys and no others."""
-        self.keys.write_text("".join(f"{id} {secret}\n" for id, secret in pairs))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        # In one step: the server may read the file at any time.
+        new = self.keys.with_suffix(".new")
+        new.write_text("".join(f"{id} {secret}\n" for id, secret in pairs))
+        new.replace(self.keys)

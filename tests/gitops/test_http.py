@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 
-from fleet import BERTH, Load, Process, free_port, until
+from fleet import Load
 from forge import git
+from harness.ports import free_port, listens
+from harness.processes import BERTH, Process
+from harness.waiting import PATIENCE, until
 
 USERS = {"ops": "ops", "ml": "ml", "broker": "controller", "worker": "worker"}
 
@@ -27,11 +29,6 @@ def load(path):
 '''
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
 class Host:
     """`berth registry serve` with a user of each role."""
 
@@ -39,7 +36,7 @@ class Host:
         self.port, self.folder, self.tokens, users = free_port(), folder, {}, ""
         (folder / "repositories").mkdir(parents=True)
         for user, role in USERS.items():
-            made = subprocess.run([BERTH, "registry", "token", user, "--role", role], capture_output=True, text=True, timeout=60)
+            made = subprocess.run([BERTH, "registry", "token", user, "--role", role], capture_output=True, text=True, timeout=PATIENCE)
             assert made.returncode == 0, made.stderr
             self.tokens[user] = made.stderr.split()[-1]
             (folder / user).write_text(self.tokens[user])
@@ -51,7 +48,11 @@ class Host:
             "--create", "model-registry", "--create", "doubler-model", "--users", str(folder / "users.yaml"),
             "--git-token", f"broker@127.0.0.1={folder / 'broker'}", "--cache", str(folder / "cache"),
         )  # fmt: skip
-        until("the Git host", lambda: listens(self.port))
+        until("the Git host", self.answers)
+
+    def answers(self) -> bool:
+        assert self.process.runs(), f"the Git host ended:\n{self.process.logged()}"
+        return listens(self.port)
 
     def url(self, name: str, user: str | None = None) -> str:
         who = f"{user}:{self.tokens[user]}@" if user else ""
@@ -68,7 +69,7 @@ def test_roles_packages_and_encrypted_tokens(world, tmp_path):
         model.release("1.0.0", **card)
 
         keys = tmp_path / "keys"
-        subprocess.run([BERTH, "secrets", "keygen", "--out", str(keys)], check=True, capture_output=True, timeout=60)
+        subprocess.run([BERTH, "secrets", "keygen", "--out", str(keys)], check=True, capture_output=True, timeout=PATIENCE)
         plain = (
             f"secrets:\n  models:\n    type: git_token\n    token: {host.tokens['worker']}\n    username: worker\n"
             f"    hosts: ['127.0.0.1:{host.port}']\n"
@@ -77,7 +78,7 @@ def test_roles_packages_and_encrypted_tokens(world, tmp_path):
             place = world.registry.work / f"workers/secrets/{worker}-secrets.yaml"
             subprocess.run(
                 [BERTH, "secrets", "encrypt", "--key", str(keys / "registry.pub"), "--worker", worker, "--out", str(place)],
-                input=plain, check=True, capture_output=True, text=True, timeout=60,
+                input=plain, check=True, capture_output=True, text=True, timeout=PATIENCE,
             )  # fmt: skip
         world.registry.deploy("doubler", model, "1.0.0", replicas=2)
         manifest = world.registry.read(world.registry.path("doubler"))
@@ -96,7 +97,7 @@ def test_roles_packages_and_encrypted_tokens(world, tmp_path):
             "--source-token-file", str(host.folder / "broker"), "--registry-key", f"file:{keys / 'registry.key'}",
         )  # fmt: skip
         world.until_ready("doubler", "1.0.0", 2)
-        load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
+        load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, callers=2)
         load.until("1.0.0 numpy 2.3.5")
 
         # Another version with another package: each replica has the environment of its own card.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 import email
-import http.server
 import ipaddress
 import json
 import socket
 import ssl
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fleet import BERTH, Server, free_port, until
+from fleet import Server
+from harness.http_server import Answer, HttpServer, Request
+from harness.ports import free_port
+from harness.processes import BERTH
+from harness.waiting import PATIENCE, until
 
 
 def certificate(folder: Path, names: list[str]) -> Path:
@@ -43,47 +45,48 @@ class Mail:
 
     def __init__(self, folder: Path, starttls: bool):
         self.host = socket.gethostname() if starttls else "localhost"
-        self.port, self.letters, self.users = free_port(), [], []
+        self.port, self.users = free_port(), set()
+        # By their ids: who is not sure that one arrived sends it again.
+        self.letters: dict[str, tuple] = {}
         self.authority = certificate(folder, [self.host])
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(self.authority)
         # TLS from the first byte is unknown to the part that looks after AUTH.
         form = {"tls_context": tls, "require_starttls": True} if starttls else {"ssl_context": tls, "auth_require_tls": False}
         self.controller = Controller(
-            self, hostname=socket.gethostbyname(self.host), port=self.port, authenticator=self.knows, auth_required=True, **form
-        )
+            self, hostname=socket.gethostbyname(self.host), port=self.port, ready_timeout=PATIENCE,
+            authenticator=self.knows, auth_required=True, **form,
+        )  # fmt: skip
         self.controller.start()
 
     def knows(self, server, session, envelope, mechanism, who) -> AuthResult:
         good = isinstance(who, LoginPassword) and (who.login, who.password) == (b"berth@example.com", b"p4ss")
-        self.users.append(who.login.decode())
+        self.users.add(who.login.decode())
         return AuthResult(success=good)
 
     async def handle_DATA(self, server, session, envelope) -> str:
-        self.letters.append((envelope.rcpt_tos, email.message_from_bytes(envelope.content)))
+        letter = email.message_from_bytes(envelope.content)
+        self.letters[letter["message-id"]] = (envelope.rcpt_tos, letter)
         return "250 taken"
 
 
-class Chat(http.server.BaseHTTPRequestHandler):
+class Chat(HttpServer):
     """Takes messages; the first one it is sent it cannot take just then."""
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.attempts.append(body)
-        self.send_response(503 if len(self.server.attempts) == 1 else 200)
-        self.end_headers()
+    def __init__(self):
+        self.attempts = []
+        super().__init__()
 
-    def log_message(self, *_) -> None:
-        pass
+    def answer(self, request: Request) -> Answer:
+        self.attempts.append(json.loads(request.body))
+        return Answer(503 if len(self.attempts) == 1 else 200)
 
 
 @pytest.fixture
 def chat():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    server.attempts = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = Chat()
     yield server
-    server.shutdown()
+    server.close()
 
 
 @pytest.mark.parametrize("starttls", [False, True], ids=["smtps", "starttls"])
@@ -92,7 +95,7 @@ def test_a_bad_commit_is_told_by_mail_and_chat_and_so_is_its_end(world, chat, tm
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "mail").write_text("p4ss\n")
-    (secrets / "chat").write_text(f"http://127.0.0.1:{chat.server_address[1]}/services/T0/B0/s3cret\n")
+    (secrets / "chat").write_text(f"{chat.url}/services/T0/B0/s3cret\n")
     model = world.model("doubler")
     model.release("1.0.0")
     scheme = "smtp" if starttls else "smtps"
@@ -119,8 +122,8 @@ def test_a_bad_commit_is_told_by_mail_and_chat_and_so_is_its_end(world, chat, tm
         manifest["model_card_ref"]["ref"] = "main"
         world.registry.write(world.registry.path("doubler"), manifest)
         bad = world.push("A branch")
-        [(to, letter)] = until("a letter", lambda: list(mail.letters))
-        assert (to, mail.users) == (["ops@example.com", "night@example.com"], ["berth@example.com"])
+        [(to, letter)] = until("a letter", lambda: list(mail.letters.values()))
+        assert (to, mail.users) == (["ops@example.com", "night@example.com"], {"berth@example.com"})
         assert "prod" in letter["subject"] and "unpinned ref" in letter["subject"], letter["subject"]
         assert bad in letter.get_payload(decode=True).decode() and letter["message-id"] and letter["date"]
         until("the chat takes it the second time", lambda: len(chat.attempts) == 2)
@@ -131,7 +134,7 @@ def test_a_bad_commit_is_told_by_mail_and_chat_and_so_is_its_end(world, chat, tm
         world.registry.write(world.registry.path("doubler"), manifest)
         world.push("A tag again")
         until("the end of it by mail and chat", lambda: len(mail.letters) == 2 and len(chat.attempts) == 3)
-        assert "resolved" in mail.letters[1][1]["subject"] and "resolved" in chat.attempts[2]["text"]
+        assert "resolved" in list(mail.letters.values())[1][1]["subject"] and "resolved" in chat.attempts[2]["text"]
         assert "s3cret" not in server.logged() and "p4ss" not in server.logged()
         assert server.stop() == 0
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fleet import until
+from harness.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -114,7 +114,7 @@ def test_every_event_and_every_metric_of_the_document(world):
 
     # Metrics before somebody dies: requests, too, so that those of inference have samples.
     for node in world.fleet.nodes:
-        assert node.ask("/v1/doubler", {"x": 1})[0] == 200
+        until(f"an answer through {node.name}", lambda: node.ask("/v1/doubler", {"x": 1})[0] == 200)
         assert node.ask("/v1/doubler", {"x": "many"})[0] == 422
     until("the actual state", world.actual)
     lead = until("a leader", world.fleet.leader)

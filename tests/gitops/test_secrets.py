@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from clouds import Azure, Gcs
-from fleet import BERTH, Load, until
+from fleet import Load
 from forge import Model
+from harness.processes import BERTH
+from harness.waiting import PATIENCE, until
 from packages import NAME, VERSION, Index, of_processes
-from vault import Vault
+from vault import CANARY, SECRET_ID, Vault
 
-OLD, NEW = ("AKIAOLD", "canary-old-4711"), ("AKIANEW", "canary-new-4712")
+OLD, NEW = ("AKIAOLD", f"{CANARY}-old"), ("AKIANEW", f"{CANARY}-new")
 
 
 class Keys:
@@ -23,7 +25,7 @@ class Keys:
 
     def __init__(self, world, folder: Path):
         self.world, self.folder = world, folder
-        subprocess.run([BERTH, "secrets", "keygen", "--out", str(folder)], check=True, capture_output=True, timeout=60)
+        subprocess.run([BERTH, "secrets", "keygen", "--out", str(folder)], check=True, capture_output=True, timeout=PATIENCE)
 
     @property
     def private(self) -> tuple[str, str]:
@@ -36,10 +38,10 @@ class Keys:
             place.unlink(missing_ok=True)
             done = subprocess.run(
                 [BERTH, "secrets", "encrypt", "--key", str(self.folder / "registry.pub"), "--worker", worker, "--out", str(place)],
-                input=json.dumps({"secrets": secrets}), capture_output=True, text=True, timeout=60,
+                input=json.dumps({"secrets": secrets}), capture_output=True, text=True, timeout=PATIENCE,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
-            assert "canary" not in place.read_text()
+            assert CANARY not in place.read_text()
 
 
 @pytest.fixture
@@ -54,6 +56,14 @@ def s3_access(key: tuple[str, str], endpoint: str) -> dict:
     }  # fmt: skip
 
 
+def content(place: Path) -> bytes:
+    """Named pipes and links to nowhere hold nothing, and what was there a moment ago may be gone."""
+    try:
+        return place.read_bytes() if place.is_file() else b""
+    except FileNotFoundError:
+        return b""
+
+
 def nowhere(world, *canaries: str) -> None:
     """None of these is in what people are told, in arguments or environments, in a log or file of a node, or in the store."""
     told = [world.fleet.berth("get", "secrets"), world.fleet.berth("get", "events"), world.fleet.berth("get", "sources")]
@@ -63,10 +73,8 @@ def nowhere(world, *canaries: str) -> None:
         assert not any(canary.encode() in text for canary in canaries for text in shown.values()), what
     for folder, _, files in os.walk(world.folder / "fleet"):
         for name in files:
-            # Named pipes and links to nowhere hold nothing.
             place = Path(folder) / name
-            content = place.read_bytes() if place.is_file() else b""
-            assert not any(canary.encode() in content for canary in canaries), place
+            assert not any(canary.encode() in content(place) for canary in canaries), place
 
 
 def test_keys_change_and_nobody_notices(world, s3, keys):
@@ -78,7 +86,7 @@ def test_keys_change_and_nobody_notices(world, s3, keys):
     world.push("Deploy doubler, with its keys")
     world.start(*keys.private)
     world.until_ready("doubler", "1.0.0", 2)
-    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, threads=2)
+    load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, callers=2)
 
     # Both hold for a while; when every worker has the new one the old one is revoked.
     s3.allow(OLD, NEW)
@@ -141,7 +149,7 @@ def test_other_clouds_let_workers_in_by_their_keys(world, keys, tmp_path, kind):
 
 
 def test_packages_come_with_a_password_that_nobody_sees(world, keys):
-    password = "canary-packages-4713"
+    password = f"{CANARY}-packages"
     index = Index("acme", password)
     try:
         model = world.model("doubler")
@@ -165,7 +173,7 @@ def test_a_vault_lends_keys_that_are_renewed_replaced_and_revoked(world, s3):
     vault = Vault(s3)
     try:
         for worker in world.workers:
-            vault.kv[f"workers/{worker}/git"] = {"token": f"canary-token-of-{worker}"}
+            vault.kv[f"workers/{worker}/git"] = {"token": f"{CANARY}-token-of-{worker}"}
             world.registry.write(f"workers/secrets/{worker}-secrets.yaml", {
                 "worker_id": worker,
                 "secrets": {"backend": "vault", "vault_addr": vault.url, "paths": {
@@ -177,7 +185,7 @@ def test_a_vault_lends_keys_that_are_renewed_replaced_and_revoked(world, s3):
                 }},
             })  # fmt: skip
         secret_id = world.folder / "secret-id"
-        secret_id.write_text("canary-secret-id\n")
+        secret_id.write_text(f"{SECRET_ID}\n")
         model = Model(world.folder, "doubler", s3.root / "models", "s3://models", storage="s3")
         model.release("1.0.0")
         world.registry.deploy("doubler", model, "1.0.0", replicas=2)
@@ -200,7 +208,7 @@ def test_a_vault_lends_keys_that_are_renewed_replaced_and_revoked(world, s3):
         before = vault.count("sys/leases/revoke")
         world.push("No keys any more")
         until("all leases are revoked", lambda: vault.count("sys/leases/revoke") > before and vault.living() == 0)
-        nowhere(world, "canary")
+        nowhere(world, CANARY)
     finally:
         vault.close()
 

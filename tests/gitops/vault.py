@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import http.server
 import json
+import secrets
 import threading
 import time
 
-TOKEN_TTL, LEASE_TTL, LEASE_MOST = 600, 6, 15
+from harness.http_server import Answer, HttpServer, Request
+
+# A renewal comes after a third at most. Halved, a busy machine is late for it; doubled, tests wait for new keys twice as long.
+LEASE_TTL, LEASE_MOST = 12, 24
+TOKEN_TTL = 600
+
+# Stands in every secret of a run and nowhere else on the machine.
+CANARY = f"canary-{secrets.token_hex(8)}"
+SECRET_ID = f"{CANARY}-secret-id"
 
 
-class Vault:
+class Vault(HttpServer):
     """Leases end with their time and with the token that they were made with; then the server knows the key no more."""
 
     def __init__(self, s3):
@@ -19,35 +27,14 @@ class Vault:
         self.tokens: dict[str, float] = {}
         self.leases: dict[str, dict] = {}
         self.issued: list[tuple[str, str]] = []
-        vault = self
+        super().__init__()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "{}")
-                with vault.lock:
-                    status, answer = vault.answer(self.command, self.path.removeprefix("/v1/"), self.headers, body)
-                    vault.asked.append((self.path.removeprefix("/v1/"), self.headers.get("X-Berth-Worker"), status))
-                content = b"" if answer is None else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_PUT = do_POST = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    def answer(self, request: Request) -> Answer:
+        path = request.path.removeprefix("/v1/")
+        with self.lock:
+            status, document = self.told(request.method, path, request.headers, json.loads(request.body or "{}"))
+            self.asked.append((path, request.headers.get("X-Berth-Worker"), status))
+        return Answer(status, {}, b"" if document is None else json.dumps(document).encode())
 
     def living(self) -> int:
         """How many leases there are now."""
@@ -66,13 +53,13 @@ class Vault:
         }
         self.s3.allow(*(lease["key"] for lease in self.leases.values()))
 
-    def answer(self, method: str, path: str, headers, body: dict) -> tuple[int, dict | None]:
+    def told(self, method: str, path: str, headers, body: dict) -> tuple[int, dict | None]:
         self.expire()
         now = time.monotonic()
         if (method, path) == ("POST", "auth/approle/login"):
-            if (body.get("role_id"), body.get("secret_id")) != ("berth", "canary-secret-id"):
+            if (body.get("role_id"), body.get("secret_id")) != ("berth", SECRET_ID):
                 return 400, {"errors": ["invalid role or secret ID"]}
-            token = f"hvs.canary-token-{len(self.asked)}"
+            token = f"hvs.{CANARY}-token-{len(self.asked)}"
             self.tokens[token] = now + TOKEN_TTL
             return 200, {"auth": {"client_token": token, "lease_duration": TOKEN_TTL, "renewable": True}}
         token = headers.get("X-Vault-Token")
@@ -99,7 +86,7 @@ class Vault:
             data = self.kv[path.removeprefix("secret/data/")]
             return 200, {"data": {"data": data, "metadata": {"version": 1}}, "lease_duration": 0}
         if method == "GET" and path.startswith("aws/creds/"):
-            key = (f"AKIADYNAMIC{len(self.issued)}", f"canary-dynamic-{len(self.issued)}")
+            key = (f"AKIADYNAMIC{len(self.issued)}", f"{CANARY}-dynamic-{len(self.issued)}")
             self.issued.append(key)
             id = f"{path}/{len(self.issued)}"
             self.leases[id] = {"token": token, "key": key, "until": now + LEASE_TTL, "most": now + LEASE_MOST}
