@@ -188,6 +188,15 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back() {
+        for on_miss in [
+            OnMiss::Failed { message: "no".to_owned(), retry_at: Some(Time(7)) },
+            OnMiss::Restarting { message: "died".to_owned(), again_at: Time(8) },
+        ] {
+            comes_back(on_miss);
+        }
+    }
+
+    fn comes_back(on_miss: OnMiss) {
         let me = WorkerId::new("a").expect("a name");
         let revision = |version: &str| RevisionId::of(name("iris"), version.as_bytes());
         let version = |version: &str, ready| Version { name: version.to_owned(), revision: revision(version), ready };
@@ -195,7 +204,7 @@ mod tests {
             deployment: name("iris"),
             split: vec![(revision("2"), 90), (revision("1"), 10)],
             versions: vec![version("1", vec![me.clone()]), version("2", Vec::new())],
-            on_miss: OnMiss::Failed { message: "no".to_owned(), retry_at: Some(Time(7)) },
+            on_miss,
             on_demand: true,
             timeout: Duration::from_millis(1_500),
             concurrency: Concurrency { max: Some(3), queue: 9 },

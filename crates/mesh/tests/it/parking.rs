@@ -75,6 +75,7 @@ async fn the_verdict_of_the_plan_reaches_who_waits() {
         (OnMiss::NoCapacity { message, retry_at: long_ago }, "no_capacity", "1"),
         (OnMiss::Failed { message: "not an ONNX file".to_owned(), retry_at: long_ago }, "load_failed", "1"),
         (OnMiss::ScaledDown, "scaled_down", ""),
+        (OnMiss::Restarting { message: "its process died".to_owned(), again_at: Time::ZERO }, "unavailable", "1"),
     ] {
         let mut house = House::new();
         house.set(vec![cold("iris")]).await;
