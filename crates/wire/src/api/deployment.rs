@@ -120,8 +120,8 @@ pub struct ReplicaDetail {
     pub revision: String,
     /// Where.
     pub worker: String,
-    /// `Assigned` (not yet reported), `Queued`, `Fetching`, `Preparing`, `Loading`, `Validating`, `Ready`, `Draining`
-    /// or `Failed`.
+    /// `Assigned` (not yet reported), `Queued`, `Fetching`, `Preparing`, `Loading`, `Validating`, `Ready`,
+    /// `Restarting` (it is loaded, and its process died), `Draining` or `Failed`.
     pub state: String,
     /// Bytes of memory: measured where it is ready, else what is set aside.
     pub memory: u64,
