@@ -119,8 +119,11 @@ def world(tmp_path):
 @pytest.fixture
 def s3(tmp_path):
     server = S3(tmp_path / "s3")
-    yield server
-    server.close()
+    try:
+        until("the object store", server.answers)
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

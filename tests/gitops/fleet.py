@@ -70,9 +70,12 @@ class Etcd(Process):
             "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
             "--initial-cluster", f"e={peer}", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
         )  # fmt: skip
-        health = ["etcdctl", "--endpoints", client, "endpoint", "health"]
+        self.health = ["etcdctl", "--endpoints", client, "endpoint", "health"]
+
+    def alive(self) -> bool:
+        assert self.runs(), f"etcd ended with {self.process.returncode}:\n{self.logged()[-4000:]}"
         environment = os.environ | {"ETCDCTL_API": "3"}
-        until("etcd", lambda: subprocess.run(health, capture_output=True, env=environment, timeout=PATIENCE).returncode == 0)
+        return subprocess.run(self.health, capture_output=True, env=environment, timeout=PATIENCE).returncode == 0
 
 
 class Fleet:
@@ -85,6 +88,14 @@ class Fleet:
         self.nodes = [Server(name, folder) for name in names]
         self.gossip = {node.name: free_port() for node in self.nodes}
         self.peers = {node.name: free_port() for node in self.nodes}
+        try:
+            self.begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        until("etcd", self.etcd.alive)
         self.berth("pki", "init", str(self.pki))
         for node in self.nodes:
             self.berth("pki", "issue", str(self.pki), node.name)

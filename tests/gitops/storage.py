@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 from harness.http_server import Answer, HttpServer, Request, part_of
 from harness.ports import free_port, listens
 from harness.processes import Process
-from harness.waiting import until
 
 
 class Web(HttpServer):
@@ -37,7 +36,6 @@ class S3(Process):
         (self.root / "models").mkdir(parents=True)
         self.allow()
         self.spawn(os.environ["S3_SERVER"], f"127.0.0.1:{self.port}", str(self.root), str(self.keys))
-        until("the object store", self.answers)
 
     def answers(self) -> bool:
         assert self.runs(), f"the object store ended with {self.process.returncode}:\n{self.logged()}"

@@ -48,7 +48,6 @@ class Host:
             "--create", "model-registry", "--create", "doubler-model", "--users", str(folder / "users.yaml"),
             "--git-token", f"broker@127.0.0.1={folder / 'broker'}", "--cache", str(folder / "cache"),
         )  # fmt: skip
-        until("the Git host", self.answers)
 
     def answers(self) -> bool:
         assert self.process.runs(), f"the Git host ended:\n{self.process.logged()}"
@@ -62,6 +61,7 @@ class Host:
 def test_roles_packages_and_encrypted_tokens(world, tmp_path):
     host = Host(tmp_path / "host")
     try:
+        until("the Git host", host.answers)
         model = world.model("doubler")
         model.write("src/model.py", MODEL)
         git(model.work, "remote", "set-url", "origin", host.url("doubler-model", "ml"))

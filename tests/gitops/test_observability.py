@@ -118,7 +118,9 @@ def test_every_event_and_every_metric_of_the_document(world):
         assert node.ask("/v1/doubler", {"x": "many"})[0] == 422
     until("the actual state", world.actual)
     lead = until("a leader", world.fleet.leader)
-    metrics_are_there({node.name: scrape(node) for node in world.fleet.nodes}, lead)
+    # One that led before has told of what happened then.
+    led = [node.name for node in world.fleet.nodes if node.events("term_began")]
+    metrics_are_there({node.name: scrape(node) for node in world.fleet.nodes}, led)
 
     # A worker that does not lead stops answering, as if it were cut off, and comes back.
     victim = next(node for node in world.fleet.nodes if node.name != lead and node.name in world.replicas("high"))
@@ -166,7 +168,7 @@ def alerts_can_fire(texts: list[str], rules: str) -> None:
         assert max(ends, default=0.0) > float(threshold), f"{name} ends at {max(ends, default=None)}, and {threshold} is too long"
 
 
-def metrics_are_there(texts: dict[str, str], lead: str) -> None:
+def metrics_are_there(texts: dict[str, str], led: list[str]) -> None:
     """Every name in the tables and the alert rules is exported, with the type and from the node that is written there."""
     types = lambda text: dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE "))
     scraped = {node: types(text) for node, text in texts.items()}
@@ -180,7 +182,7 @@ def metrics_are_there(texts: dict[str, str], lead: str) -> None:
         kind, where = row[2].split(",")[0].strip(), row[3].strip()
         for name in re.findall(r"`([a-z_]+)[`{]", row[1]):
             # What has labels is there from its first sample on.
-            nodes = [lead] if where == "leader" else list(scraped)
+            nodes = led if where == "leader" else list(scraped)
             found = {scraped[node].get(name.removesuffix("_total")) for node in nodes} - {None}
             assert found == {kind}, f"{name} on {nodes}: {found}, not a {kind}"
     named = re.findall(r"\b((?:berth|broker|worker|system)_[a-z_]+)", rules)
