@@ -12,7 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
 
-from berth import RequestError, frames, host, isolation  # noqa: E402
+from berth import RequestError, documents, frames, host, isolation  # noqa: E402
 from berth.frames import Line  # noqa: E402
 from berth.pipeline import Failed  # noqa: E402
 
@@ -77,6 +77,21 @@ class LineTest(unittest.TestCase):
         self.assertRaises(BlockingIOError, os.read, read, 1)
         for each in (read, write, number):
             os.close(each)
+
+
+class AnswerTest(unittest.TestCase):
+    def test_a_number_that_json_has_not_is_told_with_its_place(self):
+        for answer, said in [
+            ({"scores": [0.5, float("nan")]}, "/scores/1 is nan"),
+            ({"a": {"b": float("-inf")}}, "/a/b is -inf"),
+            (float("inf"), "the answer is inf"),
+        ]:
+            with self.assertRaisesRegex(ValueError, said):
+                documents.encode(answer)
+        circle = []
+        circle.append(circle)
+        with self.assertRaisesRegex(ValueError, "Circular"):
+            documents.encode(circle)
 
 
 class ToldTest(unittest.TestCase):

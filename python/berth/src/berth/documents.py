@@ -7,7 +7,8 @@ import datetime
 import decimal
 import enum
 import json
-from typing import Any, List
+import math
+from typing import Any, List, Optional, Tuple
 
 #: Codes of struct by the datatypes of the Open Inference Protocol.
 _CODES = {
@@ -58,7 +59,29 @@ def _empty(shape: List[int]) -> Any:
 
 def encode(answer: Any) -> bytes:
     """An answer as JSON; numpy's numbers and arrays, tensors, dataclasses, enums and dates are taken as well."""
-    return json.dumps(answer, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return _text(answer, allow_nan=False).encode()
+    except ValueError:
+        found = _not_finite(json.loads(_text(answer, allow_nan=True)), "")
+        if found is None:
+            raise
+    raise ValueError("{} is {}, and JSON has no such number".format(*found))
+
+
+def _text(answer: Any, allow_nan: bool) -> str:
+    return json.dumps(answer, default=_plain, allow_nan=allow_nan, ensure_ascii=False, separators=(",", ":"))
+
+
+def _not_finite(document: Any, pointer: str) -> Optional[Tuple[str, float]]:
+    """Where the first number is that JSON does not have."""
+    if isinstance(document, float) and not math.isfinite(document):
+        return pointer or "the answer", document
+    entries = enumerate(document) if isinstance(document, list) else ()
+    for name, value in document.items() if isinstance(document, dict) else entries:
+        found = _not_finite(value, "{}/{}".format(pointer, name))
+        if found is not None:
+            return found
+    return None
 
 
 def _plain(thing: Any) -> Any:
