@@ -33,7 +33,7 @@ pub(super) fn refuse<'w>(
     }
     let mut verdict = verdict(draft, work, need, refusals);
     if let (Verdict::NoCapacity { text, .. }, Some(until)) = (&verdict, lost::may_return(draft, work)) {
-        let text = format!("its worker was lost, and is waited for until {until}, since elsewhere it {text}");
+        let text = format!("its worker was lost, and is waited for until {until}; elsewhere: {text}");
         verdict = Verdict::WaitsForRoom { text, until };
     }
     let coming = match &work.rollout {
