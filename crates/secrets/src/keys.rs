@@ -6,6 +6,7 @@
 //! | `pkcs11:token=…;object=…?module-path=…&pin-source=…` | in an HSM, which never hands it out |
 //! | `exec:/PATH` | with a KMS, which a program asks |
 
+mod aside;
 mod exec;
 mod file;
 mod oaep;

@@ -50,6 +50,17 @@ pub struct CacheMetrics {
     pub(crate) fetched_bytes: Counter,
 }
 
+impl CacheMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("berth_artifact_bytes", "Bytes fetched from artifact stores", self.fetched_bytes.clone());
+        registry.register("berth_cache_bytes", "Disk that cached artifacts take", self.bytes.clone());
+        registry.register("berth_cache_files", "Cached artifacts", self.files.clone());
+        registry.register("berth_cache_hits", "Artifacts that were in the cache", self.hits.clone());
+        registry.register("berth_cache_misses", "Artifacts that were not in the cache", self.misses.clone());
+        registry.register("berth_cache_evictions", "Artifacts evicted for others", self.evictions.clone());
+    }
+}
+
 /// Everything else of the worker.
 #[derive(Debug, Clone)]
 pub struct WorkerMetrics {
@@ -113,66 +124,83 @@ impl WorkerMetrics {
             breakers: Family::default(),
         };
         metrics.success_rate.set(100.0);
-        let m = &metrics;
+        metrics.register_models(registry);
+        metrics.register_machine(registry);
+        metrics.cache.register(registry);
+        metrics
+    }
+
+    fn register_models(&self, registry: &mut Registry) {
         registry.register(
             "worker_models_load_duration_seconds",
             "From the begin of the fetch to ready",
-            m.load.clone(),
+            self.load.clone(),
         );
         registry.register(
             "worker_models_reload_duration_seconds",
             "As load, beside an older revision",
-            m.reload.clone(),
+            self.reload.clone(),
         );
-        registry.register("worker_models_unload_duration_seconds", "From the last request to freed", m.unload.clone());
-        registry.register("worker_models_load_success_rate", "Percent of the last 64 loads", m.success_rate.clone());
-        registry.register("worker_models_load_failures", "Loads that failed, by category", m.failures.clone());
-        registry.register("worker_models_loaded_count", "Models in memory", m.loaded.clone());
-        registry.register("berth_worker_models_max", "The most models in memory; inf: no limit", m.most_models.clone());
-        registry.register("worker_models_failed_count", "Models that could not be made ready", m.failed.clone());
+        registry.register(
+            "worker_models_unload_duration_seconds",
+            "From the last request to freed",
+            self.unload.clone(),
+        );
+        registry.register("worker_models_load_success_rate", "Percent of the last 64 loads", self.success_rate.clone());
+        registry.register("worker_models_load_failures", "Loads that failed, by category", self.failures.clone());
+        registry.register("worker_models_loaded_count", "Models in memory", self.loaded.clone());
+        registry.register(
+            "berth_worker_models_max",
+            "The most models in memory; inf: no limit",
+            self.most_models.clone(),
+        );
+        registry.register("worker_models_failed_count", "Models that could not be made ready", self.failed.clone());
         registry.register(
             "berth_worker_models_restarting",
             "Models whose process died and is not up again: they answer nobody",
-            m.restarting.clone(),
+            self.restarting.clone(),
         );
-        registry.register("worker_memory_used_bytes", "Memory that models take or are promised", m.memory_used.clone());
-        registry.register("worker_memory_available_bytes", "Memory left for models", m.memory_available.clone());
+        registry.register(
+            "worker_memory_used_bytes",
+            "Memory that models take or are promised",
+            self.memory_used.clone(),
+        );
+        registry.register("worker_memory_available_bytes", "Memory left for models", self.memory_available.clone());
         registry.register(
             "berth_load_phase_seconds",
             "Phases of a load: queued, prepare (model cards), fetch, load, validate",
-            m.phases.clone(),
+            self.phases.clone(),
         );
-        registry.register("berth_environment_bytes", "Disk that Python environments take", m.environment_bytes.clone());
-        registry.register("berth_environments", "Python environments on disk", m.environments.clone());
+    }
+
+    fn register_machine(&self, registry: &mut Registry) {
+        registry.register(
+            "berth_environment_bytes",
+            "Disk that Python environments take",
+            self.environment_bytes.clone(),
+        );
+        registry.register("berth_environments", "Python environments on disk", self.environments.clone());
         registry.register(
             "berth_worker_system_memory_used_bytes",
             "Memory of the machine or control group in use, models and all",
-            m.system_memory.clone(),
+            self.system_memory.clone(),
         );
         registry.register(
             "berth_worker_degraded",
             "1 while more than 80 % of the machine's or control group's memory is in use",
-            m.degraded.clone(),
+            self.degraded.clone(),
         );
-        registry.register("worker_heartbeat_sent", "Reports to the controller", m.heartbeats_sent.clone());
-        registry.register("worker_heartbeat_failed", "Reports that nobody took", m.heartbeats_failed.clone());
+        registry.register("worker_heartbeat_sent", "Reports to the controller", self.heartbeats_sent.clone());
+        registry.register("worker_heartbeat_failed", "Reports that nobody took", self.heartbeats_failed.clone());
         registry.register(
             "berth_worker_circuit_breaker",
             "Circuit breakers that are not simply closed: 0 closed and counting, 1 half-open, 2 open",
-            m.breakers.clone(),
+            self.breakers.clone(),
         );
-        let c = &metrics.cache;
-        registry.register("berth_artifact_bytes", "Bytes fetched from artifact stores", c.fetched_bytes.clone());
-        registry.register("berth_cache_bytes", "Disk that cached artifacts take", c.bytes.clone());
-        registry.register("berth_cache_files", "Cached artifacts", c.files.clone());
-        registry.register("berth_cache_hits", "Artifacts that were in the cache", c.hits.clone());
-        registry.register("berth_cache_misses", "Artifacts that were not in the cache", c.misses.clone());
-        registry.register("berth_cache_evictions", "Artifacts evicted for others", c.evictions.clone());
         let cores: Gauge<f64, AtomicU64> = Gauge::default();
         cores.set(f64::from(Capacity::probe().cpus));
         registry.register("berth_worker_cpu_cores", "CPU cores of the machine or control group", cores);
         registry.register_collector(Box::new(Cpu::default()));
-        metrics
     }
 
     /// A phase of a load ended.

@@ -1,9 +1,17 @@
 //! A private key in an HSM, through its PKCS#11 module: it decrypts there and never leaves.
+//!
+//! A module may hang for as long as its HSM does, and cannot be interrupted. Each has a thread of its own, which is waited
+//! for only so long.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use cryptoki::{
@@ -20,31 +28,101 @@ use cryptoki::{
 };
 use zeroize::Zeroizing;
 
-use super::{Decrypt, KeyError, Pkcs11Uri, PublicKey, Surroundings, oaep};
+use super::{
+    Decrypt, KeyError, Pkcs11Uri, PublicKey, Surroundings,
+    aside::{Aside, Silent},
+    oaep,
+};
 use crate::envelope::KeyId;
 
-/// The modules that this process has loaded: PKCS#11 may be initialised once.
-static LOADED: Mutex<Vec<(PathBuf, Pkcs11)>> = Mutex::new(Vec::new());
+/// How long a module may take for one thing. Halved, an HSM behind a network that pauses fails; doubled, one that hangs holds
+/// up the start of a node, and secrets, that long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The modules that this process uses, each on its thread: PKCS#11 may be initialised once.
+static MODULES: Mutex<Vec<(PathBuf, Arc<Aside<Module>>)>> = Mutex::new(Vec::new());
+
+/// The next key's number.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A private key in an HSM.
 pub struct Hsm {
+    access: Arc<Access>,
+    module: Arc<Aside<Module>>,
+    public: PublicKey,
+}
+
+/// How a key is got at.
+struct Access {
+    /// Tells the sessions of keys apart.
+    number: u64,
     uri: Pkcs11Uri,
     pin: Option<Zeroizing<String>>,
-    module: Pkcs11,
-    public: PublicKey,
-    /// A session serves one caller at a time; a new one is opened after a failure.
-    session: Mutex<Option<(Session, ObjectHandle)>>,
+}
+
+/// A module, on its thread.
+struct Module {
+    path: PathBuf,
+    /// Once it is loaded and initialised.
+    loaded: Option<Pkcs11>,
+    /// Of each key that is open, by its number. A new one is opened after a failure.
+    sessions: BTreeMap<u64, (Session, ObjectHandle)>,
 }
 
 impl Hsm {
     /// Loads the module, logs in and finds the key.
     ///
     /// # Errors
-    /// The module, the token, the key or the PIN is not there or not the right one.
+    /// The module, the token, the key or the PIN is not there or not the right one, or the module hangs.
     pub fn open(uri: &Pkcs11Uri, around: &Surroundings) -> Result<Self, KeyError> {
         let pin = pin(uri, around)?;
-        let module = module(&uri.module_path).map_err(|error| absent(uri, &error))?;
-        let (session, key) = log_in(&module, uri, pin.as_ref())?;
+        let module = module(&uri.module_path)
+            .ok_or_else(|| KeyError::absent(uri.name(), "no thread can be had for its module"))?;
+        let access = Arc::new(Access { number: NEXT.fetch_add(1, Ordering::Relaxed), uri: uri.clone(), pin });
+        let asked = Arc::clone(&access);
+        match module.ask(move |module| module.open(&asked)) {
+            Ok(public) => Ok(Self { public: public?, access, module }),
+            Err(silent) => {
+                // It may yet be opened.
+                let number = access.number;
+                module.tell(move |module| module.close(number));
+                Err(access.hangs(silent))
+            }
+        }
+    }
+
+    fn decrypt(&self, wrapped: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, KeyError> {
+        let (access, wrapped) = (Arc::clone(&self.access), wrapped.to_vec());
+        let answer = self.module.ask(move |module| module.decrypt(&access, &wrapped));
+        answer.map_err(|silent| self.access.hangs(silent))?
+    }
+}
+
+impl Drop for Hsm {
+    fn drop(&mut self) {
+        let number = self.access.number;
+        self.module.tell(move |module| module.close(number));
+    }
+}
+
+impl Access {
+    /// Nobody knows whether the module will come back.
+    fn hangs(&self, silent: Silent) -> KeyError {
+        let reason = format!(
+            "its module {} has not answered for {} s: see whether the HSM and its service can be reached; it is asked again \
+             once it has come back, and if it never does, start this process anew",
+            self.uri.module_path.display(),
+            silent.busy.as_secs()
+        );
+        KeyError::silent(self.uri.name(), reason)
+    }
+}
+
+impl Module {
+    /// Loads the module, logs in and finds the key. Gives its public half.
+    fn open(&mut self, access: &Access) -> Result<PublicKey, KeyError> {
+        let uri = &access.uri;
+        let (session, key) = self.log_in(access)?;
         let parts = session
             .get_attributes(key, &[AttributeType::Modulus, AttributeType::PublicExponent])
             .map_err(|error| absent(uri, &error))?;
@@ -58,26 +136,51 @@ impl Hsm {
         }
         let public =
             PublicKey::from_parts(&modulus, &exponent).map_err(|reason| KeyError::refused(uri.name(), reason))?;
-        Ok(Self { uri: uri.clone(), pin, module, public, session: Mutex::new(Some((session, key))) })
+        self.sessions.insert(access.number, (session, key));
+        Ok(public)
     }
 
-    fn decrypt(&self, wrapped: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, KeyError> {
-        let mut kept = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let (session, key) = match kept.take() {
+    fn decrypt(&mut self, access: &Access, wrapped: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, KeyError> {
+        let (session, key) = match self.sessions.remove(&access.number) {
             Some(session) => session,
-            None => log_in(&self.module, &self.uri, self.pin.as_ref())?,
+            None => self.log_in(access)?,
         };
         let answer = ask(&session, key, wrapped);
         if let Ok(answer) = answer {
-            *kept = Some((session, key));
+            self.sessions.insert(access.number, (session, key));
             return Ok(answer);
         }
         // The session may have ended: the token was taken out, or the HSM started anew. Once more with a new one.
         drop(session);
-        let (session, key) = log_in(&self.module, &self.uri, self.pin.as_ref())?;
-        let answer = ask(&session, key, wrapped).map_err(|error| absent(&self.uri, &error))?;
-        *kept = Some((session, key));
+        let (session, key) = self.log_in(access)?;
+        let answer = ask(&session, key, wrapped).map_err(|error| absent(&access.uri, &error))?;
+        self.sessions.insert(access.number, (session, key));
         Ok(answer)
+    }
+
+    fn close(&mut self, number: u64) {
+        self.sessions.remove(&number);
+    }
+
+    fn log_in(&mut self, access: &Access) -> Result<(Session, ObjectHandle), KeyError> {
+        let module = self.loaded().map_err(|error| absent(&access.uri, &error))?;
+        log_in(module, &access.uri, access.pin.as_ref())
+    }
+
+    /// Loads and initialises it, once.
+    fn loaded(&mut self) -> Result<&Pkcs11, Error> {
+        let module = match self.loaded.take() {
+            Some(module) => module,
+            None => {
+                let module = Pkcs11::new(&self.path)?;
+                match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
+                    Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => {}
+                    Err(error) => return Err(error),
+                }
+                module
+            }
+        };
+        Ok(self.loaded.insert(module))
     }
 }
 
@@ -113,7 +216,7 @@ impl Decrypt for Hsm {
     }
 
     fn name(&self) -> String {
-        self.uri.name()
+        self.access.uri.name()
     }
 
     fn public(&self) -> Option<PublicKey> {
@@ -128,7 +231,10 @@ impl Decrypt for Hsm {
 
 impl fmt::Debug for Hsm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hsm").field("key", &self.uri.name()).field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("Hsm")
+            .field("key", &self.access.uri.name())
+            .field("public", &self.public)
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,19 +254,17 @@ fn absent(uri: &Pkcs11Uri, error: &Error) -> KeyError {
     KeyError::absent(uri.name(), reason)
 }
 
-/// The module, loaded and initialised once.
-fn module(path: &Path) -> Result<Pkcs11, Error> {
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, module)) = loaded.iter().find(|(known, _)| known == path) {
-        return Ok(module.clone());
+/// The thread of a module. `None`: none can be had.
+fn module(path: &Path) -> Option<Arc<Aside<Module>>> {
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, module)) = modules.iter().find(|(known, _)| known == path) {
+        return Some(Arc::clone(module));
     }
-    let module = Pkcs11::new(path)?;
-    match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
-        Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => {}
-        Err(error) => return Err(error),
-    }
-    loaded.push((path.to_owned(), module.clone()));
-    Ok(module)
+    let of = path.to_owned();
+    let make = move || Module { path: of, loaded: None, sessions: BTreeMap::new() };
+    let module = Arc::new(Aside::start("berth-hsm", PATIENCE, make)?);
+    modules.push((path.to_owned(), Arc::clone(&module)));
+    Some(module)
 }
 
 fn log_in(
@@ -231,4 +335,30 @@ fn pin(uri: &Pkcs11Uri, around: &Surroundings) -> Result<Option<Zeroizing<String
         }
     };
     Ok(Some(Zeroizing::new(pin.trim_end_matches(['\n', '\r']).to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_module_that_hangs_is_named_and_not_waited_for() {
+        let path = Path::new("/nowhere/hangs.so");
+        let make = move || Module { path: path.to_owned(), loaded: None, sessions: BTreeMap::new() };
+        let module = Arc::new(Aside::start("test", Duration::from_millis(20), make).expect("a thread"));
+        let (_let_go, held) = mpsc::channel::<()>();
+        // As long as the test runs.
+        assert!(module.ask(move |_| held.recv().is_ok()).is_err());
+        MODULES.lock().expect("no panic").push((path.to_owned(), module));
+        let uri: Pkcs11Uri = "pkcs11:token=t;object=o?module-path=/nowhere/hangs.so".parse().expect("a URI");
+        for _ in 0..3 {
+            let error = Hsm::open(&uri, &Surroundings::default()).expect_err("it hangs");
+            assert!(error.silent && error.transient, "{error:?}");
+            for says in ["object=o", "/nowhere/hangs.so has not answered for", "start this process anew"] {
+                assert!(error.to_string().contains(says), "{error}");
+            }
+        }
+    }
 }
