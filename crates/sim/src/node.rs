@@ -58,6 +58,8 @@ pub struct Machine {
     running: BTreeMap<RevisionId, u32>,
     /// Revisions that go once the last of their requests is answered.
     draining: BTreeSet<RevisionId>,
+    /// Revisions whose process is not there just now: it runs nothing.
+    down: BTreeSet<RevisionId>,
 }
 
 /// What one replica really takes.
@@ -91,6 +93,7 @@ impl Machine {
             resident: BTreeMap::new(),
             running: BTreeMap::new(),
             draining: BTreeSet::new(),
+            down: BTreeSet::new(),
         }
     }
 
@@ -109,7 +112,7 @@ impl Machine {
 
     /// A request begins to run, if the revision answers requests. Says whether it does.
     pub(crate) fn run(&mut self, revision: &RevisionId) -> bool {
-        let runs = self.callable.contains_key(revision);
+        let runs = self.callable.contains_key(revision) && !self.down.contains(revision);
         if runs {
             *self.running.entry(revision.clone()).or_default() += 1;
         }
@@ -135,7 +138,16 @@ impl Machine {
     /// What has ended frees what it took.
     fn account_for(&mut self, event: &Event) {
         match event {
-            Event::Loaded { revision, result: Err(_), .. } | Event::Unloaded { revision } => self.free(revision),
+            Event::Loaded { revision, result: Err(_), .. } | Event::Unloaded { revision } => {
+                self.down.remove(revision);
+                self.free(revision);
+            }
+            Event::Health { revision, health } => {
+                match health.deaths.as_ref().is_some_and(|deaths| deaths.again_at.is_some()) {
+                    true => self.down.insert(revision.clone()),
+                    false => self.down.remove(revision),
+                };
+            }
             _ => {}
         }
     }

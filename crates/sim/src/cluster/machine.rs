@@ -1,6 +1,10 @@
 //! Workers: what their agents hear and want, checked against what the machine really has.
 
-use berth_spec::{ByteSize, WorkerId};
+use std::time::Duration;
+
+use berth_plan::fixture;
+use berth_spec::{ByteSize, DeploymentName, Residency, WorkerId};
+use berth_worker::runtime::Health;
 
 use super::{Cluster, Memory};
 use crate::{
@@ -19,6 +23,29 @@ impl Cluster {
         self.look_around();
         self.seek(id);
         self.rewake(id);
+    }
+
+    /// The process of a model dies on a worker, and is up again after `away`.
+    pub fn dies_there(&mut self, id: &WorkerId, name: &DeploymentName, away: Duration) {
+        let (Some(process), Some(machine)) = (self.processes.get(id), self.machines.get(id)) else { return };
+        let (start, clock) = (process.start, process.clock(self.now));
+        let ready = machine
+            .agent
+            .residencies()
+            .find(|(revision, residency)| revision.deployment() == name && residency.is_ready());
+        let Some((revision, before)) = ready.map(|(revision, residency)| (revision.clone(), residency)) else { return };
+        let told = |from: &Residency, again| match fixture::died(from, again, clock) {
+            Some(Residency::Ready(ready)) => {
+                Some((Health { memory: None, deaths: ready.deaths.clone() }, Residency::Ready(ready)))
+            }
+            _ => None,
+        };
+        let Some((down, after)) = told(&before, Some(away)) else { return };
+        let Some((up, _)) = told(&after, None) else { return };
+        self.log(name.as_str(), &format!("its process dies on {id}"));
+        let up = berth_worker::Event::Health { revision: revision.clone(), health: up };
+        self.post(away, Post::Done { worker: id.clone(), start, event: up });
+        self.hear(id, berth_worker::Event::Health { revision, health: down });
     }
 
     /// A worker's agent hears something.

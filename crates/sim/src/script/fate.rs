@@ -20,6 +20,10 @@ pub(super) fn befall(cluster: &mut Cluster, verb: &str, subject: &str, options: 
         "return" => nodes().iter().for_each(|node| cluster.restart(node)),
         "stop" => nodes().iter().for_each(|node| cluster.stop(node)),
         "reconnect" => nodes().iter().for_each(|node| cluster.reconnect(node)),
+        "dies" => {
+            let (worker, away) = (options.text("on").ok_or("on= is missing")?, options.time("for")?);
+            cluster.dies_there(&fixture::worker_id(worker), &fixture::name(subject), away);
+        }
         "pause" => {
             let lasts = options.time("for")?;
             nodes().iter().for_each(|node| cluster.pause(node, lasts));
