@@ -1,5 +1,7 @@
 //! How long a plan takes and what a registered deployment costs, at 1,000 workers. Prints one JSON line per measure;
-//! `cargo xtask bench` reads them.
+//! `cargo xtask bench` reads them. `plan_bench full 100000` makes one full plan from nothing in a process of its own, with its
+//! processor time, which a busy machine changes little, and the peak of its memory; `plan_bench mixed 50000` one for a fleet
+//! of unlike workers.
 #![expect(clippy::print_stdout, reason = "the lines are the result")]
 
 use std::{sync::Arc, time::Instant};
@@ -14,9 +16,20 @@ use berth_spec::{
 };
 
 const WORKERS: usize = 1_000;
+/// What each replica takes where it takes anything.
+const SIZE: ByteSize = ByteSize::mib(64);
 const NOW: Time = Time(1_000_000_000_000);
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => all(),
+        [which @ ("full" | "mixed"), count] => one(which, count.parse().expect("a number of deployments")),
+        _ => panic!("usage: plan_bench [full|mixed DEPLOYMENTS]"),
+    }
+}
+
+fn all() {
     // First, so that what it costs is not served from what the others gave back.
     for deployments in [100_000, 10_000] {
         cold(deployments);
@@ -27,17 +40,40 @@ fn main() {
     mixed(50_000);
 }
 
+/// One full plan, and what the process took for it at most.
+fn one(which: &str, count: usize) {
+    let mut world = if which == "full" { resident_world(count) } else { unlike_world(count) };
+    let scope = world.due(NOW);
+    let (resident, ran) = (process("VmRSS") >> 20, ran_ms());
+    let (planned, took) = timed(|| plan(&world, &scope, NOW));
+    let ran = ran_ms() - ran;
+    assert_eq!(planned.records.len(), count);
+    line(which, count, took);
+    let peak = process("VmHWM") >> 20;
+    println!(
+        r#"{{"measure":"{which}_cost","deployments":{count},"processor_ms":{ran:.0},"before_mib":{resident},"peak_mib":{peak}}}"#
+    );
+}
+
+/// The memory of each worker where an even share of them fills nine tenths.
+fn share(count: usize) -> ByteSize {
+    ByteSize(SIZE.0 * (count / WORKERS) as u64 * 10 / 9)
+}
+
 /// Residents that fill nine tenths of the memory.
-fn packed(count: usize) {
+fn resident_world(count: usize) -> World {
     let mut world = World::new(Policy::default());
-    let size = ByteSize::mib(64);
-    let memory = ByteSize(size.0 * (count / WORKERS) as u64 * 10 / 9);
     for i in 0..WORKERS {
-        world.set_worker(worker(&format!("w{i}"), memory));
+        world.set_worker(worker(&format!("w{i}"), share(count)));
     }
     for i in 0..count {
-        world.set_deployment(Arc::new(sized(&format!("m{i}"), size, Replicas { min: 1, max: 1 })));
+        world.set_deployment(Arc::new(sized(&format!("m{i}"), SIZE, Replicas { min: 1, max: 1 })));
     }
+    world
+}
+
+fn packed(count: usize) {
+    let mut world = resident_world(count);
     let scope = world.due(NOW);
     let (planned, took) = timed(|| plan(&world, &scope, NOW));
     assert_eq!(planned.records.len(), count);
@@ -48,9 +84,9 @@ fn packed(count: usize) {
     let settling = plan(&world, &scope, NOW);
     world.commit(&settling);
     line("replan_all", count, timed(|| plan(&world, &Scope::All, NOW)).1);
-    line("one_change", count, median(|i| one_change(&mut world, &format!("m{}", i * 37 % count), size)));
-    line("one_new", count, median(|i| one_change(&mut world, &format!("new{i}"), size)));
-    line("no_room", count, median(|i| one_change(&mut world, &format!("huge{i}"), memory)));
+    line("one_change", count, median(|i| one_change(&mut world, &format!("m{}", i * 37 % count), SIZE)));
+    line("one_new", count, median(|i| one_change(&mut world, &format!("new{i}"), SIZE)));
+    line("no_room", count, median(|i| one_change(&mut world, &format!("huge{i}"), share(count))));
 }
 
 fn one_change(world: &mut World, called: &str, size: ByteSize) -> f64 {
@@ -71,16 +107,20 @@ fn one_change(world: &mut World, called: &str, size: ByteSize) -> f64 {
 
 /// A fleet of unlike workers: five regions of four zones, every fourth with GPUs, every tenth with a label, limits on models
 /// and cores; residents that need some of that, two copies each.
-fn mixed(count: usize) {
+fn unlike_world(count: usize) -> World {
     let mut world = World::new(Policy::default());
-    let size = ByteSize::mib(64);
     for i in 0..WORKERS {
-        world.set_worker(unlike(i, ByteSize(size.0 * (count * 2 / WORKERS) as u64 * 10 / 8)));
+        world.set_worker(unlike(i, ByteSize(SIZE.0 * (count * 2 / WORKERS) as u64 * 10 / 8)));
     }
     for i in 0..count {
-        world.set_deployment(Arc::new(choosy(&format!("m{i}"), i, size)));
+        world.set_deployment(Arc::new(choosy(&format!("m{i}"), i, SIZE)));
     }
     load(&mut world);
+    world
+}
+
+fn mixed(count: usize) {
+    let mut world = unlike_world(count);
     let scope = world.due(NOW);
     let (planned, took) = timed(|| plan(&world, &scope, NOW));
     line("mixed_full", count, took);
@@ -94,7 +134,7 @@ fn mixed(count: usize) {
     {
         let new = |i: usize| {
             let (planned, took) = timed(|| {
-                world.set_deployment(Arc::new(choosy(&format!("new{kind}-{i}"), i * 4 + kind, size)));
+                world.set_deployment(Arc::new(choosy(&format!("new{kind}-{i}"), i * 4 + kind, SIZE)));
                 let scope = world.due(NOW);
                 plan(&world, &scope, NOW)
             });
@@ -144,7 +184,7 @@ fn cold(count: usize) {
     }
     let all: Vec<Arc<Deployment>> =
         (0..count).map(|i| Arc::new(sized(&format!("m{i}"), ByteSize::mib(64), Replicas { min: 0, max: 1 }))).collect();
-    let before = resident();
+    let before = process("VmRSS");
     for deployment in all {
         world.set_deployment(deployment);
     }
@@ -153,7 +193,7 @@ fn cold(count: usize) {
     line("full_cold", count, took);
     world.commit(&planned);
     drop(planned);
-    let bytes = resident().saturating_sub(before) / count as u64;
+    let bytes = process("VmRSS").saturating_sub(before) / count as u64;
     println!(r#"{{"measure":"cold_bytes_each","deployments":{count},"bytes":{bytes}}}"#);
     let miss = |i: usize| {
         let demand = Demand {
@@ -227,9 +267,16 @@ fn line(measure: &str, deployments: usize, ms: f64) {
     println!(r#"{{"measure":"{measure}","workers":{WORKERS},"deployments":{deployments},"ms":{ms:.3}}}"#);
 }
 
-/// Resident memory of this process in bytes; 0 where the system does not say.
-fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
+/// How long this thread has run on a processor; 0 where the system does not say.
+fn ran_ms() -> f64 {
+    let ran = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    ran.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e6
+}
+
+/// What Linux says of this process's memory under a name, in bytes; 0 where the system does not say.
+fn process(called: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(called)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }

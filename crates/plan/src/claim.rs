@@ -12,9 +12,12 @@ use std::sync::Arc;
 pub use cores::Cores;
 pub(crate) use cores::{Hardware, cores, gpu_count};
 
-use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving, WorkerId};
+use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
 
-use crate::{Replica, World, world::Entry};
+use crate::{
+    Replica, World,
+    world::{Entry, Seats},
+};
 
 /// Where a claim comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +63,8 @@ pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSi
 }
 
 /// What a new replica claims on a worker: what was measured there, if it is there already, left from before.
-pub(crate) fn need_at(world: &World, revision: &Revision, worker: &WorkerId, need: ByteSize) -> ByteSize {
-    let residency = world.workers.get(worker).and_then(|seats| seats.inventory.get(&revision.id));
-    match residency {
+pub(crate) fn need_at(seats: &Seats, revision: &Revision, need: ByteSize) -> ByteSize {
+    match seats.inventory.get(&revision.id) {
         Some(Residency::Ready(ready)) if ready.measured && revision.memory.is_none() => ready.memory,
         _ => need,
     }

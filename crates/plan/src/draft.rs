@@ -2,6 +2,7 @@
 //! of memory, cores, GPUs and counts.
 
 mod room;
+mod works;
 
 use std::{
     cell::OnceCell,
@@ -11,7 +12,10 @@ use std::{
 
 use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, deployment::GpuNeed, event::Severity};
 
-pub(crate) use self::room::Usage;
+pub(crate) use self::{
+    room::{Site, Usage},
+    works::{Slot, Works},
+};
 use crate::{
     Replica, Rollout, World, claim, drain, lost,
     place::{Shelves, Version},
@@ -24,7 +28,7 @@ use crate::{
 pub(crate) struct Draft<'w> {
     pub(crate) world: &'w World,
     pub(crate) now: Time,
-    works: BTreeMap<DeploymentName, Work<'w>>,
+    works: Works<'w>,
     /// What is claimed on workers where it differs from the world's.
     usage: BTreeMap<WorkerId, Usage>,
     /// Replicas of the world that this plan takes away: they are nobody's victims any more.
@@ -65,7 +69,7 @@ pub(crate) struct Work<'w> {
     pub(crate) wake: Option<Time>,
 }
 
-impl Work<'_> {
+impl<'w> Work<'w> {
     /// The place of a replica of a revision in the order of eviction, as the plan has it.
     fn rank(&self, revision: &RevisionId) -> Rank {
         self.entry.rank_among(revision, self.copies(revision), self.goal)
@@ -104,7 +108,7 @@ impl Work<'_> {
         self.wake = Some(self.wake.map_or(at, |before| before.min(at)));
     }
 
-    pub(crate) fn name(&self) -> &DeploymentName {
+    pub(crate) fn name(&self) -> &'w DeploymentName {
         &self.entry.deployment.name
     }
 
@@ -120,7 +124,7 @@ impl Work<'_> {
             return Some(Arc::clone(known));
         }
         (*id == self.entry.wanted).then(|| {
-            let revision = Arc::new(self.entry.deployment.revision());
+            let revision = Arc::new(Revision::with_id(&self.entry.deployment, id.clone()));
             self.revisions.insert(id.clone(), Arc::clone(&revision));
             revision
         })
@@ -149,7 +153,7 @@ impl<'w> Draft<'w> {
         Self {
             world,
             now,
-            works: BTreeMap::new(),
+            works: Works::default(),
             usage: BTreeMap::new(),
             left: BTreeSet::new(),
             arrived: BTreeMap::new(),
@@ -166,10 +170,22 @@ impl<'w> Draft<'w> {
 
     /// Takes a deployment up and goes with it through the steps that need no other one. Does nothing the second time.
     pub(crate) fn open(&mut self, name: &DeploymentName) {
-        if self.works.contains_key(name) {
+        if self.works.contains(name) {
             return;
         }
         let Some(entry) = self.world.entries.get(name) else { return };
+        let work = self.take_up(entry);
+        self.works.add(work);
+    }
+
+    /// Takes all deployments up, as the first thing in a plan.
+    pub(crate) fn open_all(&mut self) {
+        let mut works = Works::default();
+        works.fill(self.world.entries.values().map(|entry| self.take_up(entry)));
+        self.works = works;
+    }
+
+    fn take_up(&mut self, entry: &'w Entry) -> Work<'w> {
         let record = entry.record();
         let mut work = Work {
             entry,
@@ -185,7 +201,7 @@ impl<'w> Draft<'w> {
         };
         if let Some(known) = work.revisions.get_mut(&entry.wanted) {
             // The same revision may be declared in another way: its location, or the author's word on its memory.
-            let declared = entry.deployment.revision();
+            let declared = Revision::with_id(&entry.deployment, entry.wanted.clone());
             if **known != declared {
                 *known = Arc::new(declared);
             }
@@ -194,17 +210,17 @@ impl<'w> Draft<'w> {
         scale::step(self, &mut work);
         rollout::step(self, &mut work);
         drain::step(self, &mut work);
-        self.works.insert(name.clone(), work);
+        work
     }
 
     /// Goes through the rollouts once more, after placing. Says whether any has moved; each moves forward only, so that
     /// this ends.
     pub(crate) fn advance(&mut self) -> bool {
-        let starting: Vec<DeploymentName> =
-            self.works.iter().filter(|(_, work)| work.unsettled()).map(|(name, _)| name.clone()).collect();
+        let starting: Vec<Slot> =
+            self.works.numbered().filter(|(_, work)| work.unsettled()).map(|(slot, _)| slot).collect();
         let mut moved = false;
-        for name in starting {
-            let _ = self.with(&name, |draft, work| {
+        for slot in starting {
+            let _ = self.at(slot, |draft, work| {
                 let before = work.rollout.clone();
                 rollout::step(draft, work);
                 if work.rollout != before {
@@ -223,13 +239,18 @@ impl<'w> Draft<'w> {
         change: impl FnOnce(&mut Self, &mut Work<'w>) -> R,
     ) -> Option<R> {
         self.open(name);
-        let (name, mut work) = self.works.remove_entry(name)?;
+        self.at(self.works.find(name)?, change)
+    }
+
+    /// Works on one deployment of the plan.
+    pub(crate) fn at<R>(&mut self, slot: Slot, change: impl FnOnce(&mut Self, &mut Work<'w>) -> R) -> Option<R> {
+        let mut work = self.works.take(slot)?;
         let result = change(self, &mut work);
-        self.works.insert(name, work);
+        self.works.put_back(slot, work);
         Some(result)
     }
 
-    pub(crate) fn works(&self) -> &BTreeMap<DeploymentName, Work<'w>> {
+    pub(crate) fn works(&self) -> &Works<'w> {
         &self.works
     }
 

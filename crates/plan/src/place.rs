@@ -31,36 +31,42 @@ use wants::{Want, wants_of};
 
 use crate::{
     Replica, claim,
-    draft::{Draft, Work},
+    draft::{Draft, Slot, Work},
     drain, lost, scale,
 };
 
 /// Finds a place for everything that is wanted and has none.
 pub(crate) fn step(draft: &mut Draft<'_>) {
     relieve::step(draft);
-    let mut wants: BTreeSet<Want> = draft.works().values().flat_map(|work| wants_of(draft, work)).collect();
+    let mut wants: Wants = draft.works().numbered().flat_map(|each| numbered(draft, each)).collect();
     // What had no place is tried again until nothing moves: those who left may have made more room than was asked for.
     // So planning again finds the same, down to the numbers in the reasons.
     while place_all(draft, wants) {
-        wants = draft.works().values().filter(|work| work.unplaced).flat_map(|work| wants_of(draft, work)).collect();
+        let unplaced = draft.works().numbered().filter(|(_, work)| work.unplaced);
+        wants = unplaced.flat_map(|each| numbered(draft, each)).collect();
     }
 }
 
+/// What is wanted, in order, and whose it is.
+type Wants = BTreeSet<(Want, Slot)>;
+
+fn numbered(draft: &Draft<'_>, (slot, work): (Slot, &Work<'_>)) -> impl Iterator<Item = (Want, Slot)> {
+    wants_of(draft, work).into_iter().map(move |want| (want, slot))
+}
+
 /// Tries each once, in order. Says whether anything moved.
-fn place_all(draft: &mut Draft<'_>, mut wants: BTreeSet<Want>) -> bool {
+fn place_all(draft: &mut Draft<'_>, mut wants: Wants) -> bool {
     let mut moved = false;
-    for name in wants.iter().map(|want| want.deployment.clone()).collect::<BTreeSet<_>>() {
-        let _ = draft.with(&name, |_, work| (work.verdict, work.unplaced) = (None, false));
+    for (_, slot) in &wants {
+        let _ = draft.at(*slot, |_, work| (work.verdict, work.unplaced) = (None, false));
     }
     // Whoever is evicted and wanted matters strictly less than the one it made room for, so it comes later in the
     // order and this ends.
-    while let Some(want) = wants.pop_first() {
-        let name = want.deployment.clone();
-        let Some(settled) = draft.with(&name, |draft, work| settle(draft, work, &want)) else { continue };
+    while let Some((want, slot)) = wants.pop_first() {
+        let Some(settled) = draft.at(slot, |draft, work| settle(draft, work, &want)) else { continue };
         moved |= settled.moved;
         for name in settled.again {
-            let more = draft.works().get(&name).map(|work| wants_of(draft, work)).unwrap_or_default();
-            wants.extend(more);
+            wants.extend(draft.works().found(&name).into_iter().flat_map(|each| numbered(draft, each)));
         }
     }
     moved

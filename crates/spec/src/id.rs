@@ -236,7 +236,8 @@ impl RevisionId {
     /// The twelve hex digits: the model version that clients see when the manifest names none.
     #[must_use]
     pub fn hash(&self) -> String {
-        self.hash.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+        self.hash.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
 }
 

@@ -37,7 +37,12 @@ impl Revision {
     /// The revision that `deployment` wants.
     #[must_use]
     pub fn of(deployment: &Deployment) -> Self {
-        let id = Self::id_of(deployment);
+        Self::with_id(deployment, Self::id_of(deployment))
+    }
+
+    /// The same where the id is known: hashing is most of the work.
+    #[must_use]
+    pub fn with_id(deployment: &Deployment, id: RevisionId) -> Self {
         let model = &deployment.spec.model;
         Self {
             format: model.format,

@@ -33,36 +33,49 @@ impl Usage {
     }
 }
 
+/// A worker as the plan has it, found once for all that is asked of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'w> {
+    pub(crate) id: &'w WorkerId,
+    pub(crate) seats: &'w Seats,
+    pub(crate) usage: Usage,
+}
+
+impl Site<'_> {
+    /// The memory that nobody claims.
+    pub(crate) fn free(&self) -> ByteSize {
+        self.seats.memory().saturating_sub(self.usage.memory)
+    }
+
+    /// The cores that nobody claims.
+    pub(crate) fn free_cores(&self) -> Cores {
+        self.seats.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
+    }
+
+    /// How many more models it may hold; `None`: as many as fit.
+    pub(crate) fn free_models(&self) -> Option<u32> {
+        Some(self.seats.info.as_ref()?.max_models?.saturating_sub(self.usage.models))
+    }
+}
+
 impl<'w> Draft<'w> {
+    /// A worker as this plan has it; `None`: no such.
+    pub(crate) fn site(&self, worker: &WorkerId) -> Option<Site<'w>> {
+        let (id, seats) = self.world.workers.get_key_value(worker)?;
+        Some(self.site_of(id, seats))
+    }
+
+    fn site_of(&self, id: &'w WorkerId, seats: &'w Seats) -> Site<'w> {
+        let usage = if self.usage.is_empty() { None } else { self.usage.get(id).copied() };
+        Site { id, seats, usage: usage.unwrap_or_else(|| Usage::of(seats)) }
+    }
+
     /// What is claimed on a worker.
     pub(crate) fn usage(&self, worker: &WorkerId) -> Usage {
         match self.usage.get(worker) {
             Some(usage) => *usage,
             None => self.world.workers.get(worker).map(Usage::of).unwrap_or_default(),
         }
-    }
-
-    /// The memory that is claimed on a worker.
-    pub(crate) fn used(&self, worker: &WorkerId) -> ByteSize {
-        self.usage(worker).memory
-    }
-
-    /// The memory that nobody claims on a worker.
-    pub(crate) fn free(&self, worker: &WorkerId) -> ByteSize {
-        let memory = self.world.workers.get(worker).map_or(ByteSize::ZERO, Seats::memory);
-        memory.saturating_sub(self.used(worker))
-    }
-
-    /// The cores that nobody claims on a worker.
-    pub(crate) fn free_cores(&self, worker: &WorkerId) -> Cores {
-        let info = self.world.workers.get(worker).and_then(|seats| seats.info.as_ref());
-        info.map(Cores::in_all).unwrap_or_default() - self.usage(worker).cores
-    }
-
-    /// How many more models a worker may hold; `None`: as many as fit.
-    pub(crate) fn free_models(&self, worker: &WorkerId) -> Option<u32> {
-        let most = self.world.workers.get(worker)?.info.as_ref()?.max_models?;
-        Some(most.saturating_sub(self.usage(worker).models))
     }
 
     /// The GPUs of a worker, and what each replica there that has any claims of them.
@@ -79,7 +92,8 @@ impl<'w> Draft<'w> {
         self.usage.insert(worker.clone(), usage);
         if let Some(mut shelves) = self.shelves.take() {
             if let Some((id, seats)) = self.world.workers.get_key_value(worker).filter(|(_, seats)| seats.alive()) {
-                shelves.put(id, self.shelf(worker, seats), self.free(worker));
+                let site = Site { id, seats, usage };
+                shelves.put(id, self.shelf(&site), site.free());
             }
             self.shelves = Some(shelves);
         }
@@ -144,9 +158,9 @@ impl<'w> Draft<'w> {
     }
 
     /// What a worker is for any replica.
-    pub(crate) fn shelf(&self, worker: &WorkerId, seats: &'w Seats) -> Shelf<'w> {
+    pub(crate) fn shelf(&self, site: &Site<'w>) -> Shelf<'w> {
         let newest = self.newest.get_or_init(|| newest_joined(self.world, self.now));
-        Shelf::of(seats, self.usage(worker).coming, newest.as_ref())
+        Shelf::of(site.seats, site.usage.coming, newest.as_ref())
     }
 
     /// Sorts the workers that can be reached, once; [`shelves`](Self::shelves) reads it.
@@ -154,7 +168,8 @@ impl<'w> Draft<'w> {
         if self.shelves.is_none() {
             let mut shelves = Shelves::default();
             for (id, seats) in self.world.workers.iter().filter(|(_, seats)| seats.alive()) {
-                shelves.put(id, self.shelf(id, seats), self.free(id));
+                let site = self.site_of(id, seats);
+                shelves.put(id, self.shelf(&site), site.free());
             }
             self.shelves = Some(shelves);
         }

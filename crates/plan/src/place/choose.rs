@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     claim,
-    draft::{Draft, Work},
+    draft::{Draft, Site, Work},
     lost,
     scale::Reach,
     world::Standing,
@@ -87,12 +87,14 @@ const LOOKED_AT: usize = 2;
 /// order of [`Score`], and a shelf that is worse than another is so with all that is on it: no need to look at 1,000.
 fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Taste<'_>) -> Vec<Choice> {
     let fits = |worker: &WorkerId| {
-        let free = filter::reject(draft, work, (&asked.revision.id, asked.home), worker).is_none()
-            && Lack::of(draft, work.entry, worker, need_at(draft, asked, worker)).is_none();
+        let site = draft.site(worker)?;
+        let claim = need_at(asked, &site);
+        let free = filter::reject(draft, work, (&asked.revision.id, asked.home), &site).is_none()
+            && Lack::of(draft, work.entry, &site, claim).is_none();
         free.then(|| Choice {
             worker: worker.clone(),
-            claim: need_at(draft, asked, worker),
-            score: taste.score(draft, worker, Evicts::default()),
+            claim,
+            score: taste.score(draft, &site, Evicts::default()),
             victims: Vec::new(),
             over: None,
         })
@@ -123,8 +125,8 @@ fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Tast
     choices
 }
 
-fn need_at(draft: &Draft<'_>, asked: &Asked<'_>, worker: &WorkerId) -> ByteSize {
-    claim::need_at(draft.world, asked.revision, worker, asked.memory)
+fn need_at(asked: &Asked<'_>, site: &Site<'_>) -> ByteSize {
+    claim::need_at(site.seats, asked.revision, asked.memory)
 }
 
 /// What one worker could do for it.
@@ -144,18 +146,19 @@ fn consider(
     taste: &Taste<'_>,
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
-    if let Some(rejection) = filter::reject(draft, work, (&asked.revision.id, asked.home), worker) {
+    let Some(site) = draft.site(worker) else { return Err(Rejection::Lost) };
+    if let Some(rejection) = filter::reject(draft, work, (&asked.revision.id, asked.home), &site) {
         return Err(rejection);
     }
-    let claim = need_at(draft, asked, worker);
-    let lack = Lack::of(draft, work.entry, worker, claim);
+    let claim = need_at(asked, &site);
+    let lack = Lack::of(draft, work.entry, &site, claim);
     let victims = if lack.is_none() {
         Vec::new()
     } else {
         evict::victims(draft, work.entry, asked.reach, &lack, Freed::default())?
     };
     let evicts = evict::cost(draft, worker, &victims);
-    Ok(Choice { worker: worker.clone(), claim, score: taste.score(draft, worker, evicts), victims, over: None })
+    Ok(Choice { worker: worker.clone(), claim, score: taste.score(draft, &site, evicts), victims, over: None })
 }
 
 /// What a replica likes, beside what it must have.
@@ -221,15 +224,14 @@ impl<'a> Taste<'a> {
         }
     }
 
-    fn score(&self, draft: &Draft<'_>, worker: &WorkerId, evicts: Evicts) -> Score {
-        let seats = draft.world.workers.get(worker);
-        let shelf = seats.map_or_else(Shelf::default, |seats| draft.shelf(worker, seats));
-        let OfShelf { replaced, short, together, far, queue, mismatch, spares_no_gpu } = self.of_shelf(&shelf);
-        let labels = seats.and_then(|seats| seats.info.as_ref()).map(|info| &info.labels);
+    fn score<'w>(&self, draft: &Draft<'w>, site: &Site<'w>, evicts: Evicts) -> Score {
+        let OfShelf { replaced, short, together, far, queue, mismatch, spares_no_gpu } =
+            self.of_shelf(&draft.shelf(site));
+        let labels = site.seats.info.as_ref().map(|info| &info.labels);
         let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
         Score {
             evicts,
-            cold: !draft.world.strays.contains(&(self.revision.clone(), worker.clone())),
+            cold: !draft.world.strays.contains(&(self.revision.clone(), site.id.clone())),
             replaced,
             short,
             unpreferred: self.preferred.iter().filter(lacks).count(),
@@ -238,8 +240,8 @@ impl<'a> Taste<'a> {
             queue,
             mismatch,
             spares_no_gpu,
-            free: Reverse(draft.free(worker)),
-            worker: worker.clone(),
+            free: Reverse(site.free()),
+            worker: site.id.clone(),
         }
     }
 }

@@ -153,6 +153,9 @@ fn cores_of(draft: &Draft<'_>, revision: &RevisionId) -> Cores {
 
 /// What it costs to have victims leave.
 pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId]) -> Evicts {
+    if victims.is_empty() {
+        return Evicts::default(); // nearly always
+    }
     let Some(seats) = draft.world.workers.get(worker) else { return Evicts::default() };
     victims.iter().fold(Evicts::default(), |cost, victim| {
         let entry = draft.world.entries.get(victim.deployment());

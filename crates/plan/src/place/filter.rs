@@ -1,11 +1,11 @@
 //! Hard constraints, room aside: why a worker cannot take a replica whatever leaves it.
 
-use berth_spec::{Cordon, Deployment, RevisionId, Spec, WorkerId, WorkerState, deployment::Selector};
+use berth_spec::{Cordon, Deployment, RevisionId, Spec, WorkerState, deployment::Selector};
 
 use super::{Rejection, homes, homes::Home};
 use crate::{
     Policy, World,
-    draft::{Draft, Work},
+    draft::{Draft, Site, Work},
     world::{Liveness, Seats},
 };
 
@@ -43,7 +43,8 @@ pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -
 }
 
 /// Why nothing new is put on a worker.
-fn closed(draft: &Draft<'_>, worker: &WorkerId, seats: &Seats) -> Option<Rejection> {
+fn closed(draft: &Draft<'_>, site: &Site<'_>) -> Option<Rejection> {
+    let seats = site.seats;
     match seats.liveness {
         Liveness::Alive => {}
         Liveness::Unseen => return Some(Rejection::Unseen),
@@ -60,7 +61,7 @@ fn closed(draft: &Draft<'_>, worker: &WorkerId, seats: &Seats) -> Option<Rejecti
         (Cordon::Cordoned, _) => return Some(Rejection::Cordoned),
     }
     let policy = &draft.world.policy;
-    let loads = seats.recovering(policy, draft.now).map(|_| draft.usage(worker).coming)?;
+    let loads = seats.recovering(policy, draft.now).map(|_| site.usage.coming)?;
     (loads >= policy.recovering_loads).then_some(Rejection::Recovering { loads })
 }
 
@@ -69,16 +70,16 @@ pub(super) fn reject(
     draft: &Draft<'_>,
     work: &Work<'_>,
     (revision, home): (&RevisionId, &Home),
-    worker: &WorkerId,
+    site: &Site<'_>,
 ) -> Option<Rejection> {
-    let Some(seats) = draft.world.workers.get(worker) else { return Some(Rejection::Lost) };
+    let (worker, seats) = (site.id, site.seats);
     if !seats.alive() {
-        return closed(draft, worker, seats);
+        return closed(draft, site);
     }
     if work.replicas.iter().any(|replica| replica.worker == *worker && replica.revision == *revision) {
         return Some(Rejection::Holds);
     }
-    if let Some(rejection) = closed(draft, worker, seats) {
+    if let Some(rejection) = closed(draft, site) {
         return Some(rejection);
     }
     if let Some(rejection) = forbidden(draft.world, seats, &work.entry.deployment) {

@@ -7,8 +7,8 @@ use berth_spec::{ByteSize, Gpu, RevisionId, Time, WorkerId, deployment::GpuNeed}
 use super::Rejection;
 use crate::{
     claim::{self, Cores, gpus},
-    draft::Draft,
-    world::{Entry, Seats},
+    draft::{Draft, Site},
+    world::Entry,
 };
 
 /// What a worker is short of for one replica; nothing, if it has room.
@@ -91,20 +91,20 @@ enum Resource {
 
 impl<'a> Lack<'a> {
     /// What a worker is short of for one more replica of a deployment that takes so much memory.
-    pub(super) fn of(draft: &'a Draft<'_>, entry: &'a Entry, worker: &'a WorkerId, memory: ByteSize) -> Self {
+    pub(super) fn of(draft: &'a Draft<'_>, entry: &'a Entry, site: &Site<'a>, memory: ByteSize) -> Self {
         let spec = &entry.deployment.spec;
         let need = Need { memory, cores: claim::cores(spec), gpu: spec.gpu.as_ref() };
         let gpus = need.gpu.and_then(|need| {
-            let (devices, held) = draft.gpus(worker);
+            let (devices, held) = draft.gpus(site.id);
             let gpus = Gpus { need, devices, held };
             (gpus.spare(&[]) < need.count).then_some(gpus)
         });
         Self {
-            worker,
+            worker: site.id,
             need,
-            memory: memory.saturating_sub(draft.free(worker)),
-            cores: need.cores - draft.free_cores(worker),
-            models: u32::from(draft.free_models(worker) == Some(0)),
+            memory: memory.saturating_sub(site.free()),
+            cores: need.cores - site.free_cores(),
+            models: u32::from(site.free_models() == Some(0)),
             gpus,
         }
     }
@@ -151,19 +151,20 @@ impl<'a> Lack<'a> {
 
     /// Why there is no room, where `now` may leave, and `later` from `again` on: what is short even then, or else now.
     pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, later: &Freed, again: Time) -> Rejection {
-        let seats = draft.world.workers.get(self.worker);
+        let site = draft.site(self.worker);
+        let info = site.and_then(|site| site.seats.info.as_ref());
         let both = now.with(later);
         match self.first(&both).or_else(|| self.first(now)) {
             Some(Resource::Cores) => Rejection::Cpu {
                 need: self.need.cores,
-                free: draft.free_cores(self.worker),
+                free: site.map(|site| site.free_cores()).unwrap_or_default(),
                 evictable: now.cores,
                 busy: later.cores,
                 again,
-                total: seats.and_then(|seats| seats.info.as_ref()).map(Cores::in_all).unwrap_or_default(),
+                total: info.map(Cores::in_all).unwrap_or_default(),
             },
             Some(Resource::Models) => Rejection::Models {
-                max: seats.and_then(|seats| seats.info.as_ref()?.max_models).unwrap_or_default(),
+                max: info.and_then(|info| info.max_models).unwrap_or_default(),
                 busy: later.models(),
                 again,
             },
@@ -181,11 +182,11 @@ impl<'a> Lack<'a> {
             }
             _ => Rejection::Memory {
                 need: self.need.memory,
-                free: draft.free(self.worker),
+                free: site.map_or(ByteSize::ZERO, |site| site.free()),
                 evictable: now.memory,
                 busy: later.memory,
                 again,
-                total: seats.map_or(ByteSize::ZERO, Seats::memory),
+                total: info.map_or(ByteSize::ZERO, |info| info.memory),
             },
         }
     }

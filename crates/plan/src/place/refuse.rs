@@ -122,11 +122,12 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
         for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
             own.add(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec));
         }
+        let Some(site) = draft.site(worker) else { return false };
         let need = work.revisions.get(&want.revision).map_or(ByteSize::ZERO, |revision| {
             let (need, _) = claim::need(draft.world, work.entry, revision);
-            claim::need_at(draft.world, revision, worker, need)
+            claim::need_at(site.seats, revision, need)
         });
-        let lack = Lack::of(draft, work.entry, worker, need);
+        let lack = Lack::of(draft, work.entry, &site, need);
         !own.revisions.is_empty() && evict::victims(draft, work.entry, Reach::Anything, &lack, own).is_ok()
     })
 }

@@ -192,7 +192,7 @@ impl World {
     /// Keeps `residents` and `missing` true for one deployment.
     pub(super) fn refresh_resident(&mut self, name: &DeploymentName) {
         let Some(entry) = self.entries.get(name) else { return };
-        let resident = entry.deployment.spec.replicas.min > 0 && !entry.deployment.deleting;
+        let resident = entry.must_be_resident();
         let there = resident && self.is_resident(entry.record());
         set_in(&mut self.residents, name, resident);
         set_in(&mut self.missing, name, resident && !there);

@@ -189,6 +189,11 @@ impl Entry {
         Rank { priority: self.deployment.spec.priority, hold, last_used: self.last_used, revision: revision.clone() }
     }
 
+    /// Whether it should always have a replica.
+    pub(crate) fn must_be_resident(&self) -> bool {
+        self.deployment.spec.replicas.min > 0 && !self.deployment.deleting
+    }
+
     /// Copies that load and use ask for; 0: as few as may be.
     pub(crate) fn goal(&self) -> u32 {
         self.warm.as_ref().map_or(0, |warm| warm.copies.goal)

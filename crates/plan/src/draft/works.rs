@@ -1,0 +1,82 @@
+//! The deployments of a plan. Numbered as they come, so that a step that goes through many of them finds each without
+//! comparing names; told in the order of their names.
+
+use std::collections::BTreeMap;
+
+use berth_spec::DeploymentName;
+
+use super::Work;
+
+/// The number of a deployment in one plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(usize);
+
+/// The deployments of a plan.
+#[derive(Default)]
+pub(crate) struct Works<'w> {
+    /// `None`: somebody works on it.
+    slots: Vec<Option<Box<Work<'w>>>>,
+    by_name: BTreeMap<&'w DeploymentName, Slot>,
+}
+
+impl<'w> Works<'w> {
+    pub(super) fn contains(&self, name: &DeploymentName) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    pub(super) fn find(&self, name: &DeploymentName) -> Option<Slot> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Adds one that is not there yet.
+    pub(super) fn add(&mut self, work: Work<'w>) {
+        let (name, slot) = (work.name(), self.push(work));
+        self.by_name.insert(name, slot);
+    }
+
+    /// Takes so many up as the first ones, in the order of their names: much faster than one by one.
+    pub(super) fn fill(&mut self, all: impl Iterator<Item = Work<'w>>) {
+        let named: Vec<(&'w DeploymentName, Slot)> = all.map(|work| (work.name(), self.push(work))).collect();
+        self.by_name = named.into_iter().collect();
+    }
+
+    fn push(&mut self, work: Work<'w>) -> Slot {
+        let slot = Slot(self.slots.len());
+        self.slots.push(Some(Box::new(work)));
+        slot
+    }
+
+    /// Takes one out to work on it; `None`: somebody does already.
+    pub(super) fn take(&mut self, slot: Slot) -> Option<Box<Work<'w>>> {
+        self.slots.get_mut(slot.0)?.take()
+    }
+
+    pub(super) fn put_back(&mut self, slot: Slot, work: Box<Work<'w>>) {
+        self.slots[slot.0] = Some(work);
+    }
+
+    /// One that nobody works on.
+    pub(crate) fn get(&self, name: &DeploymentName) -> Option<&Work<'w>> {
+        self.at(self.find(name)?)
+    }
+
+    /// The same with its number.
+    pub(crate) fn found(&self, name: &DeploymentName) -> Option<(Slot, &Work<'w>)> {
+        let slot = self.find(name)?;
+        Some((slot, self.at(slot)?))
+    }
+
+    fn at(&self, slot: Slot) -> Option<&Work<'w>> {
+        self.slots.get(slot.0)?.as_deref()
+    }
+
+    /// Those that nobody works on, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'w DeploymentName, &Work<'w>)> {
+        self.by_name.iter().filter_map(|(name, slot)| Some((*name, self.at(*slot)?)))
+    }
+
+    /// The same with their numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (Slot, &Work<'w>)> {
+        self.by_name.values().filter_map(|slot| Some((*slot, self.at(*slot)?)))
+    }
+}
