@@ -200,7 +200,7 @@ impl Controller {
             Event::Terms { worker, terms } => self.terms(&worker, terms, now, &mut out),
             Event::UnknownWorkers(unknown) => self.unknown_workers(unknown, now, &mut out),
             Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
-            Event::WorkerDetached(id) => self.worker_detached(&id, now),
+            Event::WorkerDetached(id) => self.worker_detached(&id, now, &mut out),
             Event::Reported(change) => self.reported(&change, now, &mut out),
             Event::Member { worker, health } => self.member(worker, health, now, &mut out),
             Event::GatewayAttached { id, region, .. } => {

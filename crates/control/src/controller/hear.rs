@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use berth_plan::world::Liveness;
 use berth_spec::{
-    Cordon, DeploymentName, Generation, Health, InventoryChange, Time, WorkerId, WorkerInfo, event::Severity,
+    Cordon, DeploymentName, Generation, Health, InventoryChange, Time, WorkerId, WorkerInfo, WorkerState,
+    event::Severity,
 };
 
 use super::{Attached, Controller, Declared, Effect, Phase, Touch, event};
@@ -95,16 +97,40 @@ impl Controller {
         self.due.change(now);
     }
 
-    pub(super) fn worker_detached(&mut self, id: &WorkerId, now: Time) {
+    pub(super) fn worker_detached(&mut self, id: &WorkerId, now: Time, out: &mut Vec<Effect>) {
         if self.workers.remove(id).is_some() {
             // What others still see goes on answering: only we have lost it.
             if self.members.get(id).is_some_and(|health| health.is_there()) {
-                self.world.detach_worker(id, now);
+                self.detach(id, now, out);
             } else {
-                self.world.lose_worker(id, now);
+                self.lose(id, now, out);
             }
             self.due.hurry(now);
         }
+    }
+
+    fn detach(&mut self, worker: &WorkerId, now: Time, out: &mut Vec<Effect>) {
+        self.world.detach_worker(worker, now);
+        let message =
+            format!("{worker} lost its connection to the leader; the members see it, and it goes on answering");
+        out.push(Effect::Emit(event::worker(worker, Severity::Warning, "WorkerDetached", message, now)));
+    }
+
+    /// Told once: also who has long been dead is said to be gone when the members forget it.
+    fn lose(&mut self, worker: &WorkerId, now: Time, out: &mut Vec<Effect>) {
+        let Some(seats) = self.world.worker(worker) else { return };
+        if matches!(seats.liveness, Liveness::Lost { .. }) {
+            return;
+        }
+        let (leaves, held) = (seats.state == WorkerState::Leaving, self.replicas_on(worker));
+        self.world.lose_worker(worker, now);
+        let (severity, reason, message) = if leaves && held == 0 {
+            (Severity::Normal, "WorkerLeft", format!("{worker} left, as it said"))
+        } else {
+            let held = format!("{held} {}", if held == 1 { "replica" } else { "replicas" });
+            (Severity::Warning, "WorkerLost", format!("{worker} cannot be reached any more; it held {held}"))
+        };
+        out.push(Effect::Emit(event::worker(worker, severity, reason, message, now)));
     }
 
     pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time, out: &mut Vec<Effect>) {
@@ -116,7 +142,7 @@ impl Controller {
             if self.workers.remove(&worker).is_some() {
                 out.push(Effect::HangUp(worker.clone()));
             }
-            self.world.lose_worker(&worker, now);
+            self.lose(&worker, now, out);
             self.due.hurry(now);
         }
         if health.is_there() && !matches!(self.phase, Phase::Settling { .. }) {

@@ -70,7 +70,7 @@ impl Controller {
     }
 
     /// Replicas that it should hold or still holds.
-    fn replicas_on(&self, worker: &WorkerId) -> usize {
+    pub(super) fn replicas_on(&self, worker: &WorkerId) -> usize {
         self.world.worker(worker).map_or(0, |seats| {
             let leftover = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(*revision)).count();
             seats.assigned.len() + leftover

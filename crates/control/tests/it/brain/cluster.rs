@@ -285,16 +285,19 @@ fn who_is_detached_and_alive_is_routed_to() {
     let revision = assignments(&effects)[0].set[0].revision.id.clone();
     bench.on(Event::Reported(inventory(&info, false, vec![(revision, Some(ready(bench.now)))])));
     bench.settle();
-    bench.on(Event::WorkerDetached(info.id.clone()));
-    let mut effects = bench.wait(Duration::from_secs(1));
+    let mut effects = bench.on(Event::WorkerDetached(info.id.clone()));
+    assert_eq!((told(&effects, "WorkerDetached"), told(&effects, "WorkerLost")), (1, 0));
+    effects.extend(bench.wait(Duration::from_secs(1)));
     effects.extend(bench.settle());
     effects.extend(attach_gateway(&mut bench));
     let (_, whole) = *routes(&effects).last().expect("every route");
     assert_eq!(whole.set[0].versions[0].ready, std::slice::from_ref(&info.id), "only this controller has lost it");
-    bench.on(health(&info, Health::Failed));
-    let effects = bench.settle();
+    let mut effects = bench.on(health(&info, Health::Failed));
+    effects.extend(bench.settle());
     let (_, change) = *routes(&effects).first().expect("a change");
     assert!(change.set[0].versions[0].ready.is_empty(), "now everybody has");
+    assert_eq!(told(&effects, "WorkerLost"), 1);
+    assert_eq!(told(&bench.on(health(&info, Health::Left)), "WorkerLost"), 0, "forgotten, and told already");
 }
 
 #[test]
@@ -318,6 +321,9 @@ fn leaving_and_draining_are_told_with_their_end() {
     assert_eq!(told(&bench.wait(DEBOUNCE), "WorkerDrained"), 1);
     let open = Event::Cordon { worker: second.id.clone(), cordon: Cordon::Open };
     assert_eq!(told(&bench.on(open), "WorkerUncordoned"), 1);
+    for (info, reason) in [(first, "WorkerLeft"), (second, "WorkerLost")] {
+        assert_eq!(told(&bench.on(Event::WorkerDetached(info.id)), reason), 1);
+    }
 }
 
 #[test]
