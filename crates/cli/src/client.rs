@@ -92,12 +92,14 @@ impl Client {
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let mut request = request.build().map_err(|e| Failure::doing("cannot make a request", root(&e)))?;
         let first = self.at.load(Ordering::Relaxed);
+        // What a node said that is there: it says more than that others are not.
+        let mut said = None;
         for offset in 0.. {
             let at = (first + offset) % self.bases.len();
             let last = offset + 1 >= self.bases.len();
             if let Err(error) = self.answers(at).await {
                 if last {
-                    return Err(self.unreachable(&error));
+                    return Err(said.unwrap_or_else(|| self.unreachable(&error)));
                 }
                 request = self.moved(request, at);
                 continue;
@@ -107,7 +109,7 @@ impl Client {
             match self.http.execute(request).await {
                 Err(error) if error.is_connect() => match again {
                     Some(again) => request = self.moved(again, at),
-                    None => return Err(self.unreachable(&error)),
+                    None => return Err(said.unwrap_or_else(|| self.unreachable(&error))),
                 },
                 Err(error) => return Err(self.unreachable(&error)),
                 Ok(response) if response.status().is_success() => {
@@ -115,7 +117,10 @@ impl Client {
                     return Ok(response);
                 }
                 Ok(response) => match again.filter(|_| response.status() == StatusCode::SERVICE_UNAVAILABLE) {
-                    Some(again) => request = self.moved(again, at),
+                    Some(again) => {
+                        said = Some(refused(response).await);
+                        request = self.moved(again, at);
+                    }
                     None => return Err(refused(response).await),
                 },
             }
@@ -274,4 +279,48 @@ pub(crate) fn describe(error: &ErrorInfo) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Answers twice: that it is there, and that nobody leads.
+    fn leaderless() -> (String, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let body = r#"{"error":{"code":503,"reason":"NoLeader","message":"no controller leads"}}"#;
+        let answers = ["200 OK", "503 Service Unavailable"].map(|status| {
+            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        });
+        let thread = std::thread::spawn(move || {
+            for answer in answers {
+                let (mut connection, _) = listener.accept().expect("a request");
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    connection.read_exact(&mut byte).expect("a whole head");
+                    head.push(byte[0]);
+                }
+                connection.write_all(answer.as_bytes()).expect("an answer");
+            }
+        });
+        (address, thread)
+    }
+
+    #[test]
+    fn what_a_node_says_is_told_where_others_are_gone() {
+        let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let (here, thread) = leaderless();
+        let client = ApiArgs { api: format!("{here},{gone}") }.client().expect("addresses");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let failure = runtime.block_on(client.get::<serde_json::Value>(&["nodes"])).expect_err("nobody leads");
+        assert_eq!(failure.to_string(), "no controller leads");
+        thread.join().expect("both were asked for");
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use berth_spec::{ByteSize, Time};
 use berth_wire::api::Timestamp;
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 
 /// Whether colours are welcome on standard output: a terminal, and no `NO_COLOR` (<https://no-color.org>).
 pub(crate) fn colours() -> bool {
@@ -59,7 +59,29 @@ impl Rows {
 
     /// The text, every line ended.
     pub(crate) fn render(&self) -> String {
-        self.table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+        let mut table = self.table.clone();
+        fit(&mut table);
+        table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+}
+
+/// The least width in which a message is broken into lines. Halved, it comes as a pile of syllables; doubled, tables that could
+/// be tidy on 80 columns are left to the terminal.
+const LEGIBLE: u16 = 24;
+
+/// Breaks the last column alone into lines, where messages are, and only where that leaves it legible: names and numbers in
+/// pieces are of no use, and long lines the terminal breaks by itself.
+fn fit(table: &mut Table) {
+    let Some(width) = table.width() else { return };
+    let widths = table.column_max_content_widths();
+    let Some((_, others)) = widths.split_last() else { return };
+    let taken = others.iter().fold(0_u16, |sum, width| sum.saturating_add(*width).saturating_add(2));
+    if width.saturating_sub(taken) < LEGIBLE {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        return;
+    }
+    for column in table.column_iter_mut().take(others.len()) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
 }
 
@@ -113,6 +135,21 @@ mod tests {
     fn lengths_of_time_are_short() {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (200, "3m20s"), (3_661, "1h1m"), (90_000, "1d1h")] {
             assert_eq!(short(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn only_messages_are_broken_into_lines() {
+        let message = "no worker has room for it now, and none is to be expected before others leave";
+        for (width, shown) in [
+            (50, "NAME  MESSAGE\niris  no worker has room for it now, and none is\n      to be expected before others leave\n".to_owned()),
+            // A terminal that is too narrow for that breaks the line where it ends.
+            (20, format!("NAME  MESSAGE\niris  {message}\n")),
+        ] {
+            let mut rows = Rows::new(&["NAME", "MESSAGE"]);
+            rows.table.set_width(width);
+            rows.add(["iris".to_owned(), message.to_owned()]);
+            assert_eq!(rows.render(), shown, "{width}");
         }
     }
 

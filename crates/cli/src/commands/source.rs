@@ -112,7 +112,8 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         (0, _) => format!("{}: {}\n", breaker.dependency, breaker.state),
         (times, at) => {
             let again = at.map_or_else(String::new, |at| format!(", tried again at {at}"));
-            format!("{}: {}, failed {times} times in a row{again}\n", breaker.dependency, breaker.state)
+            let times = if times == 1 { "once".to_owned() } else { format!("{times} times in a row") };
+            format!("{}: {}, failed {times}{again}\n", breaker.dependency, breaker.state)
         }
     };
     let breakers: String = status.breakers.iter().map(breaker).collect();

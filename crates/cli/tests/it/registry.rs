@@ -157,7 +157,9 @@ fn cards_of_every_framework_are_right() {
     for framework in ["sklearn", "pytorch", "xgboost", "tensorflow", "onnx", "custom"] {
         let folder = tempfile::tempdir().expect("a folder");
         right(&berth(folder.path(), &["card", "new", "My_Model", "--framework", framework]));
-        let out = right(&berth(folder.path(), &["card", "check", "My_Model"]));
+        // What is set for `berth up` is no word about this check.
+        let set = [("BERTH_UV", "/opt/uv")];
+        let out = right(&run(env!("CARGO_BIN_EXE_berth"), folder.path(), &["card", "check", "My_Model"], &set));
         assert!(out.contains("my 0.1.0 is right; 1 warning") && out.contains("checksum"), "{out}");
     }
 }

@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 /// Names that a module has when it has been imported; `None` where that cannot be told from its text.
 pub(super) fn names(source: &str) -> Option<BTreeSet<String>> {
-    let text = plain(source);
+    let (text, complete) = plain(source);
+    // Python cannot read it either, and says better what is wrong where.
+    if !complete {
+        return None;
+    }
     let made_otherwise = ["globals(", "setattr(", "exec(", "vars("];
     if made_otherwise.iter().any(|call| text.contains(call)) {
         return None;
@@ -59,8 +63,8 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The text without comments and without what strings hold, every statement in one line.
-fn plain(source: &str) -> String {
+/// The text without comments and without what strings hold, every statement in one line; and whether every bracket is closed.
+fn plain(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
     let (mut depth, mut rest) = (0_usize, source);
     while let Some(c) = rest.chars().next() {
@@ -84,7 +88,7 @@ fn plain(source: &str) -> String {
         }
         rest = &rest[length..];
     }
-    out
+    (out, depth == 0)
 }
 
 /// The length of the string that begins `text`, its quotes with it.
@@ -153,6 +157,7 @@ s = \
             "globals()['f'] = 1\n",
             "def __getattr__(name):\n    return 1\n",
             "exec(open('x').read())\n",
+            "def f(:\n    pass\n",
         ] {
             assert_eq!(names(source), None, "{source}");
         }

@@ -7,6 +7,8 @@
 //! Nothing is skipped and nothing is imitated: what passes here passes on a worker with the same Python and the same access
 //! to packages and weights.
 
+mod said;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -26,7 +28,10 @@ use clap::Args;
 use fs_err as fs;
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -46,6 +51,10 @@ const LARGEST: u64 = 256 << 20;
 /// The memory that a card without `resources` gets here.
 const MEMORY: ByteSize = ByteSize::gib(4);
 
+/// After how long without news people are told what it is still at. Halved, lines come that say nothing; doubled, people wonder
+/// that much longer whether it hangs.
+const STILL: Duration = Duration::from_secs(20);
+
 /// What is not part of a model's code.
 const LEFT_OUT: [&str; 5] = [".git", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 
@@ -61,7 +70,8 @@ pub(super) struct TrialArgs {
     #[arg(long, value_name = "FILE", requires = "run")]
     request: Option<PathBuf>,
     /// The uv program that makes environments [default: the usual places are searched]
-    #[arg(long, value_name = "FILE", env = "BERTH_UV", requires = "run")]
+    // It may be set for all commands, so it asks for no `--run`.
+    #[arg(long, value_name = "FILE", env = "BERTH_UV")]
     uv: Option<PathBuf>,
     /// Keep environments and weights here, so that the next run is fast [default: ~/.cache/berth/card]
     #[arg(long, value_name = "DIR", requires = "run")]
@@ -70,11 +80,15 @@ pub(super) struct TrialArgs {
 
 /// Loads the card's model from `folder`, and tells what it does.
 pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<(), Failure> {
+    // What is wrong with the request is better known before the load than after it.
+    let request = args.request.as_deref().map(fs::read).transpose()?;
+    said::show();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?;
     let scratch = tempfile::tempdir()?;
     let pinned = pin(args, folder, card, scratch.path())?;
-    let done = runtime.block_on(load(args, pinned));
+    let done = runtime.block_on(load(args, pinned, request));
+    let done = done.map_err(|failure| failure.with(|text| at_home(&text, folder)));
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
 }
@@ -132,7 +146,7 @@ fn collect(folder: &Path, prefix: &str, edits: &mut Vec<Edit>, bytes: &mut u64) 
     Ok(())
 }
 
-async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
+async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) -> Result<(), Failure> {
     let deployment = declare(&pinned)?;
     let revision = Arc::new(Revision::of(&deployment));
     let local = Arc::new(LocalReplicas::default());
@@ -163,7 +177,7 @@ async fn load(args: &TrialArgs, pinned: PinnedCard) -> Result<(), Failure> {
         follow(&mut reported).await.map_err(|(failure, step)| hinted(failure, &step, args.artifact.is_some()))
     };
     let done = match told.await {
-        Ok(()) => answer(args, &local, &revision).await,
+        Ok(()) => answer(request, &local, &revision).await,
         Err(failure) => Err(failure),
     };
     stop.cancel();
@@ -232,7 +246,13 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
 /// What failed, and at which step.
 async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), (Failure, String)> {
     let (mut told, started) = (String::new(), Instant::now());
-    while let Some(report) = reported.recv().await {
+    loop {
+        let Ok(report) = timeout(STILL, reported.recv()).await else {
+            let line = format!("{:>6.1} s  still {told}\n", started.elapsed().as_secs_f64());
+            terminal::print(&line).map_err(|error| (error.into(), told.clone()))?;
+            continue;
+        };
+        let Some(report) = report else { break };
         for (_, residency) in report.replicas {
             let step = match &residency {
                 None | Some(Residency::Queued | Residency::Draining { .. }) => continue,
@@ -271,16 +291,34 @@ fn hinted(failure: Failure, step: &str, given: bool) -> Failure {
     failure.with(|text| format!("{text}\n  help: `--artifact FILE` takes weights from here"))
 }
 
+/// A traceback names files of the checkout; whoever mends them has them in `folder`.
+fn at_home(text: &str, folder: &Path) -> String {
+    let mut parts = text.split('"');
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let file = part.split_once("/prepared/checkouts/").and_then(|(_, rest)| rest.split_once("/files/"));
+        let file = file.filter(|(name, path)| !name.contains('/') && !path.contains('\n'));
+        told.push('"');
+        match file {
+            Some((_, path)) => told.push_str(&folder.join(path).display().to_string()),
+            None => told.push_str(part),
+        }
+    }
+    told
+}
+
 /// A failed load, with what the model's code said. Nothing is tried again here: people are waiting.
 fn failed(failure: &LoadFailure) -> Failure {
-    let trace = failure.trace.as_deref().map(|trace| format!("{}\n\n", trace.trim_end())).unwrap_or_default();
+    // A trace that only says the message again is of no use.
+    let trace = failure.trace.as_deref().map(str::trim_end);
+    let trace = trace.filter(|trace| trace.contains('\n') || !trace.contains(&failure.message));
+    let trace = trace.map(|trace| format!("{trace}\n\n")).unwrap_or_default();
     Failure::Failed(format!("{trace}{} ({})", failure.message, failure.category.as_str()))
 }
 
 /// Sends the request, if there is one, and prints the answer.
-async fn answer(args: &TrialArgs, local: &LocalReplicas, revision: &Revision) -> Result<(), Failure> {
-    let Some(path) = &args.request else { return Ok(()) };
-    let body = fs::read(path)?;
+async fn answer(request: Option<Vec<u8>>, local: &LocalReplicas, revision: &Revision) -> Result<(), Failure> {
+    let Some(body) = request else { return Ok(()) };
     let replica = local.get(&revision.id);
     let lease = replica.and_then(|replica| replica.acquire());
     let lease = lease.ok_or_else(|| Failure::Failed("the model is gone again".to_owned()))?;
@@ -293,6 +331,21 @@ async fn answer(args: &TrialArgs, local: &LocalReplicas, revision: &Revision) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tracebacks_name_files_of_the_folder() {
+        let folder = Path::new("my-model");
+        for (text, told) in [
+            (
+                "  File \"/c/prepared/checkouts/3f2a/files/src/model.py\", line 3",
+                "  File \"my-model/src/model.py\", line 3",
+            ),
+            ("  File \"/usr/lib/python3/json.py\", line 3", "  File \"/usr/lib/python3/json.py\", line 3"),
+            ("it said \"no\"", "it said \"no\""),
+        ] {
+            assert_eq!(at_home(text, folder), told);
+        }
+    }
 
     #[test]
     fn weights_that_cannot_be_fetched_may_be_here() {

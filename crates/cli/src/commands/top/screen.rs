@@ -36,6 +36,25 @@ pub(super) async fn run(client: Client, first: TopView, interval: Duration) -> R
     done
 }
 
+/// How wide each column is; the names have what the others leave.
+const WIDTHS: [u16; HEADS.len()] = [20, 14, 6, 9, 9, 7, 7, 7, 10, 10, 10];
+
+/// Which columns a narrow terminal does without, the first one first: P50, P90, MISS/S, IN FLIGHT.
+const WITHOUT: [usize; 4] = [8, 9, 7, 4];
+
+/// The columns that have room.
+fn columns(width: u16) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..HEADS.len()).collect();
+    for left_out in WITHOUT {
+        let taken: u16 = shown.iter().map(|&column| WIDTHS[column] + 1).sum();
+        if taken <= width + 1 {
+            break;
+        }
+        shown.retain(|&column| column != left_out);
+    }
+    shown
+}
+
 struct Screen {
     view: TopView,
     /// What went wrong with the last look; the view is then old.
@@ -109,20 +128,54 @@ impl Screen {
         let [head, body, foot] =
             Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
         frame.render_widget(Line::from(summary(&self.view)).bold(), head);
+        let columns = columns(body.width);
         let rows = self.view.models.iter().map(|model| {
-            let row = Row::new(cells(model));
+            let cells = cells(model);
+            let row = Row::new(columns.iter().map(|&column| cells[column].clone()));
             match (terminal::colours(), model.failures_per_second > 0.0, model.in_flight > 0) {
                 (true, true, _) => row.style(Style::new().fg(Color::Red)),
                 (true, false, true) => row.style(Style::new().fg(Color::Green)),
                 _ => row,
             }
         });
-        let widths = [Constraint::Fill(3), Constraint::Length(14)].into_iter().chain([Constraint::Length(10); 9]);
-        let table = Table::new(rows, widths)
-            .header(Row::new(HEADS).style(Style::new().bold()))
+        // What is over goes to the names.
+        let width = |&column: &usize| match column {
+            0 => Constraint::Min(WIDTHS[0]),
+            _ => Constraint::Length(WIDTHS[column]),
+        };
+        let table = Table::new(rows, columns.iter().map(width))
+            .header(Row::new(columns.iter().map(|&column| HEADS[column])).style(Style::new().bold()))
             .row_highlight_style(Style::new().reversed());
         frame.render_stateful_widget(table, body, &mut self.rows);
         let note = self.problem.as_deref().unwrap_or("q leaves, arrows scroll");
         frame.render_widget(Line::from(note.to_owned()).dim(), foot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+
+    #[test]
+    fn names_are_seen_on_narrow_terminals() {
+        let view: TopView = serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "Top", "at": "2026-11-18T00:00:00.000Z", "windowMs": 9_000,
+            "gateways": 1, "memory": {"total": 0, "used": 0, "free": 0},
+            "models": [{"deployment": "sentiment-prod-euwest", "phase": "ScheduleFailed", "inFlight": 7}]
+        }))
+        .expect("a view");
+        for (width, heads) in [
+            (80, "PHASE          READY  MEMORY    REQ/S   FAIL/S  P99"),
+            (200, "PHASE          READY  MEMORY    IN FLIGHT REQ/S   FAIL/S  MISS/S  P50        P90        P99"),
+        ] {
+            let mut terminal = Terminal::new(TestBackend::new(width, 6)).expect("a terminal");
+            let mut screen = Screen { view: view.clone(), problem: None, rows: TableState::default() };
+            terminal.draw(|frame| screen.draw(frame)).expect("drawn");
+            let shown = terminal.backend().to_string();
+            assert!(shown.contains(heads), "{shown}");
+            assert!(shown.contains("sentiment-prod-euwe") && shown.contains("ScheduleFailed"), "{shown}");
+        }
     }
 }
