@@ -132,11 +132,18 @@ impl Desk {
         Verdict::Send { held: std::mem::take(&mut self.held) }
     }
 
-    /// An earlier leader has told the target of this, if it wanted to hear of it.
-    pub fn recall(&mut self, target: &Notification, notice: &Notice, now: Time) {
+    /// An earlier leader has told the target of this, if it wanted to hear of it; `at`: long ago if nobody knows whether it
+    /// arrived, so that it may be told again.
+    pub fn recall(&mut self, target: &Notification, notice: &Notice, at: Time) {
         if concerns(target, notice) {
-            self.remember((notice.kind.clone(), notice.subject.clone()), Told { at: now, severity: notice.severity });
+            self.remember((notice.kind.clone(), notice.subject.clone()), Told { at, severity: notice.severity });
         }
+    }
+
+    /// Whether this was told, or is on its way.
+    #[must_use]
+    pub fn knows(&self, notice: &Notice) -> bool {
+        self.told.contains_key(&(notice.kind.clone(), notice.subject.clone()))
     }
 
     /// So many messages were taken and could not be delivered: the next one says so.

@@ -3,6 +3,7 @@
 mod flaky;
 mod forge;
 mod told;
+mod written;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

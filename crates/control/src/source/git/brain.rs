@@ -14,24 +14,14 @@
 //! A commit that has passed is *owed* until all of it is declared. That the store does not take it says nothing of the
 //! host: only what Git does counts for the breaker.
 
+mod asking;
+
 use std::time::Duration;
 
 use berth_git::Oid;
 use berth_spec::{Time, worker::BreakerState};
 
-/// First pause after a failure; it doubles. Halved, a host that restarts is asked more often; doubled, a short fault
-/// delays a commit by that much more.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// Longest pause after failures that may pass. Halved, a dead host is asked twice as often; doubled, its return is noticed
-/// that much later.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
-
-/// Failures in a row that open the breaker.
-const THRESHOLD: u32 = 5;
-
-/// How long an open breaker keeps everybody, webhooks too, from asking.
-const OPEN_FOR: Duration = Duration::from_secs(60);
+use self::asking::{Asking, LONGEST_PAUSE, pause};
 
 /// How often what is declared is compared with the last good commit though nothing was pushed. Halved, it costs twice the
 /// reads; doubled, what somebody took away by hand comes back that much later.
@@ -39,10 +29,6 @@ const AGAIN: Duration = Duration::from_secs(10 * 60);
 
 /// How long after a refusal that may pass the same commit is validated again; it doubles up to [`LONGEST_PAUSE`].
 const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
-
-/// How long webhooks wait after a look. Halved, whoever may send them has the host asked twice as often; doubled, the second
-/// of two commits in a row is followed that much later.
-const APART: Duration = Duration::from_secs(1);
 
 /// How long after the last good commit could not be read or validated again that is tried once more. Halved, a host that is
 /// away is asked twice as often; doubled, workers are without their credentials that much longer.
@@ -125,13 +111,6 @@ enum Doing {
     Applying(Oid),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wish {
-    None,
-    Look,
-    Insist,
-}
-
 /// A commit that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refused {
@@ -173,11 +152,8 @@ impl Standing {
 /// The brain.
 #[derive(Debug)]
 pub(super) struct Brain {
-    interval: Duration,
-    /// For the spread of polls: two clusters do not ask together for ever.
-    dice: u64,
+    asking: Asking,
     doing: Option<Doing>,
-    wish: Wish,
     /// Where the branch was last seen.
     tip: Option<Oid>,
     /// The last good commit, in force.
@@ -191,13 +167,6 @@ pub(super) struct Brain {
     /// How often that failed, and why.
     undeclared: Option<(u32, Fault)>,
     refused: Option<Refused>,
-    /// What is wrong with Git, since how many attempts.
-    fault: Option<Fault>,
-    failures: u32,
-    /// When the branch is asked for.
-    next: Time,
-    /// Until when webhooks wait.
-    quiet: Time,
     /// When something is declared, though nothing was pushed.
     again: Time,
 }
@@ -207,10 +176,8 @@ impl Brain {
     pub(super) fn new(interval: Duration, applied: Option<Oid>, seed: u64, now: Time) -> (Self, Vec<Effect>) {
         let restore = applied.clone();
         let mut brain = Self {
-            interval,
-            dice: seed | 1,
+            asking: Asking::new(interval, seed, now),
             doing: None,
-            wish: Wish::Look,
             tip: None,
             applied,
             restored: false,
@@ -218,10 +185,6 @@ impl Brain {
             owed: None,
             undeclared: None,
             refused: None,
-            fault: None,
-            failures: 0,
-            next: now,
-            quiet: now,
             again: now,
         };
         let effects = match restore {
@@ -239,9 +202,8 @@ impl Brain {
         if self.doing.is_some() {
             return None;
         }
-        let heard = (self.wish == Wish::Look && self.failures < THRESHOLD).then_some(self.quiet);
         let declared = self.declares().map(|_| self.again);
-        [Some(self.next), heard, self.validated_again(), declared].into_iter().flatten().min()
+        [Some(self.asking.wake_at()), self.validated_again(), declared].into_iter().flatten().min()
     }
 
     /// The last good commit.
@@ -264,12 +226,12 @@ impl Brain {
 
     /// Failures in a row.
     pub(super) const fn failures(&self) -> u32 {
-        self.failures
+        self.asking.failures()
     }
 
     /// When the branch is asked next.
     pub(super) const fn next(&self) -> Time {
-        self.next
+        self.asking.next()
     }
 
     /// When the refused commit is validated again.
@@ -278,7 +240,7 @@ impl Brain {
     }
 
     pub(super) fn breaker(&self) -> BreakerState {
-        match (self.failures >= THRESHOLD, &self.doing) {
+        match (self.asking.is_broken(), &self.doing) {
             (false, _) => BreakerState::Closed,
             (true, Some(Doing::Looking { .. } | Doing::Checking(_))) => BreakerState::HalfOpen,
             (true, _) => BreakerState::Open,
@@ -302,21 +264,22 @@ impl Brain {
 
     /// What keeps it from following the branch, or from declaring what has passed.
     pub(super) fn fault(&self) -> Option<&Fault> {
-        self.fault.as_ref().or(self.undeclared.as_ref().map(|(_, fault)| fault))
+        self.asking.fault().or(self.undeclared.as_ref().map(|(_, fault)| fault))
     }
 
     pub(super) fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         match event {
             Event::Tick => {}
-            Event::Nudged => self.wish = self.wish.max(Wish::Look),
-            Event::Asked => self.wish = Wish::Insist,
+            Event::Nudged => self.asking.nudged(),
+            Event::Asked => self.asking.insisted(),
             Event::Stale => self.again = now,
             Event::Restored(result) => {
                 self.doing = None;
                 self.restored = result.is_ok();
                 // Told, and no reason to stop: what is in the store stays in force.
                 if let Err(fault) = result {
-                    (self.fault, self.again) = (Some(fault), now + RENEW_AGAIN);
+                    self.asking.hindered(fault);
+                    self.again = now + RENEW_AGAIN;
                 }
             }
             Event::Looked(Ok(tip)) => return self.looked(tip, now),
@@ -348,14 +311,8 @@ impl Brain {
         if self.doing.is_some() {
             return Vec::new();
         }
-        // Nobody asks through an open breaker; a person may.
-        let shut = self.failures >= THRESHOLD && now < self.next;
-        let heard = self.wish == Wish::Look && !shut && now >= self.quiet;
-        if self.wish == Wish::Insist || heard || now >= self.next {
-            // Cleared now: what is pushed while the answer is on its way may not be in it.
-            let insists = std::mem::replace(&mut self.wish, Wish::None) == Wish::Insist;
+        if let Some(insists) = self.asking.begin(now) {
             self.doing = Some(Doing::Looking { insists });
-            self.quiet = now + APART;
             return vec![Effect::Look];
         }
         let due = self.refused.as_ref().filter(|refused| refused.again.is_some_and(|(_, at)| now >= at));
@@ -382,7 +339,7 @@ impl Brain {
         match (&self.owed, &self.applied) {
             (Some(commit), _) => Some(Effect::Apply(commit.clone())),
             (None, Some(commit)) if self.declared => Some(Effect::Apply(commit.clone())),
-            (None, Some(commit)) if self.refused.is_some() || self.fault.is_some() => {
+            (None, Some(commit)) if self.refused.is_some() || self.asking.fault().is_some() => {
                 let commit = commit.clone();
                 Some(if self.restored { Effect::Renew(commit) } else { Effect::Restore(commit) })
             }
@@ -393,7 +350,7 @@ impl Brain {
     fn looked(&mut self, tip: Oid, now: Time) -> Vec<Effect> {
         let insisted = matches!(self.doing, Some(Doing::Looking { insists: true }));
         self.doing = None;
-        self.rest(now);
+        self.asking.rest(now);
         let moved = self.tip.as_ref() != Some(&tip);
         self.tip = Some(tip.clone());
         let in_force = self.applied.as_ref().filter(|_| self.declared);
@@ -405,7 +362,7 @@ impl Brain {
             // Whether Git is well is not known before the commit was read.
             return self.check(tip);
         }
-        (self.failures, self.fault) = (0, None);
+        self.asking.well();
         let mut effects = Vec::new();
         if has_passed {
             self.refused = None;
@@ -428,7 +385,7 @@ impl Brain {
     fn checked(&mut self, verdict: Verdict, now: Time) -> Vec<Effect> {
         let Some(Doing::Checking(commit)) = self.doing.take() else { return self.start(now) };
         if !matches!(verdict, Verdict::Failed(_)) {
-            (self.failures, self.fault) = (0, None);
+            self.asking.well();
         }
         match verdict {
             Verdict::Good => {
@@ -456,32 +413,10 @@ impl Brain {
 
     fn failed(&mut self, fault: Fault, now: Time) {
         self.doing = None;
-        self.wish = Wish::None;
         // So that it is looked at again, though the branch may not have moved.
         self.tip = None;
-        let pause = pause(self.failures);
-        self.failures = self.failures.saturating_add(1);
-        let least = if self.failures >= THRESHOLD { OPEN_FOR } else { Duration::ZERO };
-        // What needs a person is not worth many questions, but a person may mend it elsewhere and say nothing.
-        let slow = if fault.passing { Duration::ZERO } else { self.interval };
-        self.next = now + pause.max(least).max(slow);
-        self.fault = Some(fault);
+        self.asking.failed(fault, now);
     }
-
-    /// The next poll: the interval with 5 % more or less.
-    fn rest(&mut self, now: Time) {
-        // xorshift64: any spread will do.
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        let spread = (self.dice % 1_001) as f64 / 1_000.0;
-        self.next = now + self.interval.mul_f64(0.95 + 0.1 * spread);
-    }
-}
-
-/// After so many failures before this one.
-fn pause(failures: u32) -> Duration {
-    PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 mod changes;
 mod credentials;
 mod outcome;
+mod remembered;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +18,7 @@ use std::{
 use berth_git::{CommitInfo, Oid};
 use berth_registry::{Desired, commit_status::Mark};
 use berth_secrets::vault;
-use berth_spec::{Class, Epoch, Origin, Time, UnknownWorkers, WorkerId};
+use berth_spec::{Class, Epoch, Origin, Time, WorkerId};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -25,6 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::credentials::{Awaiting, vault};
+pub use self::remembered::forget;
 use super::{
     GitConfig,
     brain::{Brain, Effect, Event, Fault, Standing},
@@ -40,7 +42,7 @@ use crate::{
     Handle,
     handle::Error,
     source::{Hook, SourceView, Trigger, Triggers},
-    store::{Op, StoreError, Txn, layout, source::StoredSource},
+    store::{StoreError, source::StoredSource},
 };
 
 /// How long after the source broke it begins again, and after credentials could not be handed over they are once more.
@@ -82,9 +84,9 @@ async fn follow(
     let ended = CancellationToken::new();
     let mut parts = JoinSet::new();
     let eyes = Arc::new(Eyes::new(Arc::clone(&config), Arc::clone(&over)));
-    let (teller, words) = Teller::new(config.metrics.clone());
+    let (teller, ear) = Teller::new(config.metrics.clone());
     match Herald::new(Arc::clone(&config), handle.clone()) {
-        Ok(herald) => drop(parts.spawn(herald.run(words, ended.clone()))),
+        Ok(herald) => drop(parts.spawn(herald.run(ear, ended.clone()))),
         Err(problem) => tracing::error!(event = "notifications_off", problem),
     }
     let mut vaults = JoinSet::new();
@@ -131,21 +133,6 @@ async fn follow(
     }
     while parts.join_next().await.is_some() {}
     result
-}
-
-/// Takes back what a source that is not configured any more said of workers. What it declared stays.
-///
-/// # Errors
-/// As of the store; say it again.
-pub async fn forget(handle: &Handle) -> Result<(), Error> {
-    if handle.store.get(layout::GIT_SOURCE).await?.is_none() {
-        return Ok(());
-    }
-    handle.set_worker_terms(BTreeMap::new(), UnknownWorkers::Allow).await?;
-    let ops = vec![Op::Delete { key: layout::GIT_SOURCE.to_owned() }];
-    handle.store.commit(Txn { compare: Vec::new(), ops }).await?;
-    tracing::info!(event = "source_forgotten", "there is no registry any more: workers are as they say of themselves");
-    Ok(())
 }
 
 struct Driver {
@@ -269,25 +256,6 @@ impl Driver {
             attention.heard += u64::from(heard);
             *attention != before
         });
-    }
-
-    /// What the store remembers; of another registry only whose deployments to take over.
-    async fn remembered(&mut self) -> Result<Option<StoredSource>, Error> {
-        let Some(entry) = self.handle.store.get(layout::GIT_SOURCE).await? else { return Ok(None) };
-        let stored = match StoredSource::read(&entry) {
-            Ok(stored) => stored,
-            // The next good commit takes its place.
-            Err(error) => {
-                tracing::error!(event = "stored_value_skipped", %error, "what was in force before is not known");
-                return Ok(None);
-            }
-        };
-        if stored.origin == self.config.place() {
-            self.halt = stored.halted.as_ref().and_then(Halt::restored);
-            return Ok(Some(stored));
-        }
-        self.formerly = Some(Origin::Git(stored.origin));
-        Ok(None)
     }
 
     fn open(&self, stored: Option<&StoredSource>) -> Triggers {

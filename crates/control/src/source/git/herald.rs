@@ -3,13 +3,18 @@
 //! ```text
 //! Word ──▶ desk of each target ──▶ its queue ──▶ parcel ── fails: it stays first, and is sent again after a pause
 //! ```
-//! It never holds anybody up: its queues are bounded, and what does not fit is counted. Nothing here knows a credential of a
-//! worker; texts come from incidents, which hold none.
+//! It never holds anybody up: its queues are bounded, and what does not fit is counted. What has not arrived when the term
+//! ends is told again by the next leader: [`Progress`] says how far it is. Nothing here knows a credential of a worker; texts
+//! come from incidents, which hold none.
 
 mod parcel;
 mod queue;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use berth_registry::{
     Settings,
@@ -18,7 +23,10 @@ use berth_registry::{
     settings::{Notification, NotificationKind},
 };
 use berth_spec::{Event, Time, event::Severity};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(test)]
@@ -51,29 +59,77 @@ const MARKS: &str = "commit status";
 pub(super) enum Word {
     /// These settings hold from now on.
     Settings(Box<Settings>),
-    /// Earlier leaders have told this.
-    Known(Vec<Notice>),
-    /// A message.
-    Notice(Box<Notice>),
+    /// Earlier leaders have told this, and when; long ago, where nobody knows whether it arrived.
+    Known(Vec<(Notice, Time)>),
+    /// A message, numbered by who says it.
+    Notice(u64, Box<Notice>),
     /// A mark beside a commit of the registry.
     Mark { sha: String, mark: Mark, words: String },
 }
 
+/// How far messages have come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Up to this number they were taken in.
+    taken: u64,
+    /// Those of them that are still on their way to somebody.
+    waiting: BTreeSet<u64>,
+}
+
+impl Progress {
+    /// All up to this number are.
+    #[cfg(test)]
+    pub(super) fn all_through(taken: u64) -> Self {
+        Self { taken, waiting: BTreeSet::new() }
+    }
+
+    /// Whether a message has arrived wherever it was to, or was given up.
+    pub(super) fn is_through(&self, number: u64) -> bool {
+        number <= self.taken && !self.waiting.contains(&number)
+    }
+}
+
 /// Tells others; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Teller(mpsc::Sender<Word>, SourceMetrics);
+pub(super) struct Teller {
+    words: mpsc::Sender<Word>,
+    progress: watch::Receiver<Progress>,
+    metrics: SourceMetrics,
+}
+
+/// What a [`Teller`] says comes out here.
+pub(super) struct Ear {
+    words: mpsc::Receiver<Word>,
+    progress: watch::Sender<Progress>,
+}
 
 impl Teller {
-    pub(super) fn new(metrics: SourceMetrics) -> (Self, mpsc::Receiver<Word>) {
+    pub(super) fn new(metrics: SourceMetrics) -> (Self, Ear) {
         let (sender, words) = mpsc::channel(WORDS);
-        (Self(sender, metrics), words)
+        let (progress, seen) = watch::channel(Progress::default());
+        (Self { words: sender, progress: seen, metrics }, Ear { words, progress })
     }
 
     pub(super) fn say(&self, word: Word) {
-        if self.0.try_send(word).is_err() {
-            self.1.notified("dropped");
+        if self.words.try_send(word).is_err() {
+            self.metrics.notified("dropped");
             tracing::warn!(event = "notification_dropped", "too many messages wait to be sent");
         }
+    }
+
+    /// Messages that may be said at once: half of what there is room for, so that settings and marks always get through.
+    pub(super) fn room(&self) -> usize {
+        self.words.capacity() / 2
+    }
+
+    /// How far messages have come.
+    pub(super) fn progress(&self) -> Progress {
+        self.progress.borrow().clone()
+    }
+
+    /// Waits until nothing is sent any more; not for long, once the term is over.
+    pub(super) async fn ended(&mut self) {
+        while self.progress.changed().await.is_ok() {}
     }
 }
 
@@ -82,10 +138,13 @@ pub(super) struct Herald {
     config: Arc<GitConfig>,
     handle: Handle,
     client: reqwest::Client,
-    settings: Settings,
+    /// `None`: nobody has said yet whom to tell.
+    settings: Option<Settings>,
     /// By what makes them the same from commit to commit.
     targets: BTreeMap<String, Target>,
-    known: Vec<Notice>,
+    known: Vec<(Notice, Time)>,
+    /// The number of the last message that was taken in.
+    taken: u64,
     marks: Queue<Marked>,
     marked: Option<Marked>,
     flight: JoinSet<(Line, Result<(), Trouble>)>,
@@ -97,8 +156,18 @@ struct Target {
     name: String,
     settings: Notification,
     desk: Desk,
-    /// With how many others were held back before.
-    queue: Queue<(Arc<Notice>, u64)>,
+    queue: Queue<Letter>,
+}
+
+/// A message to one target.
+#[derive(Debug, Clone)]
+struct Letter {
+    number: u64,
+    notice: Arc<Notice>,
+    /// How many others were held back before it.
+    held: u64,
+    /// The target has heard nothing of the matter yet.
+    first: bool,
 }
 
 /// Whose attempt it was.
@@ -119,19 +188,21 @@ impl Herald {
             config,
             handle,
             client,
-            settings: Settings::default(),
+            settings: None,
             targets: BTreeMap::new(),
             known: Vec::new(),
+            taken: 0,
             marks: Queue::default(),
             marked: None,
             flight: JoinSet::new(),
         })
     }
 
-    pub(super) async fn run(mut self, mut words: mpsc::Receiver<Word>, shutdown: CancellationToken) {
+    pub(super) async fn run(mut self, ear: Ear, shutdown: CancellationToken) {
+        let Ear { mut words, progress } = ear;
         loop {
             let now = self.handle.now();
-            let wakes = self.targets.values().map(|target| target.queue.wake_at()).chain([self.marks.wake_at()]);
+            let wakes = self.targets.values().map(|target| target.queue.wake_at()).chain([self.marks_wake_at()]);
             let wake = wakes.flatten().min().filter(|_| self.flight.len() < AT_ONCE);
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -143,32 +214,65 @@ impl Herald {
                 () = sleep(wake.map(|at| at.since(now))) => {}
             }
             self.start();
+            self.show(&progress);
         }
-        let last = async { while self.flight.join_next().await.is_some() {} };
+        let last = async {
+            while let Some(done) = self.flight.join_next().await {
+                self.delivered(done).await;
+                self.show(&progress);
+            }
+        };
         if tokio::time::timeout(LAST_WORD, last).await.is_err() {
             tracing::info!(event = "notifications_cut", "the term has ended before all messages were taken");
         }
     }
 
+    /// When a mark is due, if anybody takes marks.
+    fn marks_wake_at(&self) -> Option<Time> {
+        self.settings.as_ref()?.commit_status.as_ref()?;
+        self.marks.wake_at()
+    }
+
+    /// Says how far messages have come.
+    fn show(&self, progress: &watch::Sender<Progress>) {
+        let waiting = self.targets.values().flat_map(|target| target.queue.all()).map(|letter| letter.number).collect();
+        let now = Progress { taken: self.taken, waiting };
+        progress.send_if_modified(|before| {
+            let changes = *before != now;
+            *before = now;
+            changes
+        });
+    }
+
     fn word(&mut self, word: Word) {
         let now = self.handle.now();
         match word {
-            Word::Settings(settings) => self.take_settings(*settings, now),
+            Word::Settings(settings) => self.take_settings(*settings),
             Word::Known(notices) => {
                 for target in self.targets.values_mut() {
-                    notices.iter().for_each(|notice| target.desk.recall(&target.settings, notice, now));
+                    notices.iter().for_each(|(notice, at)| target.desk.recall(&target.settings, notice, *at));
                 }
                 self.known = notices;
             }
-            Word::Notice(notice) => {
-                let notice = Arc::from(notice);
+            Word::Notice(number, notice) => {
+                let notice: Arc<Notice> = Arc::from(notice);
+                self.taken = number;
+                if notice.resolved {
+                    // Its next beginning is news, also to a target that comes later.
+                    self.known.retain(|(known, _)| !is_same(known, &notice));
+                }
                 for target in self.targets.values_mut() {
-                    target.take(&notice, &self.config.metrics, now);
+                    target.take((number, &notice), &self.config.metrics, now);
                 }
             }
             Word::Mark { sha, mark, words } => {
                 let marked = Marked { sha, mark, words };
-                if self.settings.commit_status.is_some() && self.marked.as_ref() != Some(&marked) {
+                // While nobody knows whether there are marks, what became of a commit is kept until somebody does.
+                let is_wanted = match &self.settings {
+                    Some(settings) => settings.commit_status.is_some(),
+                    None => mark != Mark::Pending,
+                };
+                if is_wanted && self.marked.as_ref() != Some(&marked) {
                     self.marks.withdraw(|waiting| waiting.sha == marked.sha);
                     self.marks.put(marked.clone(), now);
                     self.marked = Some(marked);
@@ -177,7 +281,7 @@ impl Herald {
         }
     }
 
-    fn take_settings(&mut self, settings: Settings, now: Time) {
+    fn take_settings(&mut self, settings: Settings) {
         let mut before = std::mem::take(&mut self.targets);
         let mut names: BTreeMap<String, usize> = BTreeMap::new();
         for settings in &settings.notifications {
@@ -190,7 +294,7 @@ impl Herald {
                 Some(target) => Target { name, settings: settings.clone(), ..target },
                 None => {
                     let mut desk = Desk::default();
-                    self.known.iter().for_each(|notice| desk.recall(settings, notice, now));
+                    self.known.iter().for_each(|(notice, at)| desk.recall(settings, notice, *at));
                     Target { name, settings: settings.clone(), desk, queue: Queue::default() }
                 }
             };
@@ -203,7 +307,7 @@ impl Herald {
                 view.breakers.remove(&gone);
             });
         }
-        self.settings = settings;
+        self.settings = Some(settings);
     }
 
     /// Sends what is due.
@@ -213,7 +317,7 @@ impl Herald {
             if self.flight.len() >= AT_ONCE {
                 return;
             }
-            let Some((notice, held)) = target.queue.next(now) else { continue };
+            let Some(Letter { notice, held, .. }) = target.queue.next(now) else { continue };
             let (config, client, key) = (Arc::clone(&self.config), self.client.clone(), key.clone());
             let settings = target.settings.clone();
             self.flight.spawn(async move {
@@ -224,7 +328,7 @@ impl Herald {
                 (Line::Target(key), sent)
             });
         }
-        let Some(settings) = self.settings.commit_status.clone() else { return };
+        let Some(settings) = self.settings.as_ref().and_then(|settings| settings.commit_status.clone()) else { return };
         let Some(marked) = self.marks.next(now) else { return };
         let (config, client) = (Arc::clone(&self.config), self.client.clone());
         self.flight.spawn(async move {
@@ -286,20 +390,29 @@ fn breaker<T: Clone>(queue: &Queue<T>) -> SourceBreaker {
 }
 
 impl Target {
-    fn take(&mut self, notice: &Arc<Notice>, metrics: &SourceMetrics, now: Time) {
+    fn take(&mut self, (number, notice): (u64, &Arc<Notice>), metrics: &SourceMetrics, now: Time) {
+        let knows = self.desk.knows(notice);
         let held = match self.desk.take(&self.settings, notice, now) {
             Verdict::Send { held } => held,
             Verdict::TooMany => return metrics.notified("held_back"),
             Verdict::NotForThem | Verdict::ToldLately => return,
         };
-        let is_same =
-            |(waiting, _): &(Arc<Notice>, u64)| waiting.kind == notice.kind && waiting.subject == notice.subject;
+        let withdrawn = self.queue.withdraw(|waiting| is_same(&waiting.notice, notice));
+        let held = held + withdrawn.iter().map(|letter| letter.held).sum::<u64>();
+        // An end that waited is withdrawn as well: then the target takes the matter for open.
+        let first = if withdrawn.is_empty() { !knows } else { withdrawn.iter().any(|letter| letter.first) };
         // Who has not heard of the beginning need not hear of the end; what got worse is told as it is now.
-        if self.queue.withdraw(is_same) > 0 && notice.resolved {
-            return;
+        if first && notice.resolved {
+            return self.desk.lost(held);
         }
-        self.desk.lost(self.queue.put((Arc::clone(notice), held), now));
+        let letter = Letter { number, notice: Arc::clone(notice), held, first };
+        self.desk.lost(self.queue.put(letter, now));
     }
+}
+
+/// Whether two messages are about one thing.
+fn is_same(one: &Notice, other: &Notice) -> bool {
+    one.kind == other.kind && one.subject == other.subject
 }
 
 /// What a target is called in logs and metrics.
@@ -320,5 +433,103 @@ async fn sleep(pause: Option<Duration>) {
     match pause {
         Some(pause) => tokio::time::sleep(pause).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_registry::{
+        notify::Recipient,
+        settings::{NotificationAudience, NotificationSeverity},
+    };
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn target() -> Target {
+        let settings = Notification {
+            kind: NotificationKind::Webhook,
+            url: Some("https://example.com/hook".to_owned()),
+            secret_ref: None,
+            to: Vec::new(),
+            audience: NotificationAudience::All,
+            min_severity: NotificationSeverity::Info,
+        };
+        Target { name: name(&settings), settings, desk: Desk::default(), queue: Queue::default() }
+    }
+
+    /// What happens to a matter and to its target: a letter each.
+    const BEGINS: char = 'b';
+    const GETS_WORSE: char = 'w';
+    const ENDS: char = 'e';
+    const ARRIVES: char = 'a';
+
+    /// What arrives when the target is well again.
+    fn arrives(story: &str) -> String {
+        let (mut target, metrics) = (target(), SourceMetrics::register(&mut Registry::default()));
+        let word = |letter: &Letter| match (letter.notice.resolved, letter.notice.severity) {
+            (true, _) => ENDS,
+            (false, NotificationSeverity::Critical) => GETS_WORSE,
+            (false, _) => BEGINS,
+        };
+        let (mut arrived, mut number) = (String::new(), 0);
+        let mut deliver = |target: &mut Target| {
+            while let Some(letter) = target.queue.next(Time::ZERO) {
+                arrived.push(word(&letter));
+                target.queue.done(Attempt::Taken, Time::ZERO);
+            }
+        };
+        for what in story.chars() {
+            if what == ARRIVES {
+                deliver(&mut target);
+                continue;
+            }
+            number += 1;
+            let severity = match what {
+                GETS_WORSE => NotificationSeverity::Critical,
+                _ => NotificationSeverity::Error,
+            };
+            let notice = Notice {
+                kind: "load-failure".to_owned(),
+                subject: "iris".to_owned(),
+                severity,
+                recipients: vec![Recipient::Ops],
+                owners: Vec::new(),
+                at: Time::ZERO,
+                title: String::new(),
+                text: String::new(),
+                facts: Vec::new(),
+                resolved: what == ENDS,
+            };
+            target.take((number, &Arc::new(notice)), &metrics, Time::ZERO);
+        }
+        deliver(&mut target);
+        arrived
+    }
+
+    #[test]
+    fn who_heard_of_a_beginning_hears_of_its_end_whatever_waited_in_between() {
+        for (story, expected) in [
+            ("bae", "be"),
+            ("bawae", "bwe"),
+            ("be", ""),
+            ("bwe", ""),
+            // It got worse while the target was away: the end was lost with that.
+            ("bawe", "be"),
+            // It ended and began again: what the target has heard last is that it began.
+            ("baeb", "bb"),
+            ("baebe", "be"),
+            ("beb", "b"),
+            ("bebe", ""),
+        ] {
+            assert_eq!(arrives(story), expected, "{story}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_through_when_it_is_nowhere_any_more() {
+        let progress = Progress { taken: 3, waiting: BTreeSet::from([2]) };
+        let through: Vec<u64> = (1..=4).filter(|number| progress.is_through(*number)).collect();
+        assert_eq!(through, [1, 3], "2 waits, 4 was not taken in");
     }
 }

@@ -58,6 +58,8 @@ pub(super) struct InForce {
     pub(super) applied: Option<String>,
     pub(super) desired: Option<Arc<Desired>>,
     pub(super) refusal: Option<Refusal>,
+    /// The settings say whom to tell. Before that what is said is heard by nobody.
+    pub(super) addressed: bool,
     /// Counts what makes the branch worth reading again.
     pub(super) touched: u64,
 }
@@ -81,7 +83,10 @@ enum Done {
 struct Desk {
     brain: WriteBack,
     memory: Memory,
-    work: JoinSet<Done>,
+    /// With the number of the turn that it was begun in.
+    work: JoinSet<(u64, Done)>,
+    /// How often the branch was given up for another one, or as it was: what is under way from before is of no use.
+    turns: u64,
     /// The tip that the brain knows.
     tip: Option<Oid>,
     /// Where it writes now.
@@ -91,6 +96,8 @@ struct Desk {
     recalled: bool,
     /// Reading the branch has succeeded, failed, or is not to be.
     settled: bool,
+    /// What controllers before have written there is not known yet.
+    inherits: bool,
     /// A later term has written, and since when that is known.
     overtaken: Option<(u64, Time)>,
     /// Terms up to this one are of another store.
@@ -104,6 +111,14 @@ struct Desk {
     touched: u64,
 }
 
+impl Desk {
+    /// The branch is not what is known of it any more.
+    fn give_up_branch(&mut self) {
+        self.brain.forget_branch();
+        (self.turns, self.read_at) = (self.turns + 1, Time::ZERO);
+    }
+}
+
 impl Scribe {
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         let place = self.place();
@@ -112,8 +127,10 @@ impl Scribe {
             brain: WriteBack::new(interval),
             memory: Memory::default(),
             work: JoinSet::new(),
+            turns: 0,
             tip: None,
             settled: place == WriteBackTo::Off,
+            inherits: true,
             place,
             told: Told::default(),
             recalled: false,
@@ -127,7 +144,7 @@ impl Scribe {
         let mut pause = LOOK;
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => return self.part(desk).await,
                 Some(done) = desk.work.join_next() => {
                     if let Ok(done) = done {
                         self.done(&mut desk, done).await;
@@ -143,6 +160,21 @@ impl Scribe {
                 Err(error) => tracing::debug!(event = "fleet_not_seen", %error),
             }
             pause = LOOK.max(began.elapsed() * SHARE);
+        }
+    }
+
+    /// The term is over: what has arrived in its last moment need not be told again.
+    async fn part(mut self, mut desk: Desk) {
+        /// Halved, the next leader may repeat a message; doubled, it waits that long for a store that is away.
+        const LAST_WRITE: Duration = Duration::from_secs(1);
+        self.teller.ended().await;
+        if !desk.recalled {
+            return;
+        }
+        desk.told.arrived(&self.teller.progress());
+        let kept = tokio::time::timeout(LAST_WRITE, self.keep(&mut desk)).await;
+        if !matches!(kept, Ok(Ok(()))) {
+            tracing::debug!(event = "told_not_kept", "the next leader may repeat what was told last");
         }
     }
 
@@ -191,7 +223,7 @@ impl Scribe {
         };
         let now = self.handle.now();
         let observed = desk.memory.observe(&sight, now);
-        if desk.settled {
+        if desk.settled && in_force.addressed {
             self.tell(desk, &observed, &in_force, now).await?;
         }
         if desk.place == WriteBackTo::Off || !self.may_write(desk, now).await? {
@@ -211,15 +243,15 @@ impl Scribe {
         }
         desk.recalled = true;
         let now = self.handle.now();
-        let all: Vec<Incident> = desk.told.all().collect();
-        let known = |incident: &Incident| {
+        let known = |(incident, surely): (Incident, bool)| {
             let workers = incident.subject.worker.iter().cloned().collect();
-            let news = News { incident: incident.clone(), workers, over: false };
+            let news = News { number: 0, incident, workers, over: false };
             let everybody = BTreeSet::from([Audience::Ops, Audience::Ml]);
-            tell::notice(&news, Vec::new(), &everybody, now)
+            let at = if surely { now } else { Time::ZERO };
+            (tell::notice(&news, Vec::new(), &everybody, now), at)
         };
-        self.teller.say(Word::Known(all.iter().map(known).collect()));
-        desk.memory.inherit(all.into_iter().map(|incident| incident.subject));
+        self.teller.say(Word::Known(desk.told.all().map(known).collect()));
+        desk.memory.inherit(desk.told.open().cloned());
         Ok(())
     }
 
@@ -227,15 +259,14 @@ impl Scribe {
     fn turn(&self, desk: &mut Desk, in_force: &InForce) {
         let place = self.place();
         if place != desk.place {
-            desk.brain.forget_branch();
-            (desk.tip, desk.settled) = (None, place == WriteBackTo::Off);
-            (desk.read_at, desk.failures) = (Time::ZERO, 0);
+            desk.give_up_branch();
+            (desk.tip, desk.settled, desk.inherits) = (None, place == WriteBackTo::Off, true);
+            desk.failures = 0;
             desk.place = place;
         }
         if in_force.touched != desk.touched {
             desk.touched = in_force.touched;
-            desk.brain.forget_branch();
-            desk.read_at = Time::ZERO;
+            desk.give_up_branch();
         }
         let words = match &desk.place {
             WriteBackTo::Off => String::new(),
@@ -250,22 +281,23 @@ impl Scribe {
         }
         if desk.brain.wants_branch() {
             if now >= desk.read_at {
-                let (eyes, writing) = (Arc::clone(&self.eyes), self.writing(desk, now));
+                let (eyes, writing, turn) = (Arc::clone(&self.eyes), self.writing(desk, now), desk.turns);
                 desk.work.spawn_blocking(move || {
                     let stop = eyes.stop(WRITE);
-                    Done::Read(eyes.mirror(&stop).and_then(|mirror| writing(mirror).read(&stop)))
+                    (turn, Done::Read(eyes.mirror(&stop).and_then(|mirror| writing(mirror).read(&stop))))
                 });
             }
             return;
         }
         let Some(change) = desk.brain.take(now) else { return };
         let (eyes, writing, known) = (Arc::clone(&self.eyes), self.writing(desk, now), desk.tip.clone());
+        let turn = desk.turns;
         let seconds = i64::try_from(now.as_millis() / 1_000).unwrap_or(i64::MAX);
         desk.work.spawn_blocking(move || {
             let stop = eyes.stop(WRITE);
             let written =
                 eyes.mirror(&stop).and_then(|mirror| writing(mirror).write(&change, known.as_ref(), seconds, &stop));
-            Done::Wrote(change, written)
+            (turn, Done::Wrote(change, written))
         });
     }
 
@@ -318,10 +350,16 @@ impl Scribe {
             IncidentKind::ValidationError => audience.clone(),
             _ => BTreeSet::new(),
         };
-        for news in desk.told.look(&observed.incidents, &observed.open, now) {
+        desk.told.arrived(&self.teller.progress());
+        for news in desk.told.look(&observed.incidents, &observed.open, self.teller.room(), now) {
             let notice = tell::notice(&news, owners(&news.incident), &audience(&news.incident), now);
-            self.teller.say(Word::Notice(Box::new(notice)));
+            self.teller.say(Word::Notice(news.number, Box::new(notice)));
         }
+        self.keep(desk).await
+    }
+
+    /// Puts what people were told of into the store.
+    async fn keep(&self, desk: &mut Desk) -> Result<(), Error> {
         if let Some(value) = desk.told.unkept() {
             let ops = vec![Op::Put { key: layout::GIT_TOLD.to_owned(), value }];
             self.handle.store.commit(Txn { compare: Vec::new(), ops }).await?;

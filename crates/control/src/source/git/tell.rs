@@ -112,7 +112,7 @@ pub(super) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String
 
 /// A message about news; `owners`: of the model.
 pub(super) fn notice(news: &News, owners: Vec<String>, audience: &BTreeSet<Audience>, now: Time) -> Notice {
-    let News { incident, workers, over } = news;
+    let News { incident, workers, over, .. } = news;
     let Subject { kind, deployment, worker, commit } = &incident.subject;
     let place = (!workers.is_empty()).then(|| places(workers));
     let named = [("deployment", deployment), ("worker", &place), ("commit", commit)];

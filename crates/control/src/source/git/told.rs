@@ -1,12 +1,13 @@
 //! What people were told of: what is new or worse is told, once; what is over is told, too. Pure.
 //!
 //! ```text
-//!            seen: told                 not seen for a while: told
-//! (nothing) ───────────▶ Told ◀──seen── Missing ─────────────────────▶ (nothing)
+//!            seen: told                 not seen for a while: told          that has arrived
+//! (nothing) ───────────▶ Told ◀──seen── Missing ─────────────────────▶ Over ────────────────▶ (nothing)
 //!                          └──not seen────▲
 //! ```
 //! One matter is one message, however many workers have the same trouble with one deployment. What was told is kept in
-//! the store, so that the next leader neither repeats it nor forgets to say that it is over.
+//! the store, so that the next leader neither repeats it nor forgets to say that it is over. What had not arrived when a
+//! leader ended is said again by the next one: rather twice than never.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ use berth_spec::Time;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::incident::blank;
+use super::{herald::Progress, incident::blank};
 
 /// How long something must not have been seen before it is over. Halved, what comes and goes is told twice as often;
 /// doubled, people learn that much later that it is over.
@@ -37,6 +38,8 @@ const FORM: u32 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Told {
     matters: BTreeMap<Subject, Matter>,
+    /// The number of the last message.
+    said: u64,
     /// It differs from what is in the store.
     changed: bool,
 }
@@ -47,11 +50,27 @@ struct Matter {
     message: String,
     /// Since when it is not seen.
     missing: Option<Time>,
+    /// It is over, and people may not know yet.
+    over: bool,
+    word: LastWord,
+}
+
+/// How far the last message about a matter has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastWord {
+    /// It has this number.
+    Said(u64),
+    /// The leader before said it, and ended before it knew that it has arrived.
+    Cut,
+    /// It has arrived, or was given up.
+    Arrived,
 }
 
 /// Something to tell.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct News {
+    /// The number of its message.
+    pub(super) number: u64,
     /// The worst of it.
     pub(super) incident: Incident,
     /// Where it is so.
@@ -76,6 +95,16 @@ struct StoredMatter {
     commit: Option<String>,
     severity: IncidentSeverity,
     message: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    over: bool,
+    /// It may not have arrived.
+    #[serde(default, skip_serializing_if = "is_false")]
+    under_way: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What one message is about: of loads the deployment alone.
@@ -90,11 +119,12 @@ impl Told {
     /// From what is in the store; what cannot be understood is told anew.
     pub(super) fn read(value: &[u8]) -> Self {
         let stored = serde_json::from_slice::<Stored>(value).ok().filter(|stored| stored.v == FORM);
-        let matter = |StoredMatter { kind, deployment, worker, commit, severity, message }: StoredMatter| {
-            (Subject { kind, deployment, worker, commit }, Matter { severity, message, missing: None })
+        let matter = |StoredMatter { kind, deployment, worker, commit, severity, message, over, under_way }| {
+            let word = if under_way { LastWord::Cut } else { LastWord::Arrived };
+            (Subject { kind, deployment, worker, commit }, Matter { severity, message, missing: None, over, word })
         };
         let matters = stored.into_iter().flat_map(|stored| stored.matters).map(matter).collect();
-        Self { matters, changed: false }
+        Self { matters, ..Self::default() }
     }
 
     /// What has to be in the store, if it is not. [`Told::kept`] must follow.
@@ -109,6 +139,8 @@ impl Told {
             commit: subject.commit.clone(),
             severity: matter.severity,
             message: matter.message.clone(),
+            over: matter.over,
+            under_way: matter.word != LastWord::Arrived,
         };
         let stored = Stored { v: FORM, matters: self.matters.iter().take(MOST).map(matter).collect() };
         serde_json::to_vec(&stored).ok().map(Bytes::from)
@@ -123,17 +155,40 @@ impl Told {
     pub(super) fn know(&mut self, subject: &Subject, severity: IncidentSeverity, message: &str) {
         self.matters.entry(matter_of(subject)).or_insert_with(|| {
             self.changed = true;
-            Matter { severity, message: message.chars().take(LONGEST).collect(), missing: None }
+            let message = message.chars().take(LONGEST).collect();
+            Matter { severity, message, missing: None, over: false, word: LastWord::Arrived }
         });
     }
 
-    /// All that people know of, as it was told.
-    pub(super) fn all(&self) -> impl Iterator<Item = Incident> {
-        self.matters.iter().map(|(subject, matter)| last_word(subject, matter))
+    /// All that people may know of, as it was told, and whether they do for sure.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Incident, bool)> {
+        self.matters.iter().map(|(subject, matter)| (last_word(subject, matter), matter.word == LastWord::Arrived))
     }
 
-    /// What is to be told after a look. `open`: what may still be so, though it is not seen.
-    pub(super) fn look(&mut self, incidents: &[Incident], open: &BTreeSet<Subject>, now: Time) -> Vec<News> {
+    /// What people were told of, and not yet of its end.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Subject> {
+        self.matters.iter().filter(|(_, matter)| !matter.over).map(|(subject, _)| subject)
+    }
+
+    /// Takes in how far messages have come.
+    pub(super) fn arrived(&mut self, progress: &Progress) {
+        for matter in self.matters.values_mut() {
+            if matches!(matter.word, LastWord::Said(number) if progress.is_through(number)) {
+                (matter.word, self.changed) = (LastWord::Arrived, true);
+            }
+        }
+        self.matters.retain(|_, matter| !(matter.over && matter.word == LastWord::Arrived));
+    }
+
+    /// What is to be told after a look: at most `most`, the rest after the next one. `open`: what may still be so, though it
+    /// is not seen.
+    pub(super) fn look(
+        &mut self,
+        incidents: &[Incident],
+        open: &BTreeSet<Subject>,
+        most: usize,
+        now: Time,
+    ) -> Vec<News> {
         let mut seen: BTreeMap<Subject, Vec<&Incident>> = BTreeMap::new();
         for incident in incidents {
             seen.entry(matter_of(&incident.subject)).or_default().push(incident);
@@ -142,34 +197,49 @@ impl Told {
         let mut news = Vec::new();
         for (subject, incidents) in &seen {
             let Some(worst) = incidents.iter().max_by_key(|incident| incident.severity) else { continue };
-            match self.matters.get_mut(subject) {
-                Some(matter) if matter.severity >= worst.severity => matter.missing = None,
-                _ => {
-                    let message = worst.message.chars().take(LONGEST).collect();
-                    let matter = Matter { severity: worst.severity, message, missing: None };
-                    self.matters.insert(subject.clone(), matter);
-                    self.changed = true;
-                    let workers = incidents.iter().filter_map(|incident| incident.subject.worker.clone()).collect();
-                    let incident = Incident { subject: subject.clone(), ..(*worst).clone() };
-                    news.push(News { incident, workers, over: false });
+            let known = self.matters.get_mut(subject).filter(|matter| !matter.over);
+            if let Some(matter) = known {
+                matter.missing = None;
+                if matter.severity >= worst.severity && matter.word != LastWord::Cut {
+                    continue;
                 }
+            }
+            if news.len() < most {
+                let incident = Incident { subject: subject.clone(), ..(*worst).clone() };
+                let workers = incidents.iter().filter_map(|incident| incident.subject.worker.clone()).collect();
+                news.push(self.said(incident, workers));
             }
         }
         let mut over = Vec::new();
         for (subject, matter) in self.matters.iter_mut().filter(|(subject, _)| !seen.contains_key(*subject)) {
-            if open.contains(subject) {
+            if matter.over {
+                over.extend((matter.word == LastWord::Cut).then(|| subject.clone()));
+            } else if open.contains(subject) {
                 matter.missing = None;
             } else if now.since(*matter.missing.get_or_insert(now)) >= QUIET {
                 over.push(subject.clone());
             }
         }
-        for subject in over {
-            let Some(matter) = self.matters.remove(&subject) else { continue };
-            self.changed = true;
-            let workers = subject.worker.iter().cloned().collect();
-            news.push(News { incident: last_word(&subject, &matter), workers, over: true });
-        }
+        over.truncate(most.saturating_sub(news.len()));
+        news.extend(over.iter().filter_map(|subject| self.said_over(subject)));
         news
+    }
+
+    fn said(&mut self, incident: Incident, workers: Vec<String>) -> News {
+        (self.said, self.changed) = (self.said + 1, true);
+        let message = incident.message.chars().take(LONGEST).collect();
+        let word = LastWord::Said(self.said);
+        let matter = Matter { severity: incident.severity, message, missing: None, over: false, word };
+        self.matters.insert(incident.subject.clone(), matter);
+        News { number: self.said, incident, workers, over: false }
+    }
+
+    fn said_over(&mut self, subject: &Subject) -> Option<News> {
+        let matter = self.matters.get_mut(subject)?;
+        (self.said, self.changed) = (self.said + 1, true);
+        (matter.over, matter.word) = (true, LastWord::Said(self.said));
+        let workers = subject.worker.iter().cloned().collect();
+        Some(News { number: self.said, incident: last_word(subject, matter), workers, over: true })
     }
 }
 
@@ -200,36 +270,87 @@ mod tests {
         use IncidentSeverity::{High, Medium};
         let (mut told, none) = (Told::default(), BTreeSet::new());
         let both = [failure("a", Medium), failure("b", Medium)];
-        assert_eq!(words(&told.look(&both, &none, at(0))), [("a+b".to_owned(), false)]);
-        assert!(told.look(&both, &none, at(2)).is_empty(), "once");
+        assert_eq!(words(&told.look(&both, &none, 9, at(0))), [("a+b".to_owned(), false)]);
+        assert!(told.look(&both, &none, 9, at(2)).is_empty(), "once");
         let more = [failure("a", Medium), failure("c", High)];
-        assert_eq!(words(&told.look(&more, &none, at(4))), [("a+c".to_owned(), false)], "worse");
-        assert!(told.look(&both[..1], &none, at(6)).is_empty());
-        assert!(told.look(&[], &none, at(8)).is_empty());
-        assert!(told.look(&both, &none, at(37)).is_empty(), "it came back");
-        assert!(told.look(&[], &none, at(40)).is_empty());
-        assert_eq!(words(&told.look(&[], &none, at(70))), [(String::new(), true)]);
-        assert!(told.look(&[], &none, at(200)).is_empty(), "once");
-        assert_eq!(told.look(&both, &none, at(201)).len(), 1, "it is new again");
+        assert_eq!(words(&told.look(&more, &none, 9, at(4))), [("a+c".to_owned(), false)], "worse");
+        assert!(told.look(&both[..1], &none, 9, at(6)).is_empty());
+        assert!(told.look(&[], &none, 9, at(8)).is_empty());
+        assert!(told.look(&both, &none, 9, at(37)).is_empty(), "it came back");
+        assert!(told.look(&[], &none, 9, at(40)).is_empty());
+        assert_eq!(words(&told.look(&[], &none, 9, at(70))), [(String::new(), true)]);
+        assert!(told.look(&[], &none, 9, at(200)).is_empty(), "once");
+        assert_eq!(told.look(&both, &none, 9, at(201)).len(), 1, "it is new again");
     }
 
     #[test]
     fn the_next_leader_repeats_nothing_and_tells_the_end() {
         let (mut first, none) = (Told::default(), BTreeSet::new());
         let seen = failure("a", IncidentSeverity::High);
-        first.look(std::slice::from_ref(&seen), &none, at(0));
+        first.look(std::slice::from_ref(&seen), &none, 9, at(0));
+        first.arrived(&through(1));
         let kept = first.unkept().expect("it is new");
         first.kept();
         assert!(first.unkept().is_none());
         let mut next = Told::read(&kept);
         assert!(next.unkept().is_none() && next.all().count() == 1);
         let open = BTreeSet::from([seen.subject.clone()]);
-        assert!(next.look(&[], &open, at(100)).is_empty());
-        assert!(next.look(&[], &open, at(200)).is_empty(), "nobody knows whether it is over");
-        assert!(next.look(std::slice::from_ref(&seen), &none, at(201)).is_empty(), "it was told");
-        next.look(&[], &none, at(210));
-        let over = next.look(&[], &none, at(240));
+        assert!(next.look(&[], &open, 9, at(100)).is_empty());
+        assert!(next.look(&[], &open, 9, at(200)).is_empty(), "nobody knows whether it is over");
+        assert!(next.look(std::slice::from_ref(&seen), &none, 9, at(201)).is_empty(), "it was told");
+        next.look(&[], &none, 9, at(210));
+        let over = next.look(&[], &none, 9, at(240));
         assert_eq!((over.len(), over[0].incident.message.as_str()), (1, "it raised"));
+        assert_eq!(next.open().count(), 0);
+        next.arrived(&through(1));
+        assert_eq!(next.all().count(), 0, "people know");
         assert!(Told::read(b"{}").all().next().is_none(), "what cannot be understood is told anew");
+    }
+
+    /// How far a herald is that has sent so many.
+    fn through(taken: u64) -> Progress {
+        Progress::all_through(taken)
+    }
+
+    #[test]
+    fn what_had_not_arrived_when_a_leader_ended_is_told_again_by_the_next_one() {
+        let (mut first, none) = (Told::default(), BTreeSet::new());
+        let seen = failure("a", IncidentSeverity::High);
+        let seen = std::slice::from_ref(&seen);
+        assert_eq!(words(&first.look(seen, &none, 9, at(0))), [("a".to_owned(), false)]);
+        first.arrived(&through(0));
+        let mut next = Told::read(&first.unkept().expect("it is new"));
+        assert_eq!(next.all().map(|(_, surely)| surely).collect::<Vec<_>>(), [false]);
+        assert_eq!(words(&next.look(seen, &none, 9, at(10))), [("a".to_owned(), false)], "again");
+        assert!(next.look(seen, &none, 9, at(12)).is_empty(), "once");
+        next.arrived(&through(1));
+        // Its end is on its way when that leader ends, too.
+        next.look(&[], &none, 9, at(20));
+        assert_eq!(words(&next.look(&[], &none, 9, at(50))), [(String::new(), true)]);
+        let kept = next.unkept().expect("it is news");
+        let mut third = Told::read(&kept);
+        assert_eq!((third.all().count(), third.open().count()), (1, 0));
+        assert_eq!(words(&third.look(&[], &none, 9, at(60))), [(String::new(), true)], "again, and at once");
+        assert!(third.look(&[], &none, 9, at(62)).is_empty(), "once");
+        // It begins anew before that has arrived.
+        assert_eq!(words(&third.look(seen, &none, 9, at(64))), [("a".to_owned(), false)]);
+        third.arrived(&through(2));
+        assert_eq!(third.open().count(), 1, "what has arrived is the beginning");
+        let mut fourth = Told::read(&kept);
+        assert_eq!(words(&fourth.look(seen, &none, 9, at(60))), [("a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_told_after_the_next_look() {
+        let (mut told, none) = (Told::default(), BTreeSet::new());
+        let failures: Vec<Incident> = ["a", "b", "c"]
+            .map(|id| Incident { message: id.to_owned(), ..blank(IncidentKind::Capacity, Some(id.to_owned()), None) })
+            .to_vec();
+        let mut look = |seen: &[Incident], seconds| -> Vec<String> {
+            told.look(seen, &none, 2, at(seconds)).into_iter().map(|news| news.incident.message).collect()
+        };
+        assert_eq!((look(&failures, 0), look(&failures, 2)), (vec!["a".into(), "b".into()], vec!["c".into()]));
+        assert!(look(&[], 10).is_empty());
+        assert_eq!((look(&[], 40).len(), look(&[], 42).len(), look(&[], 44).len()), (2, 1, 0));
     }
 }

@@ -1,10 +1,20 @@
 //! What people and hosts are told, as a small host of the test takes it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use aws_lc_rs::hmac;
 use axum::{Router, body::Bytes, http::HeaderMap, http::StatusCode, http::Uri};
-use berth_control::{source::git::WriteBackTo, store::memory::MemoryStore};
+use berth_control::{
+    source::git::WriteBackTo,
+    store::{Store, memory::MemoryStore},
+};
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
@@ -31,17 +41,27 @@ impl Told {
 async fn host() -> (SocketAddr, mpsc::Receiver<Told>, JoinSet<std::io::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
+    let (told, host) = host_at(listener, &Arc::new(AtomicBool::new(true)));
+    (address, told, host)
+}
+
+/// One that takes something only while it `takes`.
+fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<Told>, JoinSet<std::io::Result<()>>) {
     let (sender, told) = mpsc::channel(64);
+    let takes = Arc::clone(takes);
     let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
-        let sender = sender.clone();
+        let (sender, takes) = (sender.clone(), takes.load(Ordering::Relaxed));
         async move {
+            if !takes {
+                return StatusCode::SERVICE_UNAVAILABLE;
+            }
             sender.send(Told { path: uri.path().to_owned(), headers, body }).await.expect("the test listens");
             StatusCode::CREATED
         }
     });
     let mut host = JoinSet::new();
     host.spawn(async move { axum::serve(listener, app).await });
-    (address, told, host)
+    (told, host)
 }
 
 #[tokio::test]
@@ -127,6 +147,14 @@ async fn the_first_commit_is_told_though_it_is_bad_and_the_next_leader_tells_the
     let followed = Followed::start(forge.config("disk-1", WriteBackTo::Off), &running.handle, 1);
     let first = told.recv().await.expect("open").json();
     assert_eq!((&first["status"], &first["facts"]["commit"]), (&"firing".into(), &bad.clone().into()));
+    // A leader that ends before it knows that a message has arrived has the next one repeat it.
+    let known = async || {
+        let kept = store.get("/sources/git-told").await.expect("read");
+        kept.is_some_and(|entry| !String::from_utf8_lossy(&entry.value).contains("under_way"))
+    };
+    while !known().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     followed.stop().await;
     running.stop().await;
 
@@ -145,6 +173,40 @@ async fn the_first_commit_is_told_though_it_is_bad_and_the_next_leader_tells_the
         }
     };
     assert_eq!((&last["status"], &last["subject"]), (&"resolved".into(), &bad.into()), "not told twice: {last}");
+    followed.stop().await;
+    running.stop().await;
+    host.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_had_not_arrived_when_a_leader_ended_is_told_by_the_next_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (address, takes) = (listener.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
+    let (mut told, mut host) = host_at(listener, &takes);
+    let forge = Forge::new();
+    let hook = format!("notifications:\n  - {{type: webhook, url: \"http://{address}/hook\", minSeverity: info}}\n");
+    forge.write("registry.yaml", &hook);
+    forge.deploy("doubler", "main", "");
+    let bad = forge.push("A branch, and nothing before it");
+    let store = Arc::new(MemoryStore::default());
+    let running = Running::start(store.clone());
+    let followed = Followed::start(forge.config("disk-1", WriteBackTo::Off), &running.handle, 1);
+    while store.get("/sources/git-told").await.expect("read").is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    followed.stop().await;
+    running.stop().await;
+
+    takes.store(true, Ordering::Relaxed);
+    let running = Running::start(store);
+    let followed = Followed::start(forge.config("disk-2", WriteBackTo::Off), &running.handle, 2);
+    let message = loop {
+        let message = told.recv().await.expect("open").json();
+        if message["kind"] == "validation-error" {
+            break message;
+        }
+    };
+    assert_eq!((&message["status"], &message["facts"]["commit"]), (&"firing".into(), &bad.into()));
     followed.stop().await;
     running.stop().await;
     host.shutdown().await;

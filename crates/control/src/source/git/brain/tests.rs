@@ -139,6 +139,28 @@ fn a_host_that_is_away_is_asked_less_and_then_left_alone() {
 }
 
 #[test]
+fn a_person_who_asks_while_the_host_is_away_is_answered_when_it_is_back() {
+    let mut brain = synced();
+    let (_, now) = poll(&mut brain, 'b');
+    brain.on(Event::Checked(Verdict::Refused { passing: false }), now);
+    assert_eq!(brain.on(Event::Asked, now), [Effect::Look]);
+    assert_eq!(brain.on(Event::Looked(Err(fault(true))), now), []);
+    let (effects, now) = poll(&mut brain, 'b');
+    assert_eq!(effects, [Effect::Check(oid('b'))], "it was refused, and is validated again all the same");
+    brain.on(Event::Checked(Verdict::Failed(fault(true))), now);
+    let (effects, now) = poll(&mut brain, 'b');
+    assert_eq!(effects, [Effect::Check(oid('b'))], "that could not be done either");
+    brain.on(Event::Checked(Verdict::Refused { passing: false }), now);
+    assert_eq!(poll(&mut brain, 'b').0, [], "answered");
+    // Asked once more while the answer is on its way: that may not be in it.
+    let now = brain.wake_at().expect("it polls");
+    assert_eq!(brain.on(Event::Asked, now), [Effect::Look]);
+    assert_eq!(brain.on(Event::Asked, now), []);
+    assert_eq!(brain.on(Event::Looked(Err(fault(true))), now), [Effect::Look]);
+    assert_eq!(brain.on(Event::Looked(Err(fault(true))), now), [], "and no more often");
+}
+
+#[test]
 fn what_needs_a_person_stalls() {
     let (mut brain, _) = Brain::new(EVERY, None, 7, at(0));
     brain.on(Event::Looked(Err(fault(false))), at(0));

@@ -18,11 +18,7 @@ use super::{
     },
     Driver, changes, not_applied,
 };
-use crate::{
-    handle::Error,
-    source::SourceBreaker,
-    store::{Compare, Op, Outcome, Txn, layout, source::StoredSource},
-};
+use crate::{handle::Error, source::SourceBreaker};
 
 impl Driver {
     pub(super) async fn looked(&self, result: &Result<Oid, Fault>, brain: &Brain, now: Time) {
@@ -129,6 +125,7 @@ impl Driver {
                 // Before the first good commit there are no others that say whom to tell.
                 if let (None, Some(settings)) = (brain.applied(), settings) {
                     self.teller.say(Word::Settings(Box::new(settings)));
+                    self.in_force.send_modify(|in_force| in_force.addressed = true);
                 }
                 self.teller.say(Word::Mark { sha: commit.to_string(), mark: Mark::Failure, words: refusal.summary() });
                 self.refused(Some(refusal));
@@ -197,11 +194,11 @@ impl Driver {
             let signed = if signer.is_empty() { signer.clone() } else { format!(", signed by {signer}") };
             let message = format!("{} by {}{signed}: {said}", info.oid.short(), tell::author(&info));
             self.event(Severity::Normal, "CommitApplied", message, None).await;
-            self.teller.say(Word::Mark {
-                sha: commit.to_string(),
-                mark: Mark::Success,
-                words: format!("in force: {said}"),
-            });
+        }
+        if is_new || before.is_none() {
+            // Whoever led before may have ended before the host took the mark: its own first one is said again.
+            let words = if is_new { format!("in force: {said}") } else { "in force".to_owned() };
+            self.teller.say(Word::Mark { sha: commit.to_string(), mark: Mark::Success, words });
         }
         for conflict in &conflicts {
             tracing::warn!(event = "registry_conflict", commit_sha = %commit, problem = conflict);
@@ -235,7 +232,6 @@ impl Driver {
         let ids: BTreeSet<String> = idle.into_iter().collect();
         // What this one does not disable any more is as the last good commit says.
         self.stale |= !before.is_subset(&ids);
-        let known = !ids.is_empty() && ids == before;
         self.halt = (!ids.is_empty()).then(|| Halt { commit: info.oid.clone(), behind, ids: ids.clone() });
         let done = match declare::halt(&self.handle, &self.config.origin(), &ids).await {
             Ok(done) => done,
@@ -253,31 +249,9 @@ impl Driver {
             self.note("DisabledAtOnce", message).await;
         }
         match brain.applied() {
-            Some(applied) if !known => self.remember(applied, self.handle.now()).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// Remembers the last good commit, and what a newer one disables.
-    async fn remember(&self, commit: &Oid, now: Time) -> Result<(), Error> {
-        let before = self.handle.store.get(layout::GIT_SOURCE).await?;
-        let place = self.config.place();
-        let known = before.as_ref().and_then(|entry| StoredSource::read(entry).ok());
-        let since = known.as_ref().filter(|known| known.applied == commit.as_str() && known.origin == place);
-        let at = since.map_or(now, |known| Time(known.at));
-        let halted = self.halt.as_ref().filter(|halt| halt.commit != *commit).map(Halt::stored);
-        let stored = StoredSource::new(place, commit.to_string(), at).with_halted(halted);
-        if known.as_ref() == Some(&stored) {
-            return Ok(());
-        }
-        let key = layout::GIT_SOURCE.to_owned();
-        let compare =
-            vec![Compare::Modified { key: key.clone(), rev: before.map(|entry| entry.modified).unwrap_or_default() }];
-        let txn = Txn { compare, ops: vec![Op::Put { key, value: stored.bytes() }] };
-        match self.handle.store.commit(txn).await? {
-            Outcome::Committed(_) => Ok(()),
-            // Nobody else writes it in this term: it is read again with the rest.
-            Outcome::Conflict => Err(Error::Stopped),
+            // Also where it was found before: the store may not have taken it then.
+            Some(applied) => self.remember(applied, self.handle.now()).await,
+            None => Ok(()),
         }
     }
 
@@ -307,7 +281,7 @@ impl Driver {
 
     pub(super) fn settings(&self, settings: Settings) {
         self.teller.say(Word::Settings(Box::new(settings.clone())));
-        self.in_force.send_modify(|in_force| in_force.settings = settings);
+        self.in_force.send_modify(|in_force| (in_force.settings, in_force.addressed) = (settings, true));
     }
 
     pub(super) fn about(&self, info: &CommitInfo, signer: String) {

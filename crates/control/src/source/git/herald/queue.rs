@@ -59,15 +59,23 @@ impl<T: Clone> Queue<T> {
         if self.waiting.len() > MOST && self.waiting.remove(first).is_some() { 1 } else { 0 }
     }
 
-    /// Takes out what waits and is not under way; gives how many.
-    pub(super) fn withdraw(&mut self, is: impl Fn(&T) -> bool) -> usize {
-        let (before, under_way) = (self.waiting.len(), self.under_way);
-        let mut at = 0;
+    /// Takes out what waits and is not under way.
+    pub(super) fn withdraw(&mut self, is: impl Fn(&T) -> bool) -> Vec<T> {
+        let (under_way, mut at, mut withdrawn) = (self.under_way, 0, Vec::new());
         self.waiting.retain(|(what, _)| {
             at += 1;
-            (under_way && at == 1) || !is(what)
+            let stays = (under_way && at == 1) || !is(what);
+            if !stays {
+                withdrawn.push(what.clone());
+            }
+            stays
         });
-        before - self.waiting.len()
+        withdrawn
+    }
+
+    /// All that is here, what is under way too.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().map(|(what, _)| what)
     }
 
     /// When [`Queue::next`] gives something.
@@ -168,7 +176,7 @@ mod tests {
         assert_eq!(queue.next(at(0)), Some(0));
         let lost: u64 = (1..MOST + 10).map(|n| queue.put(n, at(0))).sum();
         assert_eq!(lost, 10, "the oldest that wait");
-        assert_eq!(queue.withdraw(|n| *n % 2 == 0), 31, "but not what is under way");
+        assert_eq!(queue.withdraw(|n| *n % 2 == 0).len(), 31, "but not what is under way");
         queue.done(Attempt::Taken, at(0));
         assert_eq!(queue.next(at(0)), Some(11));
     }

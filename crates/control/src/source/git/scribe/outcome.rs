@@ -23,11 +23,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 const UNSQUASHED: Duration = Duration::from_secs(6 * 60 * 60);
 
 impl Scribe {
-    pub(super) async fn done(&self, desk: &mut Desk, done: Done) {
+    pub(super) async fn done(&self, desk: &mut Desk, (turn, done): (u64, Done)) {
         let now = self.handle.now();
+        if turn != desk.turns {
+            // Of another branch, or of this one as it was before somebody touched it: it is read again.
+            return desk.brain.untaken();
+        }
         match done {
             Done::Read(Ok((found, tip))) => {
-                if !desk.settled {
+                if std::mem::take(&mut desk.inherits) {
                     let told = found.errors.iter().filter_map(|(_, text)| told_in(text));
                     for (subject, severity, message) in told {
                         desk.told.know(&subject, severity, &message);
