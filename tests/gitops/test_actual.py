@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from forge import git
+from harness.http_server import Answer, HttpServer, Request
 from harness.waiting import until
 
 OWN = "berth/actual-state"
@@ -73,3 +75,34 @@ def test_requests_of_each_replica_and_a_branch_that_is_touched(world):
     hook.unlink()
     names = until("the branch is there again", lambda: world.registry.listed(OWN, "transactions"))
     assert "transactions/actual-state.yaml" in names
+
+
+class Hook(HttpServer):
+    """Takes every message."""
+
+    def __init__(self):
+        self.messages = []
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        self.messages.append(json.loads(request.body))
+        return Answer(200)
+
+
+def test_a_worker_that_dies_together_with_the_leader_is_told_by_the_next_one(world):
+    hook = Hook()
+    world.add_worker("worker-eu-west-1c")
+    notifications = [{"type": "webhook", "url": f"{hook.url}/hook"}]
+    world.registry.write("registry.yaml", {"writeBack": {"interval": "1s"}, "notifications": notifications})
+    model = world.model("doubler")
+    model.release("1.0.0")
+    world.registry.deploy("doubler", model, "1.0.0", replicas=2)
+    world.push("Deploy doubler")
+    world.start()
+    world.until_ready("doubler", "1.0.0", 2)
+    victim = world.fleet.node(until("a leader", world.fleet.leader))
+    victim.kill()
+    gone = f"{victim.name} is gone"
+    until(lambda: f"an error file that says {gone}; there is {world.errors()}", lambda: any(error["error"]["message"] == gone for error in world.errors()))
+    until(lambda: f"a message that says {gone}; there is {hook.messages}", lambda: any(gone in message["title"] for message in hook.messages))
+    hook.close()
