@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -49,6 +49,8 @@ pub(crate) struct Place {
     absent: AtomicU64,
     /// A hint made the place, and holds until then.
     hinted: AtomicU64,
+    /// A route has come since that does not know of it: it counts no longer than the hint holds.
+    doubted: AtomicBool,
 }
 
 /// What a place is good for.
@@ -71,12 +73,14 @@ impl Place {
             late: Outlier::default(),
             absent: AtomicU64::new(0),
             hinted: AtomicU64::new(0),
+            doubted: AtomicBool::new(false),
         })
     }
 
     /// Who is behind it and what it is worth; `None` when nothing can be sent there.
     pub(crate) fn look(&self, now: Tick) -> Option<(Arc<Known>, Worth)> {
-        if self.absent.load(Relaxed) > now.0 {
+        let outlived = self.doubted.load(Relaxed) && self.hinted.load(Relaxed) <= now.0;
+        if outlived || self.absent.load(Relaxed) > now.0 {
             return None;
         }
         let known = self.remote.known()?;
@@ -137,9 +141,11 @@ impl Places {
     ) -> Option<Arc<Self>> {
         let known = before.map_or(&[][..], |before| &before.list);
         let mut list: Vec<Arc<Place>> = ready.map(|worker| kept(known, worker, remotes)).collect();
+        list.iter().for_each(|place| place.doubted.store(false, Relaxed));
         let now = remotes.clock().now();
         for hinted in known.iter().filter(|place| place.hinted.load(Relaxed) > now.0) {
             if !list.iter().any(|place| Arc::ptr_eq(place, hinted)) {
+                hinted.doubted.store(true, Relaxed);
                 list.push(Arc::clone(hinted));
             }
         }
@@ -159,6 +165,7 @@ impl Places {
             let place = kept(known, worker, remotes);
             place.absent.store(0, Relaxed);
             place.hinted.store(remotes.clock().now().after(HINTED).0, Relaxed);
+            place.doubted.store(false, Relaxed);
             list.push(place);
         }
         Self::from(list, || Names::of(revision, version), before)
@@ -228,5 +235,45 @@ impl Names {
             HeaderValue::from_bytes(printable.as_bytes()).expect("no control characters are left")
         });
         Self { revision, version }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_peer::{Identity, Peers, pki::Authority};
+    use berth_spec::DeploymentName;
+
+    use super::*;
+    use crate::hop::{fleet::Fleet, tick::Clock};
+
+    #[tokio::test]
+    async fn what_only_a_hint_knew_is_forgotten_when_the_hint_is_over() {
+        let pki = tempfile::tempdir().expect("a folder");
+        let authority = Authority::create(pki.path()).expect("a CA");
+        let worker = |name: &str| WorkerId::new(name).expect("a name");
+        let identity = Identity::load(authority.issue(&worker("me"), &[]).expect("issued")).expect("an identity");
+        let peers = Peers::fixed(identity, [(worker("b"), ([127, 0, 0, 1], 9).into())]);
+        let remotes = Remotes::new(Fleet { peers, members: None, region: None }, Clock::start());
+        let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
+        let hint = |before: Option<&Places>| {
+            Places::hinted((&revision, "1"), (&worker("b"), Ready::Yes), before, &remotes).expect("a place")
+        };
+        let route = |ready: &[WorkerId], before: &Places| {
+            Places::of((&revision, "1"), ready.iter(), Some(before), &remotes).expect("a place")
+        };
+        let later = |places: &Places| places.now().after(HINTED + Duration::from_secs(60));
+        let there = |places: &Places, at: Tick| places.list[0].look(at).is_some();
+        let hinted = hint(None);
+        assert!(there(&hinted, later(&hinted)), "no route has come: nobody knows better");
+        // As fresh as can be, however long this test takes.
+        hinted.list[0].hinted.store(u64::MAX, Relaxed);
+        let doubted = route(&[], &hinted);
+        assert!(there(&doubted, doubted.now()), "a fresh hint is ahead of the route");
+        doubted.list[0].hinted.store(doubted.now().after(HINTED).0, Relaxed);
+        assert!(!there(&doubted, later(&doubted)), "the hint is over, and the route knew nothing of it");
+        let again = hint(Some(&doubted));
+        assert!(there(&again, later(&again)), "said again since");
+        let known = route(&[worker("b")], &again);
+        assert!(there(&known, later(&known)), "the route knows of it");
     }
 }
