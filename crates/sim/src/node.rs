@@ -207,7 +207,7 @@ impl Machine {
             }
             Effect::Unload { revision } => hear(self, SOON, Event::Unloaded { revision }),
             Effect::Report(change) => Some(Next::Report(change)),
-            Effect::Forget { .. } | Effect::Reconfigure { .. } => None,
+            Effect::Forget { .. } | Effect::GiveUp { .. } | Effect::Reconfigure { .. } => None,
         }
     }
 }

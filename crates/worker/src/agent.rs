@@ -318,6 +318,7 @@ impl Agent {
                 let share = self.twins(id, replica).find(|(_, twin)| *twin == Twin::Loaded).map(|(id, _)| id.clone());
                 Effect::Load { revision: Arc::clone(&replica.placed.revision), ticket, artifact, serving, share }
             }
+            Action::GiveUp => Effect::GiveUp { revision },
             Action::Validate => Effect::Validate { revision, ticket, serving },
             Action::Announce => Effect::Announce { revision, serving },
             Action::Drain => Effect::Drain { revision, timeout: replica.placed.serving.drain_timeout },

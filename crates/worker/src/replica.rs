@@ -19,8 +19,8 @@
 //!                     ▲────────────────────────────────────────────────────┴──▶ gone, Failed, or Queued again
 //! ```
 //! A retired replica (no longer assigned) that is in nobody's hands is gone at once, and a fetch is cancelled. A load
-//! cannot be interrupted: it ends, and then the model is unloaded. A replica that is assigned again while it goes away
-//! goes away first and starts over.
+//! is given up where the engine can do that (a process of its own is ended); elsewhere it ends by itself, and then the
+//! model is unloaded. A replica that is assigned again while it goes away goes away first and starts over.
 
 mod health;
 mod input;
@@ -128,6 +128,8 @@ pub struct Replica {
     /// Which attempt to get it ready: results of earlier ones are ignored.
     pub ticket: u64,
     state: State,
+    /// Its load was told to end: a failure then says nothing of the model.
+    given_up: bool,
     /// Failures in a row.
     attempts: u32,
     /// The last of them, the oldest first.
@@ -147,6 +149,7 @@ impl Replica {
             arrival,
             ticket: 0,
             state: State::Queued,
+            given_up: false,
             attempts: 0,
             history: Vec::new(),
             since: now,
@@ -285,7 +288,16 @@ impl Replica {
             (State::Fetched(artifact) | State::Refused(artifact, _), Input::Refuse(fault)) => {
                 Next::To(State::Refused(artifact, self.failure(fault, now)), None)
             }
+            (State::Loading(artifact), Input::Retire) => {
+                self.given_up = true;
+                Next::To(State::Loading(artifact), Some(A::GiveUp))
+            }
+            (State::Loading(_), Input::Fail(_)) if self.wanted && self.given_up => {
+                self.given_up = false;
+                Next::To(State::Queued, None)
+            }
             (State::Loading(artifact), Input::Loaded(facts)) => {
+                self.given_up = false;
                 self.phases.load_ms = elapsed_ms;
                 match self.wanted {
                     true => Next::To(State::Validating(artifact, facts), Some(A::Validate)),

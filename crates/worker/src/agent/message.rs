@@ -156,6 +156,11 @@ pub enum Effect {
         /// This replica has the same model in memory: share it instead.
         share: Option<RevisionId>,
     },
+    /// End its load, where the engine can do that. No answer is needed but that of the load, whatever becomes of it.
+    GiveUp {
+        /// Which replica.
+        revision: RevisionId,
+    },
     /// Run the validation inference; answer with [`Event::Validated`].
     Validate {
         /// Which replica.

@@ -140,6 +140,11 @@ impl Hands {
                 Some(twin) => self.share(&revision, ticket, &twin),
                 None => self.load(revision, ticket, artifact, serving),
             },
+            Effect::GiveUp { revision } => {
+                if let Some(cancel) = self.slots.get(&revision).and_then(|slot| slot.cancel.as_ref()) {
+                    cancel.cancel();
+                }
+            }
             Effect::Validate { revision, ticket, serving } => self.validate(revision, ticket, serving),
             Effect::Announce { revision, serving } => self.announce(&revision, &serving),
             Effect::Reconfigure { revision, serving } => {

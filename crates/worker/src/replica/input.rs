@@ -86,6 +86,8 @@ pub enum Action {
     Forget,
     /// Load, or share what a twin has loaded.
     Load,
+    /// End the load, where that can be done; it is still to be answered.
+    GiveUp,
     /// Run the validation inference.
     Validate,
     /// Make it callable.

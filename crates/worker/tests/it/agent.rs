@@ -165,6 +165,7 @@ fn show(effect: &Effect) -> String {
         Effect::Forget { revision } => format!("forget {}", word(revision)),
         Effect::Load { revision, share: None, .. } => format!("load {}", word(&revision.id)),
         Effect::Load { revision, share: Some(twin), .. } => format!("share {} for {}", word(twin), word(&revision.id)),
+        Effect::GiveUp { revision } => format!("give up {}", word(revision)),
         Effect::Validate { revision, .. } => format!("validate {}", word(revision)),
         Effect::Announce { revision, .. } => format!("announce {}", word(revision)),
         Effect::Reconfigure { revision, .. } => format!("reconfigure {}", word(revision)),
@@ -178,6 +179,26 @@ fn show(effect: &Effect) -> String {
             format!("report seen {}{whole}{}", change.seen, change.replicas.iter().map(replica).collect::<String>())
         }
     }
+}
+
+#[test]
+fn a_load_that_nobody_wants_any_more_is_given_up() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.fetched("a", Ok(artifact(1)));
+    assert_eq!(s.change(vec![], &["a"]), "give up a; report seen 2");
+    assert_eq!(s.agent.held(), ByteSize(10), "until it has ended");
+    let ended = || Fault::internal("the load was given up");
+    assert_eq!(s.loaded("a", Err(ended())), "forget a; report seen 2 a=gone");
+    assert_eq!(s.agent.held(), ByteSize::ZERO);
+    // Wanted again before it has ended: it has not failed, it starts over.
+    s.change(vec![placed("a", 10)], &[]);
+    s.fetched("a", Ok(artifact(1)));
+    s.change(vec![], &["a"]);
+    s.change(vec![placed("a", 10)], &[]);
+    assert_eq!(s.loaded("a", Err(ended())), "fetch a; report seen 5 a=Fetching");
+    s.fetched("a", Ok(artifact(1)));
+    assert_eq!(s.loaded("a", Ok(facts(8))), "validate a; report seen 5 a=Validating");
 }
 
 #[test]
@@ -308,7 +329,8 @@ fn a_load_that_is_no_longer_wanted_ends_and_is_unloaded() {
     let mut s = Stage::new();
     s.whole(vec![placed("a", 60)]);
     s.fetched("a", Ok(artifact(1)));
-    assert_eq!(s.change(vec![placed("b", 60)], &["a"]), "fetch b; report seen 2 b=Fetching");
+    assert_eq!(s.change(vec![placed("b", 60)], &["a"]), "give up a; fetch b; report seen 2 b=Fetching");
+    // Its engine cannot end it.
     assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Queued", "a still takes its memory");
     assert_eq!(s.loaded("a", Ok(facts(60))), "unload a; report seen 2 a=Draining");
     assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "load b; report seen 2 a=gone b=Loading");
@@ -397,7 +419,7 @@ fn stopping_drains_everything_and_says_so() {
     s.ready("a", 1, 10);
     s.fetched("b", Ok(artifact(2)));
     let effects = s.on(Event::Stop);
-    assert_eq!(effects, "drain a; forget c; report seen 1 whole a=Draining b=Loading");
+    assert_eq!(effects, "drain a; give up b; forget c; report seen 1 whole a=Draining b=Loading");
     assert_eq!(s.whole(vec![placed("d", 1)]), "", "nothing new");
     s.on(Event::Drained { revision: id("a") });
     s.on(Event::Unloaded { revision: id("a") });

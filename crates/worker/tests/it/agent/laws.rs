@@ -120,6 +120,8 @@ impl Model {
                 let loading = self.work.iter().filter(|work| matches!(work, Work::Load(..))).count();
                 assert!(loading <= LIMITS.parallel_loads + 2, "bounded loads (shares are free)");
             }
+            // As an engine does that cannot.
+            Effect::GiveUp { .. } => {}
             Effect::Validate { revision, ticket, .. } => self.work.push(Work::Validate(revision, ticket)),
             Effect::Announce { revision, .. } => {
                 assert!(self.memory.contains_key(&revision));
