@@ -141,6 +141,54 @@ def test_a_process_that_dies_comes_back(world):
     until("both are back", lambda: all(node.ask("/v1/doubler", {"x": 1})[0] == 200 for node in world.fleet.nodes))
 
 
+DIES = '''"""A model that ends its process when it is asked for 13, and loads only while a file is not there."""
+
+import json
+import os
+import time
+
+
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        weights = json.load(file)
+    while os.path.exists(weights["gate"]):
+        time.sleep(0.05)
+
+    def run(x):
+        if x == 13:
+            open(weights["gate"], "w").close()
+            os._exit(3)
+        return {"y": 2 * x, "version": weights["version"]}
+
+    return run
+'''
+
+
+def test_a_model_whose_only_process_died_is_restarting_until_it_is_up(world, tmp_path):
+    gate = tmp_path / "gate"
+    model = world.model("doubler")
+    model.write("src/model.py", DIES)
+    model.release("1.0.0", weights=json.dumps({"version": "1.0.0", "gate": str(gate)}))
+    world.registry.deploy("doubler", model, "1.0.0")
+    world.push("Deploy doubler")
+    world.start()
+    world.until_ready("doubler", "1.0.0")
+    (place,) = world.replicas("doubler")
+    assert world.fleet.nodes[0].ask("/v1/doubler", {"x": 13})[0] != 200
+    until(lambda: f"it is restarting: {world.replicas('doubler')}", lambda: world.replicas("doubler") == {place: "1.0.0 Restarting"})
+    until_told(world, "Degraded", "ProcessDied", "it ended with code 3", "started")
+    for node in world.fleet.nodes:
+        until(f"{node.name} not to route to it", lambda: node.get("/v2/models/doubler/ready")[0] == 503)
+        status, said = node.ask("/v1/doubler", {"x": 1})
+        assert (status, said.get("reason")) == (503, "unavailable") and "it ended with code 3" in said["error"], said
+        assert node.get("/v2/health/ready")[0] == 200, "the gateway itself is well"
+    gate.unlink()
+    world.until_ready("doubler", "1.0.0")
+    assert set(world.replicas("doubler")) == {place}, "it came back by itself, where it was"
+    for node in world.fleet.nodes:
+        until(f"an answer of {node.name}", lambda: node.ask("/v1/doubler", {"x": 1}) == (200, {"y": 2, "version": "1.0.0"}))
+
+
 def test_a_worker_that_dies_in_the_middle_of_a_deployment(world):
     world.add_worker("worker-eu-west-1c")
     model = first(world)
