@@ -270,6 +270,7 @@ impl Fixture {
         let incarnation = info.map_or(0, |info| info.incarnation);
         let state = self.world.worker(&worker).map(|seats| seats.state).unwrap_or_default();
         let seen = self.world.generation();
+        let credentials = self.world.worker(&worker).map(|seats| seats.credentials).unwrap_or_default();
         let _ = self.world.observe(
             &InventoryChange {
                 worker,
@@ -280,7 +281,7 @@ impl Fixture {
                 state,
                 load: None,
                 breakers: None,
-                credentials: berth_spec::Generation(0),
+                credentials,
                 usage: Vec::new(),
             },
             self.now,

@@ -13,7 +13,8 @@
 //! While a revision is being replaced it gets no copies beyond those that it had: what an update adds is of the new revision
 //! at once. A copy that is lost meanwhile is made up for with another one of the old revision, so that no less serves.
 //!
-//! `Stuck` serves the old revision and does not try the new one again until the spec changes.
+//! `Stuck` serves the old revision and does not try the new one again until the spec changes, or what made it fail is no more:
+//! a worker that was refused has other credentials.
 
 use berth_spec::{Generation, RevisionId, Time, event::Severity};
 
@@ -27,6 +28,8 @@ use crate::{
 struct Seen<'a> {
     wanted: &'a RevisionId,
     generation: Generation,
+    /// What made a load fail is no more.
+    forgiven: bool,
     /// Replicas of the revision in place, wherever they are.
     copies: u32,
     /// Those of them that are ready.
@@ -70,6 +73,7 @@ fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
     Seen {
         wanted: &work.entry.wanted,
         generation: work.entry.deployment.generation,
+        forgiven: work.entry.warm.as_ref().is_some_and(|warm| warm.forgiven),
         copies: work.copies(from),
         from_ready,
         to_ready: to.map_or(0, ready),
@@ -117,7 +121,7 @@ fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
             since: now,
             reason: "it was not ready before rollout.deadline".to_owned(),
         },
-        Rollout::Stuck { serving, generation, .. } if *generation != seen.generation => {
+        Rollout::Stuck { serving, generation, .. } if *generation != seen.generation || seen.forgiven => {
             if *serving == wanted {
                 Rollout::Stable { revision: wanted }
             } else {

@@ -13,6 +13,7 @@ mod demand;
 mod devices;
 mod endpoints;
 mod entry;
+mod failing;
 mod landscape;
 mod liveness;
 mod observe;
@@ -65,6 +66,8 @@ pub struct World {
     /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
     /// so what changes on workers must be told to them.
     pub(crate) refused: BTreeSet<DeploymentName>,
+    /// Deployments with loads that failed for good, and some that had such.
+    failing: BTreeSet<DeploymentName>,
     /// Deployments that want more than they have: every plan tries them again, unless they are a crowd.
     pub(crate) unplaced: BTreeSet<DeploymentName>,
     /// Deployments that should always be resident.
@@ -123,6 +126,7 @@ impl World {
             started: None,
             largest: ByteSize::ZERO,
             refused: BTreeSet::new(),
+            failing: BTreeSet::new(),
             unplaced: BTreeSet::new(),
             residents: BTreeSet::new(),
             missing: BTreeSet::new(),

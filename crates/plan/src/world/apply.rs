@@ -77,6 +77,7 @@ impl World {
         if note.verdict.is_some() || entry.warm.is_some() {
             let warm = entry.warm_mut();
             warm.verdict.clone_from(&note.verdict);
+            warm.forgiven = false;
             warm.paged_out &= warm.record.is_some();
             if warm.record.is_none() {
                 warm.copies.goal = 0;

@@ -33,6 +33,8 @@ pub(crate) struct Warm {
     pub(crate) verdict: Option<Verdict>,
     /// Loads that failed for good, until they are forgotten.
     pub(crate) failures: BTreeMap<(RevisionId, WorkerId), LoadFailed>,
+    /// What made a load fail is no more, which the next plan goes by.
+    pub(crate) forgiven: bool,
     /// What workers let on about a revision's memory.
     pub(crate) learned: BTreeMap<RevisionId, Learned>,
     /// When to look again.
@@ -142,6 +144,10 @@ impl Verdict {
     }
 }
 
+/// Workers that a store refuses before nobody else is tried. Credentials are a worker's own, so that another one may do
+/// better: half of it, and one worker without a key keeps a model off all; doubled, each wrong key is tried on more of them.
+const REFUSALS: usize = 2;
+
 /// A load that failed for good on one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadFailed {
@@ -159,8 +165,8 @@ impl LoadFailed {
     /// Whether it lies in the artifact, so that no other worker would do better.
     #[must_use]
     pub fn everywhere(&self) -> bool {
-        use FailureCategory::{Auth, Checksum, InvalidModel, NotFound, Validation};
-        matches!(self.category, NotFound | Auth | Checksum | InvalidModel | Validation)
+        use FailureCategory::{Checksum, InvalidModel, NotFound, Validation};
+        matches!(self.category, NotFound | Checksum | InvalidModel | Validation)
     }
 }
 
@@ -237,10 +243,11 @@ impl Entry {
     /// The failure that keeps a revision off a worker now: its own there, or one anywhere that lies in the artifact.
     pub(crate) fn failure(&self, revision: &RevisionId, worker: &WorkerId, now: Time) -> Option<&LoadFailed> {
         let failures = &self.warm.as_ref()?.failures;
-        failures
-            .iter()
-            .filter(|((failed, at), failure)| {
-                failed == revision && failure.until > now && (at == worker || failure.everywhere())
+        let known = || failures.iter().filter(|((failed, _), failure)| failed == revision && failure.until > now);
+        let refused = known().filter(|(_, failure)| failure.category == FailureCategory::Auth).count() >= REFUSALS;
+        known()
+            .filter(|((_, at), failure)| {
+                at == worker || failure.everywhere() || (refused && failure.category == FailureCategory::Auth)
             })
             .map(|(_, failure)| failure)
             .max_by_key(|failure| failure.until)

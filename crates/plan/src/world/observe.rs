@@ -1,14 +1,14 @@
 //! What workers say.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use berth_spec::{
-    ByteSize, DeploymentName, Event, Failure, FailureCategory, InventoryChange, Residency, RevisionId, Time, WorkerId,
+    ByteSize, DeploymentName, Event, Failure, Generation, InventoryChange, Residency, RevisionId, Time, WorkerId,
     event::Severity,
     residency::{Deaths, Ready},
 };
 
-use super::{LoadFailed, World, entry::Learned};
+use super::{World, entry::Learned};
 use crate::{Observed, claim::Basis};
 
 impl World {
@@ -27,6 +27,7 @@ impl World {
         if !change.whole && !seats.reported {
             return Observed { resync: true, ..observed };
         }
+        let renewed = seats.reported && change.credentials != seats.credentials && change.credentials > Generation(0);
         let mut gone: BTreeSet<RevisionId> = BTreeSet::new();
         if change.whole {
             gone.extend(seats.inventory.keys().cloned());
@@ -40,6 +41,7 @@ impl World {
         let turned = std::mem::replace(&mut seats.state, change.state) != change.state;
         seats.load = change.load.unwrap_or(seats.load);
         seats.credentials = change.credentials;
+        seats.renewed = if renewed { Some(now) } else { seats.renewed };
         if let Some(breakers) = &change.breakers {
             seats.breakers.clone_from(breakers);
         }
@@ -50,6 +52,9 @@ impl World {
         if turned {
             self.landscape_changed(&change.worker);
             self.touch_worker(&change.worker);
+        }
+        if renewed {
+            observed.touched.extend(self.forgive_refusals(&change.worker, now));
         }
         for (revision, residency) in &change.replicas {
             gone.remove(revision);
@@ -145,45 +150,9 @@ impl World {
         }
     }
 
-    fn learn(&mut self, revision: &RevisionId, learned: Learned) -> bool {
+    pub(super) fn learn(&mut self, revision: &RevisionId, learned: Learned) -> bool {
         let Some(entry) = self.entries.get_mut(revision.deployment()) else { return false };
         entry.warm_mut().learned.insert(revision.clone(), learned) != Some(learned)
-    }
-
-    fn forget_failure(&mut self, worker: &WorkerId, revision: &RevisionId) {
-        if let Some(warm) = self.entries.get_mut(revision.deployment()).and_then(|entry| entry.warm.as_mut()) {
-            warm.failures.remove(&(revision.clone(), worker.clone()));
-        }
-    }
-
-    fn learn_failure(
-        &mut self,
-        worker: &WorkerId,
-        revision: &RevisionId,
-        failure: &Arc<Failure>,
-        (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
-    ) {
-        // From now, not from when it happened: a failure that is reported late would else keep its replica for ever.
-        let until = now + self.policy.failure_memory;
-        if failure.category == FailureCategory::Memory
-            && let Some(claim) = claim
-            && failure.retry_at.is_some()
-        {
-            // It takes more than was set aside, nobody knows how much: double it, up to all that the worker has.
-            let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
-            self.learn(revision, Learned { memory, basis: Basis::Predicted });
-        }
-        // A disk may stay full for long, and the disks of others are not.
-        let elsewhere = failure.category == FailureCategory::Disk
-            && self.workers.iter().any(|(other, seats)| other != worker && seats.alive());
-        if (failure.retry_at.is_none() || elsewhere)
-            && let Some(entry) = self.entries.get_mut(revision.deployment())
-        {
-            let until = failure.retry_at.unwrap_or(until);
-            let (category, message) = (failure.category, failure.message.clone());
-            let failed = LoadFailed { category, message, until, failure: Arc::clone(failure) };
-            entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
-        }
     }
 }
 
@@ -245,6 +214,8 @@ fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use berth_spec::{Digest, residency::Phases};
 
     use super::*;

@@ -36,6 +36,8 @@ pub struct Seats {
     pub breakers: Vec<Breaker>,
     /// The number of the credentials that it has.
     pub credentials: Generation,
+    /// When it had others before.
+    pub(crate) renewed: Option<Time>,
     /// Its inventory is whole: it has reported since it joined.
     pub reported: bool,
     /// What it says it holds.

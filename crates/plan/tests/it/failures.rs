@@ -260,3 +260,65 @@ fn what_replaces_a_model_whose_process_died_takes_over_as_soon_as_it_answers() {
     assert_eq!(w.status("iris").serving, Some(new));
     assert_eq!((w.status("iris").phase, w.answers("iris")), (Phase::Available, vec!["a".to_owned()]));
 }
+
+#[test]
+fn another_worker_may_have_the_key_and_nobody_else_is_tried_after_two() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(3)).worker("c", gib(2)).resident("iris", gib(1));
+    w.advance();
+    for (refuses, next) in [("a", vec!["b"]), ("b", vec![])] {
+        w.fail("iris", refuses, FailureCategory::Auth, None);
+        w.settle();
+        assert_eq!(w.placed("iris"), next, "{refuses} refused");
+    }
+    assert_eq!(w.status("iris").conditions[0].reason, "LoadFailed");
+}
+
+#[test]
+fn what_was_refused_is_tried_again_with_other_credentials() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.load_all();
+    w.advance();
+    w.fail("iris", "a", FailureCategory::Auth, None);
+    w.settle();
+    assert!(w.placed("iris").is_empty());
+    w.load_all();
+    w.renew("a", 1);
+    w.settle();
+    assert_eq!((w.placed("iris"), w.status("iris").phase), (vec!["a".to_owned()], Phase::Available));
+
+    // One that did not begin with them is not held for long.
+    w.update("iris", "2");
+    w.advance();
+    w.renew("a", 2);
+    w.fail("iris", "a", FailureCategory::Auth, None);
+    w.advance();
+    assert!(w.was_told("RolloutStuck"));
+    w.renew("a", 3);
+    w.after(Duration::from_secs(30));
+    w.settle();
+    assert_eq!(w.status("iris").serving, Some(w.revision("iris")), "{:#?}", w.status("iris"));
+}
+
+#[test]
+fn a_refusal_that_is_still_where_it_failed_is_taken_away_and_tried_again() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.load_all();
+    w.advance();
+    w.fail("iris", "a", FailureCategory::Auth, None);
+    w.renew("a", 1);
+    w.advance();
+    assert!(w.placed("iris").is_empty());
+    w.load_all();
+    w.after(Duration::from_secs(30));
+    w.settle();
+    assert_eq!(w.placed("iris"), ["a"]);
+    // A worker that says the same again has nothing new, and other failures are not about keys.
+    w.fail("iris", "a", FailureCategory::Runtime, None);
+    w.settle();
+    for number in [1, 2] {
+        w.load_all();
+        w.renew("a", number);
+        w.settle();
+        assert!(w.placed("iris").is_empty());
+    }
+}

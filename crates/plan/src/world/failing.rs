@@ -1,0 +1,91 @@
+//! Loads that failed for good: what is remembered of them, and what ends it before its time.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use berth_spec::{ByteSize, DeploymentName, Failure, FailureCategory, Residency, RevisionId, Time, WorkerId};
+
+use super::{LoadFailed, Verdict, World, entry::Learned};
+use crate::claim::Basis;
+
+/// How long after a worker got other credentials a refusal may still be owed to the older ones, for its load began with
+/// them; and how long such a refusal is remembered. Halved: a slow clone that fails late keeps its model off the worker for
+/// all of `Policy::failure_memory`. Doubled: a wrong key is tried once more.
+const RENEWED: Duration = Duration::from_secs(30);
+
+impl World {
+    /// It loaded.
+    pub(super) fn forget_failure(&mut self, worker: &WorkerId, revision: &RevisionId) {
+        if let Some(warm) = self.entries.get_mut(revision.deployment()).and_then(|entry| entry.warm.as_mut()) {
+            warm.failures.remove(&(revision.clone(), worker.clone()));
+        }
+    }
+
+    /// It failed; `claim`: what was set aside for it, of all the memory that the worker has.
+    pub(super) fn learn_failure(
+        &mut self,
+        worker: &WorkerId,
+        revision: &RevisionId,
+        failure: &Arc<Failure>,
+        (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
+    ) {
+        if failure.category == FailureCategory::Memory
+            && let Some(claim) = claim
+            && failure.retry_at.is_some()
+        {
+            // It takes more than was set aside, nobody knows how much: double it, up to all that the worker has.
+            let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
+            self.learn(revision, Learned { memory, basis: Basis::Predicted });
+        }
+        // A disk may stay full for long, and the disks of others are not.
+        let elsewhere = failure.category == FailureCategory::Disk
+            && self.workers.iter().any(|(other, seats)| other != worker && seats.alive());
+        if failure.retry_at.is_some() && !elsewhere {
+            return;
+        }
+        // From now, not from when it happened: a failure that is reported late would else keep its replica for ever.
+        let until = failure.retry_at.unwrap_or(now + self.remembers(worker, failure.category, now));
+        let Some(entry) = self.entries.get_mut(revision.deployment()) else { return };
+        let (category, message) = (failure.category, failure.message.clone());
+        let failed = LoadFailed { category, message, until, failure: Arc::clone(failure) };
+        entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
+        self.failing.insert(revision.deployment().clone());
+    }
+
+    fn remembers(&self, worker: &WorkerId, category: FailureCategory, now: Time) -> Duration {
+        let renewed = self.workers.get(worker).and_then(|seats| seats.renewed);
+        let is_old = category == FailureCategory::Auth && renewed.is_some_and(|at| now < at + RENEWED);
+        if is_old { RENEWED.min(self.policy.failure_memory) } else { self.policy.failure_memory }
+    }
+
+    /// A worker has other credentials: what was refused to it is tried again, as if the spec had changed. Gives whom that
+    /// concerns.
+    pub(super) fn forgive_refusals(&mut self, worker: &WorkerId, now: Time) -> BTreeSet<DeploymentName> {
+        let Self { entries, workers, failing, .. } = self;
+        // It has yet to be taken off the worker, which will not try it again where it is.
+        let is_there = |revision: &RevisionId| {
+            let residency = workers.get(worker).and_then(|seats| seats.inventory.get(revision));
+            matches!(residency, Some(Residency::Failed(_)))
+        };
+        let mut concerned = BTreeSet::new();
+        failing.retain(|name| {
+            let Some(warm) = entries.get_mut(name).and_then(|entry| entry.warm.as_deref_mut()) else { return false };
+            let is_refusal =
+                |at: &WorkerId, failure: &LoadFailed| at == worker && failure.category == FailureCategory::Auth;
+            if warm.failures.iter().any(|((_, at), failure)| is_refusal(at, failure)) {
+                warm.failures.retain(|(revision, at), failure| !is_refusal(at, failure) || is_there(revision));
+                for ((_, at), failure) in &mut warm.failures {
+                    if is_refusal(at, failure) {
+                        failure.until = failure.until.min(now + RENEWED);
+                    }
+                }
+                if matches!(warm.verdict, Some(Verdict::Failed { .. })) {
+                    warm.verdict = None;
+                }
+                warm.forgiven = true;
+                concerned.insert(name.clone());
+            }
+            !warm.failures.is_empty()
+        });
+        concerned
+    }
+}
