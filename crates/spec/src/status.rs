@@ -11,7 +11,8 @@ pub enum Phase {
     Progressing,
     /// All that is wanted is ready.
     Available,
-    /// It answers, with fewer replicas than wanted or an older revision than wanted.
+    /// It answers, with fewer replicas than wanted or an older revision than wanted; or the processes of its replicas died
+    /// and are started again.
     Degraded,
     /// It does not answer and will not without a change; the conditions say why.
     Failed,
