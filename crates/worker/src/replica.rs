@@ -288,22 +288,7 @@ impl Replica {
             (State::Fetched(artifact) | State::Refused(artifact, _), Input::Refuse(fault)) => {
                 Next::To(State::Refused(artifact, self.failure(fault, now)), None)
             }
-            (State::Loading(artifact), Input::Retire) => {
-                self.given_up = true;
-                Next::To(State::Loading(artifact), Some(A::GiveUp))
-            }
-            (State::Loading(_), Input::Fail(_)) if self.wanted && self.given_up => {
-                self.given_up = false;
-                Next::To(State::Queued, None)
-            }
-            (State::Loading(artifact), Input::Loaded(facts)) => {
-                self.given_up = false;
-                self.phases.load_ms = elapsed_ms;
-                match self.wanted {
-                    true => Next::To(State::Validating(artifact, facts), Some(A::Validate)),
-                    false => unload(facts.memory, artifact.digest, None, now),
-                }
-            }
+            (State::Loading(artifact), input) => self.loading(artifact, input, elapsed_ms, now),
             (State::Validating(artifact, mut facts), Input::Validated(memory)) => {
                 self.phases.validate_ms = elapsed_ms;
                 // The first run allocates.
@@ -319,11 +304,7 @@ impl Replica {
             }
             // Before anything is fetched: what is wanted cannot be done here.
             (State::Queued, Input::Fail(fault)) => Next::To(State::Failed(self.failure(fault, now)), None),
-            (State::Preparing(_) | State::Fetching { .. } | State::Loading(_), Input::Fail(fault)) => match self.wanted
-            {
-                true => Next::To(State::Failed(self.failure(fault, now)), None),
-                false => Next::Gone(Some(A::Forget)),
-            },
+            (State::Preparing(_) | State::Fetching { .. }, Input::Fail(fault)) => self.failed(fault, now),
             (State::Queued | State::Preparing(_) | State::Prepared, Input::HoldOff(fault, until)) => {
                 Next::To(State::Failed(self.held_off(fault, until, now)), None)
             }
@@ -348,6 +329,37 @@ impl Replica {
                 Next::Gone(Some(A::Forget))
             }
             (state, _) => Next::To(state, None),
+        }
+    }
+
+    /// What becomes of one that is being loaded.
+    fn loading(&mut self, artifact: Artifact, input: Input, elapsed_ms: f64, now: Time) -> Next {
+        match input {
+            Input::Loaded(facts) => {
+                self.given_up = false;
+                self.phases.load_ms = elapsed_ms;
+                match self.wanted {
+                    true => Next::To(State::Validating(artifact, facts), Some(Action::Validate)),
+                    false => unload(facts.memory, artifact.digest, None, now),
+                }
+            }
+            Input::Retire => {
+                self.given_up = true;
+                Next::To(State::Loading(artifact), Some(Action::GiveUp))
+            }
+            Input::Fail(_) if self.wanted && self.given_up => {
+                self.given_up = false;
+                Next::To(State::Queued, None)
+            }
+            Input::Fail(fault) => self.failed(fault, now),
+            _ => Next::To(State::Loading(artifact), None),
+        }
+    }
+
+    fn failed(&mut self, fault: Fault, now: Time) -> Next {
+        match self.wanted {
+            true => Next::To(State::Failed(self.failure(fault, now)), None),
+            false => Next::Gone(Some(Action::Forget)),
         }
     }
 
