@@ -88,7 +88,7 @@ pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<()
     let scratch = tempfile::tempdir()?;
     let pinned = pin(args, folder, card, scratch.path())?;
     let done = runtime.block_on(load(args, pinned, request));
-    let done = done.map_err(|failure| failure.with(|text| at_home(&text, folder)));
+    let done = done.map_err(|failure| failure.with(|text| at_home(text, folder)));
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
 }
