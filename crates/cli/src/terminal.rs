@@ -91,9 +91,8 @@ fn colour_of(text: &str) -> Option<Color> {
         "Ready" if text != "Ready" => Some(Color::Yellow),
         "Available" | "Ready" | "True" | "created" | "configured" | "Holds" => Some(Color::Green),
         "Progressing" | "Degraded" | "Queued" | "Fetching" | "Preparing" | "Loading" | "Validating" | "Draining"
-        | "Restarting" | "Terminating" | "Joining" | "Warning" | "Unknown" | "Detached" | "Drained" | "Leaving" | "Suspect" => {
-            Some(Color::Yellow)
-        }
+        | "Restarting" | "Terminating" | "Joining" | "Warning" | "Unknown" | "Detached" | "Drained" | "Leaving"
+        | "Suspect" => Some(Color::Yellow),
         "Failed" | "ScheduleFailed" | "Lost" | "False" | "Rejected" => Some(Color::Red),
         _ => None,
     }

@@ -63,12 +63,8 @@ impl Refusal {
     }
 
     pub(super) fn incident(&self) -> Incident {
-        let mut actions = vec!["Rejected the commit; the last good commit stays in force".to_owned()];
-        if self.audience.contains(&Audience::Ml) {
-            actions.push("Told operations and the owners of the model".to_owned());
-        } else {
-            actions.push("Told operations".to_owned());
-        }
+        // Not who is told: that is for the settings of the registry to say, and for the herald to bring about.
+        let actions = vec!["Rejected the commit; the last good commit stays in force".to_owned()];
         let blank = blank(IncidentKind::ValidationError, None, None);
         Incident {
             subject: Subject { commit: Some(self.commit.clone()), ..blank.subject },

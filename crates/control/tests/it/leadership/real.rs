@@ -34,8 +34,7 @@ async fn stand(etcd: &Etcd, name: &str) -> (watch::Receiver<Seat>, Election) {
 
 /// Waits until it leads.
 async fn leads(seats: &mut watch::Receiver<Seat>) -> (Epoch, Fence) {
-    let led =
-        tokio::time::timeout(PATIENCE, seats.wait_for(|seat| matches!(seat, Seat::Leading { .. })));
+    let led = tokio::time::timeout(PATIENCE, seats.wait_for(|seat| matches!(seat, Seat::Leading { .. })));
     match &*led.await.expect("in time").expect("it runs") {
         Seat::Leading { epoch, fence } => (*epoch, fence.clone()),
         Seat::Following { .. } => unreachable!("it was waited for"),
