@@ -22,6 +22,9 @@ pub enum IncidentKind {
     /// A model could not be loaded.
     #[serde(rename = "model_load_failure")]
     LoadFailure,
+    /// The process of a model that is loaded dies again and again.
+    #[serde(rename = "model_runtime_failure")]
+    RuntimeFailure,
     /// A commit was rejected.
     #[serde(rename = "registry_validation_failure")]
     ValidationError,
@@ -42,6 +45,7 @@ impl IncidentKind {
     pub const fn file_word(self) -> &'static str {
         match self {
             Self::LoadFailure => "load-failure",
+            Self::RuntimeFailure => "runtime-failure",
             Self::ValidationError => "validation-error",
             Self::WorkerFailure => "worker-failure",
             Self::Capacity => "capacity",
@@ -54,6 +58,7 @@ impl IncidentKind {
     pub const fn words(self) -> &'static str {
         match self {
             Self::LoadFailure => "model load failure",
+            Self::RuntimeFailure => "model runtime failure",
             Self::ValidationError => "rejected commit",
             Self::WorkerFailure => "worker failure",
             Self::Capacity => "insufficient capacity",

@@ -12,7 +12,7 @@
 //!
 //! Only the worker that holds the replica writes this.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{Breaker, ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
 
@@ -112,6 +112,22 @@ pub struct Deaths {
     pub how: String,
     /// When it is started again, or was: it is up some time after that, once its model is loaded. `None`: it is up.
     pub again_at: Option<Time>,
+}
+
+impl Deaths {
+    /// Deaths in a row from which a process is one that dies again and again. Halved, one bad minute is called that; doubled,
+    /// people hear of it after some minutes.
+    pub const MANY: u32 = 5;
+
+    /// How long a process that did must live to be trusted again. Halved, one that dies every few minutes is mended and broken
+    /// all the time in what people are told; doubled, what was mended is broken to them for longer.
+    pub const TRUSTED: Duration = Duration::from_secs(5 * 60);
+
+    /// Whether it dies again and again. It does not change with each start, so that it can be told.
+    #[must_use]
+    pub fn again_and_again(&self, now: Time) -> bool {
+        self.in_a_row >= Self::MANY && (self.again_at.is_some() || now < self.at + Self::TRUSTED)
+    }
 }
 
 /// How long the phases of a load took, in milliseconds.

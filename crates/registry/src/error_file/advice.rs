@@ -9,6 +9,11 @@ pub(super) fn recommended(incident: &Incident) -> Vec<String> {
     let worker = incident.subject.worker.as_deref().unwrap_or("the worker");
     let lines: &[&str] = match incident.subject.kind {
         IncidentKind::LoadFailure => by_category(incident.load_category()),
+        IncidentKind::RuntimeFailure => &[
+            "Look at the last words of the process, below and in `berth describe deployment {deployment}`",
+            "Correct the model's code, or give it more memory in its card; release a new version",
+            "Until then, go back to the last version that worked",
+        ],
         IncidentKind::ValidationError => by_outcome(&incident.category),
         IncidentKind::WorkerFailure => &[
             "Look at the machine and the log of {worker}; start it again",

@@ -9,7 +9,7 @@ use berth_registry::{
 use berth_secrets::SecretStatus;
 use berth_spec::{
     DeploymentName, RevisionId, Time, WorkerId,
-    residency::{Failure, Residency},
+    residency::{Deaths, Failure, Residency},
     status::{ReplicaStatus, Status, Truth},
 };
 
@@ -47,7 +47,7 @@ pub(super) fn as_of(incident: &Incident, state: &ActualState) -> Incident {
 }
 
 /// Whether what another controller told of is known to be over.
-pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>) -> bool {
+pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>, now: Time) -> bool {
     let status = || {
         let known = sight
             .deployments
@@ -59,6 +59,13 @@ pub(super) fn is_past(subject: &Subject, sight: &Sight<'_>) -> bool {
     match subject.kind {
         IncidentKind::LoadFailure => match status() {
             Some(Some(status)) => is_over(status, &status.wanted, worker),
+            Some(None) => false,
+            None => true,
+        },
+        IncidentKind::RuntimeFailure => match status() {
+            Some(Some(status)) => !status.replicas.iter().any(|replica| {
+                replica.worker.as_str() == worker && (replica.residency.is_none() || dying(replica, now).is_some())
+            }),
             Some(None) => false,
             None => true,
         },
@@ -185,6 +192,41 @@ pub(super) fn load_failure(
         next_retry: failure.retry_at,
         actions,
     }
+}
+
+/// How the process of a replica dies, if it does again and again.
+pub(super) fn dying(replica: &ReplicaStatus, now: Time) -> Option<&Deaths> {
+    let Some(Residency::Ready(ready)) = &replica.residency else { return None };
+    ready.deaths.as_deref().filter(|deaths| !replica.lost && deaths.again_and_again(now))
+}
+
+/// One for each replica whose process dies again and again. How bad it is does not go by who is up just now.
+pub(super) fn runtime_failures(known: &Known, now: Time) -> Vec<Incident> {
+    let replicas = || known.status.iter().flat_map(|status| &status.replicas);
+    let is_well = |replica: &ReplicaStatus| {
+        replica.residency.as_ref().is_some_and(Residency::is_loaded) && dying(replica, now).is_none()
+    };
+    let severity = if replicas().any(is_well) { IncidentSeverity::High } else { IncidentSeverity::Critical };
+    let card = known.deployment.spec.model.card.as_ref();
+    let incident = |(replica, deaths): (&ReplicaStatus, &Deaths)| Incident {
+        severity,
+        card: card.map(|card| (card.repository.clone(), card.reference.clone())),
+        category: "process_died".to_owned(),
+        message: format!("the process of {} on {} dies again and again", known.deployment.name, replica.worker),
+        details: format!(
+            "{}: {} times, {} in a row: {}\n",
+            stamp(deaths.at),
+            deaths.count,
+            deaths.in_a_row,
+            deaths.how
+        ),
+        actions: vec![
+            "Starts it again after pauses that grow to 30 s".to_owned(),
+            "Routes requests to other replicas while it is down".to_owned(),
+        ],
+        ..blank(IncidentKind::RuntimeFailure, Some(known.deployment.name.to_string()), Some(replica.worker.to_string()))
+    };
+    replicas().filter_map(|replica| Some((replica, dying(replica, now)?))).map(incident).collect()
 }
 
 pub(super) fn no_room(known: &Known) -> Option<Incident> {

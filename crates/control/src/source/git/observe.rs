@@ -15,7 +15,8 @@ use berth_spec::{DeploymentName, RevisionId, Time, WorkerId, residency::Residenc
 
 use super::{
     incident::{
-        as_of, failed, incident_since, is_over, is_past, load_failure, lost, no_room, one_line, secret_failures,
+        as_of, dying, failed, incident_since, is_over, is_past, load_failure, lost, no_room, one_line,
+        runtime_failures, secret_failures,
     },
     tell::Refusal,
 };
@@ -84,6 +85,7 @@ impl Memory {
         let mut others = self.losses(sight);
         state.workers.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
         others.extend(sight.deployments.iter().filter_map(no_room));
+        others.extend(sight.deployments.iter().flat_map(|known| runtime_failures(known, now)));
         others.extend(secret_failures(sight.secrets));
         self.since.retain(|subject, _| others.iter().any(|incident| incident.subject == *subject));
         for incident in &mut others {
@@ -96,7 +98,7 @@ impl Memory {
         incidents.sort_by(|one, other| one.subject.cmp(&other.subject));
         // What is seen again is ours from now on.
         let is_seen = |subject: &Subject| incidents.iter().any(|incident| incident.subject == *subject);
-        self.inherited.retain(|subject| !is_seen(subject) && !is_past(subject, sight));
+        self.inherited.retain(|subject| !is_seen(subject) && !is_past(subject, sight, now));
         Observed { state, incidents, open: self.inherited.clone(), desired: sight.applied.map(str::to_owned) }
     }
 
@@ -163,21 +165,27 @@ impl Memory {
     fn model(&mut self, replica: &ReplicaStatus, now: Time) -> ModelEntry {
         let key = (replica.worker.clone(), replica.revision.clone());
         let mut entry = entry(&replica.revision, self.version(&replica.revision));
-        match &replica.residency {
-            Some(Residency::Ready(ready)) => {
+        match (&replica.residency, dying(replica, now)) {
+            // Also while it is up for a moment: that is no news.
+            (_, Some(deaths)) => {
+                entry.status = ModelState::Failed;
+                entry.error = Some("its process dies again and again".to_owned());
+                entry.failed_at = Some(stamp(deaths.at));
+            }
+            (Some(Residency::Ready(ready)), None) => {
                 entry.status = ModelState::Ready;
                 entry.loaded_at = Some(stamp(ready.since));
                 entry.request_count = replica.usage.map(|usage| usage.requests);
                 entry.last_inference = replica.usage.and_then(|usage| usage.last).map(stamp);
             }
-            Some(Residency::Failed(failure)) => {
+            (Some(Residency::Failed(failure)), None) => {
                 entry.status = ModelState::Failed;
                 entry.error = Some(one_line(&failure.message));
                 entry.failed_at = Some(stamp(failure.at));
                 entry.retry_count = Some(failure.attempts.saturating_sub(1));
             }
-            Some(Residency::Draining { .. }) => entry.status = ModelState::Unloading,
-            other => {
+            (Some(Residency::Draining { .. }), None) => entry.status = ModelState::Unloading,
+            (other, None) => {
                 entry.loading_started = Some(stamp(*self.loading.entry(key.clone()).or_insert(now)));
                 if let Some(Residency::Fetching { done, total: Some(total) }) = other
                     && total.0 > 0

@@ -107,10 +107,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What one message is about: of loads the deployment alone.
+/// What one message is about: of models the deployment alone.
 fn matter_of(subject: &Subject) -> Subject {
     match subject.kind {
-        IncidentKind::LoadFailure => Subject { worker: None, ..subject.clone() },
+        IncidentKind::LoadFailure | IncidentKind::RuntimeFailure => Subject { worker: None, ..subject.clone() },
         _ => subject.clone(),
     }
 }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, FailureCategory};
+use berth_spec::{ByteSize, FailureCategory, residency::Deaths};
 
 use super::{
     backoff::Backoff,
@@ -38,10 +38,6 @@ const LOAD_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// How often the supervisor looks at its process when nothing happens, and measures its memory. Halved, more reads of
 /// `/proc`; doubled, memory in metrics is older.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// Deaths in a row from which the log calls it unstable. Halved, one bad minute is called that; doubled, people hear of it
-/// after some minutes.
-const UNSTABLE: u32 = 5;
 
 /// How often a load looks whether somebody still wants it. Halved or doubled, nothing is seen.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -152,7 +148,7 @@ fn died(shared: &Shared, ended: &Ended, wait: Duration, in_a_row: u32) {
     shared.metrics.restarted();
     let last_words = ended.last_words();
     let out_of_memory = ended.memory;
-    if in_a_row >= UNSTABLE {
+    if in_a_row >= Deaths::MANY {
         tracing::error!(event = "model_process_unstable", %deployment_id, in_a_row, reason, out_of_memory, last_words, retry_ms);
     } else {
         tracing::warn!(event = "model_process_died", %deployment_id, in_a_row, reason, out_of_memory, last_words, retry_ms);

@@ -7,7 +7,7 @@ use berth_plan::{
     world::Liveness,
 };
 use berth_registry::error_file::{IncidentKind, IncidentSeverity};
-use berth_spec::residency::FailureCategory;
+use berth_spec::residency::{Deaths, FailureCategory};
 
 use super::*;
 
@@ -97,6 +97,46 @@ fn a_failed_model_is_listed_until_it_is_over_though_its_worker_has_let_go_of_it(
     assert_eq!(kinds(&observed), [(IncidentKind::LoadFailure, IncidentSeverity::Critical)]);
     w.world.remove_deployment(&name("iris"));
     assert!(look(&mut memory, &w, None, false).incidents.is_empty());
+}
+
+#[test]
+fn a_process_that_dies_again_and_again_is_told_once_until_it_has_lived_for_long() {
+    let mut memory = Memory::default();
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let mut told = Vec::new();
+    for _ in 0..Deaths::MANY + 2 {
+        for again in [Some(Duration::from_secs(30)), None] {
+            w.die("iris", "a", again);
+            w.advance();
+            let observed = look(&mut memory, &w, None, false);
+            told.push((
+                kinds(&observed),
+                observed.state.meaning(),
+                observed.incidents.first().map(Incident::file_name),
+            ));
+            w.after(Duration::from_secs(30));
+        }
+    }
+    let (before, after) = told.split_at(2 * Deaths::MANY as usize - 2);
+    assert!(
+        before
+            .iter()
+            .all(|(kinds, state, _)| { kinds.is_empty() && state.workers[0].models[0].status == ModelState::Ready })
+    );
+    let (first, since, _) = &after[0];
+    assert_eq!(first[..], [(IncidentKind::RuntimeFailure, IncidentSeverity::Critical)]);
+    assert_eq!(
+        (since.workers[0].status, since.workers[0].models[0].status),
+        (WorkerHealth::Degraded, ModelState::Failed)
+    );
+    assert!(after.iter().all(|each| *each == after[0]), "its being up for a moment is no news: {after:#?}");
+    let mut next = Memory::default();
+    next.inherit([look(&mut memory, &w, None, false).incidents[0].subject.clone()]);
+    w.after(Deaths::TRUSTED);
+    let observed = look(&mut next, &w, None, false);
+    assert_eq!((observed.incidents.len(), observed.open.len()), (0, 0));
+    assert_eq!(observed.state.workers[0].models[0].status, ModelState::Ready);
 }
 
 #[test]
