@@ -189,6 +189,27 @@ def test_a_model_whose_only_process_died_is_restarting_until_it_is_up(world, tmp
         until(f"an answer of {node.name}", lambda: node.ask("/v1/doubler", {"x": 1}) == (200, {"y": 2, "version": "1.0.0"}))
 
 
+def test_a_process_that_dies_again_and_again_has_an_error_file(world, tmp_path):
+    model = world.model("doubler")
+    model.write("src/model.py", DIES.replace('open(weights["gate"], "w").close()', "pass"))
+    model.release("1.0.0", weights=json.dumps({"version": "1.0.0", "gate": str(tmp_path / "gate")}))
+    world.registry.deploy("doubler", model, "1.0.0")
+    world.push("Deploy doubler")
+    world.start()
+    world.until_ready("doubler", "1.0.0")
+    (place,) = world.replicas("doubler")
+
+    def asked_again() -> list[dict]:
+        world.fleet.nodes[0].ask("/v1/doubler", {"x": 13})
+        return world.errors()
+
+    (error,) = until("it dies often enough to be told", asked_again)
+    assert (error["error_type"], error["severity"]) == ("model_runtime_failure", "critical")
+    assert (error["deployment"]["id"], error["worker"]["id"]) == ("doubler", place)
+    assert "it ended with code 3" in error["error"]["details"] and error["actions_taken"] and error["recommended_actions"]
+    until("it is failed there", lambda: world.written("doubler") == {place: "1.0.0 failed"})
+
+
 def test_a_worker_that_dies_in_the_middle_of_a_deployment(world):
     world.add_worker("worker-eu-west-1c")
     model = first(world)
