@@ -111,6 +111,21 @@ def test_keys_change_and_nobody_notices(world, s3, keys):
     nowhere(world, OLD[1], NEW[1])
 
 
+def test_what_was_refused_is_loaded_as_soon_as_the_keys_are_right(world, s3, keys):
+    model = Model(world.folder, "doubler", s3.root / "models", "s3://models", storage="s3")
+    model.release("1.0.0")
+    s3.allow(NEW)
+    keys.seal(s3_access=s3_access(OLD, s3.url))
+    world.registry.deploy("doubler", model, "1.0.0")
+    world.push("Deploy doubler, with keys of somebody else")
+    world.start(*keys.private)
+    until("it is given up for now", lambda: "(auth)" in world.fleet.berth("describe", "deployment", "doubler"))
+    keys.seal(s3_access=s3_access(NEW, s3.url))
+    world.push("The right keys")
+    # By itself it would be tried again after ten minutes.
+    world.until_ready("doubler", "1.0.0")
+
+
 @pytest.mark.parametrize("kind", ["gcs", "azure"])
 def test_other_clouds_let_workers_in_by_their_keys(world, keys, tmp_path, kind):
     cloud = {"gcs": Gcs, "azure": Azure}[kind](tmp_path / kind)
