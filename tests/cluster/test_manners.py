@@ -81,9 +81,11 @@ def test_a_second_process_with_a_name_leaves_no_address_behind(cluster):
     second = Node(made, made.network.host("n9"), ["--memory", "1GiB"])
     second.name = first.name
     second.start()
-    # The later one has the name, or both claim it.
-    until("the other one to be seen", lambda: second.host.address in shown(made, first.name).get("address", ""))
-    second.kill()
+    try:
+        # The later one has the name, or both claim it.
+        until("the other one to be seen", lambda: second.host.address in shown(made, first.name).get("address", ""))
+    finally:
+        second.kill()
     until("the first one to be found again", lambda: first.host.address in shown(made, first.name).get("address", ""))
     until("it to be ready", lambda: len(made.states("Ready")) == 3)
 
