@@ -182,19 +182,7 @@ impl Fixture {
 
     /// A worker says how loaded it is.
     pub fn loaded(&mut self, called: &str, load: Load) {
-        let seats = self.world.worker(&worker_id(called)).expect("a worker");
-        let change = InventoryChange {
-            worker: worker_id(called),
-            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
-            seen: self.world.generation(),
-            whole: false,
-            replicas: Vec::new(),
-            state: seats.state,
-            load: Some(load),
-            breakers: None,
-            credentials: berth_spec::Generation(0),
-            usage: Vec::new(),
-        };
+        let change = InventoryChange { load: Some(load), ..self.word(called) };
         let _ = self.world.observe(&change, self.now);
     }
 
@@ -265,27 +253,26 @@ impl Fixture {
 
     /// A worker says something.
     pub fn report(&mut self, called: &str, whole: bool, replicas: Vec<(RevisionId, Option<Residency>)>) {
+        let change = InventoryChange { whole, replicas, ..self.word(called) };
+        let _ = self.world.observe(&change, self.now);
+    }
+
+    /// A word of a worker in which nothing is new.
+    fn word(&self, called: &str) -> InventoryChange {
         let worker = worker_id(called);
-        let info = self.world.worker(&worker).and_then(|seats| seats.info.as_ref());
-        let incarnation = info.map_or(0, |info| info.incarnation);
-        let state = self.world.worker(&worker).map(|seats| seats.state).unwrap_or_default();
-        let seen = self.world.generation();
-        let credentials = self.world.worker(&worker).map(|seats| seats.credentials).unwrap_or_default();
-        let _ = self.world.observe(
-            &InventoryChange {
-                worker,
-                incarnation,
-                seen,
-                whole,
-                replicas,
-                state,
-                load: None,
-                breakers: None,
-                credentials,
-                usage: Vec::new(),
-            },
-            self.now,
-        );
+        let seats = self.world.worker(&worker);
+        InventoryChange {
+            incarnation: seats.and_then(|seats| seats.info.as_ref()).map_or(0, |info| info.incarnation),
+            seen: self.world.generation(),
+            whole: false,
+            replicas: Vec::new(),
+            state: seats.map(|seats| seats.state).unwrap_or_default(),
+            load: None,
+            breakers: None,
+            credentials: seats.map(|seats| seats.credentials).unwrap_or_default(),
+            usage: Vec::new(),
+            worker,
+        }
     }
 
     /// Plans for what is due, lints, commits.
