@@ -72,8 +72,7 @@ impl Dialer {
             Ok(_) => {}
             Err(error) => return Err(format!("it refused this node's certificate, or broke off ({error})")),
         }
-        let sender = Line::open(Rewound { first, stream }, self, cut).await.map_err(shown)?;
-        Ok(Line::new(sender, connected_in))
+        Line::open(Rewound { first, stream }, connected_in, self, cut).await.map_err(shown)
     }
 
     fn tune(&self, stream: &TcpStream) -> io::Result<()> {

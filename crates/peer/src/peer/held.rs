@@ -7,7 +7,7 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -25,6 +25,9 @@ struct Inner<S> {
     /// How much of `held` is sent.
     sent: usize,
     broken: Option<io::Error>,
+    /// Who waits to write, or to read. The stream itself knows who asked it last to write, and that is `send`.
+    writer: Option<Waker>,
+    reader: Option<Waker>,
 }
 
 impl<S> Clone for Held<S> {
@@ -35,21 +38,29 @@ impl<S> Clone for Held<S> {
 
 impl<S: AsyncWrite + Unpin> Held<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self(Arc::new(Mutex::new(Inner { stream, held: Vec::with_capacity(HOLD), sent: 0, broken: None })))
+        let (held, sent) = (Vec::with_capacity(HOLD), 0);
+        Self(Arc::new(Mutex::new(Inner { stream, held, sent, broken: None, writer: None, reader: None })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what is held. What does not go now goes when the task is woken.
+    /// Sends what is held. What does not go now goes when the task is woken; who waited to write is woken once all is gone.
     pub(super) fn send(&self, cx: &mut Context<'_>) {
         let mut inner = self.lock();
-        if let Poll::Ready(Err(error)) = inner.flush(cx) {
+        let Poll::Ready(flushed) = inner.flush(cx) else { return };
+        let reader = match flushed {
+            Ok(()) => None,
             // Whoever reads or writes next is told.
-            inner.broken = Some(error);
-            cx.waker().wake_by_ref();
-        }
+            Err(error) => {
+                inner.broken = Some(error);
+                inner.reader.take()
+            }
+        };
+        let woken = [inner.writer.take(), reader];
+        drop(inner);
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -76,11 +87,20 @@ impl<S: AsyncWrite + Unpin> Inner<S> {
     }
 }
 
+/// Remembers who waits. The same one asks again and again: only the first time is its waker cloned.
+fn waits(who: &mut Option<Waker>, pending: bool, cx: &Context<'_>) {
+    if pending && !who.as_ref().is_some_and(|who| who.will_wake(cx.waker())) {
+        *who = Some(cx.waker().clone());
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.lock();
         inner.broken()?;
-        Pin::new(&mut inner.stream).poll_read(cx, buf)
+        let read = Pin::new(&mut inner.stream).poll_read(cx, buf);
+        waits(&mut inner.reader, read.is_pending(), cx);
+        read
     }
 }
 
@@ -101,8 +121,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
             bufs.iter().for_each(|buf| inner.held.extend_from_slice(buf));
             return Poll::Ready(Ok(size));
         }
-        ready!(inner.write_held(cx))?;
-        Pin::new(&mut inner.stream).poll_write_vectored(cx, bufs)
+        let written = match inner.write_held(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut inner.stream).poll_write_vectored(cx, bufs),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
+        waits(&mut inner.writer, written.is_pending(), cx);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -116,14 +141,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.lock();
-        ready!(inner.flush(cx))?;
-        Pin::new(&mut inner.stream).poll_shutdown(cx)
+        let shut = match inner.flush(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut inner.stream).poll_shutdown(cx),
+            unfinished => unfinished,
+        };
+        waits(&mut inner.writer, shut.is_pending(), cx);
+        shut
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        task::{Wake, Waker},
+    };
 
     use tokio::io::{AsyncReadExt as _, duplex};
 
@@ -168,5 +200,34 @@ mod tests {
         }
         assert!(seen.iter().all(|byte| *byte == 7));
         assert_eq!(write(&mut held, &[8]), Poll::Ready(1));
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_to_write_is_woken_though_others_ask_the_stream_meanwhile() {
+        let (near, mut far) = duplex(HOLD);
+        let mut held = Held::new(near);
+        let (writer, task) = (Arc::new(Woken::default()), Waker::noop());
+        let waker = Waker::from(Arc::clone(&writer));
+        let mut waits = Context::from_waker(&waker);
+        let large = vec![7; HOLD + 1];
+        assert_eq!(Pin::new(&mut held).poll_write(&mut waits, &large).map(Result::unwrap), Poll::Ready(HOLD));
+        assert!(Pin::new(&mut held).poll_write(&mut waits, &large).is_pending());
+        assert_eq!(write(&mut held, &[8]), Poll::Ready(1));
+        // The stream now knows the task only.
+        held.send(&mut Context::from_waker(task));
+        assert_eq!(writer.0.load(SeqCst), 0);
+        far.read_exact(&mut vec![0; HOLD]).await.expect("read");
+        held.send(&mut Context::from_waker(task));
+        assert_eq!(writer.0.load(SeqCst), 1);
     }
 }

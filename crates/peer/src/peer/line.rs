@@ -9,7 +9,14 @@
 //! The task runs the connection and everything that hyper begins on it. A request crosses from the caller's task to
 //! this one and back, and no other.
 
-use std::{future::poll_fn, io, pin::pin, task::Context, time::Duration};
+use std::{
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    task::Context,
+    time::Duration,
+};
 
 use http::{Request, Response};
 use hyper::{
@@ -39,16 +46,44 @@ pub(super) enum Unsent {
     Unknown(BoxError),
 }
 
+/// Where requests go into a line, for as long as it takes any.
+///
+/// hyper takes them through a channel of tokio's. A value that is being put in while the other end goes may come after the
+/// last look into it: then it lies there until the last sender is gone, and that is who waits for its answer. Hence a lock,
+/// which nobody waits for while the line is open: the end comes when nobody is putting anything in, and what is in is given
+/// back.
+struct Entry(RwLock<Option<SendRequest<PeerBody>>>);
+
+impl Entry {
+    fn read(&self) -> RwLockReadGuard<'_, Option<SendRequest<PeerBody>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes the entry, before the connection is dropped.
+struct Closes(Arc<Entry>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.0.write().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 /// A line that takes requests.
 pub(super) struct Line {
-    sender: SendRequest<PeerBody>,
+    entry: Arc<Entry>,
     /// How long the connection took: one time to the peer and back.
     pub(super) connected_in: Duration,
 }
 
 impl Line {
     /// Speaks HTTP/2 on a connection that the peer has taken, in a task of its own.
-    pub(super) async fn open<S>(stream: S, dialer: &Dialer, cut: CancellationToken) -> io::Result<SendRequest<PeerBody>>
+    pub(super) async fn open<S>(
+        stream: S,
+        connected_in: Duration,
+        dialer: &Dialer,
+        cut: CancellationToken,
+    ) -> io::Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -68,18 +103,24 @@ impl Line {
             .handshake(TokioIo::new(held.clone()))
             .await
             .map_err(io::Error::other)?;
+        let entry = Arc::new(Entry(RwLock::new(Some(sender))));
+        let closes = Closes(Arc::clone(&entry));
         let task = async move {
-            let mut connection = pin!(connection);
             let mut streams = Streams::new(begun);
-            let turn = |cx: &mut Context<'_>| {
-                let ended = streams.poll(connection.as_mut(), cx);
-                held.send(cx);
-                ended
+            let ended = {
+                let mut connection = pin!(connection);
+                // Dropped before it, also where the task is.
+                let _closes = closes;
+                let turn = |cx: &mut Context<'_>| {
+                    let ended = streams.poll(connection.as_mut(), cx);
+                    held.send(cx);
+                    ended
+                };
+                cut.run_until_cancelled(poll_fn(turn)).await
             };
-            let ended = cut.run_until_cancelled(poll_fn(turn)).await;
             match ended {
                 Some(Err(error)) => tracing::debug!(event = "peer_line_ended", %error, "a line ended"),
-                // What was begun is answered before the line closes.
+                // What was begun is answered before the line closes; what was not has been given back.
                 Some(Ok(())) => {
                     let rest = |cx: &mut Context<'_>| {
                         let ended = streams.poll_rest(cx);
@@ -92,20 +133,20 @@ impl Line {
             }
         };
         dialer.tasks.spawn(task);
-        Ok(sender)
-    }
-
-    pub(super) fn new(sender: SendRequest<PeerBody>, connected_in: Duration) -> Self {
-        Self { sender, connected_in }
+        Ok(Self { entry, connected_in })
     }
 
     /// Whether it takes requests.
     pub(super) fn is_open(&self) -> bool {
-        !self.sender.is_closed()
+        self.entry.read().is_some()
     }
 
     pub(super) async fn send(&self, request: Request<PeerBody>) -> Result<Response<Incoming>, Unsent> {
-        let mut failed = match self.sender.clone().try_send_request(request).await {
+        let put = match &*self.entry.read() {
+            Some(sender) => sender.clone().try_send_request(request),
+            None => return Err(Unsent::Returned { request: Box::new(request), error: "the line has closed".into() }),
+        };
+        let mut failed = match put.await {
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };

@@ -220,6 +220,36 @@ async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
 }
 
 #[tokio::test]
+async fn a_line_that_finishes_holds_up_no_new_requests() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let (at, echo) = (node.at, std::sync::Arc::clone(&node.echo));
+    let peers = ca.lines("a", "b", at);
+    let peer = peers.get(&name("b")).expect("known");
+    let mut hanging = Box::pin(peer.send(get("/hang")));
+    while echo.served.load(SeqCst) == 0 {
+        assert!(futures::poll!(&mut hanging).is_pending());
+        tokio::task::yield_now().await;
+    }
+    // It waits for what is in flight, and its port is free for the next.
+    let stopping = Handle::current().spawn(node.stop());
+    while std::net::TcpListener::bind(at).is_err() {
+        tokio::task::yield_now().await;
+    }
+    let next = Node::start_at(ca.identity("b"), at);
+    while next.echo.served.load(SeqCst) < 16 {
+        match peer.send(get("/echo")).await {
+            Ok(_) => {}
+            Err(error) => assert!(error.is_not_sent(), "{error}"),
+        }
+    }
+    assert!(futures::poll!(&mut hanging).is_pending(), "they waited for the other to end");
+    drop(hanging);
+    stopping.await.expect("it ends");
+    next.stop().await;
+}
+
+#[tokio::test]
 async fn who_waits_for_a_peer_that_membership_gives_up_is_told() {
     let ca = Ca::new();
     let node = Node::start(ca.identity("b"));
