@@ -52,6 +52,10 @@ impl Default for LinePolicy {
     }
 }
 
+/// How long peers that are fixed may take to connect and to answer a ping: a machine that compiles beside the tests is
+/// slow. Halved: it fails them. Doubled: nothing; what is gone refuses at once.
+const PATIENT: Duration = Duration::from_secs(60);
+
 /// Lines to the other members. Clones share them; they end with the last clone.
 #[derive(Clone)]
 pub struct Peers(Arc<Inner>);
@@ -80,7 +84,7 @@ impl Peers {
         peers
     }
 
-    /// These peers, alive for ever: for tests.
+    /// These peers, alive for ever: for tests. Nobody is given up for being slow.
     #[must_use]
     pub fn fixed(identity: Identity, peers: impl IntoIterator<Item = (WorkerId, SocketAddr)>) -> Self {
         let mut table = MemberTable::default();
@@ -97,7 +101,8 @@ impl Peers {
             };
             table.set(Arc::new(member), Health::Alive);
         }
-        let fixed = Self::new(identity, None, LinePolicy::default());
+        let patient = LinePolicy { dial: PATIENT, ping_timeout: PATIENT, ..LinePolicy::default() };
+        let fixed = Self::new(identity, None, patient);
         fixed.0.apply(&table);
         fixed
     }

@@ -1,6 +1,6 @@
 //! Membership over real sockets.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use berth_peer::{
     Hint, Identity, LinePolicy, Members, PROTOCOL, Peers,
@@ -13,12 +13,9 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{net::UdpSocket, runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::node::{Ca, Node, get, name};
+use crate::node::{Ca, Node, PATIENCE, ask, name, until};
 
 const LOCAL: [u8; 4] = [127, 0, 0, 1];
-
-/// What a machine that compiles beside the tests may need until something comes about.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Live {
     members: Members,
@@ -80,7 +77,7 @@ impl Live {
 
     async fn die(self) {
         self.crash.cancel();
-        self.run.await.expect("it ends");
+        tokio::time::timeout(PATIENCE, self.run).await.expect("in time").expect("it ends");
     }
 }
 
@@ -121,20 +118,10 @@ async fn three_meet_one_dies_one_leaves() {
 
     // Lines follow membership, and time to a member is known from probes.
     let peers = Peers::start(ca.identity("a"), a.members.clone(), LinePolicy::default());
-    let peer = loop {
-        match peers.get(&name("b")) {
-            Some(peer) => break peer,
-            None => tokio::task::yield_now().await,
-        }
-    };
-    peer.send(get("/echo")).await.expect("an answer");
-    tokio::time::timeout(PATIENCE, async {
-        while a.members.rtt(&name("b")).is_none() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("a probe is answered");
+    until("b is known", || peers.get(&name("b")).is_some()).await;
+    let peer = peers.get(&name("b")).expect("it was there");
+    ask(&peer, "/echo").await.expect("an answer");
+    until("a probe is answered", || a.members.rtt(&name("b")).is_some()).await;
 
     a.is_heard_by(&c, 0).await;
 
@@ -146,7 +133,7 @@ async fn three_meet_one_dies_one_leaves() {
 
     c.members.leave().await;
     a.sees("c", Health::Left).await;
-    c.run.await.expect("it ended by itself");
+    tokio::time::timeout(PATIENCE, c.run).await.expect("in time").expect("it ended by itself");
     a.members.leave().await;
 }
 
@@ -158,13 +145,7 @@ async fn what_does_not_open_is_dropped_and_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
     socket.send_to(b"hello", a.at).await.expect("sent");
     let counted = |a: &Live| a.metric("reason=\"key\"}") && a.metric("reason=\"form\"}");
-    tokio::time::timeout(PATIENCE, async {
-        while !counted(&a) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("counted");
+    until("it is counted", || counted(&a)).await;
     assert_eq!((a.members.table().len(), stranger.members.table().len()), (1, 1));
 }
 

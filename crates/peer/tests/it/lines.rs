@@ -1,9 +1,9 @@
 use std::{
-    sync::atomic::Ordering::SeqCst,
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
-use berth_peer::{EventLoops, LinePolicy, Members, PROTOCOL, Peers, SendError};
+use berth_peer::{EventLoops, LinePolicy, Members, PROTOCOL, Peer, Peers, SendError};
 use berth_spec::{Health, Member, Roles};
 use futures::future::join_all;
 use http_body_util::BodyExt as _;
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    node::{Ca, Node, get, name},
+    node::{Ca, Node, PATIENCE, ask, get, name, until},
     proxy::Proxy,
 };
 
@@ -32,17 +32,32 @@ fn member(text: &str, at: std::net::SocketAddr, incarnation: u64) -> Member {
     }
 }
 
+/// What waits for a machine that has other things to do.
+fn patient() -> LinePolicy {
+    LinePolicy { dial: PATIENCE, ping_timeout: PATIENCE, ..LinePolicy::default() }
+}
+
+/// The peer `b`, once membership has told of it.
+async fn known(peers: &Peers) -> Arc<Peer> {
+    until("b is known", || peers.get(&name("b")).is_some()).await;
+    peers.get(&name("b")).expect("it was there")
+}
+
+async fn lost(peer: &Peer) {
+    tokio::time::timeout(PATIENCE, peer.lost()).await.expect("it is told");
+}
+
 #[tokio::test]
 async fn a_request_is_answered_and_the_caller_is_known() {
     let ca = Ca::new();
     let node = Node::start(ca.identity("b"));
     let peer = ca.lines("a", "b", node.at).get(&name("b")).expect("known");
     // The peers themselves are gone, and so are their lines.
-    assert!(peer.send(get("/echo")).await.is_err());
+    assert!(ask(&peer, "/echo").await.is_err());
 
     let peers = ca.lines("a", "b", node.at);
     let peer = peers.get(&name("b")).expect("known");
-    let answer = peer.send(get("/echo")).await.expect("an answer");
+    let answer = ask(&peer, "/echo").await.expect("an answer");
     assert_eq!(answer.headers()["caller"], "a");
     assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "tensor");
     assert!(peer.rtt().is_some() && !peer.failing());
@@ -59,7 +74,7 @@ async fn concurrent_requests_join_in_one_dial_and_lines_are_few() {
     let peers = ca.lines("a", "b", proxy.at);
     let peer = peers.get(&name("b")).expect("known");
     for _ in 0..20 {
-        let answers = join_all((0..50).map(|_| peer.send(get("/echo")))).await;
+        let answers = join_all((0..50).map(|_| ask(&peer, "/echo"))).await;
         assert!(answers.iter().all(Result::is_ok));
     }
     assert_eq!(proxy.accepted.load(SeqCst), LinePolicy::default().lines);
@@ -97,25 +112,23 @@ async fn what_runs_on_an_event_loop_has_a_line_there() {
     let peer = peers.get(&name("b")).expect("known");
     let (loops, port) =
         (EventLoops::start(Some(2)).expect("threads"), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
-    let ask = || {
-        let peer = std::sync::Arc::clone(&peer);
+    let twenty = || {
+        let peer = Arc::clone(&peer);
         async move {
             for _ in 0..20 {
-                peer.send(get("/echo")).await.expect("an answer");
+                ask(&peer, "/echo").await.expect("an answer");
             }
         }
     };
-    on_each(&loops, &port, ask).await;
+    on_each(&loops, &port, twenty).await;
     // The second loop begins with the line of the first, and makes its own meanwhile.
-    while proxy.accepted.load(SeqCst) < 2 {
-        tokio::task::yield_now().await;
-    }
-    on_each(&loops, &port, ask).await;
+    until("a line of its own", || proxy.accepted.load(SeqCst) >= 2).await;
+    on_each(&loops, &port, twenty).await;
     assert_eq!(proxy.accepted.load(SeqCst), 2);
     // A loop that ended took its lines with it, and nothing else.
     drop(loops);
     let mut unsent = 0;
-    while let Err(error) = peer.send(get("/echo")).await {
+    while let Err(error) = ask(&peer, "/echo").await {
         assert!(unsent < 20, "{error}");
         unsent += 1;
     }
@@ -124,21 +137,21 @@ async fn what_runs_on_an_event_loop_has_a_line_there() {
 #[tokio::test]
 async fn a_peer_that_takes_no_connection_has_received_nothing_and_is_found_again() {
     let ca = Ca::new();
-    let node = Node::start(ca.identity("b"));
+    let node = Node::start_apart(ca.identity("b"));
     let at = node.at;
     node.stop().await;
     let peers = ca.lines("a", "b", at);
     let peer = peers.get(&name("b")).expect("known");
-    let error = peer.send(get("/echo")).await.expect_err("nobody there");
+    let error = ask(&peer, "/echo").await.expect_err("nobody there");
     assert!(error.is_not_sent() && error.to_string().contains(&at.to_string()), "{error}");
     assert!(peer.failing());
     // While it rests nobody dials.
-    assert!(peer.send(get("/echo")).await.expect_err("resting").is_not_sent());
+    assert!(ask(&peer, "/echo").await.expect_err("resting").is_not_sent());
 
     let node = Node::start_at(ca.identity("b"), at);
-    let until = Instant::now() + Duration::from_secs(60);
-    while peer.send(get("/echo")).await.is_err() {
-        assert!(Instant::now() < until, "it is back and nobody noticed");
+    let end = Instant::now() + PATIENCE;
+    while ask(&peer, "/echo").await.is_err() {
+        assert!(Instant::now() < end, "it is back and nobody noticed");
         tokio::task::yield_now().await;
     }
     assert!(!peer.failing());
@@ -153,12 +166,10 @@ async fn a_line_that_breaks_in_flight_is_told_as_broken() {
     let peers = ca.lines("a", "b", proxy.at);
     let peer = peers.get(&name("b")).expect("known");
     let cut = async {
-        while node.echo.served.load(SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        until("it is served", || node.echo.served.load(SeqCst) > 0).await;
         proxy.cut().await;
     };
-    let (answer, ()) = tokio::join!(peer.send(get("/hang")), cut);
+    let (answer, ()) = tokio::join!(ask(&peer, "/hang"), cut);
     assert!(matches!(answer, Err(SendError::Broken { .. })), "{answer:?}");
 }
 
@@ -167,19 +178,25 @@ async fn a_line_that_carries_nothing_any_more_is_noticed_by_its_pings() {
     let ca = Ca::new();
     let node = Node::start(ca.identity("b"));
     let proxy = Proxy::to(node.at).await;
-    let peers = ca.lines("a", "b", proxy.at);
-    let peer = peers.get(&name("b")).expect("known");
-    peer.send(get("/echo")).await.expect("an answer");
+    let (members, roster) = Members::by_hand(member("a", node.at, 1));
+    roster.set(member("b", proxy.at, 1), Health::Alive);
+    let peers = Peers::start(ca.identity("a"), members, LinePolicy::default());
+    let peer = known(&peers).await;
+    // A busy machine may not answer the first pings in time.
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = ask(&peer, "/echo").await {
+        assert!(Instant::now() < end, "{error}");
+    }
     proxy.swallow();
     // Nobody else would ever end it.
-    let answer = tokio::time::timeout(Duration::from_secs(60), peer.send(get("/hang"))).await.expect("it ends");
+    let answer = ask(&peer, "/hang").await;
     assert!(matches!(answer, Err(SendError::Broken { .. })), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
     let ca = Ca::new();
-    let mut node = Node::start(ca.identity("b"));
+    let mut node = Node::start_apart(ca.identity("b"));
     let at = node.at;
     let peers = ca.lines("a", "b", at);
     let asking = Handle::current().spawn(async move {
@@ -188,7 +205,7 @@ async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
         for _ in 0..125 {
             let batch = (0..8).map(|_| async {
                 for again in 0.. {
-                    match peer.send(get("/echo")).await {
+                    match ask(&peer, "/echo").await {
                         Ok(answer) => {
                             assert_eq!(answer.into_body().collect().await.expect("whole").to_bytes(), "tensor");
                             return again;
@@ -207,9 +224,7 @@ async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
     let mut replaced = 0;
     while !asking.is_finished() {
         let next = node.echo.served.load(SeqCst) + 40;
-        while node.echo.served.load(SeqCst) < next && !asking.is_finished() {
-            tokio::task::yield_now().await;
-        }
+        until("the next forty", || node.echo.served.load(SeqCst) >= next || asking.is_finished()).await;
         node.stop().await;
         node = Node::start_at(ca.identity("b"), at);
         replaced += 1;
@@ -222,25 +237,24 @@ async fn a_thousand_requests_lose_none_while_lines_are_replaced() {
 #[tokio::test]
 async fn a_line_that_finishes_holds_up_no_new_requests() {
     let ca = Ca::new();
-    let node = Node::start(ca.identity("b"));
-    let (at, echo) = (node.at, std::sync::Arc::clone(&node.echo));
+    let node = Node::start_apart(ca.identity("b"));
+    let (at, echo) = (node.at, Arc::clone(&node.echo));
     let peers = ca.lines("a", "b", at);
     let peer = peers.get(&name("b")).expect("known");
     let mut hanging = Box::pin(peer.send(get("/hang")));
+    let end = Instant::now() + PATIENCE;
     while echo.served.load(SeqCst) == 0 {
-        assert!(futures::poll!(&mut hanging).is_pending());
+        assert!(futures::poll!(&mut hanging).is_pending() && Instant::now() < end);
         tokio::task::yield_now().await;
     }
     // It waits for what is in flight, and its port is free for the next.
     let stopping = Handle::current().spawn(node.stop());
-    while std::net::TcpListener::bind(at).is_err() {
-        tokio::task::yield_now().await;
-    }
+    until("its port is free", || std::net::TcpListener::bind(at).is_ok()).await;
     let next = Node::start_at(ca.identity("b"), at);
     while next.echo.served.load(SeqCst) < 16 {
-        match peer.send(get("/echo")).await {
+        match ask(&peer, "/echo").await {
             Ok(_) => {}
-            Err(error) => assert!(error.is_not_sent(), "{error}"),
+            Err(error) => assert!(error.is_not_sent() && Instant::now() < end, "{error}"),
         }
     }
     assert!(futures::poll!(&mut hanging).is_pending(), "they waited for the other to end");
@@ -254,32 +268,26 @@ async fn who_waits_for_a_peer_that_membership_gives_up_is_told() {
     let ca = Ca::new();
     let node = Node::start(ca.identity("b"));
     let (members, roster) = Members::by_hand(member("a", node.at, 1));
-    let peers = Peers::start(ca.identity("a"), members.clone(), LinePolicy::default());
+    let peers = Peers::start(ca.identity("a"), members.clone(), patient());
     roster.set(member("b", node.at, 1), Health::Alive);
-    let peer = loop {
-        match peers.get(&name("b")) {
-            Some(peer) => break peer,
-            None => tokio::task::yield_now().await,
-        }
-    };
-    peer.send(get("/echo")).await.expect("an answer");
+    let peer = known(&peers).await;
+    ask(&peer, "/echo").await.expect("an answer");
     let (asked, roster_ref) = (peer.send(get("/hang")), &roster);
     tokio::pin!(asked);
     assert!(futures::poll!(&mut asked).is_pending());
     roster_ref.set_health(&name("b"), Health::Failed);
-    peer.lost().await;
-    assert!(matches!(asked.await, Err(SendError::Broken { .. } | SendError::NotSent { .. })));
+    lost(&peer).await;
+    let asked = tokio::time::timeout(PATIENCE, asked).await.expect("it is told");
+    assert!(matches!(asked, Err(SendError::Broken { .. } | SendError::NotSent { .. })));
 
     // It is found alive after all: the same start, the same peer, new lines.
     roster.set_health(&name("b"), Health::Alive);
-    while peer.health() != Health::Alive {
-        tokio::task::yield_now().await;
-    }
-    peer.send(get("/echo")).await.expect("an answer");
+    until("it is alive", || peer.health() == Health::Alive).await;
+    ask(&peer, "/echo").await.expect("an answer");
 
     // It is started anew: another peer, and the one before is lost.
     roster.set(member("b", node.at, 2), Health::Alive);
-    peer.lost().await;
+    lost(&peer).await;
     assert_eq!(peers.get(&name("b")).expect("known").member().incarnation, 2);
 }
 
@@ -290,12 +298,13 @@ async fn large_tensors_cross_whole_beside_small_requests() {
     let peers = ca.lines("a", "b", node.at);
     let peer = peers.get(&name("b")).expect("known");
     let asked = (0..12_usize).map(|index| {
-        let peer = std::sync::Arc::clone(&peer);
+        let peer = Arc::clone(&peer);
         async move {
             let size = if index % 2 == 0 { (1 << 20) + index } else { 15 << 10 };
             let body: Vec<u8> = (0..size).map(|at| (at * 7 + index) as u8).collect();
             let request = http::Request::post("/echo").body(berth_peer::full(body.clone())).expect("a request");
-            let answer = peer.send(request).await.expect("an answer").into_body().collect().await.expect("whole");
+            let whole = async { peer.send(request).await.expect("an answer").into_body().collect().await };
+            let answer = tokio::time::timeout(PATIENCE, whole).await.expect("in time").expect("whole");
             assert!(answer.to_bytes() == body, "{index} came back otherwise");
         }
     });
@@ -328,12 +337,13 @@ async fn requests_that_are_cancelled_leave_the_line_to_the_others() {
         let mut all = join_all(hanging);
         assert!(futures::poll!(&mut all).is_pending());
         // Some are cancelled on their way, some while they are served.
+        let end = Instant::now() + PATIENCE;
         while round % 2 == 0 && node.echo.served.load(SeqCst) < before + 400 {
             tokio::task::yield_now().await;
-            assert!(futures::poll!(&mut all).is_pending());
+            assert!(futures::poll!(&mut all).is_pending() && Instant::now() < end);
         }
         drop(all);
-        peer.send(get("/echo")).await.expect("an answer");
+        ask(&peer, "/echo").await.expect("an answer");
     }
     assert_eq!(proxy.accepted.load(SeqCst), LinePolicy::default().lines);
 }

@@ -8,9 +8,12 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    time::{Duration, Instant},
 };
 
-use berth_peer::{EventLoops, Identity, PeerBody, PeerHandler, PeerListener, Peers, full, pki::Authority};
+use berth_peer::{
+    EventLoops, Identity, Peer, PeerBody, PeerHandler, PeerListener, Peers, SendError, full, pki::Authority,
+};
 use berth_spec::WorkerId;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
@@ -18,6 +21,24 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until it is so, while other tasks and threads go on.
+pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "never came: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What becomes of a request to this path. That it becomes something is what lines promise.
+pub(crate) async fn ask(peer: &Peer, path: &str) -> Result<Response<Incoming>, SendError> {
+    let asked = tokio::time::timeout(PATIENCE, peer.send(get(path))).await;
+    asked.unwrap_or_else(|_| panic!("nothing became of a request to {path}"))
+}
 
 pub(crate) fn name(text: &str) -> WorkerId {
     WorkerId::new(text).expect("a name")
@@ -82,6 +103,13 @@ impl Node {
         Self::start_at(identity, SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 
+    /// At an address that nobody else is given while the node is stopped, so that it can come back there.
+    pub(crate) fn start_apart(identity: Identity) -> Self {
+        // Elsewhere than on Linux loopback is one address.
+        let [a, b, c] = if cfg!(target_os = "linux") { rand::random() } else { [0, 0, 1] };
+        Self::start_at(identity, SocketAddr::from(([127, a, b, c.clamp(1, 254)], 0)))
+    }
+
     pub(crate) fn start_at(identity: Identity, at: SocketAddr) -> Self {
         let loops = EventLoops::start(Some(2)).expect("threads");
         Self::of(PeerListener::bind(at, identity).expect("a port").on(loops))
@@ -103,7 +131,7 @@ impl Node {
     /// Ends it as a process that is told to: what is in flight is answered.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        self.run.await.expect("it ends");
+        tokio::time::timeout(PATIENCE, self.run).await.expect("in time").expect("it ends");
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::node::{Ca, Log, Node, get, name};
+use crate::node::{Ca, Log, Node, PATIENCE, ask, name, until};
 
 /// Connects as a program would that has these files and checks nothing of its own.
 async fn knock(at: SocketAddr, own: Option<&Path>, trusted: &Path) -> std::io::Result<usize> {
@@ -37,21 +37,18 @@ async fn knock(at: SocketAddr, own: Option<&Path>, trusted: &Path) -> std::io::R
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = TcpStream::connect(at).await?;
     let server = ServerName::try_from("b.node.berth").expect("a name");
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(server, stream).await?;
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
-    stream.read(&mut [0; 64]).await
+    let greeted = async {
+        let stream = TcpStream::connect(at).await?;
+        let mut stream = TlsConnector::from(Arc::new(config)).connect(server, stream).await?;
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+        stream.read(&mut [0; 64]).await
+    };
+    tokio::time::timeout(PATIENCE, greeted).await.expect("it takes them in or not")
 }
 
 async fn logged(log: &Log, says: &str) {
-    let seen = async {
-        while !log.text().contains(says) {
-            tokio::task::yield_now().await;
-        }
-    };
-    let seen = tokio::time::timeout(Duration::from_secs(60), seen).await;
-    assert!(seen.is_ok(), "{says:?} is not in the log:\n{}", log.text());
+    until(says, || log.text().contains(says)).await;
 }
 
 #[tokio::test]
@@ -77,7 +74,7 @@ async fn strangers_get_no_further_than_the_handshake_and_the_log_says_why() {
     let mut plain = TcpStream::connect(node.at).await.expect("a connection");
     plain.write_all(b"GET / HTTP/1.1\r\nhost: b\r\n\r\n").await.expect("written");
     let mut answer = Vec::new();
-    let _ = plain.read_to_end(&mut answer).await;
+    let _ = tokio::time::timeout(PATIENCE, plain.read_to_end(&mut answer)).await.expect("it is closed");
     assert!(!answer.starts_with(b"HTTP"));
     logged(&log, "it does not speak TLS").await;
     assert_eq!(node.echo.served.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -90,12 +87,12 @@ async fn lines_go_only_to_who_was_meant() {
 
     // The address is b's, the name is not.
     let peers = ca.lines("a", "c", node.at);
-    let error = peers.get(&name("c")).expect("known").send(get("/echo")).await.expect_err("not c").to_string();
+    let error = ask(&peers.get(&name("c")).expect("known"), "/echo").await.expect_err("not c").to_string();
     assert!(error.contains("c.node.berth"), "{error}");
 
     // A node of another cluster: refused here already, by its certificate.
     let peers = other.lines("a", "b", node.at);
-    let error = peers.get(&name("b")).expect("known").send(get("/echo")).await.expect_err("another CA").to_string();
+    let error = ask(&peers.get(&name("b")).expect("known"), "/echo").await.expect_err("another CA").to_string();
     assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
 
     // Refused there: this node trusts both CAs, the other only its own. Nothing was sent.
@@ -104,7 +101,7 @@ async fn lines_go_only_to_who_was_meant() {
     fs::write(folder.join("ca.pem"), both.map(|text| text.expect("read")).concat()).expect("written");
     let identity = berth_peer::Identity::load(&folder).expect("two CAs");
     let peers = berth_peer::Peers::fixed(identity, [(name("b"), node.at)]);
-    let error = peers.get(&name("b")).expect("known").send(get("/echo")).await.expect_err("refused there");
+    let error = ask(&peers.get(&name("b")).expect("known"), "/echo").await.expect_err("refused there");
     assert!(error.is_not_sent() && error.to_string().contains("refused this node's certificate"), "{error}");
     assert_eq!(node.echo.served.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
@@ -116,7 +113,7 @@ async fn a_certificate_called_node_x_is_good_for_x_and_for_nobody_else() {
     // Both ends have such certificates: the caller is named by its own.
     for (dialled, reached) in [("b", true), ("node-b", true), ("c", false), ("node-node-b", false)] {
         let peers = ca.lines("node-a", dialled, node.at);
-        let answer = peers.get(&name(dialled)).expect("known").send(get("/echo")).await;
+        let answer = ask(&peers.get(&name(dialled)).expect("known"), "/echo").await;
         match answer {
             Ok(answer) => assert!(reached && answer.headers()["caller"] == "node-a", "{dialled}"),
             Err(error) => assert!(!reached && error.is_not_sent(), "{dialled}: {error}"),
@@ -125,11 +122,11 @@ async fn a_certificate_called_node_x_is_good_for_x_and_for_nobody_else() {
     // Not the other way round: who has the certificate of `b` is not `node-b`.
     let plain = Node::start_here(ca.identity("b"));
     let peers = ca.lines("a", "node-b", plain.at);
-    let error = peers.get(&name("node-b")).expect("known").send(get("/echo")).await.expect_err("another").to_string();
+    let error = ask(&peers.get(&name("node-b")).expect("known"), "/echo").await.expect_err("another").to_string();
     assert!(error.contains("node-b.node.berth"), "{error}");
     // Nor of another cluster, however it is called.
     let peers = Ca::new().lines("a", "b", node.at);
-    let error = peers.get(&name("b")).expect("known").send(get("/echo")).await.expect_err("another CA").to_string();
+    let error = ask(&peers.get(&name("b")).expect("known"), "/echo").await.expect_err("another CA").to_string();
     assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
     // Neither of its names is another node to itself.
     let peers = ca.lines("node-a", "a", node.at);
@@ -144,7 +141,7 @@ async fn one_ca_replaces_another_without_dropping_a_line() {
     let node = Node::start_here(b.clone());
     let peers = berth_peer::Peers::fixed(a.clone(), [(name("b"), node.at)]);
     let peer = peers.get(&name("b")).expect("known");
-    peer.send(get("/echo")).await.expect("an answer");
+    ask(&peer, "/echo").await.expect("an answer");
 
     let cas = [&old, &new].map(|ca| fs::read(ca.folder.path().join("ca.pem")).expect("read")).concat();
     for folder in [&folder_a, &folder_b] {
@@ -157,7 +154,7 @@ async fn one_ca_replaces_another_without_dropping_a_line() {
         fs::copy(issued.join(file), folder_b.join(file)).expect("copied");
     }
     assert!(b.reload().expect("of the new CA"));
-    peer.send(get("/echo")).await.expect("the old line");
+    ask(&peer, "/echo").await.expect("the old line");
     let fresh = berth_peer::Peers::fixed(a, [(name("b"), node.at)]);
-    fresh.get(&name("b")).expect("known").send(get("/echo")).await.expect("a new line");
+    ask(&fresh.get(&name("b")).expect("known"), "/echo").await.expect("a new line");
 }
