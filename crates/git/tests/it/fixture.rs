@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -29,6 +30,19 @@ pub(crate) fn git_program() -> Arc<Git> {
 
 pub(crate) fn path() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| name == "PATH").collect()
+}
+
+/// Writes a program, by another one: what this process writes itself is held open by whatever its other threads start
+/// meanwhile, and a file that is open for writing cannot be run.
+pub(crate) fn program(path: &Path, text: &str) {
+    let mut writes = Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("sh");
+    writes.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
+    assert!(writes.wait().expect("it ends").success());
 }
 
 /// Runs git as a person with an empty configuration would.

@@ -1,11 +1,11 @@
 //! How the program is run: its surroundings, its bounds and its end, with scripts in git's place.
 
-use std::{os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use berth_git::{Category, Credentials, Git, HostKeys, Mirror, Protocols, Remote, Stop};
 use tempfile::TempDir;
 
-use crate::fixture::{path, stop};
+use crate::fixture::{self, path, stop};
 
 /// A script that stands in for git, but makes an empty repository when it is told to.
 fn stand_in(script: &str) -> (TempDir, Arc<Git>) {
@@ -15,8 +15,7 @@ fn stand_in(script: &str) -> (TempDir, Arc<Git>) {
         "#!/bin/sh\ncase \"$*\" in *init*) exec git \"$@\";; esac\ncd '{}'\n{script}\n",
         folder.path().display()
     );
-    fs_err::write(&program, text).expect("written");
-    fs_err::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    fixture::program(&program, &text);
     let git = Git::new(path()).with_program(program);
     (folder, Arc::new(git))
 }
@@ -30,7 +29,8 @@ fn mirror(folder: &TempDir, git: &Arc<Git>, url: &str) -> Mirror {
 fn the_whole_group_ends_at_the_deadline() {
     let (folder, git) = stand_in("sleep 1000 & echo $! > child; wait");
     let mirror = mirror(&folder, &git, "https://h/x");
-    let short = Stop::within(Duration::from_millis(300));
+    // Time enough for the script to begin, also on a busy machine.
+    let short = Stop::within(Duration::from_secs(10));
     let error = mirror.ls_remote(&[], &Credentials::None, &short).expect_err("late");
     assert_eq!(error.category, Category::TimedOut, "{error}");
     let pid: i32 = fs_err::read_to_string(folder.path().join("child")).expect("a pid").trim().parse().expect("a pid");
@@ -53,7 +53,9 @@ fn a_flag_ends_a_call_and_those_after_it() {
     let flag = stop();
     let (other, started) = (flag.clone(), folder.path().join("started"));
     let canceller = std::thread::spawn(move || {
+        let until = std::time::Instant::now() + Duration::from_secs(120);
         while !started.exists() {
+            assert!(std::time::Instant::now() < until, "it was never started");
             std::thread::yield_now();
         }
         other.cancel();

@@ -1,10 +1,8 @@
 //! Commits without a working tree, and pushes that others get in the way of.
 
-use std::os::unix::fs::PermissionsExt;
-
 use berth_git::{Category, Pushed, SigningKey, TrustedKeys};
 
-use crate::fixture::{NONE, World, draft, git, stop};
+use crate::fixture::{NONE, World, draft, git, program, stop};
 
 #[test]
 fn edits_become_a_commit_on_the_tip() {
@@ -77,8 +75,7 @@ fn a_hook_that_refuses_is_quoted() {
     world.commit(&[("x", "1")], "first");
     let hook = world.server().join("hooks/pre-receive");
     fs_err::create_dir_all(hook.parent().expect("hooks")).expect("a folder");
-    fs_err::write(&hook, "#!/bin/sh\necho 'models/x.yaml:3:1: no such region'\nexit 1\n").expect("written");
-    fs_err::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    program(&hook, "#!/bin/sh\necho 'models/x.yaml:3:1: no such region'\nexit 1\n");
     let mirror = world.mirror("m");
     let error = mirror.publish("main", &draft(&[("y", Some("a"))]), 3, &NONE, &stop()).expect_err("refused");
     assert_eq!(error.category, Category::Refused);

@@ -19,11 +19,16 @@ fn only_files_that_changed_are_parsed_again() {
 
 /// A `git` that counts what it is asked.
 fn counting(world: &World) -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
     let (program, log) = (world.root.path().join("git-counted"), world.root.path().join("asked"));
-    fs_err::write(&program, format!("#!/bin/sh\necho \"$*\" >> '{}'\nexec git \"$@\"\n", log.display()))
-        .expect("written");
-    fs_err::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    let text = format!("#!/bin/sh\necho \"$*\" >> '{}'\nexec git \"$@\"\n", log.display());
+    // Written by another process: what this one writes is held open by whatever other tests start meanwhile, and a file
+    // that is open for writing cannot be run.
+    let written = std::process::Command::new("sh")
+        .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
+        .arg(&program)
+        .arg(text)
+        .status();
+    assert!(written.expect("sh").success());
     log
 }
 

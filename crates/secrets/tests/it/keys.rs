@@ -1,7 +1,8 @@
 use std::{
+    io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,9 +68,16 @@ fn keys_that_others_may_read_or_that_are_none_are_refused() {
 
 fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
     let path = folder.join(name);
-    // Not ours to write any more when it is started: a file that is open for writing cannot be run.
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a program");
-    mode(&path, 0o755);
+    // Written by another process: what this one writes is held open by whatever other tests start meanwhile, and a file
+    // that is open for writing cannot be run.
+    let mut writes = Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("sh");
+    writes.stdin.take().expect("piped").write_all(format!("#!/bin/sh\n{body}\n").as_bytes()).expect("it reads");
+    assert!(writes.wait().expect("it ends").success());
     path
 }
 
@@ -145,18 +153,19 @@ fn a_keeper_that_does_not_answer_is_asked_once_for_all_files() {
 fn a_program_that_fails_hangs_or_babbles_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let id = public("one").id().clone();
-    for (name, body, says) in [
-        ("fails", "echo 'no access to key' >&2; exit 1", "no access to key"),
-        ("silent", "exit 4", "said nothing"),
-        ("babbles", "cat >/dev/null; echo hello", "not {\"key\""),
-        ("hangs", "sleep 600 & wait", "did not answer"),
+    let (soon, long) = (Duration::from_millis(300), Duration::from_secs(120));
+    for (name, body, within, says) in [
+        ("fails", "echo 'no access to key' >&2; exit 1", long, "no access to key"),
+        ("silent", "exit 4", long, "said nothing"),
+        ("babbles", "cat >/dev/null; echo hello", long, "not {\"key\""),
+        ("hangs", "sleep 600 & wait", soon, "did not answer"),
     ] {
         let program = script(folder.path(), name, body);
-        let key = Exec::new(&program, &Surroundings::default()).expect("a program").within(Duration::from_millis(300));
+        let key = Exec::new(&program, &Surroundings::default()).expect("a program").within(within);
         let begun = Instant::now();
         let error = key.unwrap(&id, &[1; 512]).expect_err(name).to_string();
         assert!(error.contains(says), "{name}: {error}");
-        assert!(begun.elapsed() < Duration::from_secs(60), "{name} is not waited for to its end");
+        assert!(begun.elapsed() < Duration::from_secs(600), "{name} is not waited for to its end");
     }
     let open_to_all = script(folder.path(), "open", "exit 0");
     mode(&open_to_all, 0o777);

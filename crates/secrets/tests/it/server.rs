@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -16,15 +17,19 @@ use berth_spec::{Secret, WorkerId};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::oneshot,
     task::JoinSet,
+    time::timeout,
 };
 
 use super::{
     brain::declared_at,
     fake::{FakeVault, Request},
 };
+
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 type Shared = Arc<Mutex<FakeVault>>;
 
@@ -93,10 +98,11 @@ async fn credentials_come_over_http_and_are_revoked_at_the_end() {
                        "s3": {"type": "s3_credentials", "path": "aws/creds/reader", "region": "x"}});
     let worker = WorkerId::new("a").expect("a name");
     handle.want(BTreeMap::from([(worker.clone(), declared_at(&addr, &paths))]));
-    found.wait_for(|found| found.secrets.get(&worker).is_some_and(|secrets| secrets.len() == 2)).await.expect("both");
+    let both = found.wait_for(|found| found.secrets.get(&worker).is_some_and(|secrets| secrets.len() == 2));
+    drop(timeout(PATIENCE, both).await.expect("in time").expect("both"));
     assert_eq!(vault.lock().expect("nobody panicked").leases.len(), 1);
     stop.send(()).expect("it runs");
-    ended.await.expect("it ends");
+    timeout(PATIENCE, ended).await.expect("in time").expect("it ends");
     let vault = vault.lock().expect("nobody panicked");
     assert_eq!((vault.leases.len(), vault.tokens()), (0, 0));
     assert!(vault.audit.iter().any(|line| line.path == "sys/leases/revoke" && line.worker.as_deref() == Some("a")));
@@ -117,7 +123,10 @@ async fn who_does_not_answer_or_answers_wrongly_is_told() {
     assert!(error.contains("larger than"), "{error}");
     let reply = http(&addr).call(&call("away")).await.expect("an answer");
     assert_eq!(reply.status, 307, "a token does not follow");
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
+    // Bound, so that nobody else gets it, and not listened on.
+    let silent = TcpSocket::new_v4().expect("a socket");
+    silent.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let nobody = silent.local_addr().expect("its address");
     let error = http(&format!("http://{nobody}")).call(&call("x")).await.expect_err("nobody");
     assert!(error.contains("refused"), "{error}");
     let error =
