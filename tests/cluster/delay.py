@@ -48,6 +48,7 @@ async def main() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, host, int(port))
+    print("listening", flush=True)
     async with server:
         await server.serve_forever()
 

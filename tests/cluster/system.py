@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from harness import processes
-from harness.processes import BERTH
+from harness.processes import BERTH, NOBODY
 from harness.waiting import PATIENCE, until
 from network import Host, Network
 
@@ -24,6 +24,49 @@ class Process(processes.Process):
     def command(self, *command: str) -> list[str]:
         # `ip netns exec` becomes the program, so the number of the process is the program's.
         return self.host.command(*command)
+
+
+def request(clients: Host, address: str, port: int, path: str, method: str = "GET", body: str | None = None) -> tuple[int, str]:
+    """One request, sent on the machine of the clients; 0 where there is no answer."""
+    script = (
+        "import http.client,sys\n"
+        "c=http.client.HTTPConnection(sys.argv[1],int(sys.argv[2]),timeout=10)\n"
+        "try:\n c.request(sys.argv[3],sys.argv[4],sys.argv[5] or None,{'content-type':'application/json'})\n"
+        " r=c.getresponse();s,t=r.status,r.read().decode();print(s);print(t)\n"
+        "except (OSError,http.client.HTTPException) as e:\n print(0);print(e)\n"
+    )
+    arguments = [sys.executable, "-c", script, address, str(port), method, path, body or ""]
+    done = subprocess.run(clients.command(*arguments), capture_output=True, text=True, timeout=PATIENCE)
+    status, _, text = done.stdout.partition("\n")
+    return int(status), text.strip()
+
+
+class Store(Process):
+    """A web server of a folder, on the machine of the clients. It answers 503 while the file `down` is in the folder."""
+
+    PORT = 8000
+
+    def __init__(self, clients: Host, logs: Path, folder: Path):
+        super().__init__(clients, logs)
+        script = (
+            "import http.server as h,functools,os,sys\n"
+            "class H(h.SimpleHTTPRequestHandler):\n"
+            " def do_GET(s):\n"
+            "  if os.path.exists(os.path.join(s.directory,'down')): s.send_error(503)\n"
+            "  else: super().do_GET()\n"
+            " do_HEAD=do_GET\n"
+            "h.ThreadingHTTPServer((sys.argv[1],int(sys.argv[2])),functools.partial(H,directory=sys.argv[3])).serve_forever()\n"
+        )
+        self.spawn(sys.executable, "-c", script, clients.address, str(self.PORT), str(folder))
+        until("the store to answer", self.answers)
+
+    def answers(self) -> bool:
+        assert self.runs(), f"the store ended:\n{self.logged()}"
+        return request(self.host, self.host.address, self.PORT, "/")[0] != 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host.address}:{self.PORT}"
 
 
 class Etcd:
@@ -92,18 +135,7 @@ class Node(Process):
         return status == 200
 
     def call(self, path: str, port: int = 8081, method: str = "GET", body: str | None = None) -> tuple[int, str]:
-        """One request, sent on the machine of the clients."""
-        script = (
-            "import http.client,sys\n"
-            "c=http.client.HTTPConnection(sys.argv[1],int(sys.argv[2]),timeout=10)\n"
-            "try:\n c.request(sys.argv[3],sys.argv[4],sys.argv[5] or None,{'content-type':'application/json'})\n"
-            " r=c.getresponse();print(r.status);print(r.read().decode())\n"
-            "except OSError as e:\n print(0);print(e)\n"
-        )
-        arguments = [sys.executable, "-c", script, self.host.address, str(port), method, path, body or ""]
-        done = subprocess.run(self.cluster.clients.command(*arguments), capture_output=True, text=True, timeout=PATIENCE)
-        status, _, text = done.stdout.partition("\n")
-        return int(status), text.strip()
+        return request(self.cluster.clients, self.host.address, port, path, method, body)
 
     def metric(self, name: str, **labels) -> float:
         """The sum of the samples of `name` whose labels include `labels`."""
@@ -122,6 +154,7 @@ class Cluster:
         self.network = Network()
         self.nodes: list[Node] = []
         self.loads: list[Load] = []
+        self.stores: list[Store] = []
         try:
             self.clients = self.network.host("c")
             self.etcd = Etcd(self.network, folder)
@@ -155,12 +188,19 @@ class Cluster:
         return done.stdout
 
     def run(self, *arguments: str, through: Node | None = None, code: int | None = 0, stdin: str | None = None) -> str:
-        """A client command on the machine of the clients, through the control API of a node that lives."""
-        alive = [node for node in self.nodes if node.runs()]
-        addresses = [f"http://{node.api}" for node in ([through] if through else alive)]
-        env = os.environ | {"BERTH_API": ",".join(addresses), "NO_COLOR": "1", "COLUMNS": "160"}
-        command = self.clients.command(BERTH, *arguments)
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=env, timeout=PATIENCE * 3)
+        """A client command on the machine of the clients, through the control API of a node that lives. Where it has to
+        succeed it is given again while nobody decides: on a busy machine another leader is found at any time."""
+
+        def answered() -> subprocess.CompletedProcess | None:
+            alive = [node for node in self.nodes if node.runs()]
+            addresses = [f"http://{node.api}" for node in ([through] if through else alive)]
+            env = os.environ | {"BERTH_API": ",".join(addresses), "NO_COLOR": "1", "COLUMNS": "160"}
+            command = self.clients.command(BERTH, *arguments)
+            done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=env, timeout=PATIENCE * 3)
+            nobody = done.returncode != 0 and any(words in done.stderr for words in NOBODY)
+            return None if nobody and code == 0 else done
+
+        done = until(f"somebody who decides on berth {' '.join(arguments)}", answered)
         if code is not None:
             said = f"berth {' '.join(arguments)}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
             assert done.returncode == code, f"exit code {done.returncode}, not {code}: {said}"
@@ -198,6 +238,10 @@ class Cluster:
 
     # === load ===
 
+    def store(self, folder: Path) -> Store:
+        self.stores.append(Store(self.clients, self.folder / "store-log", folder))
+        return self.stores[-1]
+
     def load(self, *models: str, through: list[Node] | None = None, callers: int = 6, rate: float = 200.0, seconds: float = 600.0) -> "Load":
         load = Load(self, list(models), through or self.nodes, callers, rate, seconds)
         self.loads.append(load)
@@ -208,6 +252,8 @@ class Cluster:
             load.close()
         for node in self.nodes:
             node.close()
+        for store in self.stores:
+            store.close()
         if hasattr(self, "etcd"):
             self.etcd.close()
         self.network.close()
@@ -236,7 +282,7 @@ class Load:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(PATIENCE)
 
 
 class Record:
@@ -250,6 +296,11 @@ class Record:
     def __str__(self) -> str:
         answered = len(self.requests) - len(self.failed)
         return f"sent {len(self.requests)}, answered {answered}, retried {len(self.retried)}, failed {len(self.failed)}"
+
+    def refused(self) -> list[dict]:
+        """What a gateway did not take or broke off; one that only was slow was left by the caller."""
+        errors = lambda request: [attempt["error"] for attempt in request["attempts"] if "error" in attempt]
+        return [request for request in self.requests if any("TimeoutError" not in error for error in errors(request))]
 
     def slowest(self) -> float:
         """Seconds."""

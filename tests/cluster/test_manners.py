@@ -36,7 +36,7 @@ def test_a_node_that_is_no_gateway_listens_for_no_clients(cluster):
     made.run("cordon", "node/n0", "node/n1")
     made.apply(manifest("iris"))
     made.available("iris")
-    assert made.places("iris") == ["w"]
+    until("it to be on the worker", lambda: made.places("iris") == ["w"])
     load = made.load("iris", through=made.nodes[:2])
     until("requests by way of the worker", lambda: sum(node.metric("berth_gateway_forwards_total") for node in made.nodes[:2]) > 50)
     load.end().lost_nothing()
@@ -47,18 +47,27 @@ def test_what_a_killed_worker_held_is_unknown_and_top_is_of_all_gateways(cluster
     made = cluster(count=3)
     made.apply(manifest("iris", replicas=3))
     made.available("iris")
-    top = json.loads(made.run("top", "--once", "-o", "json", through=made.nodes[1]))
-    assert (top["gateways"], top.get("missing")) == (3, None), top
-    victim = next(node for node in made.nodes if node is not made.leader())
+
+    def top(through: Node) -> dict:
+        return json.loads(made.run("top", "--once", "-o", "json", through=through))
+
+    # One that does not answer in time is missing for once.
+    until("all gateways", lambda: ((said := top(made.nodes[1]))["gateways"], said.get("missing")) == (3, None))
+    leader = until("a leader", made.leader)
+    victim = next(node for node in made.nodes if node is not leader)
     victim.pause()
-    top = json.loads(made.run("top", "--once", "-o", "json", through=made.leader()))
-    assert top["gateways"] + len(top.get("missing", [])) == 3 or victim.name not in made.states("Ready"), top
+    said = top(leader)
+    assert said["gateways"] + len(said.get("missing", [])) == 3 or victim.name not in made.states("Ready"), said
     victim.resume()
     victim.kill()
     until("it to be lost", lambda: victim.name in made.states("Lost"))
-    items = json.loads(made.run("get", "replicas", "-o", "json"))["items"]
-    states = {item["status"]["worker"]: item["status"]["state"] for item in items}
-    assert states.get(victim.name) in ("Unknown", None) and list(states.values()).count("Ready") == 2, states
+
+    def states() -> dict[str, str]:
+        items = json.loads(made.run("get", "replicas", "-o", "json"))["items"]
+        return {item["status"]["worker"]: item["status"]["state"] for item in items}
+
+    until(lambda: f"two copies on those that live: {states()}", lambda: list(states().values()).count("Ready") == 2)
+    assert states().get(victim.name) in ("Unknown", None), states()
 
 
 def test_a_folder_is_for_one_process(cluster):
@@ -70,7 +79,7 @@ def test_a_folder_is_for_one_process(cluster):
     second.start()
     assert second.process.wait(PATIENCE) == 1
     assert str(node.process.pid) in second.logged() and str(node.folder / "data") in second.logged(), second.logged()[-2000:]
-    assert node.alive()
+    until("the first one to answer", node.alive)
 
 
 def test_a_second_process_with_a_name_leaves_no_address_behind(cluster):
@@ -105,6 +114,10 @@ def test_a_node_of_another_authority_is_told_apart(cluster, tmp_path):
     # The same key of gossip, and certificates of another authority.
     shutil.copy(made.pki / "n0" / "gossip.key", made.pki / "f" / "gossip.key")
     foreign.start()
-    until("the list to say why it does not come", lambda: "berth pki issue" in shown(made, "f").get("message", ""))
-    assert shown(made, "f")["state"] == "Joining"
+
+    def told() -> bool:
+        status = shown(made, "f")
+        return "berth pki issue" in status.get("message", "") and status["state"] == "Joining"
+
+    until("the list to say why it does not come", told)
     until("it to say so as well", lambda: "controller_missing" in foreign.logged() or "store" in foreign.logged())

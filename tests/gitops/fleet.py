@@ -10,12 +10,8 @@ from pathlib import Path
 
 from harness import load
 from harness.ports import free_port
-from harness.processes import BERTH, Process
+from harness.processes import BERTH, NOBODY, Process
 from harness.waiting import PATIENCE, until
-
-# What a command says while no controller decides, the one that does has only just begun or just died, or the machine is
-# too busy for an answer in time.
-NOBODY = ("Try again in a second", "which decides, was asked and did not answer", "did not answer in time")
 
 
 class Server(Process):

@@ -67,7 +67,9 @@ class Load:
         """Returns when every caller has its last answer."""
         self.ending.set()
         for thread in self.threads:
-            thread.join()
+            # Longer than a request may take.
+            thread.join(2 * PATIENCE)
+            assert not thread.is_alive(), "a caller waits for an answer that does not end"
 
     def __enter__(self) -> Load:
         return self

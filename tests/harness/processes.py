@@ -12,6 +12,10 @@ from .waiting import PATIENCE
 # `cargo xtask test` sets it.
 BERTH = os.environ["BERTH"]
 
+# What its commands say while no controller decides, the one that does has only just begun or just died, or the machine is
+# too busy for an answer in time.
+NOBODY = ("Try again in a second", "which decides, was asked and did not answer", "did not answer in time")
+
 
 class Process:
     """A program whose output goes to a file; it can be stopped in every way in which programs stop."""
@@ -57,7 +61,7 @@ class Process:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE)
 
     def stop(self) -> int:
         """Asks it to end, and waits for its exit code."""
