@@ -254,7 +254,62 @@ fn now() -> Time {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::{DeploymentName, GatewayEvent, Route, deployment::Concurrency};
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::resolved::{Resolved, Terms};
+
+    fn cold(name: &str) -> Arc<Entry> {
+        let name = DeploymentName::new(name).expect("a name");
+        let route = Route {
+            deployment: name.clone(),
+            split: Vec::new(),
+            versions: Vec::new(),
+            on_miss: OnMiss::Park,
+            on_demand: true,
+            timeout: Duration::from_secs(10),
+            concurrency: Concurrency { max: None, queue: 1 },
+            idempotent: true,
+            endpoint: None,
+        };
+        let terms = Arc::new(Terms::of(&route));
+        Arc::new(Entry::new(
+            name,
+            Arc::new(Resolved { targets: [].into_iter().collect(), split: Box::default(), terms }),
+        ))
+    }
+
+    /// The clock goes on only when nothing else can be done: what happens at one moment of it has waited for no tick.
+    #[tokio::test(start_paused = true)]
+    async fn a_miss_is_told_at_once_and_again_with_each_tick() {
+        let (entry, ledger) = (cold("iris"), Ledger::new());
+        let parking = Parking { replicas: Arc::default(), ledger: Arc::clone(&ledger), total: Total::new(1) };
+        let (events, mut heard) = mpsc::channel(1);
+        let story = async {
+            // The first tick comes at once: the miss is between two others.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let missed = Instant::now();
+            let words = async {
+                let mut at = Vec::new();
+                while at.len() < 2 {
+                    let Some(GatewayEvent::Demand(demands)) = heard.recv().await else { panic!("it is told") };
+                    assert_eq!((demands.len(), demands[0].waiting), (1, 1));
+                    at.push(missed.elapsed());
+                }
+                at
+            };
+            tokio::select! {
+                at = words => at,
+                _ = parking.lease(&entry, None, missed + Duration::from_secs(60)) => panic!("nothing is ready"),
+            }
+        };
+        tokio::select! {
+            at = story => assert_eq!(at, [Duration::ZERO, Duration::from_millis(700)]),
+            () = ledger.run(events, CancellationToken::new()) => panic!("it goes on"),
+        }
+    }
 
     #[test]
     fn the_next_try_of_the_plan_is_when_to_come_again() {
