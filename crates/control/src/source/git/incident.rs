@@ -165,8 +165,9 @@ pub(super) fn load_failure(
     }
     details.push_str(&format!("{}: {}: {}\n", stamp(failure.at), failure.category.as_str(), failure.message));
     let mut actions = Vec::new();
-    if let Some(serving) = status.serving.as_ref().filter(|serving| *serving != revision) {
-        actions.push(format!("Kept {serving} serving"));
+    // Of then: what serves later may be another, which a controller that inherits the file need not know.
+    if let Some(serving) = status.serving.as_ref().filter(|serving| *serving != revision && status.ready > 0) {
+        actions.push(format!("Kept {serving} serving when the load failed"));
     }
     Incident {
         subject: Subject {

@@ -7,7 +7,10 @@ use berth_plan::{
     world::Liveness,
 };
 use berth_registry::error_file::{IncidentKind, IncidentSeverity};
-use berth_spec::residency::{Deaths, FailureCategory};
+use berth_spec::{
+    deployment::WhenFull,
+    residency::{Deaths, FailureCategory},
+};
 
 use super::*;
 
@@ -97,6 +100,26 @@ fn a_failed_model_is_listed_until_it_is_over_though_its_worker_has_let_go_of_it(
     assert_eq!(kinds(&observed), [(IncidentKind::LoadFailure, IncidentSeverity::Critical)]);
     w.world.remove_deployment(&name("iris"));
     assert!(look(&mut memory, &w, None, false).incidents.is_empty());
+}
+
+#[test]
+fn that_the_old_revision_goes_on_serving_is_said_only_where_it_does() {
+    for (room, when_full, kept) in [(gib(4), WhenFull::Wait, true), (gib(1), WhenFull::Recreate, false)] {
+        let mut w = world().worker("a", room).deploy("iris", |spec| {
+            spec.memory = Some(gib(1));
+            spec.rollout.when_full = when_full;
+        });
+        w.settle();
+        let old = w.revision("iris");
+        w.update("iris", "2");
+        while w.plan().decided() {}
+        w.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+        w.advance();
+        let incident = look(&mut Memory::default(), &w, None, false).incidents.remove(0);
+        assert_eq!(w.status("iris").serving.as_ref(), Some(&old));
+        let said = format!("Kept {old} serving when the load failed");
+        assert_eq!(incident.actions.contains(&said), kept, "{:?}", incident.actions);
+    }
 }
 
 #[test]
