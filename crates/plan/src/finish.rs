@@ -260,6 +260,7 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
         woke: work.entry.warm.as_ref().and_then(|warm| warm.wake),
+        forgave: work.entry.warm.as_ref().is_some_and(|warm| warm.forgiven),
         routed,
     }
 }

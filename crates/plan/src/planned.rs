@@ -86,6 +86,8 @@ pub(crate) struct Note {
     pub(crate) wake: Option<Time>,
     /// When that was when the plan was made: what was asked for since then, the plan does not know.
     pub(crate) woke: Option<Time>,
+    /// It went by it that what made a load fail is no more.
+    pub(crate) forgave: bool,
     /// The fingerprint of the route that was last sent.
     pub(crate) routed: u64,
     /// There are fewer copies than load and use ask for, and as many are all that there can be.

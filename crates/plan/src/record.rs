@@ -68,7 +68,7 @@ pub enum Rollout {
         /// Since when.
         since: Time,
     },
-    /// `failed` did not become ready; `serving` goes on until the spec changes.
+    /// `failed` did not become ready; `serving` goes on until the spec changes, or what made `failed` fail.
     Stuck {
         /// Serves.
         serving: RevisionId,
@@ -80,6 +80,10 @@ pub enum Rollout {
         since: Time,
         /// Why, for people.
         reason: String,
+        /// A store refused it: other credentials are a reason to try again. Records of before this was written say
+        /// nothing of it.
+        #[serde(default)]
+        refused: bool,
     },
 }
 

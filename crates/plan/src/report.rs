@@ -3,9 +3,11 @@
 mod conditions;
 mod explain;
 mod leaving;
+mod queued;
 mod status;
 mod why;
 
 pub use explain::{Explanation, WorkerVerdict, WorkerView, explain};
 pub use leaving::Leaving;
+pub use queued::waits;
 pub use status::status;

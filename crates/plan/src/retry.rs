@@ -41,14 +41,26 @@ pub(crate) fn first(world: &World, record: &Record) -> Option<Retrying> {
 
 /// The replica of a record whose process is not there, and is started again first.
 pub(crate) fn first_down(world: &World, record: &Record) -> Option<Restarting> {
-    record.replicas.iter().filter_map(|replica| down(world, replica)).min_by_key(|restarting| restarting.at)
+    soonest(world, record.replicas.iter())
+}
+
+fn soonest<'a>(world: &World, of: impl Iterator<Item = &'a Replica>) -> Option<Restarting> {
+    of.filter_map(|replica| down(world, replica)).min_by_key(|restarting| restarting.at)
 }
 
 /// What a request for a model that no replica answers is told, if each of them waits for its next attempt: the one that
 /// is tried again first. To wait for a load would be in vain, it is half a minute away at least; and nobody knows how often
 /// a process that died will die again.
+///
+/// Where a process died, what serves decides alone: another revision on its way may take minutes, and who asks is better
+/// told now. So a rollout changes nothing for requests until its revision takes over.
 pub(crate) fn all(world: &World, record: &Record) -> Option<Away> {
-    if !record.replicas.iter().all(|replica| of(world, replica).is_some() || down(world, replica).is_some()) {
+    let waits = |replica: &Replica| of(world, replica).is_some() || down(world, replica).is_some();
+    let serving = record.rollout.serving().filter(|revision| record.of(revision).all(waits));
+    if let Some(restarting) = serving.and_then(|revision| soonest(world, record.of(revision))) {
+        return Some(Away::Restarting(restarting));
+    }
+    if !record.replicas.iter().all(waits) {
         return None;
     }
     if let Some(restarting) = first_down(world, record) {

@@ -14,7 +14,8 @@
 //! at once. A copy that is lost meanwhile is made up for with another one of the old revision, so that no less serves.
 //!
 //! `Stuck` serves the old revision and does not try the new one again until the spec changes, or what made it fail is no more:
-//! a worker that was refused has other credentials.
+//! a worker that was refused has other credentials. A refusal that is owed to credentials which the worker has no longer
+//! makes nothing stuck: it is waited for until it may be tried again.
 
 use berth_spec::{Generation, RevisionId, Time, event::Severity};
 
@@ -120,6 +121,7 @@ fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
             generation: seen.generation,
             since: now,
             reason: "it was not ready before rollout.deadline".to_owned(),
+            refused: false,
         },
         Rollout::Stuck { serving, generation, .. } if *generation != seen.generation || seen.forgiven => {
             if *serving == wanted {
@@ -143,6 +145,7 @@ pub(crate) fn give_up(draft: &mut Draft<'_>, work: &mut Work<'_>, reason: &str) 
         generation: work.entry.deployment.generation,
         since: draft.now,
         reason: reason.to_owned(),
+        refused: work.entry.refusals(&to, draft.now).next().is_some(),
     };
     announce(draft, work, &stuck);
     draft.drop_replicas(work, |replica| replica.revision == to);
@@ -175,12 +178,21 @@ fn announce(draft: &mut Draft<'_>, work: &Work<'_>, after: &Rollout) {
         Rollout::Stable { revision } if completes => {
             (Severity::Normal, "RolloutCompleted", format!("{name}: {revision} serves"))
         }
-        Rollout::Stuck { serving, failed, reason, .. } => (
-            Severity::Warning,
-            "RolloutStuck",
-            format!("{name}: {failed} is given up, {serving} goes on serving: {reason}; change the spec to try again"),
-        ),
+        Rollout::Stuck { serving, failed, reason, .. } => {
+            let what = remedy(after);
+            let message =
+                format!("{name}: {failed} is given up, {serving} goes on serving: {reason}; {what} to try again");
+            (Severity::Warning, "RolloutStuck", message)
+        }
         _ => return,
     };
     draft.tell(severity, reason, (&name, None), message);
+}
+
+/// What a person can do about a rollout that is stuck.
+pub(crate) fn remedy(rollout: &Rollout) -> &'static str {
+    match rollout {
+        Rollout::Stuck { refused: true, .. } => "change the credentials of its worker, or the spec,",
+        _ => "change the spec",
+    }
 }

@@ -66,7 +66,7 @@ pub struct World {
     /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
     /// so what changes on workers must be told to them.
     pub(crate) refused: BTreeSet<DeploymentName>,
-    /// Deployments with loads that failed for good, and some that had such.
+    /// Deployments with loads that failed for good or with a rollout that a store refused, and some that had such.
     failing: BTreeSet<DeploymentName>,
     /// Deployments that want more than they have: every plan tries them again, unless they are a crowd.
     pub(crate) unplaced: BTreeSet<DeploymentName>,

@@ -80,6 +80,8 @@ pub struct ReplicaStatus {
     pub claim: ByteSize,
     /// How much it was used, as its worker last said; `None`: it has not said.
     pub usage: Option<Usage>,
+    /// For people: what it waits for, where it is queued and that is known.
+    pub waits: Option<String>,
 }
 
 /// A load that failed for good.

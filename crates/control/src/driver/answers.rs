@@ -105,6 +105,7 @@ fn replicas(world: &World) -> Vec<ReplicaView> {
             residency: seats.inventory.get(revision).cloned(),
             lost: matches!(seats.liveness, Liveness::Lost { .. }),
             claim: seats.assigned.get(revision).map(|placed| placed.claim),
+            waits: report::waits(seats, revision),
         }));
     }
     views.sort_by(|a, b| (&a.revision, &a.worker).cmp(&(&b.revision, &b.worker)));

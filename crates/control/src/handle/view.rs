@@ -132,6 +132,8 @@ pub struct ReplicaView {
     pub lost: bool,
     /// The memory set aside; `None`: no longer assigned, on its way out.
     pub claim: Option<ByteSize>,
+    /// For people: what it waits for, where it is queued and that is known.
+    pub waits: Option<String>,
 }
 
 /// A revision that a deployment wants or still has replicas of.

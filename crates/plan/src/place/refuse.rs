@@ -69,10 +69,14 @@ fn surge<'w>(
     let has_any = work.replicas.iter().any(|replica| replica.revision == want.revision);
     if let Verdict::Failed { text, .. } = verdict
         && !has_any
-        && rollout::give_up(draft, work, text)
     {
-        work.unplaced = false;
-        return Some(Settled { moved: true, again: vec![work.name().clone()] });
+        if work.entry.refusals(&want.revision, draft.now).any(|refusal| refusal.outdated) {
+            return None; // it is tried again before long
+        }
+        if rollout::give_up(draft, work, text) {
+            work.unplaced = false;
+            return Some(Settled { moved: true, again: vec![work.name().clone()] });
+        }
     }
     if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
         && !takes_over(draft, work, want)

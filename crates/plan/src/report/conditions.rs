@@ -7,7 +7,7 @@ use berth_spec::{
 };
 
 use super::status::Seen;
-use crate::{Rollout, retry::Retrying, world::Verdict};
+use crate::{Rollout, retry::Retrying, rollout, world::Verdict};
 
 /// `Available`, `Progressing`, `Scheduled`; and `Endpoint` where another deployment declared the same path before.
 pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
@@ -81,9 +81,9 @@ fn available(seen: &Seen<'_>) -> Condition {
 fn progressing(seen: &Seen<'_>) -> Condition {
     let is = |status, reason: &str, message: &str| condition("Progressing", status, reason, message);
     match seen.rollout {
-        Some(Rollout::Stuck { failed, serving, reason, .. }) => {
-            let message =
-                format!("{failed} was given up, {serving} goes on serving: {reason}; change the spec to try again");
+        Some(stuck @ Rollout::Stuck { failed, serving, reason, .. }) => {
+            let what = rollout::remedy(stuck);
+            let message = format!("{failed} was given up, {serving} goes on serving: {reason}; {what} to try again");
             return is(Truth::False, "RolloutStuck", &message);
         }
         Some(Rollout::Surging { from, to, .. }) => {
@@ -91,6 +91,15 @@ fn progressing(seen: &Seen<'_>) -> Condition {
                 Some(Verdict::SurgeWaits { text }) => {
                     let hint = "or set rollout.whenFull to recreate, which unloads the old revision first";
                     is(Truth::False, "SurgeWaits", &format!("{to} waits for room beside {from}: it {text}, {hint}"))
+                }
+                // Where less answers than should, that is said there.
+                Some(failed @ Verdict::Failed { .. }) if seen.ready >= seen.desired => {
+                    let why = failed.message();
+                    is(
+                        Truth::True,
+                        "RollingOut",
+                        &format!("{to} is loaded beside {from}, which serves until then; {why}"),
+                    )
                 }
                 _ => is(Truth::True, "RollingOut", &format!("{to} is loaded beside {from}, which serves until then")),
             };

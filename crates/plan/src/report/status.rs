@@ -10,6 +10,7 @@ use berth_spec::{
 use super::conditions;
 use crate::{
     Record, Replica, Rollout, World, claim, place,
+    report::queued::waits,
     retry::{self, Restarting, Retrying},
     world::{Entry, Liveness, LoadFailed, MassLoss, Seats, Verdict},
 };
@@ -172,6 +173,7 @@ fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
                 lost: seats.is_some_and(|seats| seats.lost_at().is_some()),
                 claim: replica.claim,
                 usage: said.and_then(|seats| seats.usage.get(&replica.revision)).copied(),
+                waits: seats.and_then(|seats| waits(seats, &replica.revision)),
             }
         })
         .collect()

@@ -77,7 +77,7 @@ impl World {
         if note.verdict.is_some() || entry.warm.is_some() {
             let warm = entry.warm_mut();
             warm.verdict.clone_from(&note.verdict);
-            warm.forgiven = false;
+            warm.forgiven &= !note.forgave;
             warm.paged_out &= warm.record.is_some();
             if warm.record.is_none() {
                 warm.copies.goal = 0;
@@ -115,6 +115,9 @@ impl World {
             if let Some(seats) = self.workers.get_mut(&replica.worker) {
                 seats.sent = seats.sent.max(sent);
             }
+        }
+        if self.entries.get(name).and_then(|entry| entry.warm.as_ref()).is_some_and(|warm| warm.is_refused()) {
+            self.failing.insert(name.clone());
         }
         self.recall_goal(name);
     }

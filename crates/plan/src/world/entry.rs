@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
 use super::{Hold, Rank, copies::Copies, demand::Use};
-use crate::{Evicted, Record, claim::Basis};
+use crate::{Evicted, Record, Rollout, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
 #[derive(Debug, Clone)]
@@ -52,6 +52,11 @@ pub(crate) struct Warm {
 const EVICTIONS: usize = 4;
 
 impl Warm {
+    /// Whether its rollout is stuck since a store refused the new revision.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| matches!(record.rollout, Rollout::Stuck { refused: true, .. }))
+    }
+
     /// Requests that are parked, at all gateways.
     pub(crate) fn waiting(&self) -> u32 {
         self.uses.values().fold(0, |sum, each| sum.saturating_add(each.waiting))
@@ -159,6 +164,9 @@ pub struct LoadFailed {
     pub until: Time,
     /// All that the worker said.
     pub failure: Arc<Failure>,
+    /// A store refused it, and may have refused credentials which the worker has no longer: it says nothing of those that
+    /// it has.
+    pub outdated: bool,
 }
 
 impl LoadFailed {
@@ -244,13 +252,22 @@ impl Entry {
     pub(crate) fn failure(&self, revision: &RevisionId, worker: &WorkerId, now: Time) -> Option<&LoadFailed> {
         let failures = &self.warm.as_ref()?.failures;
         let known = || failures.iter().filter(|((failed, _), failure)| failed == revision && failure.until > now);
-        let refused = known().filter(|(_, failure)| failure.category == FailureCategory::Auth).count() >= REFUSALS;
+        let refused = self.refusals(revision, now).count() >= REFUSALS;
         known()
             .filter(|((_, at), failure)| {
                 at == worker || failure.everywhere() || (refused && failure.category == FailureCategory::Auth)
             })
             .map(|(_, failure)| failure)
             .max_by_key(|failure| failure.until)
+    }
+
+    /// What is remembered of stores that refused a revision to workers.
+    pub(crate) fn refusals(&self, revision: &RevisionId, now: Time) -> impl Iterator<Item = &LoadFailed> {
+        let failures = self.warm.iter().flat_map(|warm| &warm.failures);
+        let refused = move |failure: &LoadFailed| failure.category == FailureCategory::Auth && failure.until > now;
+        failures
+            .filter(move |((failed, _), failure)| failed == revision && refused(failure))
+            .map(|(_, failure)| failure)
     }
 
     /// The failure of a revision on a worker itself.

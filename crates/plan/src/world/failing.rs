@@ -7,9 +7,10 @@ use berth_spec::{ByteSize, DeploymentName, Failure, FailureCategory, Residency, 
 use super::{LoadFailed, Verdict, World, entry::Learned};
 use crate::claim::Basis;
 
-/// How long after a worker got other credentials a refusal may still be owed to the older ones, for its load began with
-/// them; and how long such a refusal is remembered. Halved: a slow clone that fails late keeps its model off the worker for
-/// all of `Policy::failure_memory`. Doubled: a wrong key is tried once more.
+/// How long after a worker got other credentials a refusal may still be owed to the older ones though its replica was placed
+/// later, for it joined a fetch that began with them; and how long a refusal that is owed to older ones is remembered.
+/// Halved: a slow clone that fails late keeps its model off the worker for all of `Policy::failure_memory`. Doubled: a wrong
+/// key is tried once more, and what older ones were refused is tried again later.
 const RENEWED: Duration = Duration::from_secs(30);
 
 impl World {
@@ -43,18 +44,23 @@ impl World {
             return;
         }
         // From now, not from when it happened: a failure that is reported late would else keep its replica for ever.
-        let until = failure.retry_at.unwrap_or(now + self.remembers(worker, failure.category, now));
+        let outdated = failure.category == FailureCategory::Auth && self.is_outdated(worker, revision, now);
+        let memory = self.policy.failure_memory;
+        let remembered = if outdated { RENEWED.min(memory) } else { memory };
+        let until = failure.retry_at.unwrap_or(now + remembered);
         let Some(entry) = self.entries.get_mut(revision.deployment()) else { return };
         let (category, message) = (failure.category, failure.message.clone());
-        let failed = LoadFailed { category, message, until, failure: Arc::clone(failure) };
+        let failed = LoadFailed { category, message, until, failure: Arc::clone(failure), outdated };
         entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
         self.failing.insert(revision.deployment().clone());
     }
 
-    fn remembers(&self, worker: &WorkerId, category: FailureCategory, now: Time) -> Duration {
-        let renewed = self.workers.get(worker).and_then(|seats| seats.renewed);
-        let is_old = category == FailureCategory::Auth && renewed.is_some_and(|at| now < at + RENEWED);
-        if is_old { RENEWED.min(self.policy.failure_memory) } else { self.policy.failure_memory }
+    /// Whether what a store refused may have been credentials that the worker has no longer.
+    fn is_outdated(&self, worker: &WorkerId, revision: &RevisionId, now: Time) -> bool {
+        let Some(renewed) = self.workers.get(worker).and_then(|seats| seats.renewed) else { return false };
+        let record = self.entries.get(revision.deployment()).and_then(|entry| entry.record());
+        let placed = record.and_then(|record| record.replica(revision, worker)).map(|replica| replica.placed);
+        now < renewed + RENEWED || placed.is_some_and(|placed| placed <= renewed)
     }
 
     /// A worker has other credentials: what was refused to it is tried again, as if the spec had changed. Gives whom that
@@ -71,11 +77,16 @@ impl World {
             let Some(warm) = entries.get_mut(name).and_then(|entry| entry.warm.as_deref_mut()) else { return false };
             let is_refusal =
                 |at: &WorkerId, failure: &LoadFailed| at == worker && failure.category == FailureCategory::Auth;
-            if warm.failures.iter().any(|((_, at), failure)| is_refusal(at, failure)) {
+            let is_here = warm.failures.iter().any(|((_, at), failure)| is_refusal(at, failure));
+            // After a while, and after another controller took over, nobody knows any more which worker was refused.
+            let is_anywhere =
+                warm.failures.values().any(|failure| failure.category == FailureCategory::Auth && failure.until > now);
+            if is_here || (warm.is_refused() && !is_anywhere) {
                 warm.failures.retain(|(revision, at), failure| !is_refusal(at, failure) || is_there(revision));
                 for ((_, at), failure) in &mut warm.failures {
                     if is_refusal(at, failure) {
                         failure.until = failure.until.min(now + RENEWED);
+                        failure.outdated = true;
                     }
                 }
                 if matches!(warm.verdict, Some(Verdict::Failed { .. })) {
@@ -84,7 +95,7 @@ impl World {
                 warm.forgiven = true;
                 concerned.insert(name.clone());
             }
-            !warm.failures.is_empty()
+            warm.is_refused() || !warm.failures.is_empty()
         });
         concerned
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_plan::fixture::{digest_of, gib, ready, worker_id, world};
-use berth_spec::{ByteSize, FailureCategory, Replicas, Residency, routes::OnMiss, status::Phase};
+use berth_spec::{ByteSize, FailureCategory, Replicas, Residency, deployment::WhenFull, routes::OnMiss, status::Phase};
 
 #[test]
 fn a_transient_failure_is_waited_out() {
@@ -246,79 +246,37 @@ fn requests_for_a_model_whose_only_process_died_are_told_when_it_is_started() {
     assert_eq!(w.answers("iris"), ["a"]);
 }
 
+/// Its revision may take minutes: who asks is told of the restart as if nobody had pushed anything.
 #[test]
-fn what_replaces_a_model_whose_process_died_takes_over_as_soon_as_it_answers() {
+fn a_revision_on_its_way_is_no_reason_to_wait_for_a_model_whose_process_died() {
     let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
     w.settle();
     w.die("iris", "a", Some(Duration::from_secs(30)));
     w.advance();
+    let again = w.now + Duration::from_secs(30);
     w.update("iris", "2");
     let planned = w.plan();
-    assert_eq!(planned.routes[0].on_miss, OnMiss::Park, "the new one is on its way");
+    let miss = &planned.routes[0].on_miss;
+    assert!(matches!(miss, OnMiss::Restarting { again_at, .. } if *again_at == again), "{miss:?}");
+    assert_eq!(planned.routes[0].versions.len(), 2, "the new one is on its way");
     w.settle();
     let new = w.revision("iris");
-    assert_eq!(w.status("iris").serving, Some(new));
+    assert_eq!(w.status("iris").serving, Some(new), "it takes over as soon as it answers");
     assert_eq!((w.status("iris").phase, w.answers("iris")), (Phase::Available, vec!["a".to_owned()]));
 }
 
+/// What would be told is half a minute away at least, and what comes is the only hope.
 #[test]
-fn another_worker_may_have_the_key_and_nobody_else_is_tried_after_two() {
-    let mut w = world().worker("a", gib(4)).worker("b", gib(3)).worker("c", gib(2)).resident("iris", gib(1));
-    w.advance();
-    for (refuses, next) in [("a", vec!["b"]), ("b", vec![])] {
-        w.fail("iris", refuses, FailureCategory::Auth, None);
-        w.settle();
-        assert_eq!(w.placed("iris"), next, "{refuses} refused");
-    }
-    assert_eq!(w.status("iris").conditions[0].reason, "LoadFailed");
-}
-
-#[test]
-fn what_was_refused_is_tried_again_with_other_credentials() {
-    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
-    w.load_all();
-    w.advance();
-    w.fail("iris", "a", FailureCategory::Auth, None);
+fn requests_wait_for_a_revision_on_its_way_where_nothing_else_is_coming() {
+    let mut w = world().worker("a", gib(1)).deploy("iris", |spec| {
+        spec.memory = Some(gib(1));
+        spec.rollout.when_full = WhenFull::Recreate;
+    });
     w.settle();
-    assert!(w.placed("iris").is_empty());
-    w.load_all();
-    w.renew("a", 1);
-    w.settle();
-    assert_eq!((w.placed("iris"), w.status("iris").phase), (vec!["a".to_owned()], Phase::Available));
-
-    // One that did not begin with them is not held for long.
+    w.die("iris", "a", Some(Duration::from_secs(30)));
     w.update("iris", "2");
-    w.advance();
-    w.renew("a", 2);
-    w.fail("iris", "a", FailureCategory::Auth, None);
-    w.advance();
-    assert!(w.was_told("RolloutStuck"));
-    w.renew("a", 3);
-    w.after(Duration::from_secs(30));
-    w.settle();
-    assert_eq!(w.status("iris").serving, Some(w.revision("iris")), "{:#?}", w.status("iris"));
-}
-
-#[test]
-fn a_refusal_that_is_still_where_it_failed_is_taken_away_and_tried_again() {
-    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
-    w.load_all();
-    w.advance();
-    w.fail("iris", "a", FailureCategory::Auth, None);
-    w.renew("a", 1);
-    w.advance();
-    assert!(w.placed("iris").is_empty());
-    w.load_all();
-    w.after(Duration::from_secs(30));
-    w.settle();
-    assert_eq!(w.placed("iris"), ["a"]);
-    // A worker that says the same again has nothing new, and other failures are not about keys.
-    w.fail("iris", "a", FailureCategory::Runtime, None);
-    w.settle();
-    for number in [1, 2] {
-        w.load_all();
-        w.renew("a", number);
-        w.settle();
-        assert!(w.placed("iris").is_empty());
-    }
+    while w.plan().decided() {}
+    assert_eq!(w.placed("iris"), ["a"], "the new one in place of the old one");
+    let route = w.world.whole_routes(w.now).set.remove(0);
+    assert_eq!(route.on_miss, OnMiss::Park);
 }

@@ -11,6 +11,7 @@ mod lifecycle;
 mod loss;
 mod placement;
 mod previews;
+mod refusals;
 mod regions;
 mod registered;
 mod rollouts;

@@ -5,7 +5,7 @@ use berth_plan::{
     fixture::{Fixture, gib, name, worker, worker_id, world},
     report::{WorkerVerdict, explain},
 };
-use berth_spec::{Replicas, Time, WorkerInfo, status::Phase};
+use berth_spec::{Replicas, Residency, Time, WorkerInfo, status::Phase};
 
 fn verdict(w: &Fixture, called: &str, on: &str) -> WorkerVerdict {
     let explained = explain(&w.world, &name(called), w.now).expect("a deployment");
@@ -126,4 +126,35 @@ fn what_hinders_says_what_to_do() {
     assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);
     let said = explain(&w.world, &name("iris"), w.now).expect("a deployment").summary;
     assert!(said.contains("--onnxruntime PATH") && said.contains("libonnxruntime.so"), "{said}");
+}
+
+#[test]
+fn what_a_queued_replica_waits_for_is_said() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut w = names.iter().fold(world().worker("w", gib(8)), |w, called| w.resident(called, gib(1)));
+    w.advance();
+    let says = |w: &Fixture| w.status("a").replicas[0].waits.clone();
+    let hears = |w: &mut Fixture, called: &str, residency: Residency| {
+        w.report("w", false, vec![(w.revision(called), Some(residency))]);
+    };
+    assert_eq!(says(&w), None, "its worker has not said that it is queued");
+    for called in names {
+        hears(&mut w, called, Residency::Queued);
+    }
+    assert_eq!(says(&w), None, "nothing is in its way");
+    hears(&mut w, "b", Residency::Loading);
+    let since = w.now;
+    hears(&mut w, "c", Residency::Draining { since, in_flight: 1 });
+    let [b, c, d] = ["b", "c", "d"].map(|called| w.revision(called));
+    assert_eq!(says(&w), Some(format!("waits for its turn; on its worker {b} is being loaded, {c} leaves")));
+    hears(&mut w, "d", Residency::Fetching { done: gib(0), total: None });
+    hears(&mut w, "e", Residency::Validating);
+    let said =
+        format!("waits for its turn; on its worker {b} is being loaded, {c} leaves, {d} is being fetched, and 1 more");
+    assert_eq!(says(&w), Some(said));
+    hears(&mut w, "a", Residency::Loading);
+    assert_eq!(says(&w), None);
+    hears(&mut w, "a", Residency::Queued);
+    w.lose("w");
+    assert_eq!(says(&w), None, "nobody knows what it does");
 }

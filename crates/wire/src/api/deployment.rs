@@ -127,7 +127,8 @@ pub struct ReplicaDetail {
     pub memory: u64,
     /// Whether `memory` was measured.
     pub measured: bool,
-    /// What is worth knowing: why it failed and what to do, when it is tried again, how many requests it still drains.
+    /// What is worth knowing: why it failed and what to do, when it is tried again, how many requests it still drains,
+    /// what its worker does while it is queued.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The load that failed, whole.

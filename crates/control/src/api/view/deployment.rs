@@ -109,7 +109,7 @@ fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
         state: said.state.to_owned(),
         memory: said.memory.unwrap_or(replica.claim.0),
         measured: said.measured,
-        message: said.message,
+        message: replica.waits.clone().unwrap_or(said.message),
         progress: said.progress,
         failure: match &replica.residency {
             Some(Residency::Failed(failed)) if !replica.lost => Some(failure(failed)),

@@ -58,7 +58,7 @@ pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
             state: said.state.to_owned(),
             memory: said.memory.unwrap_or(view.claim.unwrap_or_default().0),
             measured: said.measured,
-            message: said.message,
+            message: view.waits.clone().unwrap_or(said.message),
             progress: said.progress,
             ready_since,
         },

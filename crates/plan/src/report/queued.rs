@@ -1,0 +1,40 @@
+//! What a replica waits for that its worker has not begun with. Which of all that the worker does holds it up, the worker
+//! alone knows: it has places for so many loads, for so many fetches, and so much memory.
+
+use berth_spec::{Residency, RevisionId};
+
+use crate::world::Seats;
+
+/// How many others are named. Halved or doubled: a shorter or longer message.
+const NAMED: usize = 3;
+
+/// What a worker does while a revision is queued there, for people. `None`: it is not queued, the worker cannot be asked,
+/// or nothing is in its way and it is about to begin.
+#[must_use]
+pub fn waits(seats: &Seats, revision: &RevisionId) -> Option<String> {
+    if !seats.alive() || seats.inventory.get(revision) != Some(&Residency::Queued) {
+        return None;
+    }
+    let others = seats.inventory.iter().filter_map(|(other, residency)| {
+        let leaves = !seats.assigned.contains_key(other);
+        let does = match residency {
+            Residency::Queued | Residency::Failed(_) => return None,
+            Residency::Ready(_) if !leaves => return None,
+            Residency::Ready(_) | Residency::Draining { .. } => "leaves",
+            _ if leaves => "leaves",
+            Residency::Preparing(_) => "is being prepared",
+            Residency::Fetching { .. } => "is being fetched",
+            Residency::Loading | Residency::Validating => "is being loaded",
+        };
+        Some(format!("{other} {does}"))
+    });
+    let others: Vec<String> = others.collect();
+    if others.is_empty() {
+        return None;
+    }
+    let more = match others.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    Some(format!("waits for its turn; on its worker {}{more}", others[..others.len().min(NAMED)].join(", ")))
+}
