@@ -72,6 +72,16 @@ class World:
         replicas = self.replicas(id)
         return len(replicas) == copies and all(state == f"{version} Ready" for state in replicas.values())
 
+    def place(self, id: str) -> str:
+        """The worker of a deployment that has one replica."""
+
+        def place() -> str | None:
+            workers = list(self.replicas(id))
+            return workers[0] if len(workers) == 1 else None
+
+        # One that has only just begun to lead has not heard of it yet.
+        return until(lambda: f"one replica of {id}; there is {self.replicas(id)}", place)
+
     def until_ready(self, id: str, version: str, copies: int = 1) -> None:
         """The same, and every gateway that lives has been told."""
         until(lambda: f"{id} {version} on {copies}; it is {self.replicas(id)}", lambda: self.ready(id, version, copies))

@@ -52,7 +52,9 @@ def test_requests_of_each_replica_and_a_branch_that_is_touched(world):
         return models[0] if len(models) == 1 else None
 
     left = until("the actual state of one replica", one)
-    assert left["request_count"] in counts and left["last_inference"] >= left["loaded_at"], left
+    more = run_again(world)
+    assert any(count <= left["request_count"] <= count + more for count in counts), (counts, more, left)
+    assert left["last_inference"] >= left["loaded_at"], left
     assert git(world.registry.bare, "rev-parse", OWN).stdout != before
 
     # Somebody removes the branch, and the host refuses to have it back: it is told, then written whole.
@@ -64,8 +66,7 @@ def test_requests_of_each_replica_and_a_branch_that_is_touched(world):
     world.registry.deploy("doubler", model, "1.0.0", replicas=2)
     world.push("Two replicas")
     world.until_ready("doubler", "1.0.0", 2)
-    until("the refusal is told", lambda: "no robots here" in world.fleet.berth("source", "describe"))
-    problem = world.fleet.berth("source", "describe")
+    problem = until("the refusal is told", lambda: told if "no robots here" in (told := world.fleet.berth("source", "describe")) else None)
     assert "right to write" in problem, problem
     until("what was done is told", lambda: "ActualStateOverwritten" in world.fleet.berth("get", "events"))
     until("the outage is told", lambda: "WriteBackFailed" in world.fleet.berth("get", "events"))

@@ -64,6 +64,10 @@ class Mail:
         self.users.add(who.login.decode())
         return AuthResult(success=good)
 
+    def about(self, words: str) -> tuple | None:
+        """The letter with these words in its subject: to whom, and what."""
+        return next((found for found in list(self.letters.values()) if words in found[1]["subject"]), None)
+
     async def handle_DATA(self, server, session, envelope) -> str:
         letter = email.message_from_bytes(envelope.content)
         self.letters[letter["message-id"]] = (envelope.rcpt_tos, letter)
@@ -122,19 +126,19 @@ def test_a_bad_commit_is_told_by_mail_and_chat_and_so_is_its_end(world, chat, tm
         manifest["model_card_ref"]["ref"] = "main"
         world.registry.write(world.registry.path("doubler"), manifest)
         bad = world.push("A branch")
-        [(to, letter)] = until("a letter", lambda: list(mail.letters.values()))
+        to, letter = until("a letter", lambda: mail.about("unpinned ref"))
         assert (to, mail.users) == (["ops@example.com", "night@example.com"], {"berth@example.com"})
-        assert "prod" in letter["subject"] and "unpinned ref" in letter["subject"], letter["subject"]
+        assert "prod" in letter["subject"], letter["subject"]
         assert bad in letter.get_payload(decode=True).decode() and letter["message-id"] and letter["date"]
-        until("the chat takes it the second time", lambda: len(chat.attempts) == 2)
+        until("the chat takes it the second time", lambda: len(chat.attempts) >= 2)
         assert chat.attempts[0] == chat.attempts[1]
         assert "unpinned ref" in chat.attempts[0]["text"] and chat.attempts[0]["blocks"][0]["type"] == "header"
 
         manifest["model_card_ref"]["ref"] = "v1.0.0"
         world.registry.write(world.registry.path("doubler"), manifest)
         world.push("A tag again")
-        until("the end of it by mail and chat", lambda: len(mail.letters) == 2 and len(chat.attempts) == 3)
-        assert "resolved" in list(mail.letters.values())[1][1]["subject"] and "resolved" in chat.attempts[2]["text"]
+        until("the end of it by mail", lambda: mail.about("resolved"))
+        until("the end of it by chat", lambda: any("resolved" in message["text"] for message in list(chat.attempts)))
         assert "s3cret" not in server.logged() and "p4ss" not in server.logged()
         assert server.stop() == 0
     finally:

@@ -146,7 +146,7 @@ def test_an_empty_registry_does_not_empty_the_fleet(world):
     (world.registry.work / world.registry.path("doubler")).unlink()
     world.push("Oh no, everything is gone")
     until("it is told", lambda: world.source()["problem"])
-    assert world.ready("doubler", "1.0.0")
+    world.until_ready("doubler", "1.0.0")
 
 
 def test_a_moved_tag_is_refused(world):

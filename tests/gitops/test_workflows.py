@@ -7,7 +7,7 @@ import time
 
 from fleet import Load
 from forge import git
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 
 
 def deployed(world, copies: int = 2, version: str = "1.0.0", options: tuple[str, ...] = ()):
@@ -171,7 +171,7 @@ def test_five_deployments_at_once(world):
 
 def test_the_broker_signs_what_it_writes(world, tmp_path):
     key = tmp_path / "broker-key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "broker", "-f", str(key)], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "broker", "-f", str(key)], check=True, timeout=PATIENCE)
     deployed(world, copies=1, options=("--write-back-signing-key", str(key)))
     until("the actual state", world.actual)
     signers = tmp_path / "signers"
