@@ -121,23 +121,6 @@ def berth(tmp_path):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One server with the example models for tests that only ask."""
-    server = Berth(tmp_path_factory.mktemp("shared")).start(models=EXAMPLES)
-    server.available("iris", "sentiment")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def berth(tmp_path):
-    """A server that is not started yet."""
-    server = Berth(tmp_path)
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """One server with the example models for tests that only ask."""
     server = Berth(tmp_path_factory.mktemp("shared"))
     try:
         server.start(models=EXAMPLES).available("iris", "sentiment")

@@ -7,7 +7,7 @@ import time
 
 from conftest import Load
 from harness.examples import IRIS, manifest
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 
 DEMAND = {"min": 0, "max": 1}
 
@@ -19,9 +19,9 @@ def claims(name: str, artifact: str = "iris", memory: str = "100MiB", **spec) ->
 def test_first_request_waits_for_the_load(berth):
     berth.start()
     berth.apply(manifest("iris", replicas=DEMAND))
-    assert berth.status("iris")["phase"] == "ScaledDown"
+    until("it to be known", lambda: berth.status("iris")["phase"] == "ScaledDown")
     # The server is ready: nothing is meant to be resident.
-    assert berth.get("/v2/health/ready")[0] == 200
+    until("the server to be ready", lambda: berth.get("/v2/health/ready")[0] == 200)
     status, answer = berth.infer("iris")
     assert status == 200 and answer["outputs"][0]["data"] == [0]
     until("the controller to know", lambda: berth.status("iris")["phase"] == "Available")
@@ -36,7 +36,7 @@ def test_many_waiters_one_load(berth):
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join()
+        caller.join(PATIENCE)
     assert answers == [200] * 50
     until("the controller to know", lambda: berth.status("iris")["phase"] == "Available")
     loaded = [event for event in json.loads(berth.run("get", "events", "-o", "json"))["items"] if event["reason"] == "Loaded"]

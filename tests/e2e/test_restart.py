@@ -5,7 +5,7 @@ import threading
 
 from conftest import Berth, Load
 from harness.examples import ARTIFACTS, manifest
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 
 
 def test_kill_and_restart_bring_everything_back(berth, files):
@@ -53,7 +53,8 @@ def test_sigterm_finishes_what_is_in_flight(berth):
         ended = []
         stopping = threading.Thread(target=lambda: ended.append(berth.stop()))
         stopping.start()
-        stopping.join()
+        # Longer than it is waited for there.
+        stopping.join(2 * PATIENCE)
     assert ended == [0]
     # Every request was answered, or refused with the reason, or met a closed port; none was cut off half-way.
     for _, status, body in load.records:
