@@ -4,4 +4,4 @@ mod grpc;
 mod nodes;
 mod rest;
 mod watching;
-mod world;
+pub(crate) mod world;

@@ -1,6 +1,10 @@
 //! A folder of manifests.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use berth_control::{
     events::EventFilter,
@@ -22,10 +26,14 @@ fn write(folder: &Path, file: &str, deployment: &str, priority: u8) {
     fs_err::write(folder.join(file), text).expect("written");
 }
 
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Waits for word of a deployment: whether it is there, its priority, its artifact's digest.
 async fn next(watch: &mut WatchStream, wanted: &DeploymentName) -> Option<(u8, Option<Digest>)> {
     loop {
-        match watch.next().await.expect("open").expect("an event") {
+        let event = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a word");
+        match event.expect("open").expect("an event") {
             WatchEvent::Added(view) | WatchEvent::Modified(view) if view.deployment.name == *wanted => {
                 return Some((view.deployment.spec.priority, view.deployment.digest));
             }
@@ -37,11 +45,13 @@ async fn next(watch: &mut WatchStream, wanted: &DeploymentName) -> Option<(u8, O
 
 /// Waits until something is told that names `what`.
 async fn told(running: &Running, what: &str) -> Event {
+    let end = Instant::now() + PATIENCE;
     loop {
         let events = running.handle.events(EventFilter::default()).await.expect("events").events;
         if let Some((_, event)) = events.into_iter().find(|(_, event)| event.message.contains(what)) {
             return event;
         }
+        assert!(Instant::now() < end, "never told: {what}");
         tokio::task::yield_now().await;
     }
 }

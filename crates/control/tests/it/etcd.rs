@@ -13,6 +13,10 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,7 +30,7 @@ use tempfile::TempDir;
 pub(crate) use proxy::Proxy;
 
 /// What a machine that compiles beside the tests may need until etcd answers.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(120);
 
 /// Members of one etcd cluster; they end, at once and without grace, when this is dropped.
 pub(crate) struct Etcd {
@@ -207,18 +211,15 @@ impl Drop for Member {
     }
 }
 
-/// Ports that nothing listens on, outside of those that connections are given.
+/// Ports that nothing listens on, outside of those that connections are given. No test here is given those of another,
+/// which may not listen yet, or not at the moment.
 fn free_ports(count: usize) -> Vec<u16> {
-    let start: u16 = rand::random_range(20_000..30_000);
-    let mut taken = Vec::new();
-    for port in (start..32_000).step_by(3) {
-        taken.extend(TcpListener::bind(("127.0.0.1", port)).ok().map(|listener| (port, listener)));
-        if taken.len() == count {
-            break;
-        }
-    }
-    assert_eq!(taken.len(), count, "free ports");
-    taken.into_iter().map(|(port, _)| port).collect()
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| rand::random_range(20_000..30_000).into());
+    let next = || 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 12_000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports: Vec<u16> = std::iter::repeat_with(next).take(12_000).filter(free).take(count).collect();
+    assert_eq!(ports.len(), count, "free ports");
+    ports
 }
 
 fn installed() -> bool {

@@ -103,7 +103,9 @@ async fn credentials_go_to_their_worker_again_when_it_attaches_and_are_stored_no
 
     let report = InventoryChange { credentials: Generation(2), ..inventory(&info, false, Vec::new()) };
     reports.send(report).await.expect("heard");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while running.handle.workers().await.expect("workers")[0].credentials != Generation(2) {
+        assert!(std::time::Instant::now() < end, "what it says is not heard");
         tokio::task::yield_now().await;
     }
     let everything = store.list("/", Page::default()).await.expect("listed");

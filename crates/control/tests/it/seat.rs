@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{apply, empty_inventory, name, worker};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Somebody is elected: the key is made anew.
 async fn elect(store: &dyn Store) -> Epoch {

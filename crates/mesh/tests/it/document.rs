@@ -94,7 +94,7 @@ async fn a_miss_waits_and_who_is_disabled_is_refused_at_once() {
     house.replicas.insert(revision("sentiment", "1"), Arc::clone(&shut) as Arc<Echo>);
     house.set(vec![at(PATH, full)]).await;
     let inside = tokio::spawn(house.request(Method::POST, PATH, &[], DOCUMENT));
-    shut.started.acquire().await.expect("open").forget();
+    shut.starts().await;
     assert_eq!(house.post(PATH, DOCUMENT).await.reason(), "queue_full");
     let late = house.request(Method::POST, PATH, &[("berth-timeout-ms", "1")], DOCUMENT).await;
     assert_eq!(late.reason(), "queue_full", "limits come before deadlines");

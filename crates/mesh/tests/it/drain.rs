@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
+use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, soon, until, warm};
 
 /// 10,000 requests while the model is replaced all the time, and paged out now and then: none fails, and none runs on a
 /// model that is unloaded (the model asserts it).
@@ -62,14 +62,14 @@ async fn nothing_is_lost_while_routes_switch() {
         house.set(vec![warm("iris", &new)]).await;
         let replica = house.replicas.get(&revision("iris", &old)).expect("it is there");
         replica.begin_drain();
-        replica.drained().await;
+        soon("the last lease", replica.drained()).await;
         house.replicas.remove(replica.revision());
         if let Some(old) = old_model.replace(model) {
             old.unloaded.store(true, Ordering::SeqCst);
         }
         old = new;
     }
-    finished.await.expect("every request was answered");
+    soon("all answers", finished).await.expect("every request was answered");
     assert!(switches > 3, "{switches}");
 }
 
@@ -79,15 +79,13 @@ async fn a_gateway_that_stops_finishes_what_is_inside() {
     let echo = Echo::shut();
     house.serve("iris", "1", echo.clone()).await;
     let inside = tokio::task::spawn(house.infer("iris", &[]));
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     house.shutdown.cancel();
-    while house.handle.ready() {
-        tokio::task::yield_now().await;
-    }
+    house.leaves().await;
     assert!(!house.running.is_finished());
     echo.gate.close();
     assert_eq!(inside.await.expect("it ran").status, 200);
-    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
+    assert_eq!(house.ended().await, Drained { finished: 1, cut: 0 });
 }
 
 /// The data plane of a node that is no gateway: it listens nowhere, and ends as the others do.
@@ -102,7 +100,8 @@ async fn without_an_address_nothing_is_listened_on() {
     let shutdown = CancellationToken::new();
     let running = gateway.run(GatewayLink { routes, events }, shutdown.clone());
     shutdown.cancel();
-    assert_eq!(running.await.expect("it ends"), Drained { finished: 0, cut: 0 });
+    let drained = soon("the end of the gateway", running).await.expect("it ends");
+    assert_eq!(drained, Drained { finished: 0, cut: 0 });
 }
 
 #[tokio::test]
@@ -115,10 +114,10 @@ async fn what_does_not_finish_in_time_is_cut() {
         hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
     let request = http::Request::post(path).body(crate::fixture::REQUEST.into()).expect("a request");
     let inside = tokio::task::spawn(client.request(request));
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     house.shutdown.cancel();
-    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 0, cut: 1 });
-    assert!(inside.await.expect("it ran").is_err());
+    assert_eq!(house.ended().await, Drained { finished: 0, cut: 1 });
+    assert!(soon("an error", inside).await.expect("it ran").is_err());
 }
 
 /// A kept connection is answered what it asked, told that this was the last answer, and closed.
@@ -133,17 +132,15 @@ async fn kept_connections_are_told_to_close() {
     let post =
         format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     kept.write_all(post.as_bytes()).await.expect("written");
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     house.shutdown.cancel();
-    while house.handle.ready() {
-        tokio::task::yield_now().await;
-    }
+    house.leaves().await;
     echo.gate.close();
     let mut answers = String::new();
-    kept.read_to_string(&mut answers).await.expect("answered and closed");
+    soon("the end", kept.read_to_string(&mut answers)).await.expect("answered and closed");
     assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
     assert!(answers.to_lowercase().contains("connection: close"), "{answers}");
-    assert_eq!(house.running.await.expect("it ends").cut, 0);
+    assert_eq!(house.ended().await.cut, 0);
 }
 
 /// A stream that stays open across the stop gets its answers and then a clear status; it does not hold the stop up.
@@ -158,17 +155,15 @@ async fn an_open_stream_ends_with_the_reason() {
     let requested = tokio_stream::wrappers::ReceiverStream::new(rest);
     requests.send(crate::grpc::infer("iris", "1")).await.expect("room");
     let mut answers = client.model_stream_infer(requested).await.expect("a stream").into_inner();
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     house.shutdown.cancel();
-    while house.handle.ready() {
-        tokio::task::yield_now().await;
-    }
+    house.leaves().await;
     echo.gate.close();
-    let first = answers.next().await.expect("an answer").expect("no status");
+    let first = soon("an answer", answers.next()).await.expect("an answer").expect("no status");
     assert_eq!(first.infer_response.expect("it ran").id, "1");
-    let status = answers.next().await.expect("a status").expect_err("a status");
+    let status = soon("a status", answers.next()).await.expect("a status").expect_err("a status");
     assert_eq!(status.metadata().get("berth-reason").expect("a reason"), "shutting_down");
-    assert_eq!(house.running.await.expect("it ends"), Drained { finished: 1, cut: 0 });
+    assert_eq!(house.ended().await, Drained { finished: 1, cut: 0 });
 }
 
 /// A request whose body is still on its way when its model is deleted was let in: it is answered. The next one is not.
@@ -182,16 +177,14 @@ async fn who_was_let_in_is_answered_though_it_is_deleted() {
         REQUEST.len()
     );
     stream.write_all(head.as_bytes()).await.expect("written");
-    while house.handle.inside() == 0 {
-        tokio::task::yield_now().await;
-    }
+    until("it is let in", || house.handle.inside() > 0).await;
     let gone = RouteChange { unset: vec![name("iris")], ..delta() };
     house.change(gone).await;
-    while house.infer("iris", &[]).await.status != 404 {}
+    house.comes_to(404, |house| house.infer("iris", &[])).await;
     stream.write_all(REQUEST.as_bytes()).await.expect("written");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer");
+    soon("an answer", stream.read_to_string(&mut answer)).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     replica.begin_drain();
-    replica.drained().await;
+    soon("the last lease", replica.drained()).await;
 }

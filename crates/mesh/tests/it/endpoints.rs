@@ -210,7 +210,7 @@ async fn a_deployment_takes_as_many_at_once_as_it_says() {
     let concurrency = Concurrency { max: Some(1), queue: 100 };
     house.set(vec![berth_spec::Route { concurrency, ..warm("iris", "1") }]).await;
     let first = tokio::task::spawn(house.infer("iris", &[]));
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     let second = house.infer("iris", &[]).await;
     assert_eq!((second.status.as_u16(), second.reason().as_str()), (503, "queue_full"));
     assert_eq!(second.header("retry-after"), "1");

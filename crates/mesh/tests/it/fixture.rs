@@ -36,6 +36,23 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const WORKER: &str = "w1";
 
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until it is so, while other tasks and threads go on.
+pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "never came: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What comes of it, which must come.
+pub(crate) async fn soon<T>(what: &str, comes: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, comes).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
 /// A model that gives back what it takes.
 pub(crate) struct Echo {
     signature: Arc<Signature>,
@@ -71,6 +88,11 @@ impl Echo {
             runs: AtomicU64::new(0),
             started: Semaphore::new(0),
         })
+    }
+
+    /// Waits until one more request has reached the model.
+    pub(crate) async fn starts(&self) {
+        soon("a request in the model", self.started.acquire()).await.expect("it is never closed").forget();
     }
 }
 
@@ -160,7 +182,7 @@ pub(crate) fn cold(deployment: &str) -> Route {
         versions: Vec::new(),
         on_miss: OnMiss::Park,
         on_demand: true,
-        timeout: Duration::from_secs(10),
+        timeout: Duration::from_secs(60),
         concurrency: Concurrency { max: None, queue: 100 },
         idempotent: true,
         endpoint: None,
@@ -240,9 +262,7 @@ impl House {
         // The first is the whole.
         let base = change.base.map(|_| self.seq - 1).filter(|base| *base > 0);
         self.send(RouteChange { seq: self.seq, base, readiness, ..change }).await;
-        while self.handle.readiness().missing != missing {
-            tokio::task::yield_now().await;
-        }
+        until("the change is in force", || self.handle.readiness().missing == missing).await;
     }
 
     pub(crate) async fn set(&mut self, routes: Vec<Route>) {
@@ -262,10 +282,25 @@ impl House {
         replica
     }
 
+    /// What the gateway says next.
+    pub(crate) async fn event(&mut self) -> GatewayEvent {
+        soon("a word of the gateway", self.events.recv()).await.expect("the gateway speaks")
+    }
+
+    /// Waits until it says that it is not ready.
+    pub(crate) async fn leaves(&self) {
+        until("it is not ready", || !self.handle.ready()).await;
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&mut self) -> Drained {
+        soon("the end of the gateway", &mut self.running).await.expect("it ends")
+    }
+
     /// The next demand of a deployment that somebody waits for.
     pub(crate) async fn miss(&mut self, deployment: &str) -> Demand {
         loop {
-            if let GatewayEvent::Demand(demands) = self.events.recv().await.expect("the gateway speaks")
+            if let GatewayEvent::Demand(demands) = self.event().await
                 && let Some(demand) = demands.into_iter().find(|d| d.waiting > 0 && d.deployment.as_str() == deployment)
             {
                 return demand;
@@ -294,15 +329,29 @@ impl House {
             request = request.header(*name, *value);
         }
         let answer = self.client.request(request.body(Full::new(body.into())).expect("a request"));
-        Box::pin(async move {
+        let whole = async move {
             let (head, body) = answer.await.expect("an answer").into_parts();
             let body = body.collect().await.expect("a body").to_bytes();
             Answer { status: head.status, headers: head.headers, body }
-        })
+        };
+        let what = format!("an answer of {path}");
+        Box::pin(async move { soon(&what, whole).await })
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.request(Method::GET, path, &[], "").await
+    }
+
+    /// Asks again and again until the answer has this status.
+    pub(crate) async fn comes_to(&self, status: u16, ask: impl Fn(&Self) -> Asked) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let answer = ask(self).await;
+            if answer.status == status {
+                return;
+            }
+            assert!(Instant::now() < end, "it is never {status}: {answer:?}");
+        }
     }
 
     pub(crate) async fn post(&self, path: &str, body: impl Into<Bytes>) -> Answer {

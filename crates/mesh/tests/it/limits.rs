@@ -8,14 +8,14 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::fixture::{Echo, House, REQUEST};
+use crate::fixture::{Echo, House, REQUEST, soon, until};
 
 async fn raw(house: &House, sent: &[u8]) -> String {
     let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
     stream.write_all(sent).await.expect("written");
     let mut answer = Vec::new();
     // A reset after the answer is as good as a close.
-    let _ = stream.read_to_end(&mut answer).await;
+    let _ = soon("the end", stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -47,14 +47,12 @@ async fn bodies_paths_and_headers_are_bounded() {
 
 #[tokio::test]
 async fn slow_clients_are_cut_off() {
-    let mut house = House::with(|limits| {
-        limits.body_idle = Duration::from_millis(50);
-        limits.header_idle = Duration::from_millis(100);
-    });
+    let mut house = House::with(|limits| limits.body_idle = Duration::from_millis(50));
     house.serve("iris", "1", Echo::open()).await;
     let answer = raw(&house, b"POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{").await;
     assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("paused"), "{answer}");
     // Half a head is no request: the connection is closed without an answer of ours.
+    let house = House::with(|limits| limits.header_idle = Duration::from_millis(100));
     let answer = raw(&house, b"GET /v2 HTTP/1.1\r\nHo").await;
     assert!(!answer.contains(" 200 "), "{answer}");
 }
@@ -83,10 +81,8 @@ async fn answers_that_nobody_reads_are_given_up() {
         prometheus_client::encoding::text::encode(&mut text, &house.registry).expect("a String takes everything");
         !text.lines().any(|line| line == "berth_gateway_connections 0")
     };
-    stream.readable().await.expect("an answer begins");
-    while open() {
-        tokio::task::yield_now().await;
-    }
+    soon("an answer", stream.readable()).await.expect("an answer begins");
+    until("it is given up", || !open()).await;
 }
 
 #[tokio::test]
@@ -95,7 +91,7 @@ async fn connections_beyond_the_bound_wait_for_others_to_end() {
     house.serve("iris", "1", Echo::open()).await;
     let mut first = TcpStream::connect(house.address()).await.expect("it listens");
     first.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("written");
-    first.readable().await.expect("it is served");
+    soon("an answer", first.readable()).await.expect("it is served");
     let mut second = TcpStream::connect(house.address()).await.expect("the kernel takes it");
     second.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("written");
     let mut byte = [0];
@@ -103,7 +99,7 @@ async fn connections_beyond_the_bound_wait_for_others_to_end() {
     assert!(waits.is_err(), "the second is not served beside the first");
     drop(first);
     let mut answer = String::new();
-    second.read_to_string(&mut answer).await.expect("it is served now");
+    soon("an answer", second.read_to_string(&mut answer)).await.expect("it is served now");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
@@ -113,7 +109,7 @@ async fn requests_beyond_the_bound_are_shed_before_their_body_is_read() {
     let echo = Echo::shut();
     house.serve("iris", "1", echo.clone()).await;
     let first = tokio::task::spawn(house.infer("iris", &[]));
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     let second = house.infer("iris", &[]).await;
     assert_eq!((second.status.as_u16(), second.reason().as_str()), (503, "queue_full"));
     echo.gate.close();

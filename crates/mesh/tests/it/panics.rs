@@ -8,7 +8,7 @@ use tokio_stream::StreamExt as _;
 use tonic::Code;
 
 use crate::{
-    fixture::{Echo, House, REQUEST},
+    fixture::{Echo, House, REQUEST, soon},
     grpc::{client, infer},
 };
 
@@ -29,7 +29,7 @@ async fn over_http_1_the_next_request_is_answered() {
         stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("written");
     }
     let mut answers = String::new();
-    stream.read_to_string(&mut answers).await.expect("answers");
+    soon("the answers", stream.read_to_string(&mut answers)).await.expect("answers");
     let statuses: Vec<_> = answers.split("HTTP/1.1 ").filter_map(|answer| answer.get(..3)).collect();
     assert_eq!(statuses, ["500", "200"], "{answers}");
 }
@@ -43,7 +43,7 @@ async fn over_http_2_the_other_streams_are_answered() {
     // One that runs while others on its connection panic.
     let mut waiting = client.clone();
     let waiting = tokio::task::spawn(async move { waiting.model_infer(infer("iris", "first")).await });
-    echo.started.acquire().await.expect("it starts").forget();
+    echo.starts().await;
     let unary = client.clone().model_infer(panicking("unary")).await.expect_err("an error");
     assert_eq!(unary.code(), Code::Internal);
     let requests = tokio_stream::iter([panicking("1"), infer("none", "2")]);
@@ -55,5 +55,5 @@ async fn over_http_2_the_other_streams_are_answered() {
     let mut answers = client.clone().model_stream_infer(strict).await.expect("a stream").into_inner();
     assert_eq!(answers.next().await.expect("a status").expect_err("a status").code(), Code::Internal);
     echo.gate.close();
-    waiting.await.expect("it ran").expect("an answer");
+    soon("an answer", waiting).await.expect("it ran").expect("an answer");
 }

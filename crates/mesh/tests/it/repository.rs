@@ -32,7 +32,7 @@ async fn unload_pages_out_what_is_on_demand() {
     let mut house = House::new();
     house.serve("iris", "1", Echo::open()).await;
     let unload = tokio::task::spawn(house.request(Method::POST, "/v2/repository/models/iris/unload", &[], ""));
-    while !matches!(house.events.recv().await, Some(GatewayEvent::PageOut(name)) if name.as_str() == "iris") {}
+    while !matches!(house.event().await, GatewayEvent::PageOut(name) if name.as_str() == "iris") {}
     assert!(!unload.is_finished());
     house.set(vec![cold("iris")]).await;
     assert_eq!(unload.await.expect("it ran").status, 200);

@@ -12,7 +12,7 @@ use crate::{
 /// The next word on routes.
 async fn word(house: &mut House) -> GatewayEvent {
     loop {
-        match house.events.recv().await.expect("the gateway speaks") {
+        match house.event().await {
             GatewayEvent::Demand(_) => {}
             event => return event,
         }

@@ -25,6 +25,9 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 struct Bench {
     dir: tempfile::TempDir,
     runtime: Arc<FakeRuntime>,
@@ -117,6 +120,11 @@ impl Bench {
         self.assignments.send(change.into()).await.expect("the worker listens");
     }
 
+    /// What the worker says next; `None`: it has ended.
+    async fn word(&mut self) -> Option<InventoryChange> {
+        tokio::time::timeout(PATIENCE, self.reports.recv()).await.expect("a word of the worker")
+    }
+
     /// Waits for a report that names the replica in this state; `None`: gone.
     async fn until(&mut self, revision: &RevisionId, is: impl Fn(Option<&Residency>) -> bool) -> Option<Residency> {
         let wait = async {
@@ -130,7 +138,7 @@ impl Bench {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), wait).await.expect("the report comes")
+        tokio::time::timeout(PATIENCE, wait).await.expect("the report comes")
     }
 
     fn metrics(&self) -> String {
@@ -143,7 +151,7 @@ impl Bench {
 #[tokio::test]
 async fn loads_serves_drains_and_says_so() {
     let mut bench = Bench::start();
-    let first = bench.reports.recv().await.expect("the first word");
+    let first = bench.word().await.expect("the first word");
     assert!(first.whole && first.seen == Generation(0) && first.replicas.is_empty(), "{first:?}");
     let placed = bench.placed("a");
     let id = placed.revision.id.clone();
@@ -258,7 +266,9 @@ async fn a_load_that_never_returns_fails_and_frees_its_slot() {
     let script = Script { gate: Some(Arc::clone(&gate)), ..Script::default() };
     bench.runtime.script(stuck.revision.uri.clone(), script);
     bench.assign(vec![stuck]).await;
+    let end = std::time::Instant::now() + PATIENCE;
     while bench.runtime.loads() == 0 {
+        assert!(std::time::Instant::now() < end, "it does not even begin to load");
         tokio::task::yield_now().await;
     }
     // A blocking thread is at work, so that the paused clock would not move by itself.
@@ -291,14 +301,14 @@ async fn at_shutdown_everything_is_drained_and_counted() {
         bench.until(&ids[0], |_| true).await;
     }
     while ids.iter().any(|id| bench.local.get(id).is_none()) {
-        bench.reports.recv().await.expect("more words");
+        bench.word().await.expect("more words");
     }
     let lease = bench.local.get(&ids[0]).and_then(|replica| replica.acquire()).expect("it takes requests");
     bench.shutdown.cancel();
     bench.until(&ids[0], |r| matches!(r, Some(Residency::Draining { .. }))).await;
     drop(lease);
     let mut last = None;
-    while let Some(report) = bench.reports.recv().await {
+    while let Some(report) = bench.word().await {
         last = Some(report);
     }
     let last = last.expect("a last word");

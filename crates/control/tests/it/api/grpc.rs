@@ -6,13 +6,17 @@ use berth_wire::control::v1::{
     ListWorkersRequest, Metadata, ModelSource, PlanRequest, Replicas, Spec, WatchRequest,
     control_client::ControlClient, watch_event::Type, worker_verdict::Verdict,
 };
-use tonic::{Code, transport::Channel};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 use tonic_types::StatusExt as _;
 
-use super::world::{World, manifest};
+use super::world::{PATIENCE, World, manifest};
 
 async fn client(world: &World) -> ControlClient<Channel> {
-    ControlClient::connect(world.base.clone()).await.expect("it is serving")
+    let endpoint = Endpoint::from_shared(world.base.clone()).expect("a URI").timeout(PATIENCE);
+    ControlClient::connect(endpoint).await.expect("it is serving")
 }
 
 fn typed(name: &str) -> Deployment {
@@ -83,12 +87,15 @@ async fn watch_explain_plan_and_lists() {
     assert_eq!((plan.steps.len(), plan.documents[0].outcome.as_str()), (1, "created"), "{plan:?}");
 
     client.apply(ApplyRequest { manifests: manifest("iris"), ..Default::default() }).await.expect("it is right");
-    loop {
-        let event = watch.message().await.expect("it goes on").expect("a message");
-        if event.deployment.and_then(|d| d.status).is_some_and(|status| status.phase == "Available") {
-            break;
+    let available = async {
+        loop {
+            let event = watch.message().await.expect("it goes on").expect("a message");
+            if event.deployment.and_then(|d| d.status).is_some_and(|status| status.phase == "Available") {
+                return;
+            }
         }
-    }
+    };
+    tokio::time::timeout(PATIENCE, available).await.expect("it is available");
     let explained = client.explain(ExplainRequest { name: "iris".into() }).await.expect("it is there").into_inner();
     assert_eq!(explained.workers[0].verdict(), Verdict::Holds);
     let workers = client.list_workers(ListWorkersRequest {}).await.expect("it is serving").into_inner().workers;

@@ -1,13 +1,13 @@
 //! Nodes: who is there, how full they are, cordons and drains, over both faces.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use berth_control::api::Leader;
 use berth_spec::{ByteSize, Epoch, Health, Member, Roles, WorkerId};
 use berth_wire::control::v1::{self, control_client::ControlClient};
 use serde_json::{Value, json};
 
-use super::world::{World, manifest};
+use super::world::{PATIENCE, World, manifest};
 
 fn member(name: &str, health: Health, roles: Roles) -> (Arc<Member>, Health) {
     let at = |port| format!("10.0.0.1:{port}").parse().expect("an address");
@@ -178,7 +178,7 @@ async fn until(world: &World, so: impl Fn(&Value) -> bool) -> Value {
             }
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.expect("it comes about in time")
+    tokio::time::timeout(PATIENCE, asked).await.expect("it comes about in time")
 }
 
 /// Of several workers that could hold a model, one is best, and it is said why.
@@ -220,7 +220,7 @@ async fn a_loss_of_many_is_told_with_the_list() {
             }
         }
     };
-    let loss = tokio::time::timeout(Duration::from_secs(30), lost).await.expect("it comes about");
+    let loss = tokio::time::timeout(PATIENCE, lost).await.expect("it comes about");
     assert_eq!(loss["known"], 2);
     let at = |key: &str| loss[key].as_str().expect("a time").to_owned();
     assert!(at("since") < at("until"), "{loss}");

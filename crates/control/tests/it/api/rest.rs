@@ -1,10 +1,13 @@
 //! REST: declaring, conflicts, errors with their places, limits.
 
+use std::time::Instant;
+
 use serde_json::json;
+use tokio::time::timeout;
 
 use berth_spec::ByteSize;
 
-use super::world::{World, answer, manifest};
+use super::world::{PATIENCE, World, answer, manifest};
 
 #[tokio::test]
 async fn declare_look_and_delete() {
@@ -192,17 +195,22 @@ async fn stalled_bodies_are_bounded() {
         let body = reqwest::Body::wrap_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
         stalled.spawn(world.request("POST", "/v1/apply").body(body).send());
     }
+    let end = Instant::now() + PATIENCE;
     let refused = loop {
         let answer = world.post("/v1/validate", manifest("iris")).await;
         if answer.status != 200 {
             break answer;
         }
+        assert!(Instant::now() < end, "the places are never taken");
     };
     refused.refused(503, "Unavailable");
     assert_eq!(refused.headers["retry-after"], "1");
     world.get("/v1/deployments").await.ok(200);
     stalled.shutdown().await;
-    while world.post("/v1/validate", manifest("iris")).await.status != 200 {}
+    let end = Instant::now() + PATIENCE;
+    while world.post("/v1/validate", manifest("iris")).await.status != 200 {
+        assert!(Instant::now() < end, "the places are not given back");
+    }
 }
 
 #[tokio::test]
@@ -223,10 +231,10 @@ async fn operating() {
     let explained = world.get("/v1/deployments/iris/explain").await.ok(200);
     assert_eq!(explained["workers"][0]["rejection"]["reason"], "Cordoned", "{explained}");
     let mut readiness = world.handle.readiness();
-    readiness.wait_for(|readiness| readiness.expected == 1).await.expect("it is running");
+    drop(timeout(PATIENCE, readiness.wait_for(|readiness| readiness.expected == 1)).await.expect("in time"));
     assert_eq!(world.get("/readyz").await.ok(503)["missing"], json!(["iris"]));
     let open = world.post("/v1/workers/node-1/uncordon", "").await.ok(200);
     assert_eq!(open["spec"]["cordoned"], false, "{open}");
-    readiness.wait_for(|readiness| readiness.ready == 1).await.expect("it is running");
+    drop(timeout(PATIENCE, readiness.wait_for(|readiness| readiness.ready == 1)).await.expect("in time"));
     assert_eq!(world.get("/readyz").await.ok(200)["ready"], true);
 }

@@ -1,6 +1,6 @@
 //! A control plane with an API, and workers that do at once what they are told.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::{
     Config, Handle,
@@ -20,6 +20,14 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
+
+/// Longer than anything here may take, also on a machine that compiles beside the tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A client that waits no longer, for a head or for all of a body.
+pub(crate) fn client() -> reqwest::Client {
+    reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")
+}
 
 /// A control plane that serves its API; it stops when this goes.
 pub(crate) struct World {
@@ -81,7 +89,7 @@ impl World {
         };
         let served = api::serve(listener, Front::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
-        Self { base, handle, shutdown, tasks, client: reqwest::Client::new() }
+        Self { base, handle, shutdown, tasks, client: client() }
     }
 
     /// Adds a worker that reports everything that it is assigned as ready; aborted, it is lost.

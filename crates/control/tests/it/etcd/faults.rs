@@ -16,7 +16,7 @@ fn hasty() -> Patience {
     Patience {
         connect: Duration::from_millis(500),
         answer: Duration::from_millis(500),
-        whole: Duration::from_secs(5),
+        whole: Duration::from_secs(60),
         ..Patience::default()
     }
 }
@@ -41,7 +41,8 @@ async fn until(store: &EtcdStore, value: &str) -> Rev {
     use futures::StreamExt;
     let mut watch = store.watch("/a", Rev(1)).await.expect("a watch");
     loop {
-        let commit = watch.next().await.expect("open").expect("a commit");
+        let commit = tokio::time::timeout(Duration::from_secs(120), watch.next()).await.expect("it comes");
+        let commit = commit.expect("open").expect("a commit");
         let entry = store.get("/a").await.expect("a read");
         if let Some(entry) = entry.filter(|entry| entry.value == value) {
             return entry.modified.max(commit.rev);

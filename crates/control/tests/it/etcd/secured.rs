@@ -61,7 +61,8 @@ async fn tls_with_certificates_on_both_sides() {
         EtcdTls::read(authority, identity).expect("the files are there")
     };
 
-    let store = etcd.open(with(read(Some(&authority), Some((&certificate, &key))))).await;
+    let trusted = with(read(Some(&authority), Some((&certificate, &key))));
+    let store = etcd.open(EtcdConfig { patience: Patience::default(), ..trusted }).await;
     let mut watch = store.watch("/", store.rev().await.expect("a rev").next()).await.expect("a watch");
     put_all(&store, &["/a"]).await;
     assert_eq!(watch.next().await.expect("open").expect("a commit").changes.len(), 1);
@@ -96,7 +97,7 @@ fn guarded(extra: &[&str]) -> Option<Etcd> {
 
 fn as_user(etcd: &Etcd, user: &str, password: &str) -> EtcdConfig {
     let credentials = Credentials { user: user.to_owned(), password: password.to_owned() };
-    EtcdConfig { credentials: Some(credentials), patience: hasty(), ..etcd.config() }
+    EtcdConfig { credentials: Some(credentials), ..etcd.config() }
 }
 
 #[tokio::test]
@@ -112,8 +113,7 @@ async fn users_and_passwords() {
         other => panic!("it is refused: {other:?}"),
     };
     assert!(refused(EtcdStore::connect(as_user(&etcd, "berth", "wrong")).await).contains("password"));
-    let nobody = EtcdConfig { patience: hasty(), ..etcd.config() };
-    assert!(refused(EtcdStore::connect(nobody).await).contains("give a user"));
+    assert!(refused(EtcdStore::connect(etcd.config()).await).contains("give a user"));
     let elsewhere = EtcdConfig { prefix: "/other".to_owned(), ..as_user(&etcd, "berth", "word") };
     assert!(refused(EtcdStore::connect(elsewhere).await).contains("grant-permission"));
 }

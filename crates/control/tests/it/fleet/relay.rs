@@ -1,7 +1,5 @@
 //! The control API of a node that does not lead.
 
-use std::time::Duration;
-
 use berth_control::seat::SeatView;
 use berth_spec::Epoch;
 use berth_wire::control::v1::{GetRequest, control_client::ControlClient};
@@ -9,12 +7,15 @@ use futures::StreamExt;
 use serde_json::Value;
 
 use super::stage::{Stage, node};
-use crate::fixture::apply;
+use crate::{
+    api::world::{PATIENCE, client},
+    fixture::apply,
+};
 
 const MANIFEST: &str = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: iris}\nspec:\n  model: {format: onnx, uri: \"s3://m/iris.onnx\"}\n";
 
 async fn get(base: &str, path: &str) -> (u16, Option<String>, String) {
-    let answer = reqwest::get(format!("{base}{path}")).await.expect("an answer");
+    let answer = client().get(format!("{base}{path}")).send().await.expect("an answer");
     let again = answer.headers().get("retry-after").map(|value| value.to_str().expect("text").to_owned());
     (answer.status().as_u16(), again, answer.text().await.expect("a body"))
 }
@@ -24,7 +25,7 @@ async fn any_node_takes_what_the_leader_is_to_do() {
     let mut stage = Stage::of(&["a", "b"]).await;
     let handle = stage.elect(0);
     let other = stage.nodes[1].api.clone();
-    let client = reqwest::Client::new();
+    let client = client();
     let applied = client.post(format!("{other}/v1/apply")).body(MANIFEST).send().await.expect("an answer");
     assert_eq!(applied.status(), 200, "{}", applied.text().await.expect("a body"));
     let (status, _, text) = get(&other, "/v1/deployments/iris").await;
@@ -50,7 +51,7 @@ async fn any_node_takes_what_the_leader_is_to_do() {
             text.push_str(&String::from_utf8_lossy(&lines.next().await.expect("a line").expect("read")));
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), changed).await.expect("it is told while the watch is open");
+    tokio::time::timeout(PATIENCE, changed).await.expect("it is told while the watch is open");
 }
 
 #[tokio::test]

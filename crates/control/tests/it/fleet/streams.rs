@@ -11,7 +11,7 @@ use tokio::{sync::watch, time::timeout};
 use super::stage::{Stage, node};
 use crate::fixture::{apply, empty_inventory, name, worker};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until it is so.
 async fn until<T>(value: &mut watch::Receiver<T>, is: impl FnMut(&T) -> bool) {
@@ -102,7 +102,7 @@ async fn a_gateway_that_does_not_read_holds_up_nobody_and_misses_nothing() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
     let handle = stage.elect(0);
     let (events, mut slow) = stage.gateway(stage.road(1));
-    let first = slow.recv().await.expect("every route");
+    let first = timeout(PATIENCE, slow.recv()).await.expect("in time").expect("every route");
     events.send(GatewayEvent::Applied(first.seq)).await.expect("it is heard");
     let mut quick = stage.obedient_gateway(stage.road(2));
     until(&mut quick, |routed| routed.wholes == 1).await;
@@ -130,7 +130,7 @@ async fn a_new_leader_hears_at_once_who_waits_and_what_is_held() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
     let first = stage.elect(0);
     let (events, mut changes) = stage.gateway(stage.road(2));
-    changes.recv().await.expect("every route");
+    timeout(PATIENCE, changes.recv()).await.expect("in time").expect("every route");
     first.apply(apply("iris", "  replicas: {min: 0, max: 1}\n")).await.expect("applied");
     let demand = |waiting| Demand {
         deployment: name("iris"),
@@ -153,7 +153,8 @@ async fn a_worker_says_everything_to_whoever_it_is_attached_to_and_hears_what_it
     stage.elect(0);
     let info = worker("b", 1);
     let (reports, mut orders) = stage.worker(stage.road(1), info.clone());
-    assert_eq!(orders.recv().await, Some(FromController::Attached));
+    let first = timeout(PATIENCE, orders.recv()).await.expect("in time");
+    assert_eq!(first, Some(FromController::Attached));
     // A change, before it has said everything: it would mean nothing.
     let part = berth_spec::InventoryChange { whole: false, ..empty_inventory(&info) };
     reports.send(part).await.expect("it is read");

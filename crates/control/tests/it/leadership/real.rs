@@ -1,9 +1,6 @@
 //! Candidates on a real etcd: who takes over when, and what a leader that is not one any more can still write.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use berth_control::{
     leadership::{Election, Fence, Me, Policy, Seat},
@@ -22,7 +19,7 @@ use crate::{
 };
 
 /// What a machine that compiles beside the tests may need until something comes about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn me(name: &str) -> Me {
     Me { name: WorkerId::new(name).expect("a name"), peer: "127.0.0.1:7947".to_owned(), rules: String::new() }
@@ -51,6 +48,12 @@ async fn follows(seats: &mut watch::Receiver<Seat>, name: &str) -> Epoch {
     }
 }
 
+/// Waits until it does not lead.
+async fn steps_down(seats: &mut watch::Receiver<Seat>) {
+    let follows = tokio::time::timeout(PATIENCE, seats.wait_for(|seat| matches!(seat, Seat::Following { .. })));
+    drop(follows.await.expect("in time").expect("it runs"));
+}
+
 #[tokio::test]
 async fn a_standby_takes_over_from_a_leader_that_is_gone() {
     let Some(etcd) = Etcd::start() else { return };
@@ -71,7 +74,7 @@ async fn who_resigns_hands_over_at_once() {
     let long = Policy { ttl: PATIENCE * 10, ..Policy::default() };
     let (mut a, first) = Election::start(&etcd.store().await, me("a"), long);
     leads(&mut a).await;
-    let (mut b, second) = stand(&etcd, "b").await;
+    let (mut b, second) = Election::start(&etcd.store().await, me("b"), long);
     follows(&mut b, "a").await;
     let (_, (later, _)) = futures::join!(first.resign(), leads(&mut b));
     // A standby that resigns changes nothing.
@@ -94,18 +97,15 @@ async fn a_leader_that_is_cut_off_steps_down_before_another_leads() {
     follows(&mut b, "a").await;
     proxy.mute();
     let stepped_down = async {
-        let follows = |seat: &Seat| matches!(seat, Seat::Following { .. });
-        a.wait_for(follows).await.expect("it runs");
+        steps_down(&mut a).await;
         assert!(!fence.holds());
-        Instant::now()
     };
     let took_over = async {
         let (later, _) = leads(&mut b).await;
-        assert!(later > epoch);
-        Instant::now()
+        // Whoever hears of it first: what the earlier one writes from now on it does not even send.
+        assert!(later > epoch && !fence.holds());
     };
-    let (down, over) = futures::join!(stepped_down, took_over);
-    assert!(down < over, "{:?} too late", down - over);
+    futures::join!(stepped_down, took_over);
     proxy.cut();
     follows(&mut a, "b").await;
 }
@@ -113,7 +113,9 @@ async fn a_leader_that_is_cut_off_steps_down_before_another_leads() {
 #[tokio::test]
 async fn a_leader_stays_through_a_member_that_dies() {
     let Some(mut etcd) = Etcd::with(3, &[]) else { return };
-    let (mut a, _first) = stand(&etcd, "a").await;
+    // A busy machine may stand still for as long as a term lasts otherwise.
+    let policy = Policy { ttl: Policy::default().ttl * 4, ..Policy::default() };
+    let (mut a, _first) = Election::start(&etcd.store().await, me("a"), policy);
     let (epoch, _) = leads(&mut a).await;
 
     let leader = etcd.leader().await;
@@ -121,8 +123,7 @@ async fn a_leader_stays_through_a_member_that_dies() {
     let (mut b, _second) = stand(&etcd, "b").await;
     assert_eq!(follows(&mut b, "a").await, epoch);
     // Two renewals later it still leads.
-    let gone =
-        tokio::time::timeout(Policy::default().ttl, a.wait_for(|seat| matches!(seat, Seat::Following { .. }))).await;
+    let gone = tokio::time::timeout(policy.ttl, a.wait_for(|seat| matches!(seat, Seat::Following { .. }))).await;
     assert!(gone.is_err(), "it lost its term");
 }
 
@@ -152,7 +153,8 @@ async fn the_death_of_etcds_own_leader_costs_one_term_at_most() {
             }
             Err(StoreError::Deposed) => {
                 let both = [a.changed().boxed(), b.changed().boxed()];
-                futures::future::select_all(both).await.0.expect("it runs");
+                let heard = tokio::time::timeout(PATIENCE, futures::future::select_all(both));
+                heard.await.expect("in time").0.expect("it runs");
             }
             // The answer was lost with the member that would have given it: what is there tells.
             Err(StoreError::Uncertain { .. }) => {
@@ -172,7 +174,7 @@ async fn one_leads_again_after_etcd_was_gone() {
     let (mut a, _first) = stand(&etcd, "a").await;
     let (epoch, fence) = leads(&mut a).await;
     etcd.kill(0);
-    a.wait_for(|seat| matches!(seat, Seat::Following { .. })).await.expect("it runs");
+    steps_down(&mut a).await;
     assert!(!fence.holds());
     etcd.revive(0);
     let (later, fence) = leads(&mut a).await;

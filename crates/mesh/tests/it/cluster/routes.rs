@@ -9,8 +9,10 @@ use berth_mesh::Config;
 use berth_peer::Hint;
 use berth_spec::{GatewayEvent, Health, Route, RouteChange, WorkerId, routes::Version};
 
+use http::Method;
+
 use super::town::{Town, metric, nothing, worker};
-use crate::fixture::{Echo, House, cold, on, revision};
+use crate::fixture::{Echo, House, cold, on, revision, until};
 
 #[tokio::test]
 async fn the_own_replica_answers_while_it_is_no_worse() {
@@ -35,9 +37,7 @@ async fn a_busy_replica_sends_others_elsewhere() {
     let (mine, other) = (Echo::shut(), Echo::open());
     town.serve("iris", &[("a", &mine), ("b", &other)]).await;
     let asked: Vec<_> = (0..12).map(|_| tokio::spawn(town.house("a").infer("iris", &[]))).collect();
-    while other.runs.load(SeqCst) == 0 {
-        tokio::task::yield_now().await;
-    }
+    until("the other is asked", || other.runs.load(SeqCst) > 0).await;
     mine.gate.close();
     for asked in asked {
         assert_eq!(asked.await.expect("it ran").status, 200);
@@ -51,9 +51,9 @@ async fn use_is_told_once() {
     let held = Echo::shut();
     town.serve("iris", &[("b", &held)]).await;
     let asked = tokio::spawn(town.house("a").infer("iris", &[]));
-    held.started.acquire().await.expect("it starts").forget();
+    held.starts().await;
     let told = loop {
-        if let GatewayEvent::Demand(demands) = town.house("a").events.recv().await.expect("it speaks")
+        if let GatewayEvent::Demand(demands) = town.house("a").event().await
             && let Some(demand) = demands.into_iter().find(|demand| demand.in_flight > 0)
         {
             break demand;
@@ -143,21 +143,19 @@ async fn the_last_routes_outlive_the_process() {
     town.serve("iris", &[("b", &echo)]).await;
     town.house("a").set(vec![cold("rose")]).await;
     town.house("a").shutdown.cancel();
-    (&mut town.house("a").running).await.expect("it ends");
+    town.house("a").ended().await;
     assert!(file.exists(), "what changed is written at the end");
     let mut again = Town::with(&["a", "b"], keep).await;
     again.put("b", "iris", &echo);
     // Nobody has said anything yet.
-    while again.house("a").get("/v2/models").await.json()["models"].as_array().is_none_or(Vec::is_empty) {
-        tokio::task::yield_now().await;
-    }
+    again.house("a").comes_to(200, |house| house.request(Method::GET, "/v2/models/iris/ready", &[], "")).await;
     assert_eq!(again.house("a").infer("iris", &[]).await.status, 200);
     assert!(again.house("a").handle.ready());
     // The controller's first word must be the whole, and then counts alone.
     again.house("a").send(RouteChange { seq: 8, base: Some(7), ..RouteChange::default() }).await;
-    while !matches!(again.house("a").events.recv().await.expect("it speaks"), GatewayEvent::AskWhole) {}
+    while !matches!(again.house("a").event().await, GatewayEvent::AskWhole) {}
     again.house("a").send(RouteChange { seq: 9, ..nothing() }).await;
-    while again.house("a").infer("iris", &[]).await.status != 404 {}
+    again.house("a").comes_to(404, |house| house.infer("iris", &[])).await;
 }
 
 #[tokio::test]
@@ -175,17 +173,18 @@ async fn a_damaged_file_is_left_alone() {
 /// While it says that it is not ready it still takes what comes.
 #[tokio::test]
 async fn a_lame_duck_serves() {
-    let lame = Duration::from_millis(300);
-    let mut town = Town::with(&["a", "b"], |_, config| config.limits.lame_duck = lame).await;
+    // Long enough for whatever is asked of it, and short enough to wait for its end.
+    let (long, short) = (Duration::from_secs(3_600), Duration::from_millis(300));
+    let lame = |name: &str, config: &mut Config| config.limits.lame_duck = if name == "a" { long } else { short };
+    let mut town = Town::with(&["a", "b"], lame).await;
     let echo = Echo::open();
     town.serve("iris", &[("b", &echo)]).await;
-    let before = Instant::now();
     town.house("a").shutdown.cancel();
-    while town.house("a").handle.ready() {
-        tokio::task::yield_now().await;
-    }
+    town.house("a").leaves().await;
     assert_eq!(town.house("a").get("/v2/health/ready").await.status, 503);
     assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
-    (&mut town.house("a").running).await.expect("it ends");
-    assert!(before.elapsed() >= lame);
+    let before = Instant::now();
+    town.house("b").shutdown.cancel();
+    town.house("b").ended().await;
+    assert!(before.elapsed() >= short);
 }

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::town::{Town, metric};
-use crate::fixture::{Echo, House, REQUEST, on};
+use crate::fixture::{Echo, House, REQUEST, on, soon, until};
 
 /// A request of about this many bytes, as JSON cannot be: raw.
 fn binary(bytes: usize) -> (String, Vec<u8>) {
@@ -32,7 +32,7 @@ async fn begin(house: &House, headers: &str) -> TcpStream {
 async fn all(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     // A reset after the answer is as good as an end.
-    let _ = stream.read_to_end(&mut answer).await;
+    let _ = soon("the end", stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -64,7 +64,7 @@ async fn a_body_beyond_what_is_kept_is_not_sent_again() {
         let headers = [("inference-header-content-length", length.as_str())];
         let asked = town.house("a").request(http::Method::POST, "/v2/models/iris/infer", &headers, body);
         let asked = tokio::spawn(asked);
-        held.started.acquire().await.expect("it starts").forget();
+        held.starts().await;
         town.put("c", "iris", &other);
         town.route("iris", &["b", "c"]).await;
         town.node("b").kill();
@@ -83,15 +83,11 @@ async fn a_body_in_pieces_is_sent_again_from_its_start() {
     let headers = format!("Content-Length: {}\r\nInference-Header-Content-Length: {length}\r\n", body.len());
     let mut stream = begin(town.house("a"), &headers).await;
     stream.write_all(&body[..50_000]).await.expect("written");
-    while metric(town.house("a"), "berth_gateway_replay_bytes", &[]) < 50_000 {
-        tokio::task::yield_now().await;
-    }
+    until("it is kept", || metric(town.house("a"), "berth_gateway_replay_bytes", &[]) >= 50_000).await;
     town.put("c", "iris", &other);
     town.route("iris", &["c"]).await;
     town.node("b").kill();
-    while metric(town.house("a"), "berth_gateway_retries_total", &[]) < 1 {
-        tokio::task::yield_now().await;
-    }
+    until("it is sent again", || metric(town.house("a"), "berth_gateway_retries_total", &[]) >= 1).await;
     stream.write_all(&body[50_000..]).await.expect("written");
     let answer = all(stream).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:.200}");
@@ -100,19 +96,15 @@ async fn a_body_in_pieces_is_sent_again_from_its_start() {
 
 #[tokio::test]
 async fn clients_that_misbehave_are_told_here() {
-    let short = |config: &mut berth_mesh::Config| {
-        config.limits.body = 128 << 10;
-        config.limits.body_idle = Duration::from_millis(200);
-    };
-    let mut town = Town::with(&["a", "b"], |name, config| {
-        if name == "a" {
-            short(config)
-        }
+    let mut town = Town::with(&["a", "b", "c"], |name, config| match name {
+        "a" => config.limits.body_idle = Duration::from_millis(200),
+        "c" => config.limits.body = 128 << 10,
+        _ => {}
     })
     .await;
     let echo = Echo::open();
     town.serve("iris", &[("b", &echo)]).await;
-    let mut large = begin(town.house("a"), "Transfer-Encoding: chunked\r\n").await;
+    let mut large = begin(town.house("c"), "Transfer-Encoding: chunked\r\n").await;
     let chunk = vec![b' '; 64 << 10];
     for _ in 0..3 {
         // It may be told before the last.
@@ -128,7 +120,7 @@ async fn clients_that_misbehave_are_told_here() {
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer:.300}");
     assert_eq!(town.house("a").infer("iris", &[]).await.status, 200, "the place is not blamed");
     // The short one had not been sent yet.
-    assert_eq!(metric(town.house("a"), "berth_gateway_forwards_total", &["client"]), 1);
+    assert_eq!(["a", "c"].map(|node| metric(town.house(node), "berth_gateway_forwards_total", &["client"])), [0, 1]);
 }
 
 /// A client that goes away takes its request out of the model elsewhere, too.
@@ -139,11 +131,11 @@ async fn a_client_that_leaves_is_not_run_for() {
     town.put("b", "iris", &held);
     town.house("a").set(vec![on("iris", "1", &["b"])]).await;
     let asked = tokio::spawn(town.house("a").infer("iris", &[]));
-    held.started.acquire().await.expect("it starts").forget();
+    held.starts().await;
     asked.abort();
     let replica = town.house("b").replicas.get(&crate::fixture::revision("iris", "1")).expect("there");
     replica.begin_drain();
-    tokio::time::timeout(Duration::from_secs(60), replica.drained()).await.expect("the lease is back");
+    soon("the lease", replica.drained()).await;
     assert_eq!(held.runs.load(SeqCst), 0);
 }
 
@@ -157,9 +149,7 @@ async fn a_slow_client_leaves_the_model_to_the_others() {
     town.house("a").set(vec![berth_spec::Route { concurrency, ..on("iris", "1", &["b"]) }]).await;
     let mut slow = begin(town.house("a"), &format!("Content-Length: {}\r\n", REQUEST.len())).await;
     slow.write_all(&REQUEST.as_bytes()[..10]).await.expect("written");
-    while town.house("a").handle.inside() < 1 {
-        tokio::task::yield_now().await;
-    }
+    until("it is let in", || town.house("a").handle.inside() > 0).await;
     for _ in 0..3 {
         assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
     }

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Echo, House, on, revision};
+use crate::fixture::{Echo, House, PATIENCE, on, revision, until};
 
 pub(crate) fn worker(name: &str) -> WorkerId {
     WorkerId::new(name).expect("a name")
@@ -86,7 +86,9 @@ impl Town {
         for ((name, region, listener, _), me) in bound.into_iter().zip(everyone.clone()) {
             let (members, roster) = Members::by_hand(me);
             everyone.iter().for_each(|other| roster.set(other.clone(), Health::Alive));
-            let peers = Peers::start(identity(name), members.clone(), LinePolicy::default());
+            // Membership is the test's: nobody is given up for being slow.
+            let patient = LinePolicy { dial: PATIENCE, ping_timeout: PATIENCE, ..LinePolicy::default() };
+            let peers = Peers::start(identity(name), members.clone(), patient);
             let fleet = Fleet::new(peers.clone(), members, region.map(str::to_owned));
             let mut config = Config::new(([127, 0, 0, 1], 0).into());
             config.loops = Some(EventLoops::start(Some(2)).expect("threads"));
@@ -96,9 +98,7 @@ impl Town {
             let port = port.expect("a runtime");
             let handler = Arc::new(Port(house.handle.forwarded()));
             port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
-            while peers.all().len() + 1 < places.len() {
-                tokio::task::yield_now().await;
-            }
+            until("it knows the others", || peers.all().len() + 1 >= places.len()).await;
             nodes.push(Node { name, house, roster, port: Some(port) });
         }
         Self { nodes, _pki: pki }

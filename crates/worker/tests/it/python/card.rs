@@ -212,7 +212,7 @@ pub(super) struct Running {
 impl Running {
     /// Its answer to a document.
     pub(super) async fn call(&self, request: Value) -> Result<Value, InferError> {
-        self.call_until(request, Instant::now() + Duration::from_secs(30)).await
+        self.call_until(request, Instant::now() + Duration::from_secs(120)).await
     }
 
     pub(super) async fn call_until(&self, request: Value, deadline: Instant) -> Result<Value, InferError> {

@@ -56,9 +56,14 @@ impl Stage {
 
     fn hook(&self, text: &str) {
         let path = self.folder.path().join("registry.git/hooks/pre-receive");
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a hook");
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&path, executable).expect("a mode");
+        // Written by another process: what this one writes is held open by whatever other tests start meanwhile, and a
+        // file that is open for writing cannot be run.
+        let written = Command::new("sh")
+            .args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\""])
+            .arg(&path)
+            .arg(text)
+            .status();
+        assert!(written.expect("sh").success());
     }
 
     fn commits(&self) -> usize {
