@@ -152,7 +152,9 @@ mod tests {
             seen.push(heard.recv().await.expect("it is served"));
             if seen.len() == 2 {
                 end.cancel();
+                let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
                 while loops.0.loops.iter().map(|one| one.serves.load(Relaxed)).sum::<usize>() > 1 {
+                    assert!(std::time::Instant::now() < until, "it is not seen that one has ended");
                     tokio::task::yield_now().await;
                 }
             }
