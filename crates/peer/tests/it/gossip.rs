@@ -117,7 +117,8 @@ async fn three_meet_one_dies_one_leaves() {
     assert_eq!((known.region(), known.peer, known.gossip), (Some("here"), port.at, b.at));
 
     // Lines follow membership, and time to a member is known from probes.
-    let peers = Peers::start(ca.identity("a"), a.members.clone(), LinePolicy::default());
+    let patient = LinePolicy { dial: PATIENCE, ping_timeout: PATIENCE, ..LinePolicy::default() };
+    let peers = Peers::start(ca.identity("a"), a.members.clone(), patient);
     until("b is known", || peers.get(&name("b")).is_some()).await;
     let peer = peers.get(&name("b")).expect("it was there");
     ask(&peer, "/echo").await.expect("an answer");
