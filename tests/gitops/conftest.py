@@ -82,9 +82,10 @@ class World:
         # One that has only just begun to lead has not heard of it yet.
         return until(lambda: f"one replica of {id}; there is {self.replicas(id)}", place)
 
-    def until_ready(self, id: str, version: str, copies: int = 1) -> None:
+    def until_ready(self, id: str, version: str, copies: int = 1, patience: float = PATIENCE) -> None:
         """The same, and every gateway that lives has been told."""
-        until(lambda: f"{id} {version} on {copies}; it is {self.replicas(id)}", lambda: self.ready(id, version, copies))
+        what = lambda: f"{id} {version} on {copies}; it is {self.replicas(id)}"
+        until(what, lambda: self.ready(id, version, copies), patience)
         for node in (node for node in self.fleet.nodes if node.runs()):
             until(f"{node.name} to route to {id}", lambda: node.get(f"/v2/models/{id}/ready")[0] == 200)
 

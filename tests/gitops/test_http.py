@@ -96,7 +96,8 @@ def test_roles_packages_and_encrypted_tokens(world, tmp_path):
             "--source", f"git={host.url('model-registry')}#main", "--source-user", "broker",
             "--source-token-file", str(host.folder / "broker"), "--registry-key", f"file:{keys / 'registry.key'}",
         )  # fmt: skip
-        world.until_ready("doubler", "1.0.0", 2)
+        # An environment with packages takes a busy machine minutes.
+        world.until_ready("doubler", "1.0.0", 2, 2 * PATIENCE)
         load = Load(world.fleet.nodes, "/v1/doubler", {"x": 1}, callers=2)
         load.until("1.0.0 numpy 2.3.5")
 
@@ -107,7 +108,7 @@ def test_roles_packages_and_encrypted_tokens(world, tmp_path):
         world.registry.write(world.registry.path("doubler"), manifest)
         world.registry.commit("Deploy doubler 1.1.0")
         world.registry.push()
-        world.until_ready("doubler", "1.1.0", 2)
+        world.until_ready("doubler", "1.1.0", 2, 2 * PATIENCE)
         load.until("1.1.0 numpy 2.4.6")
         load.end()
         assert load.failed == []
