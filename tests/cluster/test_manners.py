@@ -82,21 +82,49 @@ def test_a_folder_is_for_one_process(cluster):
     until("the first one to answer", node.alive)
 
 
-def test_a_second_process_with_a_name_leaves_no_address_behind(cluster):
+def test_a_second_process_does_not_get_the_name_of_one_that_lives(cluster):
     made = cluster(count=3)
-    # Not the one that leads: while two go by its name the others do not reach it, and nobody shows anything.
     leader = until("a leader", made.leader)
-    first = next(node for node in made.nodes if node is not leader)
     second = Node(made, made.network.host("n9"), ["--memory", "1GiB"])
-    second.name = first.name
+    second.name = leader.name
+
+    def refused() -> bool:
+        second.start()
+        until("it to be refused, or to serve", lambda: not second.runs() or second.call("/healthz")[0] == 200)
+        if not second.runs():
+            return True
+        # Nobody had the time to answer it within a second.
+        second.kill()
+        return False
+
+    until("it to be refused", refused)
+    assert second.process.wait(PATIENCE) == 1
+    assert leader.host.address in second.logged() and "--name" in second.logged(), second.logged()[-2000:]
+    until("the first one to be where it was", lambda: leader.host.address in shown(made, leader.name).get("address", ""))
+    until("all to be ready", lambda: len(made.states("Ready")) == 3)
+
+
+def test_two_processes_have_the_name_of_the_leader(cluster):
+    made = cluster(count=3)
+    leader = until("a leader", made.leader)
+    others = [node for node in made.nodes if node is not leader]
+    second = Node(made, made.network.host("n9"), ["--memory", "1GiB"])
+    second.name = leader.name
+    # They cannot tell each other that there are two.
+    second.host.cut(leader.host)
     second.start()
     try:
-        # The later one has the name, or both claim it.
-        until("the other one to be seen", lambda: second.host.address in shown(made, first.name).get("address", ""))
+        until("the others to take it for the leader", lambda: any("leader_elsewhere" in node.logged() for node in others))
+        # The store says where the leader is: the second one, which they have the address of, decides nothing.
+        until("it to take what is declared", lambda: made.apply(manifest("iris", replicas=2), through=others[0], code=None) and "iris" in made.run("get", "deployments", through=others[1], code=None))
+        for node in others:
+            made.run("wait", "deployment/iris", "--for=Available", f"--timeout={PATIENCE:.0f}s", through=node)
+        assert second.runs(), second.logged()[-4000:]
     finally:
         second.kill()
-    until("the first one to be found again", lambda: first.host.address in shown(made, first.name).get("address", ""))
-    until("it to be ready", lambda: len(made.states("Ready")) == 3)
+    # Its address does not outlive it.
+    until("the first one to be found again", lambda: leader.host.address in shown(made, leader.name).get("address", ""))
+    until("all to be ready", lambda: len(made.states("Ready")) == 3)
 
 
 def test_a_node_of_another_authority_is_told_apart(cluster, tmp_path):

@@ -53,7 +53,11 @@ pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
     let _data = DataFolder::take(&settings.server.data)?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let system = compose::compose(&settings, &telemetry)?;
+        let system = tokio::select! {
+            system = compose::compose(&settings, &telemetry) => system?,
+            // Nobody was told of this node yet.
+            _ = signals.next() => return Ok(()),
+        };
         system.banner.show(&settings);
         serve(system, &mut signals, settings.server.drain_timeout).await
     });

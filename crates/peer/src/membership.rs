@@ -11,6 +11,7 @@
 //!
 //! [`Membership`] is the brain: no socket, no clock. [`Gossip`] drives it: one UDP socket, one thread of its own, so
 //! that probes are answered while all others compute. What foca leaves to others is here:
+//! - a process asks whether its name is free before it goes by it (`vacancy`);
 //! - whoever is alone, or newly in, announces again and again: foca never repeats a lost announcement (`brain`);
 //! - what a node says of itself (its *card*) is asked for until it is here, for gossip may be lost (`cards`);
 //! - who is accused is told so directly, and may refute before it is buried (`accused`);
@@ -30,6 +31,7 @@ mod policy;
 mod rtt;
 mod silence;
 mod swim;
+mod vacancy;
 mod view;
 
 pub use self::{

@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::{Health, Member, Roles, WorkerId};
+use berth_spec::{Epoch, Health, Member, Roles, WorkerId};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -64,7 +64,17 @@ struct Inner {
     by_name: ArcSwap<BTreeMap<WorkerId, Arc<Peer>>>,
     dialer: Arc<Dialer>,
     members: Option<Members>,
+    lead: Mutex<Option<Lead>>,
     _ends: DropGuard,
+}
+
+/// Who decides, as the store says, which knows better than the members which process of a name that is.
+struct Lead {
+    epoch: Epoch,
+    name: WorkerId,
+    at: SocketAddr,
+    /// Lines to it, where the members have another address for its name.
+    peer: Option<Arc<Peer>>,
 }
 
 impl std::fmt::Debug for Peers {
@@ -114,6 +124,7 @@ impl Peers {
             by_name: ArcSwap::default(),
             dialer: Arc::new(dialer),
             members,
+            lead: Mutex::default(),
             _ends: ends.drop_guard(),
         }))
     }
@@ -124,6 +135,49 @@ impl Peers {
         self.0.by_name.load().get(name).cloned()
     }
 
+    /// The store, or a node that asked it, says that the node `name` decides in this term and is at this address.
+    pub fn led_by(&self, name: &WorkerId, epoch: Epoch, at: SocketAddr) {
+        if self.0.is_me(name) {
+            return;
+        }
+        let mut lead = self.0.lead();
+        match &mut *lead {
+            Some(known) if known.epoch > epoch => {}
+            Some(known) if known.name == *name && known.at == at => known.epoch = epoch,
+            _ => {
+                if let Some(peer) = lead.take().and_then(|before| before.peer) {
+                    peer.forget();
+                }
+                *lead = Some(Lead { epoch, name: name.clone(), at, peer: None });
+            }
+        }
+    }
+
+    /// The peer with this name, for what only the one who decides can answer: where [`Peers::led_by`] gave another address
+    /// than the members have, at that one. Two processes with one name are one member, and the members have the later one's
+    /// address.
+    #[must_use]
+    pub fn leader(&self, name: &WorkerId) -> Option<Arc<Peer>> {
+        let peer = self.get(name)?;
+        let member = peer.member();
+        let mut lead = self.0.lead();
+        let Some(led) = lead.as_mut().filter(|lead| lead.name == *name && lead.at != member.peer) else {
+            return Some(peer);
+        };
+        // It is not there any more: it may have been started anew elsewhere. Whoever still says so is believed again.
+        if led.peer.as_ref().is_some_and(|peer| peer.failing()) {
+            *lead = None;
+            return Some(peer);
+        }
+        let there = led.peer.get_or_insert_with(|| {
+            let (at, members) = (led.at, member.peer);
+            tracing::warn!(event = "leader_elsewhere", leader = %name, %at, %members, "the members know another process by the leader's name");
+            let member = Member { peer: at, ..(*member).clone() };
+            Arc::new(Peer::new(Arc::new(member), Health::Alive, Arc::clone(&self.0.dialer), None))
+        });
+        Some(Arc::clone(there))
+    }
+
     /// All peers, by name, without this node.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Peer>> {
@@ -132,6 +186,10 @@ impl Peers {
 }
 
 impl Inner {
+    fn lead(&self) -> MutexGuard<'_, Option<Lead>> {
+        self.lead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_me(&self, name: &WorkerId) -> bool {
         match &self.members {
             Some(members) => members.me() == name,

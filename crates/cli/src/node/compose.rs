@@ -67,11 +67,11 @@ struct Presence {
 }
 
 /// Opens, binds and builds everything, and starts it.
-pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
+pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
     let mut registry = Registry::default();
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
-    let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry)?;
+    let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry).await?;
     let (gateway, look) = gateway(settings, telemetry, &presence, &local, &mut registry)?;
     let api = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -80,7 +80,7 @@ pub(super) fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<
         })?;
     let addresses = (look.local_addr(), api.local_addr()?);
     let Presence { listener, members, gossip, peers, me, .. } = presence;
-    let (candidacy, deciding, seat) = deciding(settings, &me, &members, &mut registry)?;
+    let (candidacy, deciding, seat) = deciding(settings, &me, (&members, &peers), &mut registry)?;
     let rules = settings.roles.controller.then(|| settings.server.rules());
     let seams = node_seams(&members, &seat, look.clone(), registry, rules);
     let road = Road { me: me.name.clone(), incarnation: me.incarnation, peers: peers.clone(), seat: seat.clone() };
@@ -122,8 +122,8 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
     berth_worker::build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
 }
 
-/// Takes the ports towards other nodes and begins to be a member.
-fn presence(
+/// Takes the ports towards other nodes, asks whether the name is free, and begins to be a member.
+async fn presence(
     settings: &NodeSettings,
     worker: Option<&WorkerInfo>,
     registry: &mut Registry,
@@ -151,6 +151,7 @@ fn presence(
     };
     let (members, gossip) = Gossip::bind(config, me.clone(), identity.clone(), registry)
         .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
+    gossip.ask_for_name().await.map_err(|error| Failure::Failed(error.to_string()))?;
     let peers = Peers::start(identity, members.clone(), LinePolicy::default());
     Ok(Presence { listener, members, gossip, peers, me, loops })
 }
@@ -207,13 +208,13 @@ type Decision = (Option<Candidacy>, Option<Deciding>, watch::Receiver<SeatView>)
 fn deciding(
     settings: &NodeSettings,
     me: &Member,
-    members: &Members,
+    (members, peers): (&Members, &Peers),
     registry: &mut Registry,
 ) -> Result<Decision, Failure> {
     let Some(store) = &settings.store else { return Ok((None, None, SeatView::never())) };
     let store = store::config(store)?;
     let me = Me { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
-    let (seat, candidacy) = Candidacy::start(store.clone(), me)?;
+    let (seat, candidacy) = Candidacy::start(store.clone(), me, peers.clone())?;
     let (view, views) = watch::channel(SeatView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
     let source = settings.source.as_ref().map(|git| git.build(&settings.server.data, registry)).transpose()?;

@@ -15,6 +15,7 @@ use berth_control::{
     leadership::{Election, Me, Policy, Seat},
     store::etcd::{EtcdConfig, EtcdStore, Patience},
 };
+use berth_peer::Peers;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -34,14 +35,15 @@ pub(super) struct Candidacy {
 }
 
 impl Candidacy {
-    /// Stands for election. The seat says who leads, and the store is there once etcd has answered.
-    pub(super) fn start(config: EtcdConfig, me: Me) -> io::Result<(watch::Receiver<Seat>, Self)> {
+    /// Stands for election. The seat says who leads, and the store is there once etcd has answered. `peers` are told where
+    /// the one is who leads.
+    pub(super) fn start(config: EtcdConfig, me: Me, peers: Peers) -> io::Result<(watch::Receiver<Seat>, Self)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (seat, seats) = watch::channel(Seat::Following { leader: None });
         let (resign, (ended, over)) = (CancellationToken::new(), oneshot::channel());
         let resigning = resign.clone();
         let run = move || {
-            runtime.block_on(stand(config, me, seat, resigning));
+            runtime.block_on(stand(config, me, peers, seat, resigning));
             // Nobody waits where the process is leaving at once.
             let _ = ended.send(());
         };
@@ -60,13 +62,33 @@ impl Candidacy {
     }
 }
 
-async fn stand(config: EtcdConfig, me: Me, seat: watch::Sender<Seat>, resign: CancellationToken) {
+async fn stand(config: EtcdConfig, me: Me, peers: Peers, seat: watch::Sender<Seat>, resign: CancellationToken) {
     let Some(store) = resign.run_until_cancelled(connect(config, store_unreachable)).await else { return };
     let (mut seats, election) = Election::start(&store, me, Policy::default());
+    let (mut found, mut news) = (election.found(), true);
     loop {
-        seat.send_replace(seats.borrow_and_update().clone());
+        // Before the seat names it: whoever goes there goes to the right process.
+        if let Some(leader) = &*found.borrow_and_update()
+            && let Ok(at) = leader.peer.parse()
+        {
+            peers.led_by(&leader.name, leader.epoch, at);
+        }
+        if news {
+            seat.send_replace(seats.borrow_and_update().clone());
+        }
         tokio::select! {
-            changed = seats.changed() => if changed.is_err() { return },
+            changed = seats.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                news = true;
+            }
+            changed = found.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                news = false;
+            }
             () = resign.cancelled() => break,
         }
     }

@@ -42,7 +42,7 @@ const HOP: [HeaderName; 7] = [
 pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> Response {
     let kind = Kind::of(request.headers());
     let writes = !request.method().is_safe() && !matches!(kind, Kind::Grpc);
-    let Some(peer) = peers.get(leader) else {
+    let Some(peer) = peers.leader(leader) else {
         return kind.answer(unreachable(leader, "the members do not know it"));
     };
     let Some(request) = onward(leader, request) else {

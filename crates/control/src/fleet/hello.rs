@@ -111,7 +111,7 @@ impl Door {
         let Some((name, epoch)) = leader else {
             return Status::failed_precondition("this node does not lead, and knows of none that does");
         };
-        let peer = self.peers.as_ref().and_then(|peers| peers.get(name)).map(|peer| peer.member().peer.to_string());
+        let peer = self.peers.as_ref().and_then(|peers| peers.leader(name)).map(|peer| peer.member().peer.to_string());
         let entries = [(LEADER, Some(name.to_string())), (EPOCH, Some(epoch.to_string())), (LEADER_PEER, peer)];
         for (key, value) in entries {
             if let Some(value) = value.and_then(|value| value.parse::<MetadataValue<Ascii>>().ok()) {

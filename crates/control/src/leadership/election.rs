@@ -29,6 +29,7 @@ const RESIGNING: Duration = Duration::from_secs(3);
 /// A candidacy that runs. Dropped, it ends like a crash: the key stays until its lease is over.
 pub struct Election {
     tasks: JoinSet<()>,
+    found: watch::Receiver<Option<Leader>>,
     resign: CancellationToken,
 }
 
@@ -38,6 +39,7 @@ impl Election {
     #[must_use]
     pub fn start(store: &EtcdStore, me: Me, policy: Policy) -> (watch::Receiver<Seat>, Self) {
         let (seat, seats) = watch::channel(Seat::Following { leader: None });
+        let (finds, found) = watch::channel(None);
         let resign = CancellationToken::new();
         let patience = Patience {
             connect: policy.ttl / 4,
@@ -51,13 +53,20 @@ impl Election {
             me,
             policy,
             seat,
+            finds,
             fence: None,
             differs: None,
             pending: FuturesUnordered::new(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(run.until(resign.clone()));
-        (seats, Self { tasks, resign })
+        (seats, Self { tasks, found, resign })
+    }
+
+    /// Whose key was seen last: it changes whenever the key was read, before the seat does.
+    #[must_use]
+    pub fn found(&self) -> watch::Receiver<Option<Leader>> {
+        self.found.clone()
     }
 
     /// Hands over: gives the key back, so that another can lead at once, and stands no more. Returns when that is done,
@@ -76,6 +85,7 @@ struct Run {
     me: Me,
     policy: Policy,
     seat: watch::Sender<Seat>,
+    finds: watch::Sender<Option<Leader>>,
     /// Of the term that we lead.
     fence: Option<Fence>,
     /// The term of a leader with other rules that was told of.
@@ -118,6 +128,7 @@ impl Run {
     fn feed(&mut self, event: Event) {
         if let Event::Seen { leader: Some(leader), .. } = &event {
             self.compare(leader);
+            self.finds.send_replace(Some(leader.clone()));
         }
         for effect in self.candidate.on(event, now()) {
             match effect {

@@ -6,7 +6,7 @@
 //! ```
 //! Without a connection nothing is read from whoever speaks: he joins what he has to say, and nothing piles up here.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use berth_spec::{Epoch, Time, WorkerId};
 use futures::StreamExt;
@@ -210,7 +210,10 @@ impl<E: End> Running<E> {
                     self.line = None;
                 }
             }
-            Err(Broken::Elsewhere(leader)) => self.feed(Event::Elsewhere(leader)),
+            Err(Broken::Elsewhere { leader, at }) => {
+                self.hear_where(leader.as_ref(), at);
+                self.feed(Event::Elsewhere(leader));
+            }
             Err(Broken::Failed(reason)) => {
                 tracing::debug!(event = "controller_silent", reason);
                 self.trouble = Some(reason);
@@ -231,10 +234,20 @@ impl<E: End> Running<E> {
         tracing::info!(event = "controller_lost", reason = %broken, "going on with what is known");
         self.without = Without::Since(Instant::now());
         let leader = match broken {
-            Broken::Elsewhere(leader) => leader,
+            Broken::Elsewhere { leader, at } => {
+                self.hear_where(leader.as_ref(), at);
+                leader
+            }
             Broken::Refused(_) | Broken::Failed(_) => None,
         };
         self.feed(Event::Lost(leader));
+    }
+
+    /// A node that does not lead says who does, and where that one is: it has it from the store.
+    fn hear_where(&self, leader: Option<&(WorkerId, Epoch)>, at: Option<SocketAddr>) {
+        if let (Some((name, epoch)), Some(at)) = (leader, at) {
+            self.drive.road.peers.led_by(name, *epoch, at);
+        }
     }
 
     fn feed(&mut self, event: Event) {

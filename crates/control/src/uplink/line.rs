@@ -1,10 +1,10 @@
 //! One connection to a controller, here or on another node.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use berth_peer::{PROTOCOL, Peer, PeerChannel};
 use berth_spec::{Epoch, WorkerId};
-use berth_wire::fleet::{EPOCH, LEADER, MESSAGE, PROTOCOL as HEADER, v1};
+use berth_wire::fleet::{EPOCH, LEADER, LEADER_PEER, MESSAGE, PROTOCOL as HEADER, v1};
 use futures::{Stream, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use tokio::sync::mpsc;
 use tonic::{
@@ -38,7 +38,12 @@ pub(super) type Dialling<W, H> = BoxFuture<'static, Result<Line<W, H>, Broken>>;
 pub(super) enum Broken {
     /// The node does not lead.
     #[error("the node does not lead")]
-    Elsewhere(Option<(WorkerId, Epoch)>),
+    Elsewhere {
+        /// Who does, if it knows.
+        leader: Option<(WorkerId, Epoch)>,
+        /// Where that one is, if it says so.
+        at: Option<SocketAddr>,
+    },
     /// The node will not have this one, and says what is to be done.
     #[error("{0}")]
     Refused(String),
@@ -50,7 +55,8 @@ pub(super) enum Broken {
 impl From<Status> for Broken {
     fn from(status: Status) -> Self {
         if status.code() == tonic::Code::FailedPrecondition {
-            return Self::Elsewhere(leader_in(status.metadata()));
+            let (leader, at) = leader_in(status.metadata());
+            return Self::Elsewhere { leader, at };
         }
         if matches!(status.code(), tonic::Code::AlreadyExists | tonic::Code::PermissionDenied) {
             return Self::Refused(status.message().to_owned());
@@ -72,9 +78,10 @@ impl From<Error> for Broken {
     }
 }
 
-fn leader_in(metadata: &MetadataMap) -> Option<(WorkerId, Epoch)> {
+fn leader_in(metadata: &MetadataMap) -> (Option<(WorkerId, Epoch)>, Option<SocketAddr>) {
     let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok());
-    Some((WorkerId::new(text(LEADER)?).ok()?, Epoch(text(EPOCH)?.parse().ok()?)))
+    let leader = || Some((WorkerId::new(text(LEADER)?).ok()?, Epoch(text(EPOCH)?.parse().ok()?)));
+    (leader(), text(LEADER_PEER).and_then(|at| at.parse().ok()))
 }
 
 impl Road {
@@ -82,12 +89,12 @@ impl Road {
     pub(super) fn here(&self) -> Result<(Handle, Epoch), Broken> {
         match &*self.seat.borrow() {
             SeatView::Leading { handle, epoch } => Ok((handle.clone(), *epoch)),
-            SeatView::Following { leader } => Err(Broken::Elsewhere(leader.clone())),
+            SeatView::Following { leader } => Err(Broken::Elsewhere { leader: leader.clone(), at: None }),
         }
     }
 
     pub(super) fn peer(&self, name: &WorkerId) -> Result<Arc<Peer>, Broken> {
-        self.peers.get(name).ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))
+        self.peers.leader(name).ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))
     }
 
     /// Nodes that may lead, those first that answer.

@@ -223,6 +223,9 @@ impl Membership {
                 fine(packet::read(content).map(|newer: Newer| self.claim(newer.start, now)))
             }
             Some((Kind::Leaving, content)) => fine(packet::read(content).map(|said: Leaving| self.parts(&said, now))),
+            Some((Kind::Call, content)) => fine(packet::read(content).map(|call| self.called(call))),
+            // It asked before it took part; the answer is late.
+            Some((Kind::Reply, _)) => None,
         };
         if let Some(reason) = dropped {
             self.metrics.drop_for(reason);
@@ -358,13 +361,16 @@ impl Membership {
         self.foca = foca_for(node, &self.policy, &mut self.rng, &self.hints);
         self.timers.clear();
         self.swim(now, |foca, out| foca.apply_many(living.into_iter(), false, out));
-        // Two nodes with one name bury each other as fast as packets go: news of it does not.
+        // Of two nodes with one name, one is buried as often as it says a word: it does not answer that at once, else both
+        // and whoever hears them are busy with it as fast as packets go.
         if now >= self.fresh_since + self.policy.probe_every {
             self.swim(now, |foca, out| foca.gossip(out));
+            self.announce_at = now;
+            self.look_at = now;
+        } else {
+            self.announce_at = now + self.policy.announce_every;
         }
         self.fresh_since = now;
-        self.announce_at = now;
-        self.look_at = now;
     }
 
     fn say(&mut self, hint: Hint, now: Instant) {

@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     brain::{Effect, Event, Membership},
     metrics::Metrics,
-    packet::DATAGRAM,
+    packet::ROOM,
     policy::Policy,
     silence::Silence,
+    vacancy,
 };
 use crate::{
     members::{Members, Order, Roster},
@@ -39,9 +40,6 @@ const IN_A_ROW: usize = 256;
 
 /// Bytes that wait in the kernel to be read. Halved: bursts are lost sooner. Doubled: older news is read after a pause.
 const RECEIVE: usize = 1 << 20;
-
-/// Room for one datagram. Longer ones are not ours.
-const ROOM: usize = 2 * DATAGRAM;
 
 /// What [`Gossip::bind`] needs.
 #[derive(Debug, Clone)]
@@ -68,6 +66,17 @@ pub enum GossipError {
     /// This node cannot be a member as it is.
     #[error("{0}")]
     Member(String),
+    /// Another process goes by this node's name.
+    #[error(
+        "another process goes by the name {name} (its port for other nodes is {at}): stop it, or give this node another \
+         name with --name and a certificate for that"
+    )]
+    Taken {
+        /// The name.
+        name: WorkerId,
+        /// Where it is.
+        at: SocketAddr,
+    },
     /// No thread could be started, or its runtime.
     #[error("cannot start the gossip thread: {0}")]
     Thread(io::Error),
@@ -79,6 +88,7 @@ impl GossipError {
     pub const fn class(&self) -> Class {
         match self {
             Self::Bind { .. } => Class::Stalled,
+            Self::Taken { .. } => Class::Conflict,
             Self::Member(_) => Class::Invalid,
             Self::Thread(_) => Class::Internal,
         }
@@ -137,6 +147,22 @@ impl Gossip {
         let brain =
             Membership::new(me, config.policy, rand::random(), metrics.clone(), now).map_err(GossipError::Member)?;
         Ok((members, Self { name, socket, identity, join: config.join, brain, roster, metrics }))
+    }
+
+    /// Asks whether another process goes by this node's name; before [`Gossip::run`], while nobody takes this one for the
+    /// member. Takes a moment where somebody answers, and a second where nobody does.
+    ///
+    /// # Errors
+    /// [`GossipError::Taken`]: another process has said that it does. [`GossipError::Thread`]: the socket cannot be used.
+    pub async fn ask_for_name(&self) -> Result<(), GossipError> {
+        // What cannot be looked up now will be while it runs.
+        let seeds = timeout(LOOK_UP_WITHIN, resolve(&self.join)).await.unwrap_or_default();
+        let socket = self.socket.try_clone().and_then(UdpSocket::from_std).map_err(GossipError::Thread)?;
+        let taken = vacancy::taken(&socket, &self.identity, &self.brain.me, &seeds).await;
+        match taken.map_err(GossipError::Thread)? {
+            Some(at) => Err(GossipError::Taken { name: self.name.clone(), at }),
+            None => Ok(()),
+        }
     }
 
     /// The address that it has.

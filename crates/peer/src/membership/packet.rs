@@ -15,6 +15,9 @@ pub(super) const DATAGRAM: usize = 1_400;
 /// The largest packet, kind included.
 pub(super) const PACKET: usize = DATAGRAM - OVERHEAD;
 
+/// Room for one datagram. Longer ones are not ours.
+pub(super) const ROOM: usize = 2 * DATAGRAM;
+
 /// The kinds of packets. The numbers are the wire's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -31,10 +34,15 @@ pub(super) enum Kind {
     Newer = 5,
     /// [`Leaving`].
     Leaving = 6,
+    /// [`Call`].
+    Call = 7,
+    /// [`Reply`].
+    Reply = 8,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Swim, Self::Ask, Self::Cards, Self::Accusation, Self::Newer, Self::Leaving];
+    const ALL: [Self; 8] =
+        [Self::Swim, Self::Ask, Self::Cards, Self::Accusation, Self::Newer, Self::Leaving, Self::Call, Self::Reply];
 
     /// The kind of a packet, and its content. `None`: empty, or of a kind that this version does not know.
     pub(super) fn split(packet: &[u8]) -> Option<(Self, &[u8])> {
@@ -71,6 +79,37 @@ pub(super) struct Newer {
 pub(super) struct Leaving {
     pub(super) name: WorkerId,
     pub(super) start: u64,
+}
+
+/// "I am starting, and am to go by this name: does anybody else?"
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Call {
+    pub(super) name: WorkerId,
+    /// The start that asks: an answer to an earlier one means nothing.
+    pub(super) start: u64,
+    /// Where to answer.
+    pub(super) gossip: SocketAddr,
+    /// Somebody passed it on to whom it knows by the name.
+    pub(super) passed: bool,
+}
+
+/// The answer to a [`Call`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Reply {
+    /// [`Call::start`].
+    pub(super) start: u64,
+    pub(super) said: Said,
+}
+
+/// What a node says of a name.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// "I know nobody else by it."
+    Free,
+    /// "I know somebody, and have passed it on."
+    Passed,
+    /// "I go by it, and my port for other nodes is there."
+    Taken { at: SocketAddr },
 }
 
 /// What a node says of itself. It changes only when the process starts anew.
@@ -180,6 +219,7 @@ mod tests {
             if let Some((_, content)) = Kind::split(&bytes) {
                 let _ = (read::<Ask>(content), read::<Vec<Card>>(content), read::<Accusation>(content));
                 let _ = (read::<Newer>(content), read::<Leaving>(content));
+                let _ = (read::<Call>(content), read::<Reply>(content));
             }
         }
     }

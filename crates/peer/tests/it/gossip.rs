@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use berth_peer::{
     Hint, Identity, LinePolicy, Members, PROTOCOL, Peers,
-    membership::{Gossip, GossipConfig, Policy},
+    membership::{Gossip, GossipConfig, GossipError, Policy},
     pki::{GOSSIP_KEY, Keyring},
 };
 use berth_spec::{Health, Member, Roles};
@@ -101,6 +101,43 @@ async fn a_node_has_a_name_that_its_certificate_is_good_for() {
             }
         }
     }
+}
+
+/// Others would take the second one for the first, and not find that any more.
+#[tokio::test]
+async fn a_process_does_not_take_the_name_of_one_that_lives() {
+    let ca = Ca::new();
+    let port = SocketAddr::from((LOCAL, 7));
+    let a = Live::start(ca.identity("a"), SocketAddr::from((LOCAL, 1)), &[]);
+    let b = Live::start(ca.identity("b"), port, &[a.at]);
+    a.sees("b", Health::Alive).await;
+    let seed = a.at.to_string();
+    let second = |name: &str| {
+        // It knows where a is, and a knows b.
+        let config =
+            GossipConfig { bind: SocketAddr::from((LOCAL, 0)), join: vec![seed.clone()], policy: Policy::default() };
+        let me = Member { incarnation: 2, ..member(name, SocketAddr::from((LOCAL, 9))) };
+        let (_, gossip) = Gossip::bind(config, me, ca.identity(name), &mut Registry::default()).expect("a socket");
+        async move { gossip.ask_for_name().await }
+    };
+    let taken = async {
+        loop {
+            // It is free where nobody comes to answer in time.
+            if let Err(error) = second("b").await {
+                break error;
+            }
+        }
+    };
+    let taken = tokio::time::timeout(PATIENCE, taken).await.expect("it is told");
+    assert!(matches!(taken, GossipError::Taken { at, .. } if at == port), "{taken:?}");
+    assert!(taken.to_string().contains("the name b ") && taken.to_string().contains("--name"), "{taken}");
+    let (known, health) = &a.members.table()[&name("b")];
+    assert_eq!((known.peer, *health), (port, Health::Alive), "nobody has heard of the second one");
+    second("c").await.expect("nobody has that name");
+    b.die().await;
+    second("b").await.expect("who is dead does not keep a name");
+    a.die().await;
+    second("a").await.expect("nobody answers");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Certificates, lines and the peer port over real sockets.
 
 mod gossip;
+mod lead;
 mod lines;
 mod node;
 mod pki;

@@ -38,6 +38,7 @@ pub(super) struct Node {
     pub(super) name: WorkerId,
     pub(super) seat: watch::Sender<SeatView>,
     pub(super) peers: Peers,
+    pub(super) identity: Identity,
     /// Of its control API.
     pub(super) api: String,
     /// Ends its port for other nodes.
@@ -98,7 +99,7 @@ impl Stage {
         for ((name, identity), listener) in names.iter().zip(identities).zip(listeners) {
             let name = node(name);
             let others = addresses.iter().filter(|(other, _)| *other != name).cloned();
-            let peers = Peers::fixed(identity, others);
+            let peers = Peers::fixed(identity.clone(), others);
             let (seat, views) = watch::channel(SeatView::Following { leader: None });
             let relay = Relay { peers: peers.clone(), found: None };
             let members = addresses.iter().map(|(name, at)| member(name, *at)).collect();
@@ -111,7 +112,7 @@ impl Stage {
             let api = format!("http://{}", listener.local_addr().expect("bound"));
             let served = api::serve(listener, front, stop.clone());
             tasks.spawn(async move { served.await.expect("it listens") });
-            nodes.push(Node { name, seat, peers, api, port, term: None });
+            nodes.push(Node { name, seat, peers, identity, api, port, term: None });
         }
         let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::register(&mut Registry::default()));
         Self { nodes, store, metrics, epoch: 0, tasks, stop, _folder: folder }

@@ -204,6 +204,22 @@ async fn who_is_not_who_he_says_or_speaks_another_protocol_is_refused() {
     assert_eq!(ask(mute).await.code(), tonic::Code::InvalidArgument);
 }
 
+/// Two processes with one name are one member: the address that the members have may be the other's.
+#[tokio::test]
+async fn the_leader_is_found_where_the_store_has_it() {
+    let mut stage = Stage::of(&["a", "b", "c"]).await;
+    stage.elect(0);
+    let [a, c] = ["a", "c"].map(|name| stage.nodes[1].peers.get(&node(name)).expect("it is known").member().peer);
+    // Who is there is not the one who leads.
+    let members = [(node("a"), c), (node("c"), c)];
+    let peers = berth_peer::Peers::fixed(stage.nodes[1].identity.clone(), members);
+    let road = Road { peers: peers.clone(), ..stage.road(1) };
+    let mut held = stage.obedient_worker(road, worker("b", 1));
+    until(&mut held, |held| held.attached == 1).await;
+    let leader = peers.leader(&node("a")).expect("it is known");
+    assert_eq!(leader.member().peer, a, "c said where it is");
+}
+
 #[tokio::test]
 async fn of_two_processes_with_one_name_the_earlier_is_told_what_to_do() {
     let mut stage = Stage::of(&["a", "b"]).await;

@@ -8,7 +8,7 @@ use foca::State;
 use super::{Effect, Membership, Phase};
 use crate::membership::{
     node::Node,
-    packet::{self, Accusation, Kind, Newer},
+    packet::{self, Accusation, Call, Kind, Newer, Reply, Said},
 };
 
 /// How often a node claims its name against another that has it too, before it gives way.
@@ -49,6 +49,26 @@ impl Membership {
         self.send(node.gossip, packet);
     }
 
+    /// A process is starting, and asks whether its name is free. Who goes by it refuses it, unless it goes; who knows
+    /// somebody elsewhere passes the question on, for what it knows may be old.
+    pub(super) fn called(&mut self, call: Call) {
+        let (start, to, mine) = (call.start, call.gossip, call.name == self.me.name);
+        if mine && to == self.me.gossip || call.passed && !mine {
+            return;
+        }
+        let holder = self.view.node(&call.name).filter(|node| node.gossip != to && !self.view.is_gone(&call.name));
+        let said = match holder.map(|node| node.gossip) {
+            _ if mine && (self.phase != Phase::In || self.parting_at.is_some()) => Said::Free,
+            _ if mine => Said::Taken { at: self.me.peer },
+            Some(holder) => {
+                self.send(holder, packet::write(Kind::Call, &Call { passed: true, ..call }));
+                Said::Passed
+            }
+            None => Said::Free,
+        };
+        self.send(to, packet::write(Kind::Reply, &Reply { start, said }));
+    }
+
     /// Takes a later start than the one that others know under this name.
     pub(super) fn claim(&mut self, known: u64, now: Instant) {
         let mine = self.foca.identity();
@@ -60,11 +80,16 @@ impl Membership {
             return;
         }
         self.claims += 1;
+        if self.claims == CLAIMS {
+            // A clock that went back takes one claim. The other may give way first, and then nothing more is heard.
+            self.effects.push(Effect::Namesake);
+        }
         let node = Node { start: known + 1, renewal: 0, ..mine.clone() };
         self.me = Arc::new(Member { incarnation: node.start, ..(*self.me).clone() });
         self.cards.set_own_start(node.start);
         self.changed = true;
         self.swim(now, |foca, out| foca.change_identity(node, out));
         self.start_over(now);
+        (self.announce_at, self.look_at) = (now, now);
     }
 }

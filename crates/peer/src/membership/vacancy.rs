@@ -1,0 +1,164 @@
+//! Whether a name is free, before a process goes by it.
+//!
+//! ```text
+//! Asking ──"free", from all who answer──────────────────────────────────────────▶ Free
+//!   │ ──nobody answers for `UNANSWERED`─────────────────────────────────────────▶ Free
+//!   ├─"I know one elsewhere, and pass it on"─▶ Passed ─"it is gone", or `PASSED` ─▶ Free
+//!   └─"I go by it", from that process itself ───────────────────────────────────▶ Taken
+//! ```
+//! Two processes with one name are one member to all others, which know the address of the later one only. So a process asks
+//! before it says a word that others could take for the member's. Only the process that goes by the name can refuse it:
+//! what others know of it may be old. Where the words are lost, both are members in the end, and say so
+//! ([`super::Effect::Namesake`]).
+
+use std::{
+    collections::BTreeSet,
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use berth_spec::Member;
+use tokio::net::UdpSocket;
+
+use super::packet::{self, Call, Kind, Reply, Said};
+use crate::pki::Identity;
+
+/// How often it is asked. Halved: more packets at each start. Doubled: what is lost is asked again later.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How long the others have to answer after the first one did. Halved: an answer that says more may come too late. Doubled:
+/// each start takes that much longer.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How long nobody may answer. Halved: where all are busy a second process gets in. Doubled: a node whose seeds are not
+/// there, or are of a version that does not know the question, starts that much later.
+const UNANSWERED: Duration = Duration::from_secs(1);
+
+/// How long it may be that somebody knows the name elsewhere and nobody answers for it: others know within two seconds who
+/// is dead. Halved: a second process gets in while the first is slow. Doubled: the start takes longer where these two cannot
+/// hear each other.
+const PASSED: Duration = Duration::from_secs(5);
+
+/// How many are asked.
+const ASKED: usize = 8;
+
+/// How many answers are told apart: more than are asked, since names may stand for several.
+const ANSWERS: usize = 64;
+
+/// What is known of a name so far.
+#[derive(Debug)]
+struct Vacancy {
+    begun: Instant,
+    /// When somebody answered first.
+    answered: Option<Instant>,
+    /// Who knows another process by the name.
+    passed: BTreeSet<SocketAddr>,
+}
+
+impl Vacancy {
+    const fn new(now: Instant) -> Self {
+        Self { begun: now, answered: None, passed: BTreeSet::new() }
+    }
+
+    /// Somebody answers. `Err`: where the process is that goes by the name.
+    fn hear(&mut self, from: SocketAddr, said: &Said, now: Instant) -> Result<(), SocketAddr> {
+        self.answered.get_or_insert(now);
+        match said {
+            Said::Free => drop(self.passed.remove(&from)),
+            Said::Passed if self.passed.len() < ANSWERS => drop(self.passed.insert(from)),
+            Said::Passed => {}
+            Said::Taken { at } => return Err(*at),
+        }
+        Ok(())
+    }
+
+    /// When the name counts as free.
+    fn free_at(&self) -> Instant {
+        match self.answered {
+            _ if !self.passed.is_empty() => self.begun + PASSED,
+            Some(answered) => answered + SETTLE,
+            None => self.begun + UNANSWERED,
+        }
+    }
+}
+
+/// Asks until the name is known to be free, or taken: `Some`, where the other process is. Nobody is to be asked: it is free.
+pub(super) async fn taken(
+    socket: &UdpSocket,
+    identity: &Identity,
+    me: &Member,
+    seeds: &[SocketAddr],
+) -> io::Result<Option<SocketAddr>> {
+    let seeds: Vec<SocketAddr> = seeds.iter().copied().filter(|seed| *seed != me.gossip).take(ASKED).collect();
+    if seeds.is_empty() {
+        return Ok(None);
+    }
+    let call = Call { name: me.name.clone(), start: me.incarnation, gossip: me.gossip, passed: false };
+    let call = packet::write(Kind::Call, &call);
+    let now = || tokio::time::Instant::now().into_std();
+    let (mut vacancy, mut ask_at) = (Vacancy::new(now()), now());
+    let (mut sealed, mut buffer) = (Vec::new(), vec![0; super::packet::ROOM]);
+    while now() < vacancy.free_at() {
+        if now() >= ask_at {
+            ask_at = now() + EVERY;
+            for seed in &seeds {
+                say(socket, identity, &call, *seed, &mut sealed).await;
+            }
+        }
+        let wake = tokio::time::Instant::from_std(ask_at.min(vacancy.free_at()));
+        let received = tokio::time::timeout_at(wake, socket.recv_from(&mut buffer)).await;
+        // It is time for something; or a former datagram met a closed port.
+        let Ok(Ok((length, from))) = received else { continue };
+        let keyring = identity.keyring();
+        let Ok(packet) = keyring.open(&mut buffer[..length]) else { continue };
+        match Kind::split(packet) {
+            Some((Kind::Reply, content)) => {
+                let Some(reply) = packet::read::<Reply>(content).filter(|reply| reply.start == me.incarnation) else {
+                    continue;
+                };
+                if let Err(at) = vacancy.hear(from, &reply.said, now()) {
+                    return Ok(Some(at));
+                }
+            }
+            // All start at once, and nobody is a member yet: each has only its own name.
+            Some((Kind::Call, content)) => {
+                let other = packet::read::<Call>(content).filter(|call| call.name != me.name && !call.passed);
+                if let Some(Call { start, gossip, .. }) = other {
+                    let free = packet::write(Kind::Reply, &Reply { start, said: Said::Free });
+                    say(socket, identity, &free, gossip, &mut sealed).await;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+async fn say(socket: &UdpSocket, identity: &Identity, packet: &[u8], to: SocketAddr, sealed: &mut Vec<u8>) {
+    identity.keyring().seal(packet, sealed);
+    // What is not sent is lost, and said again.
+    let _ = socket.send_to(sealed, to).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knows_another_is_waited_for_until_it_says_otherwise() {
+        let (a, b) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
+        let begun = Instant::now();
+        let after = |millis| begun + Duration::from_millis(millis);
+        let mut vacancy = Vacancy::new(begun);
+        assert_eq!(vacancy.free_at(), begun + UNANSWERED);
+        assert_eq!(vacancy.hear(a, &Said::Free, after(1)), Ok(()));
+        assert_eq!(vacancy.free_at(), after(1) + SETTLE);
+        assert_eq!(vacancy.hear(b, &Said::Passed, after(2)), Ok(()));
+        assert_eq!(vacancy.hear(a, &Said::Free, after(3)), Ok(()));
+        assert_eq!(vacancy.free_at(), begun + PASSED, "a does not know what b knows");
+        assert_eq!(vacancy.hear(b, &Said::Free, after(1_500)), Ok(()));
+        assert!(vacancy.free_at() <= after(1_500), "b has given it up");
+        assert_eq!(vacancy.hear(a, &Said::Taken { at: b }, after(1_501)), Err(b));
+    }
+}
