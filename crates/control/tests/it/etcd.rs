@@ -111,6 +111,11 @@ impl Etcd {
         self.open(self.config()).await
     }
 
+    /// The same, for as long as a cluster may take on a busy machine when it has lost a member.
+    pub(crate) async fn patient_store(&self) -> EtcdStore {
+        self.store().await.with_patience(Patience { whole: START, ..Patience::default() })
+    }
+
     /// The same, in a place of its own.
     pub(crate) async fn store_at(&self, prefix: &str) -> EtcdStore {
         self.open(EtcdConfig { prefix: prefix.to_owned(), ..self.config() }).await
@@ -147,6 +152,8 @@ impl Etcd {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", self.endpoints().join(",")))
+            // Members may not be up yet.
+            .args(["--dial-timeout", "--command-timeout"].map(|flag| format!("{flag}={}s", START.as_secs())))
             .args(arguments)
             .output()
             .expect("etcdctl runs");

@@ -91,7 +91,7 @@ impl Bench {
             warmup: Warmup::Off,
             concurrency: Concurrency { max: None, queue: 8 },
             batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
-            drain_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(60),
         };
         let revision = Revision {
             id,

@@ -88,5 +88,5 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
 fn infer(loaded: &Loaded, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, InferError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let request = InferRequest { inputs, ..InferRequest::default() };
-    runtime.block_on(loaded.model.infer(request, Instant::now() + Duration::from_secs(20)))
+    runtime.block_on(loaded.model.infer(request, Instant::now() + Duration::from_secs(120)))
 }

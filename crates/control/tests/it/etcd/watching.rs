@@ -13,7 +13,7 @@ use super::{Etcd, Proxy};
 use crate::fixture::{put, put_all};
 
 /// Longer than anything here may take.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 
 async fn next(watch: &mut Watch) -> Result<Commit, StoreError> {
     tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("open")
@@ -129,8 +129,8 @@ async fn an_idle_watch_stays_and_others_writes_are_not_told() {
 #[tokio::test]
 async fn a_watcher_and_a_writer_survive_the_death_of_any_member() {
     let Some(mut etcd) = Etcd::with(3, &[]) else { return };
-    let store = etcd.store().await;
-    let watcher = etcd.store().await;
+    let store = etcd.patient_store().await;
+    let watcher = etcd.patient_store().await;
     let from = store.rev().await.expect("a rev").next();
     let mut watch = watcher.watch("/", from).await.expect("a watch");
     let mut wrote = count(&store, 0, 20).await;
@@ -158,8 +158,8 @@ async fn a_watcher_and_a_writer_survive_the_death_of_any_member() {
 #[tokio::test]
 async fn a_member_that_stands_still_is_left() {
     let Some(etcd) = Etcd::with(3, &[]) else { return };
-    let patience =
-        Patience { answer: Duration::from_secs(1), progress: Duration::from_millis(500), ..Patience::default() };
+    let (answer, progress) = (Duration::from_secs(1), Duration::from_millis(500));
+    let patience = Patience { answer, progress, whole: LONG, ..Patience::default() };
     let (store, writer) = (etcd.store().await.with_patience(patience), etcd.store().await.with_patience(patience));
     let from = store.rev().await.expect("a rev").next();
     let mut watch = store.watch("/", from).await.expect("a watch");

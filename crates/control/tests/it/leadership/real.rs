@@ -134,7 +134,7 @@ async fn the_death_of_etcds_own_leader_costs_one_term_at_most() {
     let (epoch, _) = leads(&mut a).await;
     let (mut b, _second) = stand(&etcd, "b").await;
     follows(&mut b, "a").await;
-    let store = etcd.store().await;
+    let store = etcd.patient_store().await;
     let leader = etcd.leader().await;
     etcd.kill(leader);
     // A write tells who leads; with nobody, or one that is deposed meanwhile, there is another to wait for.

@@ -24,7 +24,7 @@ fn run_all(model: &Arc<dyn LoadedModel>, requests: &[Vec<Tensor>]) -> Vec<Result
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let requests = requests.iter().map(|inputs| {
             let request = InferRequest { inputs: inputs.clone(), ..InferRequest::default() };
             model.infer(request, deadline)

@@ -78,7 +78,7 @@ fn inputs() -> Vec<Tensor> {
 async fn infer(running: &Running, inputs: Vec<Tensor>, outputs: &[&str]) -> Result<Vec<Tensor>, InferError> {
     let outputs = outputs.iter().map(|&name| RequestedOutput { name: name.to_owned(), classification: None }).collect();
     let request = InferRequest { inputs, outputs, ..InferRequest::default() };
-    running.model.infer(request, Instant::now() + Duration::from_secs(30)).await
+    running.model.infer(request, Instant::now() + Duration::from_secs(120)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +148,7 @@ async fn tensors_that_do_not_fit_are_refused_before_python() {
     let InferError::Unprocessable { violations, .. } = &error else { panic!("{error:?}") };
     let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
     assert_eq!(paths, ["/count", "/text"]);
-    let broken = running.model.call(Bytes::from_static(b"{\"text\":"), Instant::now() + Duration::from_secs(9)).await;
+    let broken = running.model.call(Bytes::from_static(b"{\"text\":"), Instant::now() + Duration::from_secs(120)).await;
     assert!(matches!(broken, Err(InferError::Invalid(_))), "{broken:?}");
     assert_eq!(running.model.statistics().execution_count, before, "nothing reached the model");
 }
