@@ -24,7 +24,7 @@ use berth_control::store::{
     Store,
     etcd::{EtcdConfig, EtcdStore, Patience},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 pub(crate) use proxy::Proxy;
@@ -175,7 +175,9 @@ impl Etcd {
 
     /// Stands still, and keeps its connections: half open to whoever is at the other end.
     pub(crate) fn pause(&self, member: usize) {
-        self.members[member].signal(Signal::STOP);
+        let pid = self.members[member].signal(Signal::STOP);
+        // On a busy machine its threads go on until one of them is given the signal.
+        waitpid(Some(pid), WaitOptions::UNTRACED).expect("it is ours");
     }
 
     /// Goes on.
@@ -205,10 +207,11 @@ impl Member {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) -> Pid {
         let process = self.process.as_ref().expect("it lives");
         let pid = Pid::from_raw(process.id().cast_signed()).expect("a process");
         kill_process(pid, signal).expect("it is ours");
+        pid
     }
 }
 

@@ -151,9 +151,16 @@ async fn an_etcd_that_lost_its_past_is_not_taken_for_the_same() {
     fs_err::remove_dir_all(etcd.folder().join("m0")).expect("it is there");
     etcd.revive(0);
     // The same names give the same cluster id, so only the revision tells.
-    let patient = Patience { whole: Duration::from_secs(60), ..hasty() };
     etcd.open(etcd.config()).await;
-    let error = store.with_patience(Patience { whole: Duration::from_secs(2), ..patient }).get("/a").await;
-    let error = error.expect_err("its revision is lower");
-    assert!(matches!(error, StoreError::Replaced { .. }), "{error}");
+    let store = store.with_patience(Patience { whole: Duration::from_secs(2), ..hasty() });
+    let until = std::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        let error = store.get("/a").await.expect_err("its revision is lower");
+        if matches!(error, StoreError::Replaced { .. }) {
+            break;
+        }
+        // On a busy machine the last of several answers may be late, and then that is what is told.
+        let late = matches!(error, StoreError::Unreachable { .. });
+        assert!(late && std::time::Instant::now() < until, "{error}");
+    }
 }
