@@ -69,9 +69,16 @@ async fn tls_with_certificates_on_both_sides() {
 
     let stranger = Certificates::new();
     let other = EtcdTls { authorities: Some(stranger.authority.into_bytes()), ..EtcdTls::default() };
-    let error = EtcdStore::connect(with(other)).await.err().expect("it is not trusted");
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
-    assert!(error.to_string().contains("certificate"), "{error}");
+    let until = std::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        let error = EtcdStore::connect(with(other.clone())).await.err().expect("it is not trusted");
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+        if error.to_string().contains("certificate") {
+            break;
+        }
+        // On a busy machine the last of several answers may be late, and then that is what is told.
+        assert!(std::time::Instant::now() < until, "{error}");
+    }
     let nameless = EtcdStore::connect(with(read(Some(&authority), None))).await.err().expect("it wants a certificate");
     assert!(matches!(nameless, StoreError::Unreachable { .. }), "{nameless}");
     let plain = EtcdStore::connect(EtcdConfig { tls: None, patience: hasty(), ..etcd.config() }).await;
