@@ -78,7 +78,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     if all || *gitops {
         step("from a Git commit to a running fleet");
-        execute(cargo(workspace).args(["build", "--package", "berth-worker", "--example", "s3_server"]))?;
+        // As the tests in Rust have built it already, where they ran.
+        execute(cargo(workspace).args(["build", "--workspace", "--example", "s3_server"]))?;
         suite.run("tests/gitops", rest)?;
     }
     if all || *cluster {
