@@ -25,7 +25,7 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
             if seats.cordon != Cordon::Open || seats.state != WorkerState::Serving {
                 broken.push(format!("{id} is put on {worker}, which takes nothing new"));
             }
-            if world.unknown_workers() != UnknownWorkers::Allow && world.terms(worker).is_none() {
+            if !takes_part(world, worker) {
                 broken.push(format!("{id} is put on {worker}, which the registry does not name"));
             }
             if let Some(info) = seats.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
@@ -36,6 +36,11 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
             }
         }
     }
+}
+
+/// Whether the registry names a worker, or takes those that it does not name.
+fn takes_part(world: &World, worker: &WorkerId) -> bool {
+    world.unknown_workers() == UnknownWorkers::Allow || world.terms(worker).is_some()
 }
 
 /// Formats, labels, and labels of the type.
@@ -53,7 +58,7 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
 
 /// Whether a region has a worker for a deployment, were nothing else there.
 fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) -> bool {
-    world.workers().any(|(_, seats)| {
+    world.workers().any(|(worker, seats)| {
         let there = match seats.liveness {
             Liveness::Alive => true,
             Liveness::Detached { since } => at < since + world.policy.detached_grace,
@@ -63,6 +68,7 @@ fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) ->
         let info = seats.info.as_ref().filter(|info| info.labels.get("region").is_some_and(|its| its == region));
         there
             && open
+            && takes_part(world, worker)
             && info.is_some_and(|info| {
                 may_hold(world, deployment, info)
                     && deployment.spec.memory.is_none_or(|memory| memory <= info.memory)
