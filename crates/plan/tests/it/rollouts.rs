@@ -118,6 +118,26 @@ fn a_recreated_revision_that_fails_brings_the_old_one_back() {
 }
 
 #[test]
+fn nothing_leaves_for_a_revision_that_would_not_fit_then_either() {
+    let mut w = world().worker("a", gib(3)).resident("other", gib(2)).on_demand("iris", gib(1));
+    w.change("iris", |spec| {
+        spec.priority += 1;
+        spec.rollout.when_full = WhenFull::Recreate;
+    });
+    w.demand("iris", 1);
+    w.settle();
+    w.demand("iris", 0);
+    // What nobody waits for takes no place of a resident one, whatever its priority.
+    w.change("iris", |spec| {
+        spec.model.uri = "file:///models/iris/2".to_owned();
+        spec.memory = Some(gib(2));
+    });
+    w.advance();
+    assert_eq!(w.answers("iris"), ["a"]);
+    assert!(w.was_told("RolloutStarted") && !w.was_told("RolloutRecreates"));
+}
+
+#[test]
 fn several_replicas_switch_when_as_many_are_ready() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4));
     w.change("iris", |spec| {
