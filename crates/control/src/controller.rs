@@ -15,18 +15,18 @@
 //!
 //! A new leader must not move what need not move, nor unroute what answers: it plans when it knows what workers hold
 //! ([`settle`]), and until then gateways keep the routes that the last leader sent. Who is late then, and seen by the
-//! members, is presumed to hold for a while what it held.
+//! members, is assumed to hold for a while what it held.
 
-mod drifting;
+mod drift_tracker;
 mod effect;
 mod event;
-mod hear;
 mod leaving;
+mod reports;
 mod send;
 mod settle;
 mod stopwatch;
 mod terms;
-mod unheard;
+mod unreported;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,13 +40,13 @@ use berth_spec::{
     UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
 };
 
-use drifting::Drifting;
+use drift_tracker::DriftTracker;
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
 pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
-pub use unheard::Absent;
-use unheard::Unheard;
+pub use unreported::Absent;
+use unreported::UnreportedWorkers;
 
 use crate::{debouncer::Debouncer, store::Rev};
 
@@ -94,7 +94,7 @@ pub struct Controller {
     workers: BTreeMap<WorkerId, Attached>,
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
-    unheard: Unheard,
+    unreported: UnreportedWorkers,
     /// Gateways that get their first routes with the first plan.
     unwelcomed: BTreeSet<GatewayId>,
     /// Workers that are to be empty before they go, with the replicas that they still had when it was last said.
@@ -108,7 +108,7 @@ pub struct Controller {
     route_seq: u64,
     readiness: Readiness,
     stopwatch: Stopwatch,
-    drifting: Drifting,
+    drift_tracker: DriftTracker,
     /// The rev up to which the store's changes have been taken in.
     seen: Rev,
     /// The rev up to which they are in the routes that were sent.
@@ -146,7 +146,7 @@ impl Controller {
     pub fn new(policy: Policy, restored: Restored, now: Time) -> Self {
         let mut world = World::new(policy);
         let mut revs = BTreeMap::new();
-        let unheard = Unheard::of(&restored.records);
+        let unreported = UnreportedWorkers::of(&restored.records);
         for (digest, size) in restored.measured {
             world.set_measured(digest, size);
         }
@@ -171,7 +171,7 @@ impl Controller {
             revs,
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
-            unheard,
+            unreported,
             unwelcomed: BTreeSet::new(),
             emptying: BTreeMap::new(),
             cordons: restored.cordons,
@@ -180,7 +180,7 @@ impl Controller {
             route_seq: 0,
             readiness: Readiness::default(),
             stopwatch: Stopwatch::default(),
-            drifting: Drifting::default(),
+            drift_tracker: DriftTracker::default(),
             seen: restored.rev,
             in_force: Rev::NONE,
         }
@@ -288,7 +288,7 @@ impl Controller {
                 return;
             }
             self.phase = Phase::Idle;
-            self.presume_members(now);
+            self.assume_members(now);
             self.due.hurry(now);
         }
         let woken = self.world.wake_at().is_some_and(|at| at <= now);
@@ -301,7 +301,7 @@ impl Controller {
         let scope = self.scope(now);
         // What was put off until the next plan is not in this one.
         let covers = if self.again.is_some() { Rev::NONE } else { self.seen };
-        self.drifting.look(&self.world, &scope, out);
+        self.drift_tracker.look(&self.world, &scope, out);
         let planned = plan(&self.world, &scope, now);
         if planned.records.is_empty() && planned.gone.is_empty() {
             self.take_over(InFlight { planned, scope, covers }, now, out);

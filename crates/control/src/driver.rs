@@ -45,8 +45,8 @@ use crate::{
 };
 use audit::Audit;
 use connections::{Connections, Woke};
-use members::Roll;
-use persist::{Chores, Failing, PlanKey, Stored};
+use members::MemberSync;
+use persist::{BackgroundWrites, Failing, PlanKey, Stored};
 use relist::{Relist, Relisted};
 
 /// Which deployments were touched, for those who watch.
@@ -187,14 +187,14 @@ impl Control {
             brain: Controller::new(config.policy, restored, now),
             clock: config.clock,
             commit: None,
-            chores: Chores::new(Arc::clone(&store)),
+            background: BackgroundWrites::new(Arc::clone(&store)),
             key,
             failing: Failing::default(),
             store,
             watch: Some(watch),
             relist: None,
             audit: config.members.is_some().then(Audit::new),
-            roll: config.members.as_ref().map(Roll::new),
+            member_sync: config.members.as_ref().map(MemberSync::new),
             connections: Connections::new(),
             events,
             metrics,
@@ -202,7 +202,7 @@ impl Control {
             cycle: None,
             refused: BTreeMap::new(),
         };
-        driver.call_roll();
+        driver.sync_members();
         Ok(driver.run(inputs, shutdown).await)
     }
 }
@@ -218,12 +218,12 @@ struct Driver {
     /// Compares the store with what is known of it; `None`: this process is alone with a store of its own.
     audit: Option<Audit>,
     /// `None`: this process is alone.
-    roll: Option<Roll>,
+    member_sync: Option<MemberSync>,
     /// The plan that is being stored.
     commit: Option<BoxFuture<'static, Stored>>,
     key: PlanKey,
     failing: Failing,
-    chores: Chores,
+    background: BackgroundWrites,
     connections: Connections,
     events: EventRing,
     metrics: Metrics,
@@ -244,7 +244,7 @@ enum Wake {
     Event(Event),
     Connection(Woke),
     Request(Request),
-    Chore,
+    Background,
     WatchAgain,
     Relisted(Result<Relisted, StoreError>),
     Audit(audit::Woke),
@@ -269,11 +269,11 @@ impl Driver {
                 Wake::Event(event) => self.feed(event),
                 Wake::Connection(woke) => self.connection(woke),
                 Wake::Request(request) => self.answer(request),
-                Wake::Chore => {}
+                Wake::Background => {}
                 Wake::WatchAgain => self.relist = Some(relist::start(&self.store, &self.brain, (self.clock)())),
                 Wake::Relisted(relisted) => self.relisted(relisted),
                 Wake::Audit(woke) => self.audit(woke),
-                Wake::Members => self.call_roll(),
+                Wake::Members => self.sync_members(),
                 Wake::Gauges => self.metrics.gauges(self.brain.world()),
             }
         }
@@ -305,14 +305,14 @@ impl Driver {
             commit = optional(self.watch.as_mut().map(StreamExt::next)), if listening => Wake::Changes(commit),
             Some(request) = inputs.requests.recv() => Wake::Request(request),
             Some(woke) = self.connections.next() => Wake::Connection(woke),
-            () = self.chores.run() => Wake::Chore,
+            () = self.background.run() => Wake::Background,
             () = optional(sleep) => Wake::Event(Event::Tick),
             relisted = optional(self.relist.as_mut()), if listening => {
                 self.relist = None;
                 Wake::Relisted(relisted)
             }
             woke = optional(self.audit.as_mut().map(Audit::next)), if listening => Wake::Audit(woke),
-            () = optional(self.roll.as_mut().map(Roll::changed)) => Wake::Members,
+            () = optional(self.member_sync.as_mut().map(MemberSync::changed)) => Wake::Members,
             () = tokio::time::sleep(WATCH_AGAIN), if broken => Wake::WatchAgain,
             _ = gauges.tick() => Wake::Gauges,
         }

@@ -265,17 +265,17 @@ impl Metrics {
     pub(crate) fn gauges(&self, world: &World) {
         let (mut healthy, mut suspect, mut failed, mut replicas) = (0, 0, 0, 0);
         let mut broken = std::collections::BTreeSet::new();
-        for (_, seats) in world.workers() {
-            match seats.liveness {
-                Liveness::Alive if seats.reported => healthy += 1,
+        for (_, tracked) in world.workers() {
+            match tracked.liveness {
+                Liveness::Alive if tracked.reported => healthy += 1,
                 Liveness::Alive | Liveness::Detached { .. } => suspect += 1,
-                Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!seats.assigned.is_empty()),
+                Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!tracked.assigned.is_empty()),
             }
-            replicas += seats.assigned.len();
+            replicas += tracked.assigned.len();
             let is_broken = |(revision, residency): (&RevisionId, &Residency)| {
                 matches!(residency, Residency::Failed(_)).then(|| revision.deployment().clone())
             };
-            broken.extend(seats.inventory.iter().filter_map(is_broken));
+            broken.extend(tracked.inventory.iter().filter_map(is_broken));
         }
         let (total, active) = world.deployments().fold((0, 0), |(total, active), deployment| {
             (total + 1, active + i64::from(deployment.spec.replicas.max > 0 && !deployment.deleting))

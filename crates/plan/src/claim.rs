@@ -16,7 +16,7 @@ use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
 
 use crate::{
     Replica, World,
-    world::{Entry, Seats},
+    world::{TrackedDeployment, TrackedWorker},
 };
 
 /// Where a claim comes from.
@@ -46,7 +46,7 @@ impl Basis {
 }
 
 /// What a revision is expected to take, wherever it is put.
-pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSize, Basis) {
+pub(crate) fn need(world: &World, entry: &TrackedDeployment, revision: &Revision) -> (ByteSize, Basis) {
     if let Some(memory) = revision.memory {
         return (memory, Basis::Declared);
     }
@@ -63,8 +63,8 @@ pub(crate) fn need(world: &World, entry: &Entry, revision: &Revision) -> (ByteSi
 }
 
 /// What a new replica claims on a worker: what was measured there, if it is there already, left from before.
-pub(crate) fn need_at(seats: &Seats, revision: &Revision, need: ByteSize) -> ByteSize {
-    match seats.inventory.get(&revision.id) {
+pub(crate) fn need_at(tracked: &TrackedWorker, revision: &Revision, need: ByteSize) -> ByteSize {
+    match tracked.inventory.get(&revision.id) {
         Some(Residency::Ready(ready)) if ready.measured && revision.memory.is_none() => ready.memory,
         _ => need,
     }
@@ -73,11 +73,11 @@ pub(crate) fn need_at(seats: &Seats, revision: &Revision, need: ByteSize) -> Byt
 /// What a replica should claim where it is: what was measured there once it is ready; until then what was set aside at
 /// first, or more if its own load taught so. What other replicas teach counts only for new ones: planning for one
 /// deployment must not change another.
-pub(crate) fn of_replica(world: &World, entry: &Entry, revision: &Revision, replica: &Replica) -> ByteSize {
+pub(crate) fn of_replica(world: &World, entry: &TrackedDeployment, revision: &Revision, replica: &Replica) -> ByteSize {
     if let Some(declared) = revision.memory {
         return declared;
     }
-    let residency = world.workers.get(&replica.worker).and_then(|seats| seats.inventory.get(&revision.id));
+    let residency = world.workers.get(&replica.worker).and_then(|tracked| tracked.inventory.get(&revision.id));
     match residency {
         Some(Residency::Ready(ready)) if ready.measured => ready.memory,
         _ => entry.learned(&revision.id).map_or(replica.claim, |learned| replica.claim.max(learned.memory)),

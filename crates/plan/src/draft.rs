@@ -13,15 +13,15 @@ use std::{
 use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, deployment::GpuNeed, event::Severity};
 
 pub(crate) use self::{
-    room::{Site, Usage},
+    room::{Usage, WorkerDraft},
     works::{Slot, Works},
 };
 use crate::{
     Replica, Rollout, World, claim, drain, lost,
-    place::{Shelves, Version},
+    place::{Version, WorkerBuckets},
     planned::Evicted,
     rollout, scale,
-    world::{Entry, Rank, Seats, Verdict},
+    world::{Rank, TrackedDeployment, TrackedWorker, Verdict},
 };
 
 /// The plan in the making.
@@ -39,11 +39,11 @@ pub(crate) struct Draft<'w> {
     gpus_left: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
     gpus_came: BTreeMap<WorkerId, BTreeMap<RevisionId, GpuNeed>>,
     /// Workers by what they are for any replica; made when it is first asked for.
-    shelves: Option<Shelves<'w>>,
+    buckets: Option<WorkerBuckets<'w>>,
     /// The newest version, while workers of older ones count as being replaced.
     newest: OnceCell<Option<Version<'w>>>,
     /// Workers that take more and can be reached, by region.
-    by_region: OnceCell<BTreeMap<&'w str, Vec<&'w Seats>>>,
+    by_region: OnceCell<BTreeMap<&'w str, Vec<&'w TrackedWorker>>>,
     /// Workers that were looked at, with the replicas whose claim grew.
     pub(crate) grown: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
     pub(crate) events: Vec<Event>,
@@ -52,14 +52,14 @@ pub(crate) struct Draft<'w> {
 
 /// One deployment in the plan.
 pub(crate) struct Work<'w> {
-    pub(crate) entry: &'w Entry,
+    pub(crate) entry: &'w TrackedDeployment,
     pub(crate) rollout: Option<Rollout>,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) revisions: BTreeMap<RevisionId, Arc<Revision>>,
     /// Replicas that there should be; of a revision that is being replaced there may be fewer.
     pub(crate) target: u32,
     /// It had to leave, rather than that nobody wanted it.
-    pub(crate) faded: bool,
+    pub(crate) idle_evicted: bool,
     /// Copies that load and use ask for; less once there is no room for them.
     pub(crate) goal: u32,
     pub(crate) verdict: Option<Verdict>,
@@ -130,7 +130,7 @@ impl<'w> Work<'w> {
         })
     }
 
-    /// Replicas of a revision that answer, or are presumed to.
+    /// Replicas of a revision that answer, or are assumed to.
     pub(crate) fn answering(&self, world: &World, revision: &RevisionId) -> u32 {
         let Some(rollout) = &self.rollout else { return 0 };
         let of = self.replicas.iter().filter(|replica| replica.revision == *revision);
@@ -142,7 +142,7 @@ impl<'w> Work<'w> {
     pub(crate) fn ready(&self, world: &World, revision: &RevisionId) -> u32 {
         let ready = self.replicas.iter().filter(|replica| {
             replica.revision == *revision
-                && world.workers.get(&replica.worker).is_some_and(|seats| seats.ready(revision))
+                && world.workers.get(&replica.worker).is_some_and(|tracked| tracked.ready(revision))
         });
         u32::try_from(ready.count()).unwrap_or(u32::MAX)
     }
@@ -159,7 +159,7 @@ impl<'w> Draft<'w> {
             arrived: BTreeMap::new(),
             gpus_left: BTreeMap::new(),
             gpus_came: BTreeMap::new(),
-            shelves: None,
+            buckets: None,
             newest: OnceCell::new(),
             by_region: OnceCell::new(),
             grown: BTreeMap::new(),
@@ -185,7 +185,7 @@ impl<'w> Draft<'w> {
         self.works = works;
     }
 
-    fn take_up(&mut self, entry: &'w Entry) -> Work<'w> {
+    fn take_up(&mut self, entry: &'w TrackedDeployment) -> Work<'w> {
         let record = entry.record();
         let mut work = Work {
             entry,
@@ -193,7 +193,7 @@ impl<'w> Draft<'w> {
             replicas: record.map(|record| record.replicas.clone()).unwrap_or_default(),
             revisions: record.map(|record| record.revisions.clone()).unwrap_or_default(),
             target: 0,
-            faded: false,
+            idle_evicted: false,
             goal: entry.goal(),
             verdict: entry.last_verdict(self.now).cloned(),
             unplaced: false,
@@ -255,8 +255,8 @@ impl<'w> Draft<'w> {
     }
 
     /// What sits on a worker in this plan, the first to be evicted first.
-    pub(crate) fn sitting<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
-        let stayed = self.world.workers.get(worker).into_iter().flat_map(|seats| &seats.order);
+    pub(crate) fn eviction_order<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
+        let stayed = self.world.workers.get(worker).into_iter().flat_map(|tracked| &tracked.order);
         let mut stayed = stayed.filter(|rank| !self.left.contains(&(worker.clone(), rank.revision.clone()))).peekable();
         let mut arrived = self.arrived.get(worker).into_iter().flatten().peekable();
         std::iter::from_fn(move || match (stayed.peek(), arrived.peek()) {
@@ -267,7 +267,7 @@ impl<'w> Draft<'w> {
     }
 
     /// Puts a replica on a worker.
-    pub(crate) fn seat(&mut self, work: &mut Work<'_>, replica: Replica) {
+    pub(crate) fn put(&mut self, work: &mut Work<'_>, replica: Replica) {
         let before = work.ranks();
         work.replicas.push(replica.clone());
         work.replicas.sort();

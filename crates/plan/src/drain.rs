@@ -86,8 +86,8 @@ pub(crate) fn best_first<'a>(draft: &Draft<'_>, mut replicas: Vec<&'a Replica>) 
         return replicas; // nearly always
     }
     let full = |replica: &Replica| {
-        let seats = draft.world.workers.get(&replica.worker);
-        seats.map_or((0, Reverse(0)), |seats| (seats.utilization_percent(), Reverse(seats.assigned.len())))
+        let tracked = draft.world.workers.get(&replica.worker);
+        tracked.map_or((0, Reverse(0)), |tracked| (tracked.utilization_percent(), Reverse(tracked.assigned.len())))
     };
     let key =
         |replica: &&Replica| (!ready(draft, replica), lost::is_gone(draft, replica), full(replica), replica.placed);
@@ -96,5 +96,5 @@ pub(crate) fn best_first<'a>(draft: &Draft<'_>, mut replicas: Vec<&'a Replica>) 
 }
 
 fn ready(draft: &Draft<'_>, replica: &Replica) -> bool {
-    draft.world.workers.get(&replica.worker).is_some_and(|seats| seats.ready(&replica.revision))
+    draft.world.workers.get(&replica.worker).is_some_and(|tracked| tracked.ready(&replica.revision))
 }

@@ -20,7 +20,7 @@ use berth_spec::{DeploymentName, Residency, RevisionId, WorkerId};
 use crate::{
     Rejection, Scope, World,
     place::forbidden,
-    world::{Entry, Liveness},
+    world::{Liveness, TrackedDeployment},
 };
 
 /// Something that is not as wanted.
@@ -99,12 +99,12 @@ pub fn drift(world: &World, scope: &Scope) -> Vec<Drift> {
 /// Workers that cannot be reached and should hold something.
 #[must_use]
 pub fn unresponsive(world: &World) -> Vec<Drift> {
-    let lost = world.workers.iter().filter_map(|(id, seats)| match seats.liveness {
-        Liveness::Lost { since } if !seats.assigned.is_empty() => Some(Drift {
+    let lost = world.workers.iter().filter_map(|(id, tracked)| match tracked.liveness {
+        Liveness::Lost { since } if !tracked.assigned.is_empty() => Some(Drift {
             kind: DriftKind::UnresponsiveWorker,
             deployment: None,
             worker: Some(id.clone()),
-            details: format!("gone since {since}, with {} models", seats.assigned.len()),
+            details: format!("gone since {since}, with {} models", tracked.assigned.len()),
         }),
         _ => None,
     });
@@ -134,12 +134,12 @@ pub fn schema_violations(world: &World, scope: &Scope) -> Vec<SchemaViolation> {
     entries.into_iter().filter_map(|entry| violation(world, entry)).collect()
 }
 
-fn violation(world: &World, entry: &Entry) -> Option<SchemaViolation> {
+fn violation(world: &World, entry: &TrackedDeployment) -> Option<SchemaViolation> {
     let deployment = &entry.deployment;
     let version = &deployment.spec.model.card.as_ref()?.card.schema_version;
     let mut reads: Option<BTreeSet<String>> = None;
-    for seats in world.workers.values().filter(|seats| seats.alive()) {
-        match forbidden(world, seats, deployment) {
+    for tracked in world.workers.values().filter(|tracked| tracked.alive()) {
+        match forbidden(world, tracked, deployment) {
             None => return None,
             Some(Rejection::Schema { reads: its, .. }) => reads.get_or_insert_default().extend(its),
             Some(_) => {}
@@ -155,13 +155,13 @@ struct Held<'w> {
 
 impl<'w> Held<'w> {
     /// Looks where it is assigned, and where it is ready without being that: not at all workers.
-    fn of(world: &'w World, entry: &'w Entry) -> Self {
+    fn of(world: &'w World, entry: &'w TrackedDeployment) -> Self {
         let assigned = entry.record().into_iter().flat_map(|record| &record.replicas);
         let assigned = assigned.map(|replica| (&replica.worker, &replica.revision));
         let strays = world.strays_of_deployment(&entry.deployment.name).map(|(revision, worker)| (worker, revision));
         let says = |(worker, revision): (&'w WorkerId, &'w RevisionId)| {
-            let seats = world.workers.get(worker).filter(|seats| seats.answers())?;
-            Some(((worker, revision), seats.inventory.get(revision)?))
+            let tracked = world.workers.get(worker).filter(|tracked| tracked.answers())?;
+            Some(((worker, revision), tracked.inventory.get(revision)?))
         };
         Self { on: assigned.chain(strays).filter_map(says).collect() }
     }
@@ -174,7 +174,7 @@ impl<'w> Held<'w> {
     }
 }
 
-fn of_one(world: &World, entry: &Entry, found: &mut Vec<Drift>) {
+fn of_one(world: &World, entry: &TrackedDeployment, found: &mut Vec<Drift>) {
     let deployment = &entry.deployment;
     let (name, replicas) = (&deployment.name, deployment.spec.replicas);
     let held = Held::of(world, entry);

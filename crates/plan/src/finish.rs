@@ -61,7 +61,10 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         } else {
             let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
             let routed = route::fingerprint(&route);
-            notes.push((name.clone(), Note { faded: work.faded && record.is_none(), ..note(work, now, routed) }));
+            notes.push((
+                name.clone(),
+                Note { idle_evicted: work.idle_evicted && record.is_none(), ..note(work, now, routed) },
+            ));
             if routed != work.entry.routed {
                 planned.routes.push(route);
             }
@@ -174,9 +177,9 @@ fn assign(
     let serving = claim::serving(&work.entry.deployment);
     for replica in &record.replicas {
         let Some(revision) = record.revisions.get(&replica.revision) else { continue };
-        let seats = world.workers.get(&replica.worker);
-        let before = seats.and_then(|seats| seats.assigned.get(&replica.revision));
-        let ready = seats.is_some_and(|seats| seats.ready(&replica.revision));
+        let tracked = world.workers.get(&replica.worker);
+        let before = tracked.and_then(|tracked| tracked.assigned.get(&replica.revision));
+        let ready = tracked.is_some_and(|tracked| tracked.ready(&replica.revision));
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
@@ -205,7 +208,7 @@ struct Told {
 impl Told {
     /// Nothing but the limits, if they are others.
     fn nothing(world: &World, worker: &WorkerId, generation: Generation) -> Self {
-        let base = world.workers.get(worker).map_or(Generation(0), |seats| seats.sent);
+        let base = world.workers.get(worker).map_or(Generation(0), |tracked| tracked.sent);
         let limits = world.limits(worker);
         let change = AssignmentChange { generation, base: Some(base), limits, set: Vec::new(), unset: Vec::new() };
         Self { change, set: Vec::new() }
@@ -255,7 +258,7 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
     let settles_for = (work.goal < work.entry.goal()).then_some(work.goal);
     Note {
         settles_for,
-        faded: false,
+        idle_evicted: false,
         verdict: work.verdict.clone(),
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
@@ -270,8 +273,8 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
 fn wake_at(world: &World, planned: &Planned) -> Option<Time> {
     let ours = planned.notes.values().filter_map(|note| note.wake).min();
     let rest = world.wakes().find(|(_, name)| !planned.notes.contains_key(name) && !planned.gone.contains(name));
-    let fades = planned.notes.values().any(|note| note.faded);
+    let fades = planned.notes.values().any(|note| note.idle_evicted);
     let anew = world.policy.proactive.as_ref().filter(|_| fades).map(|policy| planned.at + policy.every);
-    let timed = world.preload_at.or(anew).into_iter().chain(world.presumed_until());
+    let timed = world.preload_at.or(anew).into_iter().chain(world.assumed_until());
     ours.into_iter().chain(rest.map(|(at, _)| *at)).chain(timed).min()
 }

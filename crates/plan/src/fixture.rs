@@ -260,16 +260,16 @@ impl Fixture {
     /// A word of a worker in which nothing is new.
     fn word(&self, called: &str) -> InventoryChange {
         let worker = worker_id(called);
-        let seats = self.world.worker(&worker);
+        let tracked = self.world.worker(&worker);
         InventoryChange {
-            incarnation: seats.and_then(|seats| seats.info.as_ref()).map_or(0, |info| info.incarnation),
+            incarnation: tracked.and_then(|tracked| tracked.info.as_ref()).map_or(0, |info| info.incarnation),
             seen: self.world.generation(),
             whole: false,
             replicas: Vec::new(),
-            state: seats.map(|seats| seats.state).unwrap_or_default(),
+            state: tracked.map(|tracked| tracked.state).unwrap_or_default(),
             load: None,
             breakers: None,
-            credentials: seats.map(|seats| seats.credentials).unwrap_or_default(),
+            credentials: tracked.map(|tracked| tracked.credentials).unwrap_or_default(),
             usage: Vec::new(),
             worker,
         }
@@ -299,9 +299,9 @@ impl Fixture {
     /// Every assigned replica becomes ready with the memory of its claim; what is not assigned is gone.
     pub fn load_all(&mut self) {
         for worker in self.world.workers().map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            let Some(seats) = self.world.worker(&worker).filter(|seats| seats.alive()) else { continue };
-            let replicas = seats.assigned.iter().map(|(id, placed)| {
-                let ready = match seats.inventory.get(id) {
+            let Some(tracked) = self.world.worker(&worker).filter(|tracked| tracked.alive()) else { continue };
+            let replicas = tracked.assigned.iter().map(|(id, placed)| {
+                let ready = match tracked.inventory.get(id) {
                     Some(residency @ Residency::Ready(_)) => residency.clone(),
                     _ => ready(placed.claim, digest_of(id), self.now),
                 };

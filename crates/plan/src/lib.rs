@@ -31,11 +31,11 @@ mod claim;
 mod drain;
 mod lost;
 mod place;
+mod readopt;
 mod retry;
 mod rollout;
 mod route;
 mod scale;
-mod take_back;
 
 mod finish;
 mod step;
@@ -49,7 +49,7 @@ pub mod report;
 pub mod fixture;
 
 pub use claim::{Basis, Cores};
-pub use place::{Evicts, Mismatch, Pace, Queue, Rejection, Score, Together};
+pub use place::{Colocation, Evicts, LoadLevel, Mismatch, Queue, Rejection, Score};
 pub use planned::{Evicted, Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};

@@ -79,8 +79,8 @@ fn assignments_match(
     let known: BTreeSet<&WorkerId> = world.workers().map(|(id, _)| id).chain(planned.assignments.keys()).collect();
     for worker in known {
         let mut held: BTreeMap<RevisionId, u64> = BTreeMap::new();
-        if let Some(seats) = world.worker(worker) {
-            held.extend(seats.assigned.iter().map(|(id, placed)| (id.clone(), placed.claim.0)));
+        if let Some(tracked) = world.worker(worker) {
+            held.extend(tracked.assigned.iter().map(|(id, placed)| (id.clone(), placed.claim.0)));
         }
         if let Some(change) = planned.assignments.get(worker) {
             for id in &change.unset {
@@ -122,10 +122,10 @@ fn route_is_true(world: &World, route: &Route, record: Option<&Record>, broken: 
             let assigned = record.is_some_and(|record| {
                 record.replicas.iter().any(|r| r.worker == *worker && r.revision == version.revision)
             });
-            let ready = world.worker(worker).is_some_and(|seats| {
-                let says = seats.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready);
+            let ready = world.worker(worker).is_some_and(|tracked| {
+                let says = tracked.inventory.get(&version.revision).is_some_and(berth_spec::Residency::is_ready);
                 // Of one that was not heard yet the record's word is taken.
-                (seats.answers() && says) || (seats.is_presumed() && !seats.reported)
+                (tracked.answers() && says) || (tracked.is_assumed() && !tracked.reported)
             });
             if !assigned || !ready {
                 broken.push(format!("the route of {} leads to {worker} in vain", route.deployment));

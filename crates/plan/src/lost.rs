@@ -42,7 +42,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 }
 
 fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<String> {
-    let seats = draft.world.workers.get(&replica.worker)?;
+    let tracked = draft.world.workers.get(&replica.worker)?;
     if is_gone(draft, replica) {
         return None;
     }
@@ -53,15 +53,15 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
     if work.rollout.as_ref().is_some_and(answers) {
         return None;
     }
-    place::forbidden(draft.world, seats, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
+    place::forbidden(draft.world, tracked, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
 }
 
 /// Whether a replica may stay where it is.
 pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Standing {
     let misplaced = || {
-        let seats = draft.world.workers.get(&replica.worker);
+        let tracked = draft.world.workers.get(&replica.worker);
         replica.revision == work.entry.wanted
-            && seats.is_some_and(|seats| place::forbidden(draft.world, seats, &work.entry.deployment).is_some())
+            && tracked.is_some_and(|tracked| place::forbidden(draft.world, tracked, &work.entry.deployment).is_some())
     };
     match on_its_worker(draft, replica) {
         Standing::Stays if misplaced() => Standing::Leaves,
@@ -78,7 +78,7 @@ pub(crate) fn is_gone(draft: &Draft<'_>, replica: &Replica) -> bool {
 fn on_its_worker(draft: &Draft<'_>, replica: &Replica) -> Standing {
     let started = draft.world.started.unwrap_or(draft.now);
     match draft.world.workers.get(&replica.worker) {
-        Some(seats) => seats.standing(&draft.world.policy, started, draft.now),
+        Some(tracked) => tracked.standing(&draft.world.policy, started, draft.now),
         // Known from a record only: it may still be on its way to us after a restart.
         None => Standing::Gone { since: started },
     }
@@ -96,16 +96,16 @@ pub(crate) fn counts(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> b
 /// When a replica that is gone is to be replaced.
 fn due(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica, since: Time) -> Time {
     let policy = &draft.world.policy;
-    let Some(seats) = draft.world.workers.get(&replica.worker) else { return since + policy.lost_grace };
+    let Some(tracked) = draft.world.workers.get(&replica.worker) else { return since + policy.lost_grace };
     let answers = answers(draft, work);
     // One that was not seen since the start is likely to be on its way.
-    let unseen = seats.liveness == Liveness::Unseen;
+    let unseen = tracked.liveness == Liveness::Unseen;
     if !answers && !unseen && work.entry.waiting() > 0 {
         return since;
     }
     let grace = if answers || unseen { policy.lost_grace } else { std::time::Duration::ZERO };
     let turn = work.entry.warm.as_ref().map_or(0, |warm| warm.turn);
-    (since + grace).max(seats.held_until) + policy.wave_interval.saturating_mul(turn)
+    (since + grace).max(tracked.held_until) + policy.wave_interval.saturating_mul(turn)
 }
 
 /// Until when a worker that was lost may come back with a replica that nobody else has room for.
@@ -117,7 +117,7 @@ pub(crate) fn may_return(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     work.replicas.iter().filter_map(until).max().filter(|until| *until > draft.now)
 }
 
-/// Whether any replica of a revision that should have some is ready, or presumed to be.
+/// Whether any replica of a revision that should have some is ready, or assumed to be.
 pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
     work.rollout
         .as_ref()
@@ -163,7 +163,7 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
         );
     }
     if work.replicas.is_empty() {
-        scale::fade(draft, work);
+        scale::evict_idle(draft, work);
     }
     !departing.is_empty()
 }
@@ -173,7 +173,7 @@ pub(crate) fn wait(draft: &Draft<'_>, work: &mut Work<'_>) {
     for replica in work.replicas.clone() {
         let at = match standing(draft, work, &replica) {
             Standing::Gone { since } => due(draft, work, &replica, since),
-            Standing::Stays => match draft.world.workers.get(&replica.worker).map(|seats| seats.liveness) {
+            Standing::Stays => match draft.world.workers.get(&replica.worker).map(|tracked| tracked.liveness) {
                 Some(Liveness::Detached { since }) => since + draft.world.policy.detached_grace,
                 _ => continue,
             },

@@ -1,15 +1,15 @@
 //! Where replicas go, and who leaves for them. `place/README.md` states the problem before the algorithm.
 
+mod bucket;
 mod choose;
 mod evict;
 mod filter;
+mod fix_overcommit;
 mod homes;
-mod lack;
 mod refuse;
 mod rejection;
-mod relieve;
 mod score;
-mod shelf;
+mod shortfall;
 mod version;
 mod wants;
 
@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 
 use berth_spec::{DeploymentName, event::Severity};
 
-pub(crate) use choose::{Asked, Choice, Refusal, choose, view};
+pub use bucket::{LoadLevel, Queue};
+pub(crate) use bucket::{WorkerBucket, WorkerBuckets};
+pub(crate) use choose::{Choice, PlacementRequest, Refusal, choose, view};
 pub(crate) use filter::forbidden;
-pub(crate) use homes::{Home, homes};
+pub(crate) use homes::{HomeRegion, homes};
 pub(crate) use refuse::never;
 pub use rejection::Rejection;
-pub use score::{Evicts, Mismatch, Score, Together};
-pub use shelf::{Pace, Queue};
-pub(crate) use shelf::{Shelf, Shelves};
+pub use score::{Colocation, Evicts, Mismatch, Score};
 pub(crate) use version::{Version, newest_joined};
 pub(crate) use wants::next_home;
 use wants::{Want, wants_of};
@@ -37,7 +37,7 @@ use crate::{
 
 /// Finds a place for everything that is wanted and has none.
 pub(crate) fn step(draft: &mut Draft<'_>) {
-    relieve::step(draft);
+    fix_overcommit::step(draft);
     let mut wants: Wants = draft.works().numbered().flat_map(|each| numbered(draft, each)).collect();
     // What had no place is tried again until nothing moves: those who left may have made more room than was asked for.
     // So planning again finds the same, down to the numbers in the reasons.
@@ -90,16 +90,16 @@ fn settle<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want) -> Settle
     }
     let Some(revision) = work.revision(&want.revision) else { return Settled::default() };
     let (memory, _) = claim::need(draft.world, work.entry, &revision);
-    let reach = scale::reach(draft, work, want.extra);
-    let asked = Asked { revision: &revision, home: &want.home, memory, reach };
-    match choose(draft, work, &asked) {
-        Ok(choice) => seat(draft, work, want, &choice),
+    let eviction_scope = scale::eviction_scope(draft, work, want.extra);
+    let request = PlacementRequest { revision: &revision, home: &want.home, memory, eviction_scope };
+    match choose(draft, work, &request) {
+        Ok(choice) => put(draft, work, want, &choice),
         Err(refusals) => refuse::refuse(draft, work, want, memory, &refusals),
     }
 }
 
 /// Puts a replica where it was chosen to go, after whoever has to leave.
-fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
+fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
     let name = work.name().clone();
     let worker = &choice.worker;
     for victim in &choice.victims {
@@ -107,7 +107,7 @@ fn seat<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Ch
     }
     let replica =
         Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
-    draft.seat(work, replica);
+    draft.put(work, replica);
     let why = choice.over.as_ref().map_or_else(String::new, |(other, why)| format!(", rather than to {other}: {why}"));
     draft.tell(
         Severity::Normal,

@@ -93,7 +93,7 @@ pub(crate) struct Note {
     /// There are fewer copies than load and use ask for, and as many are all that there can be.
     pub(crate) settles_for: Option<u32>,
     /// It had to leave, and may come back when there is room.
-    pub(crate) faded: bool,
+    pub(crate) idle_evicted: bool,
 }
 
 impl Planned {

@@ -39,7 +39,7 @@ pub struct Policy {
     /// How long a worker that has not reported to a new leader, but that the members see, is taken to hold what it should.
     /// Halved: a worker whose way to the leader is broken for half a minute is unrouted though it answers. Doubled: what it
     /// lost meanwhile is missed for as long, and each request tries it in vain first.
-    pub presumed_for: Duration,
+    pub assumed_for: Duration,
     /// When more than this share of the workers is lost within [`mass_loss_window`](Self::mass_loss_window), the fault
     /// is taken to be the network's. Halved: the loss of a zone holds everything up. Doubled: never; all workers but
     /// one would be made to carry what the others still hold.
@@ -157,7 +157,7 @@ impl Default for Policy {
             min_residence: Duration::from_millis(100),
             no_capacity_hold: Duration::from_secs(2),
             detached_grace: Duration::from_secs(30),
-            presumed_for: Duration::from_secs(30),
+            assumed_for: Duration::from_secs(30),
             mass_loss_percent: 50,
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(30),

@@ -95,7 +95,7 @@ pub fn preview(world: &World, changes: &[Change], now: Time) -> Preview {
         }
     });
     for line in &mut preview.memory {
-        line.after = then.workers.get(&line.worker).map_or(ByteSize::ZERO, |seats| seats.used);
+        line.after = then.workers.get(&line.worker).map_or(ByteSize::ZERO, |tracked| tracked.used);
         line.peak = line.peak.max(line.after);
     }
     preview.unplaced = unplaced(&then, world, changes);
@@ -119,23 +119,23 @@ fn settle(world: &mut World, now: Time, each: &mut dyn FnMut(&World, &Planned)) 
 /// Says of every assigned replica on a live worker that it is ready, and of every other one that it is gone.
 fn make_ready(world: &mut World, now: Time) -> bool {
     let mut changes = Vec::new();
-    for (id, seats) in world.workers.iter().filter(|(_, seats)| seats.alive()) {
+    for (id, tracked) in world.workers.iter().filter(|(_, tracked)| tracked.alive()) {
         let mut change = InventoryChange {
             worker: id.clone(),
-            incarnation: seats.info.as_ref().map_or(0, |info| info.incarnation),
-            seen: seats.sent,
-            whole: !seats.reported,
-            state: seats.state,
+            incarnation: tracked.info.as_ref().map_or(0, |info| info.incarnation),
+            seen: tracked.sent,
+            whole: !tracked.reported,
+            state: tracked.state,
             load: None,
             breakers: None,
             credentials: berth_spec::Generation(0),
             usage: Vec::new(),
             replicas: Vec::new(),
         };
-        for (revision, placed) in seats.assigned.iter().filter(|(revision, _)| !seats.ready(revision)) {
+        for (revision, placed) in tracked.assigned.iter().filter(|(revision, _)| !tracked.ready(revision)) {
             change.replicas.push((revision.clone(), Some(ready(placed.claim, &placed.revision, now))));
         }
-        let left = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision));
+        let left = tracked.inventory.keys().filter(|revision| !tracked.assigned.contains_key(revision));
         change.replicas.extend(left.map(|revision| (revision.clone(), None)));
         changes.push(change);
     }
@@ -160,21 +160,21 @@ fn ready(memory: ByteSize, revision: &Revision, now: Time) -> Residency {
 }
 
 fn memory_of(world: &World) -> Vec<MemoryChange> {
-    let lines = world.workers.iter().filter(|(_, seats)| seats.alive()).map(|(id, seats)| MemoryChange {
+    let lines = world.workers.iter().filter(|(_, tracked)| tracked.alive()).map(|(id, tracked)| MemoryChange {
         worker: id.clone(),
-        total: seats.memory(),
-        before: seats.used,
-        peak: seats.used,
-        after: seats.used,
+        total: tracked.memory(),
+        before: tracked.used,
+        peak: tracked.used,
+        after: tracked.used,
     });
     lines.collect()
 }
 
 fn used_after(world: &World, planned: &Planned, worker: &WorkerId) -> ByteSize {
-    let Some(seats) = world.workers.get(worker) else { return ByteSize::ZERO };
-    let Some(change) = planned.assignments.get(worker) else { return seats.used };
+    let Some(tracked) = world.workers.get(worker) else { return ByteSize::ZERO };
+    let Some(change) = planned.assignments.get(worker) else { return tracked.used };
     let goes = |id: &RevisionId| change.unset.contains(id) || change.set.iter().any(|placed| placed.revision.id == *id);
-    let stays: ByteSize = seats.assigned.iter().filter(|(id, _)| !goes(id)).map(|(_, placed)| placed.claim).sum();
+    let stays: ByteSize = tracked.assigned.iter().filter(|(id, _)| !goes(id)).map(|(_, placed)| placed.claim).sum();
     change.set.iter().map(|placed| placed.claim).sum::<ByteSize>() + stays
 }
 
@@ -189,15 +189,15 @@ fn steps_of(world: &World, planned: &Planned) -> Vec<Step> {
     };
     let mut steps = Vec::new();
     for (worker, change) in &planned.assignments {
-        let Some(seats) = world.workers.get(worker) else { continue };
+        let Some(tracked) = world.workers.get(worker) else { continue };
         for revision in &change.unset {
             let action = if evicted(revision, worker) { Action::Evict } else { Action::Unload };
-            let memory = seats.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim);
+            let memory = tracked.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim);
             steps.push(Step { action, revision: revision.clone(), worker: worker.clone(), memory });
         }
-        for placed in change.set.iter().filter(|placed| !seats.assigned.contains_key(&placed.revision.id)) {
+        for placed in change.set.iter().filter(|placed| !tracked.assigned.contains_key(&placed.revision.id)) {
             let id = &placed.revision.id;
-            let older = seats.assigned.keys().find(|other| other.deployment() == id.deployment());
+            let older = tracked.assigned.keys().find(|other| other.deployment() == id.deployment());
             let action = older.map_or(Action::Load, |from| Action::Reload { from: from.clone() });
             steps.push(Step { action, revision: id.clone(), worker: worker.clone(), memory: placed.claim });
         }
@@ -205,7 +205,7 @@ fn steps_of(world: &World, planned: &Planned) -> Vec<Step> {
     steps
 }
 
-/// Those that would lack a place and did not lack it before, or were asked about.
+/// Deployments that would lack a place and did not lack it before, or were asked about.
 fn unplaced(then: &World, before: &World, changes: &[Change]) -> Vec<(DeploymentName, String)> {
     let asked = |name: &DeploymentName| {
         changes.iter().any(|change| match change {

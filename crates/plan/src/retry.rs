@@ -71,8 +71,8 @@ pub(crate) fn all(world: &World, record: &Record) -> Option<Away> {
 }
 
 fn down(world: &World, replica: &Replica) -> Option<Restarting> {
-    let seats = world.workers.get(&replica.worker).filter(|seats| seats.answers())?;
-    let Residency::Ready(ready) = seats.inventory.get(&replica.revision)? else { return None };
+    let tracked = world.workers.get(&replica.worker).filter(|tracked| tracked.answers())?;
+    let Residency::Ready(ready) = tracked.inventory.get(&replica.revision)? else { return None };
     let Ready { deaths: Some(deaths), .. } = &**ready else { return None };
     deaths.again_at.map(|at| Restarting { message: died(&replica.worker, deaths, at), at })
 }
@@ -86,8 +86,8 @@ fn died(worker: &WorkerId, deaths: &Deaths, again_at: Time) -> String {
 }
 
 fn of(world: &World, replica: &Replica) -> Option<Retrying> {
-    let seats = world.workers.get(&replica.worker).filter(|seats| seats.alive())?;
-    let Residency::Failed(failure) = seats.inventory.get(&replica.revision)? else { return None };
+    let tracked = world.workers.get(&replica.worker).filter(|tracked| tracked.alive())?;
+    let Residency::Failed(failure) = tracked.inventory.get(&replica.revision)? else { return None };
     let next = failure.retry_at.map_or_else(String::new, |at| format!("; tried again at {at}"));
     let message = format!(
         "attempt {} on {} failed ({}): {}{next}",

@@ -69,7 +69,7 @@ fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
         Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } => (from, Some(to)),
         Rollout::Stuck { serving, .. } => (serving, None),
     };
-    // What is presumed must not be outnumbered by less; it is no reason to go on either.
+    // What is assumed must not be outnumbered by less; it is no reason to go on either.
     let from_ready = if to.is_some() { work.answering(draft.world, from) } else { ready(from) };
     Seen {
         wanted: &work.entry.wanted,

@@ -8,14 +8,19 @@ use berth_spec::{Revision, RevisionId, Route, WorkerId, routes::OnMiss, routes::
 use crate::{
     Record, Replica, World,
     retry::{self, Away, Restarting, Retrying},
-    world::{Entry, Liveness, Verdict},
+    world::{Liveness, TrackedDeployment, Verdict},
 };
 
 /// The weight of the only revision in a split.
 const WHOLE: u32 = 100;
 
 /// The route of a deployment with this record and verdict.
-pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> Route {
+pub(crate) fn derive(
+    world: &World,
+    entry: &TrackedDeployment,
+    record: Option<&Record>,
+    verdict: Option<&Verdict>,
+) -> Route {
     let deployment = &entry.deployment;
     let serving = record.and_then(|record| record.rollout.serving());
     Route {
@@ -32,7 +37,7 @@ pub(crate) fn derive(world: &World, entry: &Entry, record: Option<&Record>, verd
 }
 
 /// The serving revision first. One that goes by the same version name as an earlier one cannot be asked for.
-fn versions(world: &World, entry: &Entry, record: Option<&Record>) -> Vec<Version> {
+fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -> Vec<Version> {
     let Some(record) = record else { return vec![cold(entry)] };
     let mut versions: Vec<Version> = Vec::new();
     for revision in record.rollout.serving().into_iter().chain(record.rollout.live()) {
@@ -45,7 +50,7 @@ fn versions(world: &World, entry: &Entry, record: Option<&Record>) -> Vec<Versio
 }
 
 /// What a cold deployment would load.
-fn cold(entry: &Entry) -> Version {
+fn cold(entry: &TrackedDeployment) -> Version {
     let name = entry.deployment.spec.model.version.clone().unwrap_or_else(|| entry.wanted.hash());
     Version { name, revision: entry.wanted.clone(), ready: Vec::new() }
 }
@@ -54,7 +59,7 @@ fn version(revision: &Revision, ready: Vec<WorkerId>) -> Version {
     Version { name: revision.version.clone(), revision: revision.id.clone(), ready }
 }
 
-/// Where a revision is assigned and ready, or presumed to be.
+/// Where a revision is assigned and ready, or assumed to be.
 pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) -> Vec<WorkerId> {
     record
         .of(revision)
@@ -63,15 +68,15 @@ pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) ->
         .collect()
 }
 
-fn on_miss(world: &World, entry: &Entry, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
+fn on_miss(world: &World, entry: &TrackedDeployment, record: Option<&Record>, verdict: Option<&Verdict>) -> OnMiss {
     if entry.deployment.spec.replicas.max == 0 {
         return OnMiss::ScaledDown;
     }
     // What sits on lost workers only is as good as nowhere, once it is known that nobody else has room for it.
     let somewhere = |record: &&Record| {
         let lost = |replica: &Replica| {
-            let seats = world.workers.get(&replica.worker);
-            seats.is_some_and(|seats| matches!(seats.liveness, Liveness::Lost { .. }))
+            let tracked = world.workers.get(&replica.worker);
+            tracked.is_some_and(|tracked| matches!(tracked.liveness, Liveness::Lost { .. }))
         };
         !record.replicas.iter().all(lost)
     };

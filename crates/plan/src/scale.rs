@@ -76,16 +76,18 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 }
 
 /// Which replicas an extra copy may push out.
-pub(crate) fn reach(draft: &Draft<'_>, work: &Work<'_>, extra: Extra) -> Reach {
+pub(crate) fn eviction_scope(draft: &Draft<'_>, work: &Work<'_>, extra: Extra) -> EvictionScope {
     match extra {
-        Extra::No if work.entry.waiting() > 0 || work.entry.deployment.spec.replicas.min > 0 => Reach::Anything,
-        Extra::No if work.entry.record().is_none() => Reach::Nothing,
-        Extra::No => Reach::UnusedSince(work.entry.last_used),
+        Extra::No if work.entry.waiting() > 0 || work.entry.deployment.spec.replicas.min > 0 => EvictionScope::Anything,
+        Extra::No if work.entry.record().is_none() => EvictionScope::Nothing,
+        Extra::No => EvictionScope::UnusedSince(work.entry.last_used),
         Extra::Yes if work.entry.copies_for_load() => {
             let settle = draft.world.policy.copies.settle;
-            Reach::UnusedSince(Time(draft.now.0.saturating_sub(u64::try_from(settle.as_nanos()).unwrap_or(u64::MAX))))
+            EvictionScope::UnusedSince(Time(
+                draft.now.0.saturating_sub(u64::try_from(settle.as_nanos()).unwrap_or(u64::MAX)),
+            ))
         }
-        Extra::Yes => Reach::Nothing,
+        Extra::Yes => EvictionScope::Nothing,
     }
 }
 
@@ -101,9 +103,9 @@ pub(crate) enum MakesDo {
 }
 
 /// Lets the replicas of an on-demand deployment go, all of them, though it might be used again.
-pub(crate) fn fade(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+pub(crate) fn evict_idle(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     draft.drop_replicas(work, |_| true);
-    (work.target, work.unplaced, work.faded) = (0, false, true);
+    (work.target, work.unplaced, work.idle_evicted) = (0, false, true);
     hindrance(draft, work);
 }
 
@@ -128,7 +130,7 @@ pub(crate) enum Extra {
 
 /// What may be evicted for a replica, beside what its priority says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum EvictionScope {
     /// Whatever its priority reaches.
     #[default]
     Anything,

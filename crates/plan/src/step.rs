@@ -2,7 +2,7 @@
 
 use berth_spec::Time;
 
-use crate::{Planned, Scope, World, draft::Draft, finish, place, take_back};
+use crate::{Planned, Scope, World, draft::Draft, finish, place, readopt};
 
 /// Decides what should be where. The same world, scope and time always give the same plan, and planning again after
 /// [`World::commit`] decides nothing.
@@ -11,7 +11,7 @@ pub fn plan(world: &World, scope: &Scope, now: Time) -> Planned {
     open(&mut draft, scope); // lost, rollout, scale, drain: what each deployment wants and lets go
     place::step(&mut draft); // filter, score, choose; evict where it must
     // What is found ready where it was put, or was left, may let a rollout go on at once.
-    while take_back::step(&mut draft) | draft.advance() {
+    while readopt::step(&mut draft) | draft.advance() {
         place::step(&mut draft);
     }
     finish::finish(draft) // routes, what differs from the last plan, when to look again

@@ -5,25 +5,25 @@
 //! that planning for one change does not look at the rest. Each of them marks the deployments that it touches;
 //! [`World::due`] hands those out.
 //!
-//! A cold deployment is one [`Entry`] of a few words: what is known of warm ones is in a box beside it.
+//! A cold deployment is one [`TrackedDeployment`] of a few words: what is known of warm ones is in a box beside it.
 
 mod apply;
+mod assumed;
 mod copies;
 mod demand;
+mod deployment;
 mod devices;
 mod endpoints;
-mod entry;
 mod failing;
 mod landscape;
 mod liveness;
 mod observe;
 mod preload;
-mod presumed;
 mod rate;
-mod seats;
 mod set;
 mod terms;
 mod wake;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,16 +32,16 @@ use berth_spec::{
     WorkerId, deployment::Sharing,
 };
 
+pub use assumed::AssumedInventory;
 use copies::Room;
 pub use demand::Used;
-pub(crate) use entry::Entry;
-pub use entry::{LoadFailed, Verdict};
+pub(crate) use deployment::TrackedDeployment;
+pub use deployment::{LoadFailed, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{Held, Turns};
-pub use presumed::Presumed;
-pub(crate) use seats::{Hold, Rank, Standing};
-pub use seats::{Liveness, Seats};
 use terms::Registered;
+pub(crate) use worker::{Hold, Rank, Standing};
+pub use worker::{Liveness, TrackedWorker};
 
 use crate::{Policy, Record};
 
@@ -49,8 +49,8 @@ use crate::{Policy, Record};
 #[derive(Debug, Clone)]
 pub struct World {
     pub(crate) policy: Policy,
-    pub(crate) entries: BTreeMap<DeploymentName, Entry>,
-    pub(crate) workers: BTreeMap<WorkerId, Seats>,
+    pub(crate) entries: BTreeMap<DeploymentName, TrackedDeployment>,
+    pub(crate) workers: BTreeMap<WorkerId, TrackedWorker>,
     /// Connected gateways with their regions.
     pub(crate) gateways: BTreeMap<GatewayId, Option<String>>,
     /// Sizes that were measured, by content.
@@ -93,7 +93,7 @@ pub struct World {
     /// Deployments that requests wait for.
     waiting: BTreeSet<DeploymentName>,
     /// On-demand deployments that had to leave, by when they were used last.
-    faded: BTreeSet<(Time, DeploymentName)>,
+    idle_evicted: BTreeSet<(Time, DeploymentName)>,
     /// When to see whether any of those may come back.
     pub(crate) preload_at: Option<Time>,
     room: Room,
@@ -106,8 +106,8 @@ pub struct World {
     /// When the last one that is over was.
     held_before: Time,
     turns: Turns,
-    /// Workers that are presumed to hold what they should, by when that ends.
-    presumed: BTreeSet<(Time, WorkerId)>,
+    /// Workers that are assumed to hold what they should, by when that ends.
+    assumed: BTreeSet<(Time, WorkerId)>,
     registered: Registered,
 }
 
@@ -139,7 +139,7 @@ impl World {
             sharing: Sharing::default(),
             used_by: BTreeMap::new(),
             waiting: BTreeSet::new(),
-            faded: BTreeSet::new(),
+            idle_evicted: BTreeSet::new(),
             preload_at: None,
             room: Room::default(),
             crowd_at: Time::ZERO,
@@ -147,7 +147,7 @@ impl World {
             held: None,
             held_before: Time::ZERO,
             turns: Turns::default(),
-            presumed: BTreeSet::new(),
+            assumed: BTreeSet::new(),
             registered: Registered::default(),
         }
     }
@@ -161,7 +161,7 @@ impl World {
     /// What was decided for a deployment, if it has anything.
     #[must_use]
     pub fn record(&self, name: &DeploymentName) -> Option<&Record> {
-        self.entries.get(name).and_then(Entry::record)
+        self.entries.get(name).and_then(TrackedDeployment::record)
     }
 
     /// What was declared under a name.
@@ -176,25 +176,25 @@ impl World {
     }
 
     /// Every worker, by name, those that are only known from records included.
-    pub fn workers(&self) -> impl Iterator<Item = (&WorkerId, &Seats)> {
+    pub fn workers(&self) -> impl Iterator<Item = (&WorkerId, &TrackedWorker)> {
         self.workers.iter()
     }
 
     /// One worker.
     #[must_use]
-    pub fn worker(&self, id: &WorkerId) -> Option<&Seats> {
+    pub fn worker(&self, id: &WorkerId) -> Option<&TrackedWorker> {
         self.workers.get(id)
     }
 
     /// The whole assignment of a worker: what it is sent when it joins or has lost count.
     #[must_use]
     pub fn whole_assignment(&self, worker: &WorkerId) -> AssignmentChange {
-        let seats = self.workers.get(worker);
+        let tracked = self.workers.get(worker);
         AssignmentChange {
-            generation: seats.map_or(self.generation, |seats| seats.sent),
+            generation: tracked.map_or(self.generation, |tracked| tracked.sent),
             base: None,
             limits: self.limits(worker),
-            set: seats.map(|seats| seats.in_loading_order()).unwrap_or_default(),
+            set: tracked.map(|tracked| tracked.in_loading_order()).unwrap_or_default(),
             unset: Vec::new(),
         }
     }
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// The route of one deployment as things are.
-    fn route(&self, entry: &Entry, now: Time) -> Route {
+    fn route(&self, entry: &TrackedDeployment, now: Time) -> Route {
         crate::route::derive(self, entry, entry.record(), entry.verdict_at(now))
     }
 }

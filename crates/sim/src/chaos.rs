@@ -31,10 +31,10 @@ pub fn run(seed: u64, steps: u64, lint_every: u64) -> Result<Cluster, String> {
     }
     for step in 0..steps {
         if step % STEPS_BETWEEN == 0 {
-            befall(&mut cluster);
+            inject(&mut cluster);
         }
         if !cluster.step() {
-            befall(&mut cluster);
+            inject(&mut cluster);
         }
         if !cluster.broken.is_empty() {
             return Err(story(&cluster, &cluster.broken));
@@ -81,7 +81,7 @@ fn worker(nth: u64) -> WorkerInfo {
 }
 
 /// Something happens.
-fn befall(cluster: &mut Cluster) {
+fn inject(cluster: &mut Cluster) {
     let which = cluster.chance.below(DEPLOYMENTS);
     let name = fixture::name(&format!("m{which}"));
     let nth = cluster.chance.below(WORKERS);

@@ -99,7 +99,7 @@ pub(crate) enum Undo {
     /// This cut heals.
     Heal(String),
     /// This one is well again.
-    Cure(WorkerId),
+    HealMachine(WorkerId),
     /// The store is well again.
     Store,
     /// These artifacts can be loaded again.
@@ -168,13 +168,13 @@ impl Faults {
         self.full.insert(node.clone());
     }
 
-    pub(crate) fn cure(&mut self, node: &WorkerId) {
+    pub(crate) fn heal_machine(&mut self, node: &WorkerId) {
         self.slow.remove(node);
         self.full.remove(node);
     }
 
     /// A machine's pace and disk.
-    pub(crate) fn ails(&self, node: &WorkerId) -> (u32, Disk) {
+    pub(crate) fn of_machine(&self, node: &WorkerId) -> (u32, Disk) {
         let pace = if self.slow.contains(node) { SLOW } else { 1 };
         (pace, if self.full.contains(node) { Disk::Full } else { Disk::Roomy })
     }

@@ -83,7 +83,7 @@ fn command(cluster: &mut Cluster, line: &str) -> Result<Vec<String>, String> {
         "leader" => return Ok(vec![cluster.leader().map_or("nobody leads".to_owned(), ToString::to_string)]),
         "tally" => return Ok(vec![ask::tally(cluster)]),
         "settled" => return Ok(ask::settled(cluster)),
-        _ => fate::befall(cluster, verb, subject, &options)?,
+        _ => fate::inject(cluster, verb, subject, &options)?,
     }
     Ok(Vec::new())
 }

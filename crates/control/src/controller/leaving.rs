@@ -45,7 +45,7 @@ impl Controller {
     /// Follows whether it becomes empty, if it should.
     pub(super) fn watch_emptying(&mut self, worker: &WorkerId) {
         let drains = self.cordons.get(worker) == Some(&Cordon::Draining);
-        let leaves = self.world.worker(worker).is_some_and(|seats| seats.state == WorkerState::Leaving);
+        let leaves = self.world.worker(worker).is_some_and(|tracked| tracked.state == WorkerState::Leaving);
         if drains || leaves {
             // How many it has is said with the next plan.
             self.emptying.entry(worker.clone()).or_insert(usize::MAX);
@@ -71,9 +71,10 @@ impl Controller {
 
     /// Replicas that it should hold or still holds.
     pub(super) fn replicas_on(&self, worker: &WorkerId) -> usize {
-        self.world.worker(worker).map_or(0, |seats| {
-            let leftover = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(*revision)).count();
-            seats.assigned.len() + leftover
+        self.world.worker(worker).map_or(0, |tracked| {
+            let leftover =
+                tracked.inventory.keys().filter(|revision| !tracked.assigned.contains_key(*revision)).count();
+            tracked.assigned.len() + leftover
         })
     }
 }

@@ -130,7 +130,7 @@ impl Controller {
 
     /// An assignment's change in the words of logs and metrics. To be asked before the plan is taken over.
     fn commands(&self, worker: &WorkerId, change: &AssignmentChange) -> Vec<Command> {
-        let assigned = self.world.worker(worker).map(|seats| &seats.assigned);
+        let assigned = self.world.worker(worker).map(|tracked| &tracked.assigned);
         let has = |revision| assigned.is_some_and(|assigned| assigned.contains_key(revision));
         let has_other = |deployment: &DeploymentName| {
             assigned.is_some_and(|assigned| assigned.keys().any(|revision| revision.deployment() == deployment))

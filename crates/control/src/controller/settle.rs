@@ -6,7 +6,7 @@
 //!           workers that the records name, unless members know them dead
 //! ```
 //! There is a cluster when there are members. Those whom they see and who have not reported when the time is up are
-//! presumed to serve what they served: their word is late, and gateways may reach them all the same.
+//! assumed to serve what they served: their word is late, and gateways may reach them all the same.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -48,9 +48,9 @@ impl Controller {
     }
 
     /// The time is up: who has said nothing, and lives as far as the members see, is not unrouted for that.
-    pub(super) fn presume_members(&mut self, now: Time) {
+    pub(super) fn assume_members(&mut self, now: Time) {
         for (worker, _) in self.members.iter().filter(|(_, health)| health.is_there()) {
-            self.world.presume(worker, now);
+            self.world.assume(worker, now);
         }
     }
 
@@ -60,7 +60,7 @@ impl Controller {
         if self.clustered() {
             awaited.extend(self.members.iter().filter(|(_, health)| health.is_there()).map(|(id, _)| id));
             // Not all members may be known yet: whoever has just begun knows only itself.
-            let named = self.world.workers().filter(|(_, seats)| !seats.assigned.is_empty()).map(|(id, _)| id);
+            let named = self.world.workers().filter(|(_, tracked)| !tracked.assigned.is_empty()).map(|(id, _)| id);
             awaited.extend(named.filter(|id| self.members.get(*id).is_none_or(|health| health.is_there())));
         }
         awaited

@@ -31,8 +31,8 @@ impl Controller {
             return;
         }
         self.world.set_unknown_workers(unknown);
-        for (worker, seats) in self.world.workers().filter(|(_, seats)| seats.unlisted) {
-            let held = seats.assigned.len();
+        for (worker, tracked) in self.world.workers().filter(|(_, tracked)| tracked.unlisted) {
+            let held = tracked.assigned.len();
             let message = format!("{worker} is not named by the registry, and gets no models; {held} move elsewhere");
             out.push(Effect::Emit(event::worker(worker, Severity::Warning, "WorkerUnlisted", message, now)));
         }
@@ -47,7 +47,7 @@ impl Controller {
             return;
         }
         let is_empty = |worker: &WorkerId| {
-            self.world.worker(worker).is_some_and(|seats| seats.assigned.is_empty() && seats.inventory.is_empty())
+            self.world.worker(worker).is_some_and(|tracked| tracked.assigned.is_empty() && tracked.inventory.is_empty())
         };
         let attached = self.workers.iter().filter(|(_, attached)| attached.reported).map(|(worker, _)| worker);
         let away: Vec<WorkerId> =

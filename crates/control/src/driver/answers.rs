@@ -96,16 +96,16 @@ impl Driver {
 
 fn replicas(world: &World) -> Vec<ReplicaView> {
     let mut views = Vec::new();
-    for (id, seats) in world.workers() {
-        let revisions: BTreeSet<&RevisionId> = seats.assigned.keys().chain(seats.inventory.keys()).collect();
+    for (id, tracked) in world.workers() {
+        let revisions: BTreeSet<&RevisionId> = tracked.assigned.keys().chain(tracked.inventory.keys()).collect();
         views.extend(revisions.into_iter().map(|revision| ReplicaView {
             revision: revision.clone(),
-            version: seats.assigned.get(revision).map(|placed| placed.revision.version.clone()),
+            version: tracked.assigned.get(revision).map(|placed| placed.revision.version.clone()),
             worker: id.clone(),
-            residency: seats.inventory.get(revision).cloned(),
-            lost: matches!(seats.liveness, Liveness::Lost { .. }),
-            claim: seats.assigned.get(revision).map(|placed| placed.claim),
-            waits: report::waits(seats, revision),
+            residency: tracked.inventory.get(revision).cloned(),
+            lost: matches!(tracked.liveness, Liveness::Lost { .. }),
+            claim: tracked.assigned.get(revision).map(|placed| placed.claim),
+            waits: report::waits(tracked, revision),
         }));
     }
     views.sort_by(|a, b| (&a.revision, &a.worker).cmp(&(&b.revision, &b.worker)));

@@ -10,12 +10,12 @@ use super::Driver;
 use crate::controller::Event;
 
 /// The members with the role of a worker, as the brain was told of them.
-pub(super) struct Roll {
+pub(super) struct MemberSync {
     table: watch::Receiver<Arc<MemberTable>>,
     told: BTreeMap<WorkerId, Health>,
 }
 
-impl Roll {
+impl MemberSync {
     pub(super) fn new(members: &Members) -> Self {
         Self { table: members.changed(), told: BTreeMap::new() }
     }
@@ -45,12 +45,12 @@ impl Roll {
 
 impl Driver {
     /// Tells the brain what has changed among the members.
-    pub(super) fn call_roll(&mut self) {
-        let Some(roll) = &mut self.roll else { return };
-        for (worker, health) in roll.news() {
+    pub(super) fn sync_members(&mut self) {
+        let Some(member_sync) = &mut self.member_sync else { return };
+        for (worker, health) in member_sync.news() {
             tracing::debug!(event = "member_told", worker_id = %worker, health = health.as_str());
             if health == Health::Suspect {
-                let heard = self.brain.world().worker(&worker).map(|seats| seats.load.at);
+                let heard = self.brain.world().worker(&worker).map(|tracked| tracked.load.at);
                 let last_heartbeat = heard.map(|at| at.to_string());
                 tracing::warn!(event = "worker_marked_suspect", worker_id = %worker, last_heartbeat);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_plan::{
     drift::{Drift, DriftKind, SchemaViolation},
-    world::{Liveness, Seats},
+    world::{Liveness, TrackedWorker},
 };
 use berth_spec::{GatewayEvent, InventoryChange, WorkerId, WorkerState, event::Severity};
 
@@ -45,7 +45,7 @@ impl Driver {
                     log_violation(&violation);
                 }
                 Effect::DriftCount(counted) => self.metrics.drifting(&counted),
-                Effect::PersistMeasured(digest, size) => self.chores.measured(digest, size),
+                Effect::PersistMeasured(digest, size) => self.background.measured(digest, size),
                 Effect::Touched(touched) => {
                     // Nobody may be watching.
                     let _watchers = self.outputs.touched.send(touched.into()).unwrap_or(0);
@@ -95,7 +95,8 @@ impl Driver {
         let world = self.brain.world();
         let Some(lost) = world.worker(worker) else { return };
         for revision in lost.inventory.keys() {
-            let holds = |(id, seats): &(&WorkerId, &Seats)| *id != worker && seats.assigned.contains_key(revision);
+            let holds =
+                |(id, tracked): &(&WorkerId, &TrackedWorker)| *id != worker && tracked.assigned.contains_key(revision);
             let target_workers: Vec<&str> = world.workers().filter(holds).map(|(id, _)| id.as_str()).collect();
             tracing::warn!(
                 event = "model_redeployment_triggered",
@@ -115,24 +116,24 @@ impl Driver {
 
     /// Every word of a worker is a sign of life.
     fn log_heartbeat(&self, report: &InventoryChange) {
-        let seats = self.brain.world().worker(&report.worker);
+        let tracked = self.brain.world().worker(&report.worker);
         tracing::debug!(
             event = "worker_heartbeat_received",
             worker_id = %report.worker,
-            models_loaded = seats.map_or(0, |seats| seats.inventory.len()),
-            capacity = seats.map_or(0, |seats| seats.memory().0)
+            models_loaded = tracked.map_or(0, |tracked| tracked.inventory.len()),
+            capacity = tracked.map_or(0, |tracked| tracked.memory().0)
         );
     }
 
     /// Feeds what was heard about a worker, and logs what it has become by that: a line that broke is a suspicion as long
     /// as others see the worker, and one that said that it would go has not failed.
     pub(super) fn feed_about(&mut self, id: &WorkerId, event: Event) {
-        let before = self.brain.world().worker(id).map(|seats| (seats.liveness, seats.state));
+        let before = self.brain.world().worker(id).map(|tracked| (tracked.liveness, tracked.state));
         self.feed(event);
-        let (Some((before, state)), Some(seats)) = (before, self.brain.world().worker(id)) else { return };
-        let loaded_models = seats.inventory.len();
-        let last_heartbeat = seats.load.at.to_string();
-        match (before, seats.liveness) {
+        let (Some((before, state)), Some(tracked)) = (before, self.brain.world().worker(id)) else { return };
+        let loaded_models = tracked.inventory.len();
+        let last_heartbeat = tracked.load.at.to_string();
+        match (before, tracked.liveness) {
             (Liveness::Lost { .. }, _) => {}
             (_, Liveness::Lost { .. }) if state == WorkerState::Leaving => {
                 tracing::info!(event = "worker_left", worker_id = %id, loaded_models);

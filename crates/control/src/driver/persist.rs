@@ -302,13 +302,13 @@ fn batches(writes: &[(Option<Compare>, Op)]) -> Vec<&[(Option<Compare>, Op)]> {
 }
 
 /// Writes that nobody waits for: measured sizes. The latest of each artifact wins.
-pub(super) struct Chores {
+pub(super) struct BackgroundWrites {
     store: Arc<dyn Store>,
     waiting: BTreeMap<Digest, ByteSize>,
     running: Option<BoxFuture<'static, ()>>,
 }
 
-impl Chores {
+impl BackgroundWrites {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
         Self { store, waiting: BTreeMap::new(), running: None }
     }

@@ -3,7 +3,7 @@
 use berth_plan::{
     World,
     report::Leaving,
-    world::{Liveness, Seats},
+    world::{Liveness, TrackedWorker},
 };
 use berth_spec::{ByteSize, DeploymentName, Gpu, Residency, Time, WorkerId, WorkerState as Means, deployment::GpuNeed};
 
@@ -17,34 +17,34 @@ const NAMED: usize = 10;
 impl Driver {
     /// Every worker that has said what it is, by name.
     pub(super) fn workers(&self, world: &World, now: Time) -> Vec<WorkerView> {
-        world.workers().filter_map(|(id, seats)| self.worker(world, id, seats, now)).collect()
+        world.workers().filter_map(|(id, tracked)| self.worker(world, id, tracked, now)).collect()
     }
 
-    fn worker(&self, world: &World, id: &WorkerId, seats: &Seats, now: Time) -> Option<WorkerView> {
+    fn worker(&self, world: &World, id: &WorkerId, tracked: &TrackedWorker, now: Time) -> Option<WorkerView> {
         // A worker that is only known from records has not said what it is.
-        let info = seats.info.clone()?;
+        let info = tracked.info.clone()?;
         let reported = self.brain.reported_at(id);
-        let state = match seats.liveness {
-            Liveness::Alive if seats.reported => WorkerState::Ready,
+        let state = match tracked.liveness {
+            Liveness::Alive if tracked.reported => WorkerState::Ready,
             Liveness::Alive | Liveness::Unseen => WorkerState::Joining,
             Liveness::Detached { .. } => WorkerState::Detached,
             Liveness::Lost { .. } => WorkerState::Lost,
         };
-        let leaving = seats.state == Means::Leaving;
+        let leaving = tracked.state == Means::Leaving;
         Some(WorkerView {
             state,
-            cordon: seats.cordon,
+            cordon: tracked.cordon,
             terms: world.terms(id).cloned(),
-            unlisted: seats.unlisted,
-            credentials: seats.credentials,
-            breakers: seats.breakers.clone(),
-            claimed: seats.used,
-            load: seats.load,
+            unlisted: tracked.unlisted,
+            credentials: tracked.credentials,
+            breakers: tracked.breakers.clone(),
+            claimed: tracked.used,
+            load: tracked.load,
             leaving,
-            drain: world.leaving(id, now).map(|leaving| drain(seats, leaving, world)),
-            gpus_claimed: gpus_claimed(&info.gpus, seats),
-            assigned: count(seats.assigned.len()),
-            ready: count(seats.assigned.keys().filter(|revision| seats.ready(revision)).count()),
+            drain: world.leaving(id, now).map(|leaving| drain(tracked, leaving, world)),
+            gpus_claimed: gpus_claimed(&info.gpus, tracked),
+            assigned: count(tracked.assigned.len()),
+            ready: count(tracked.assigned.keys().filter(|revision| tracked.ready(revision)).count()),
             reported,
             info,
         })
@@ -57,9 +57,9 @@ fn count(n: usize) -> u32 {
 
 /// What of each GPU is set aside. A device is claimed whole; which one a replica will have is the machine's to say, so
 /// this counts the first ones that will do.
-fn gpus_claimed(devices: &[Gpu], seats: &Seats) -> Vec<ByteSize> {
+fn gpus_claimed(devices: &[Gpu], tracked: &TrackedWorker) -> Vec<ByteSize> {
     let mut claimed = vec![ByteSize::ZERO; devices.len()];
-    let mut needs: Vec<&GpuNeed> = seats.gpus_held().map(|(_, need)| need).collect();
+    let mut needs: Vec<&GpuNeed> = tracked.gpus_held().map(|(_, need)| need).collect();
     // Those that few devices will do for choose first.
     needs.sort_by_key(|need| std::cmp::Reverse((need.kind.is_some(), need.memory)));
     for need in needs {
@@ -77,18 +77,18 @@ fn gpus_claimed(devices: &[Gpu], seats: &Seats) -> Vec<ByteSize> {
 }
 
 /// What is still on a worker whose replicas move elsewhere, and why.
-fn drain(seats: &Seats, leaving: Leaving, world: &World) -> Drain {
+fn drain(tracked: &TrackedWorker, leaving: Leaving, world: &World) -> Drain {
     let coming = leaving.waiting_for.into_iter().map(|(revision, worker)| {
-        let there = world.worker(&worker).and_then(|seats| seats.inventory.get(&revision));
+        let there = world.worker(&worker).and_then(|tracked| tracked.inventory.get(&revision));
         let state = there.map_or("Assigned", Residency::as_str);
         (revision, format!("a copy on {worker} is {state}"))
     });
-    let unloaded = seats.inventory.iter().filter(|(revision, _)| !seats.assigned.contains_key(*revision));
+    let unloaded = tracked.inventory.iter().filter(|(revision, _)| !tracked.assigned.contains_key(*revision));
     let finishing = unloaded.map(|(revision, residency)| match residency {
         Residency::Draining { in_flight, .. } => (revision.clone(), format!("{in_flight} requests in flight finish")),
         _ => (revision.clone(), "is unloaded".to_owned()),
     });
-    let of = |name: &DeploymentName| seats.assigned.keys().find(|revision| revision.deployment() == name).cloned();
+    let of = |name: &DeploymentName| tracked.assigned.keys().find(|revision| revision.deployment() == name).cloned();
     let blocked = leaving.blocked.into_iter().filter_map(|(name, why)| Some((of(&name)?, why)));
     Drain {
         left: leaving.left.saturating_add(leaving.draining),

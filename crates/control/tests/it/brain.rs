@@ -2,7 +2,7 @@
 
 mod cluster;
 mod limits;
-mod unheard;
+mod unreported;
 
 use std::{sync::Arc, time::Duration};
 

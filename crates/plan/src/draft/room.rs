@@ -8,8 +8,8 @@ use super::Draft;
 use crate::{
     Replica,
     claim::{self, Cores},
-    place::{Shelf, Shelves, newest_joined},
-    world::{Entry, Liveness, Rank, Seats},
+    place::{WorkerBucket, WorkerBuckets, newest_joined},
+    world::{Liveness, Rank, TrackedDeployment, TrackedWorker},
 };
 
 /// What is claimed on a worker.
@@ -23,51 +23,51 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    fn of(seats: &Seats) -> Self {
+    fn of(tracked: &TrackedWorker) -> Self {
         Self {
-            memory: seats.used,
-            cores: seats.cores,
-            models: count(seats.assigned.len()),
-            coming: count(seats.coming.len()),
+            memory: tracked.used,
+            cores: tracked.cores,
+            models: count(tracked.assigned.len()),
+            coming: count(tracked.coming.len()),
         }
     }
 }
 
 /// A worker as the plan has it, found once for all that is asked of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'w> {
+pub(crate) struct WorkerDraft<'w> {
     pub(crate) id: &'w WorkerId,
-    pub(crate) seats: &'w Seats,
+    pub(crate) tracked: &'w TrackedWorker,
     pub(crate) usage: Usage,
 }
 
-impl Site<'_> {
+impl WorkerDraft<'_> {
     /// The memory that nobody claims.
     pub(crate) fn free(&self) -> ByteSize {
-        self.seats.memory().saturating_sub(self.usage.memory)
+        self.tracked.memory().saturating_sub(self.usage.memory)
     }
 
     /// The cores that nobody claims.
     pub(crate) fn free_cores(&self) -> Cores {
-        self.seats.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
+        self.tracked.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
     }
 
     /// How many more models it may hold; `None`: as many as fit.
     pub(crate) fn free_models(&self) -> Option<u32> {
-        Some(self.seats.info.as_ref()?.max_models?.saturating_sub(self.usage.models))
+        Some(self.tracked.info.as_ref()?.max_models?.saturating_sub(self.usage.models))
     }
 }
 
 impl<'w> Draft<'w> {
     /// A worker as this plan has it; `None`: no such.
-    pub(crate) fn site(&self, worker: &WorkerId) -> Option<Site<'w>> {
-        let (id, seats) = self.world.workers.get_key_value(worker)?;
-        Some(self.site_of(id, seats))
+    pub(crate) fn worker(&self, worker: &WorkerId) -> Option<WorkerDraft<'w>> {
+        let (id, tracked) = self.world.workers.get_key_value(worker)?;
+        Some(self.worker_draft_of(id, tracked))
     }
 
-    fn site_of(&self, id: &'w WorkerId, seats: &'w Seats) -> Site<'w> {
+    fn worker_draft_of(&self, id: &'w WorkerId, tracked: &'w TrackedWorker) -> WorkerDraft<'w> {
         let usage = if self.usage.is_empty() { None } else { self.usage.get(id).copied() };
-        Site { id, seats, usage: usage.unwrap_or_else(|| Usage::of(seats)) }
+        WorkerDraft { id, tracked, usage: usage.unwrap_or_else(|| Usage::of(tracked)) }
     }
 
     /// What is claimed on a worker.
@@ -80,27 +80,28 @@ impl<'w> Draft<'w> {
 
     /// The GPUs of a worker, and what each replica there that has any claims of them.
     pub(crate) fn gpus<'a>(&'a self, worker: &'a WorkerId) -> (&'w [Gpu], BTreeMap<&'a RevisionId, &'a GpuNeed>) {
-        let seats = self.world.workers.get(worker);
-        let devices = seats.and_then(|seats| seats.info.as_ref()).map_or(&[][..], |info| &info.gpus);
+        let tracked = self.world.workers.get(worker);
+        let devices = tracked.and_then(|tracked| tracked.info.as_ref()).map_or(&[][..], |info| &info.gpus);
         let (left, came) = (self.gpus_left.get(worker), self.gpus_came.get(worker));
-        let stayed = seats.into_iter().flat_map(Seats::gpus_held);
+        let stayed = tracked.into_iter().flat_map(TrackedWorker::gpus_held);
         let stayed = stayed.filter(|(revision, _)| left.is_none_or(|left| !left.contains(*revision)));
         (devices, stayed.chain(came.into_iter().flatten()).collect())
     }
 
     fn set_usage(&mut self, worker: &WorkerId, usage: Usage) {
         self.usage.insert(worker.clone(), usage);
-        if let Some(mut shelves) = self.shelves.take() {
-            if let Some((id, seats)) = self.world.workers.get_key_value(worker).filter(|(_, seats)| seats.alive()) {
-                let site = Site { id, seats, usage };
-                shelves.put(id, self.shelf(&site), site.free());
+        if let Some(mut buckets) = self.buckets.take() {
+            if let Some((id, tracked)) = self.world.workers.get_key_value(worker).filter(|(_, tracked)| tracked.alive())
+            {
+                let candidate = WorkerDraft { id, tracked, usage };
+                buckets.put(id, self.bucket(&candidate), candidate.free());
             }
-            self.shelves = Some(shelves);
+            self.buckets = Some(buckets);
         }
     }
 
     /// Sets aside what a replica claims that comes to a worker.
-    pub(super) fn claim(&mut self, entry: &Entry, replica: &Replica, rank: Rank) {
+    pub(super) fn claim(&mut self, entry: &TrackedDeployment, replica: &Replica, rank: Rank) {
         let mut usage = self.usage(&replica.worker);
         usage.memory += replica.claim;
         usage.cores = usage.cores + claim::cores(&entry.deployment.spec);
@@ -115,7 +116,7 @@ impl<'w> Draft<'w> {
     }
 
     /// Gives back what a replica claimed.
-    pub(super) fn release(&mut self, entry: &Entry, replica: &Replica, rank: &Rank) {
+    pub(super) fn release(&mut self, entry: &TrackedDeployment, replica: &Replica, rank: &Rank) {
         let arrived = self.arrived.get_mut(&replica.worker);
         let came = arrived.is_some_and(|arrived| arrived.remove(rank));
         let had_come =
@@ -143,55 +144,53 @@ impl<'w> Draft<'w> {
 
     /// 1 if a replica that comes to where it says would be on its way.
     fn comes(&self, replica: &Replica) -> u32 {
-        let seats = self.world.workers.get(&replica.worker);
-        u32::from(
-            !seats.is_some_and(|seats| {
-                seats.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded())
-            }),
-        )
+        let tracked = self.world.workers.get(&replica.worker);
+        u32::from(!tracked.is_some_and(|tracked| {
+            tracked.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded())
+        }))
     }
 
     /// 1 if the world counts a replica as on its way.
     fn was_coming(&self, replica: &Replica) -> u32 {
-        let seats = self.world.workers.get(&replica.worker);
-        u32::from(seats.is_some_and(|seats| seats.coming.contains(&replica.revision)))
+        let tracked = self.world.workers.get(&replica.worker);
+        u32::from(tracked.is_some_and(|tracked| tracked.coming.contains(&replica.revision)))
     }
 
     /// What a worker is for any replica.
-    pub(crate) fn shelf(&self, site: &Site<'w>) -> Shelf<'w> {
+    pub(crate) fn bucket(&self, candidate: &WorkerDraft<'w>) -> WorkerBucket<'w> {
         let newest = self.newest.get_or_init(|| newest_joined(self.world, self.now));
-        Shelf::of(site.seats, site.usage.coming, newest.as_ref())
+        WorkerBucket::of(candidate.tracked, candidate.usage.coming, newest.as_ref())
     }
 
-    /// Sorts the workers that can be reached, once; [`shelves`](Self::shelves) reads it.
-    pub(crate) fn shelve(&mut self) {
-        if self.shelves.is_none() {
-            let mut shelves = Shelves::default();
-            for (id, seats) in self.world.workers.iter().filter(|(_, seats)| seats.alive()) {
-                let site = self.site_of(id, seats);
-                shelves.put(id, self.shelf(&site), site.free());
+    /// Sorts the workers that can be reached, once; [`buckets`](Self::buckets) reads it.
+    pub(crate) fn sort_into_buckets(&mut self) {
+        if self.buckets.is_none() {
+            let mut buckets = WorkerBuckets::default();
+            for (id, tracked) in self.world.workers.iter().filter(|(_, tracked)| tracked.alive()) {
+                let candidate = self.worker_draft_of(id, tracked);
+                buckets.put(id, self.bucket(&candidate), candidate.free());
             }
-            self.shelves = Some(shelves);
+            self.buckets = Some(buckets);
         }
     }
 
-    /// The workers, sorted. `None` before [`shelve`](Self::shelve).
-    pub(crate) fn shelves(&self) -> Option<&Shelves<'w>> {
-        self.shelves.as_ref()
+    /// The workers, sorted. `None` before [`sort_into_buckets`](Self::sort_into_buckets).
+    pub(crate) fn buckets(&self) -> Option<&WorkerBuckets<'w>> {
+        self.buckets.as_ref()
     }
 
     /// The workers of a region that take more, as far as people, they themselves and the network say.
-    pub(crate) fn open_in(&self, region: &str) -> &[&'w Seats] {
+    pub(crate) fn open_in(&self, region: &str) -> &[&'w TrackedWorker] {
         let by_region = self.by_region.get_or_init(|| {
-            let mut by_region: BTreeMap<&str, Vec<&Seats>> = BTreeMap::new();
-            for seats in self.world.workers.values().filter(|seats| seats.takes_more()) {
-                let there = match seats.liveness {
+            let mut by_region: BTreeMap<&str, Vec<&TrackedWorker>> = BTreeMap::new();
+            for tracked in self.world.workers.values().filter(|tracked| tracked.takes_more()) {
+                let there = match tracked.liveness {
                     Liveness::Alive => true,
                     Liveness::Detached { since } => self.now < since + self.world.policy.detached_grace,
                     Liveness::Unseen | Liveness::Lost { .. } => false,
                 };
-                if let Some(region) = seats.info.as_ref().filter(|_| there).and_then(|info| info.region()) {
-                    by_region.entry(region).or_default().push(seats);
+                if let Some(region) = tracked.info.as_ref().filter(|_| there).and_then(|info| info.region()) {
+                    by_region.entry(region).or_default().push(tracked);
                 }
             }
             by_region

@@ -31,8 +31,8 @@ pub(super) fn capacity(world: &World, records: &BTreeMap<&DeploymentName, &Recor
         }
     }
     for (worker, sum) in &claimed {
-        if let Some(seats) = world.worker(worker).filter(|seats| seats.alive())
-            && let Some(info) = &seats.info
+        if let Some(tracked) = world.worker(worker).filter(|tracked| tracked.alive())
+            && let Some(info) = &tracked.info
         {
             on_one(worker, info, sum, broken);
         }

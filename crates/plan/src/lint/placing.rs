@@ -12,26 +12,26 @@ use crate::{Planned, Record, Rollout, World, world::Liveness};
 /// Whatever is put on a worker that was not there may be there.
 pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<String>) {
     for (worker, change) in &planned.assignments {
-        let Some(seats) = world.worker(worker) else { continue };
+        let Some(tracked) = world.worker(worker) else { continue };
         for placed in &change.set {
             let id = &placed.revision.id;
             let Some(deployment) = world.deployment(id.deployment()) else { continue };
-            if seats.assigned.contains_key(id) {
+            if tracked.assigned.contains_key(id) {
                 continue;
             }
-            if seats.liveness != Liveness::Alive {
+            if tracked.liveness != Liveness::Alive {
                 broken.push(format!("{id} is put on {worker}, which cannot be reached"));
             }
-            if seats.cordon != Cordon::Open || seats.state != WorkerState::Serving {
+            if tracked.cordon != Cordon::Open || tracked.state != WorkerState::Serving {
                 broken.push(format!("{id} is put on {worker}, which takes nothing new"));
             }
             if !takes_part(world, worker) {
                 broken.push(format!("{id} is put on {worker}, which the registry does not name"));
             }
-            if let Some(info) = seats.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
+            if let Some(info) = tracked.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
                 broken.push(format!("{id} is put on {worker}, which may not hold it: {:?}", info.labels));
             }
-            if !in_its_regions(world, deployment, seats.info.as_ref(), planned.at) {
+            if !in_its_regions(world, deployment, tracked.info.as_ref(), planned.at) {
                 broken.push(format!("{id} is put on {worker}, which is in none of its regions"));
             }
         }
@@ -58,14 +58,14 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
 
 /// Whether a region has a worker for a deployment, were nothing else there.
 fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) -> bool {
-    world.workers().any(|(worker, seats)| {
-        let there = match seats.liveness {
+    world.workers().any(|(worker, tracked)| {
+        let there = match tracked.liveness {
             Liveness::Alive => true,
             Liveness::Detached { since } => at < since + world.policy.detached_grace,
             Liveness::Lost { .. } | Liveness::Unseen => false,
         };
-        let open = seats.cordon == Cordon::Open && seats.state == WorkerState::Serving;
-        let info = seats.info.as_ref().filter(|info| info.labels.get("region").is_some_and(|its| its == region));
+        let open = tracked.cordon == Cordon::Open && tracked.state == WorkerState::Serving;
+        let info = tracked.info.as_ref().filter(|info| info.labels.get("region").is_some_and(|its| its == region));
         there
             && open
             && takes_part(world, worker)
@@ -127,7 +127,7 @@ pub(super) fn not_too_many(
         let revisions: BTreeSet<&RevisionId> = record.replicas.iter().map(|replica| &replica.revision).collect();
         for revision in revisions {
             let on: Vec<&WorkerId> = record.of(revision).map(|replica| &replica.worker).collect();
-            let ready = on.iter().filter(|worker| world.worker(worker).is_some_and(|seats| seats.ready(revision)));
+            let ready = on.iter().filter(|worker| world.worker(worker).is_some_and(|tracked| tracked.ready(revision)));
             // What leaves its worker or its region stays until what takes its place is ready.
             if ready.count() > bounds.max as usize || on.len() > 2 * bounds.max as usize {
                 broken.push(format!("{name} has more than {} replicas: {on:?}", bounds.max));
@@ -146,8 +146,11 @@ pub(super) fn no_more_of_what_is_replaced(
     for (name, record) in records {
         let Rollout::Surging { from, copies, .. } = &record.rollout else { continue };
         let stays = |worker: &WorkerId| {
-            world.worker(worker).is_some_and(|seats| {
-                seats.alive() && seats.cordon == Cordon::Open && seats.state == WorkerState::Serving && !seats.unlisted
+            world.worker(worker).is_some_and(|tracked| {
+                tracked.alive()
+                    && tracked.cordon == Cordon::Open
+                    && tracked.state == WorkerState::Serving
+                    && !tracked.unlisted
             })
         };
         let on: Vec<&WorkerId> =
@@ -167,17 +170,17 @@ fn by_region(
 ) {
     // Where the number is not given the target is not known here.
     let fixed = deployment.spec.regions.values().all(|bounds| bounds.min == bounds.max);
-    let known = on.iter().all(|worker| world.worker(worker).is_some_and(|seats| seats.info.is_some()));
+    let known = on.iter().all(|worker| world.worker(worker).is_some_and(|tracked| tracked.info.is_some()));
     if !fixed || !known || one_is_lost(world, deployment, at) {
         return;
     }
     let ready_in = |region: &String| {
-        let there = on.iter().filter_map(|worker| world.worker(worker)).filter(|seats| {
-            seats.alive()
-                && seats.cordon == Cordon::Open
-                && seats.state == WorkerState::Serving
-                && seats.ready(revision)
-                && seats.info.as_ref().and_then(|info| info.labels.get("region")) == Some(region)
+        let there = on.iter().filter_map(|worker| world.worker(worker)).filter(|tracked| {
+            tracked.alive()
+                && tracked.cordon == Cordon::Open
+                && tracked.state == WorkerState::Serving
+                && tracked.ready(revision)
+                && tracked.info.as_ref().and_then(|info| info.labels.get("region")) == Some(region)
         });
         there.count()
     };

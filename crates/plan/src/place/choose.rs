@@ -5,27 +5,27 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId, deployment::Spread};
 
 use super::{
-    Evicts, Home, Mismatch, Pace, Queue, Rejection, Score, Shelf, Together, evict, filter,
-    lack::{Freed, Lack},
+    Colocation, Evicts, HomeRegion, LoadLevel, Mismatch, Queue, Rejection, Score, WorkerBucket, evict, filter,
+    shortfall::{Freed, Shortfall},
 };
 use crate::{
     claim,
-    draft::{Draft, Site, Work},
+    draft::{Draft, Work, WorkerDraft},
     lost,
-    scale::Reach,
+    scale::EvictionScope,
     world::Standing,
 };
 
 /// What is asked of a worker.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PlacementRequest<'a> {
     pub(crate) revision: &'a Revision,
     /// Where it may be.
-    pub(crate) home: &'a Home,
+    pub(crate) home: &'a HomeRegion,
     /// The memory that it takes where nothing else is known.
     pub(crate) memory: ByteSize,
     /// Who may leave for it.
-    pub(crate) reach: Reach,
+    pub(crate) eviction_scope: EvictionScope,
 }
 
 /// Where a replica goes, and who leaves for it.
@@ -44,17 +44,21 @@ pub(crate) struct Choice {
 pub(crate) type Refusal = (WorkerId, Rejection);
 
 /// The best worker; if there is none, why each of them is not.
-pub(crate) fn choose(draft: &mut Draft<'_>, work: &Work<'_>, asked: &Asked<'_>) -> Result<Choice, Vec<Refusal>> {
-    draft.shelve();
+pub(crate) fn choose(
+    draft: &mut Draft<'_>,
+    work: &Work<'_>,
+    request: &PlacementRequest<'_>,
+) -> Result<Choice, Vec<Refusal>> {
+    draft.sort_into_buckets();
     let draft = &*draft;
-    let taste = Taste::of(draft, work, &asked.revision.id);
-    if let Some(choice) = best(with_room(draft, work, asked, &taste).into_iter()) {
+    let preferences = ModelPreferences::of(draft, work, &request.revision.id);
+    if let Some(choice) = best(with_room(draft, work, request, &preferences).into_iter()) {
         return Ok(choice);
     }
     let mut refusals = Vec::new();
     let mut choices = Vec::new();
     for worker in draft.world.workers.keys() {
-        match consider(draft, work, asked, &taste, worker) {
+        match consider(draft, work, request, &preferences, worker) {
             Ok(choice) => choices.push(choice),
             Err(rejection) => refusals.push((worker.clone(), rejection)),
         }
@@ -83,86 +87,99 @@ fn best(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
 /// How many workers are looked at where the first is the best: it, and one to say what it is better than.
 const LOOKED_AT: usize = 2;
 
-/// The workers that need not evict, as far as one of them may be the best. On a shelf the order by free memory is the
-/// order of [`Score`], and a shelf that is worse than another is so with all that is on it: no need to look at 1,000.
-fn with_room(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, taste: &Taste<'_>) -> Vec<Choice> {
+/// The workers that need not evict, as far as one of them may be the best. In a bucket the order by free memory is the
+/// order of [`Score`], and a bucket that is worse than another is so with all that is in it: no need to look at 1,000.
+fn with_room(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    request: &PlacementRequest<'_>,
+    preferences: &ModelPreferences<'_>,
+) -> Vec<Choice> {
     let fits = |worker: &WorkerId| {
-        let site = draft.site(worker)?;
-        let claim = need_at(asked, &site);
-        let free = filter::reject(draft, work, (&asked.revision.id, asked.home), &site).is_none()
-            && Lack::of(draft, work.entry, &site, claim).is_none();
+        let candidate = draft.worker(worker)?;
+        let claim = need_at(request, &candidate);
+        let free = filter::reject(draft, work, (&request.revision.id, request.home), &candidate).is_none()
+            && Shortfall::of(draft, work.entry, &candidate, claim).is_none();
         free.then(|| Choice {
             worker: worker.clone(),
             claim,
-            score: taste.score(draft, &site, Evicts::default()),
+            score: preferences.score(draft, &candidate, Evicts::default()),
             victims: Vec::new(),
             over: None,
         })
     };
-    let there = |shelf: &Shelf<'_>| match asked.home {
-        Home::In(region) => shelf.region == Some(region),
-        Home::Roams | Home::Anywhere => true,
+    let there = |bucket: &WorkerBucket<'_>| match request.home {
+        HomeRegion::In(region) => bucket.region == Some(region),
+        HomeRegion::Floating | HomeRegion::Anywhere => true,
     };
-    let shelves = draft.shelves().into_iter().flat_map(|shelves| shelves.roomy(asked.memory));
-    let shelves = shelves.filter(|(shelf, _)| there(shelf)).map(|(shelf, workers)| (taste.of_shelf(shelf), workers));
-    let mut shelves: Vec<_> = shelves.collect();
-    shelves.sort_by_key(|(taste, _)| *taste);
+    let buckets = draft.buckets().into_iter().flat_map(|buckets| buckets.roomy(request.memory));
+    let buckets = buckets
+        .filter(|(bucket, _)| there(bucket))
+        .map(|(bucket, workers)| (preferences.bucket_score(bucket), workers));
+    let mut buckets: Vec<_> = buckets.collect();
+    buckets.sort_by_key(|(preferences, _)| *preferences);
     let mut choices: Vec<Choice> = Vec::new();
     let mut best = None;
-    for (of_shelf, workers) in shelves {
-        if choices.len() >= LOOKED_AT && best < Some(of_shelf) && !taste.has_preferred() {
+    for (bucket_score, workers) in buckets {
+        if choices.len() >= LOOKED_AT && best < Some(bucket_score) && !preferences.has_preferred() {
             break;
         }
-        let looked_at = if taste.has_preferred() { usize::MAX } else { LOOKED_AT };
+        let looked_at = if preferences.has_preferred() { usize::MAX } else { LOOKED_AT };
         choices.extend(workers.filter_map(fits).take(looked_at));
         if best.is_none() && !choices.is_empty() {
-            best = Some(of_shelf);
+            best = Some(bucket_score);
         }
     }
-    let strays = draft.world.strays.range((asked.revision.id.clone(), first_worker())..);
-    let strays = strays.take_while(|(id, _)| *id == asked.revision.id).filter_map(|(_, worker)| fits(worker));
+    let strays = draft.world.strays.range((request.revision.id.clone(), first_worker())..);
+    let strays = strays.take_while(|(id, _)| *id == request.revision.id).filter_map(|(_, worker)| fits(worker));
     choices.extend(strays);
     choices
 }
 
-fn need_at(asked: &Asked<'_>, site: &Site<'_>) -> ByteSize {
-    claim::need_at(site.seats, asked.revision, asked.memory)
+fn need_at(request: &PlacementRequest<'_>, candidate: &WorkerDraft<'_>) -> ByteSize {
+    claim::need_at(candidate.tracked, request.revision, request.memory)
 }
 
 /// What one worker could do for it.
 pub(crate) fn view(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    asked: &Asked<'_>,
+    request: &PlacementRequest<'_>,
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
-    consider(draft, work, asked, &Taste::of(draft, work, &asked.revision.id), worker)
+    consider(draft, work, request, &ModelPreferences::of(draft, work, &request.revision.id), worker)
 }
 
 fn consider(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    asked: &Asked<'_>,
-    taste: &Taste<'_>,
+    request: &PlacementRequest<'_>,
+    preferences: &ModelPreferences<'_>,
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
-    let Some(site) = draft.site(worker) else { return Err(Rejection::Lost) };
-    if let Some(rejection) = filter::reject(draft, work, (&asked.revision.id, asked.home), &site) {
+    let Some(candidate) = draft.worker(worker) else { return Err(Rejection::Lost) };
+    if let Some(rejection) = filter::reject(draft, work, (&request.revision.id, request.home), &candidate) {
         return Err(rejection);
     }
-    let claim = need_at(asked, &site);
-    let lack = Lack::of(draft, work.entry, &site, claim);
-    let victims = if lack.is_none() {
+    let claim = need_at(request, &candidate);
+    let shortfall = Shortfall::of(draft, work.entry, &candidate, claim);
+    let victims = if shortfall.is_none() {
         Vec::new()
     } else {
-        evict::victims(draft, work.entry, asked.reach, &lack, Freed::default())?
+        evict::victims(draft, work.entry, request.eviction_scope, &shortfall, Freed::default())?
     };
     let evicts = evict::cost(draft, worker, &victims);
-    Ok(Choice { worker: worker.clone(), claim, score: taste.score(draft, &site, evicts), victims, over: None })
+    Ok(Choice {
+        worker: worker.clone(),
+        claim,
+        score: preferences.score(draft, &candidate, evicts),
+        victims,
+        over: None,
+    })
 }
 
 /// What a replica likes, beside what it must have.
-struct Taste<'a> {
+struct ModelPreferences<'a> {
     revision: &'a RevisionId,
     preferred: Vec<(&'a String, &'a String)>,
     /// Its other replicas by region, and by region and zone.
@@ -170,88 +187,88 @@ struct Taste<'a> {
     by_zone: BTreeMap<(Option<&'a str>, Option<&'a str>), u32>,
     /// The region that most requests come from.
     near: Option<&'a str>,
-    pace: Pace,
+    load_level: LoadLevel,
     needs_gpu: bool,
 }
 
-impl<'a> Taste<'a> {
+impl<'a> ModelPreferences<'a> {
     fn of(draft: &'a Draft<'_>, work: &'a Work<'_>, revision: &'a RevisionId) -> Self {
         let spec = &work.entry.deployment.spec;
         let of_type = filter::by_type(&draft.world.policy, spec).map(|selector| &selector.preferred);
         let preferred = spec.selector.preferred.iter().chain(of_type.into_iter().flatten());
-        let mut taste = Self {
+        let mut preferences = Self {
             revision,
             preferred: preferred.collect(),
             by_region: BTreeMap::new(),
             by_zone: BTreeMap::new(),
             near: near(draft, work),
-            pace: pace(draft, work),
+            load_level: load_level(draft, work),
             needs_gpu: spec.gpu.is_some(),
         };
         if spec.spread == Spread::Worker {
-            return taste;
+            return preferences;
         }
         let staying = |replica: &&crate::Replica| {
             replica.revision == *revision && lost::standing(draft, work, replica) == Standing::Stays
         };
         for replica in work.replicas.iter().filter(staying) {
-            let Some(info) = draft.world.workers.get(&replica.worker).and_then(|seats| seats.info.as_ref()) else {
+            let Some(info) = draft.world.workers.get(&replica.worker).and_then(|tracked| tracked.info.as_ref()) else {
                 continue;
             };
-            *taste.by_region.entry(info.region()).or_default() += 1;
-            *taste.by_zone.entry((info.region(), info.zone())).or_default() += 1;
+            *preferences.by_region.entry(info.region()).or_default() += 1;
+            *preferences.by_zone.entry((info.region(), info.zone())).or_default() += 1;
         }
-        taste
+        preferences
     }
 
     fn has_preferred(&self) -> bool {
         !self.preferred.is_empty()
     }
 
-    /// What a shelf is to it.
-    fn of_shelf(&self, shelf: &Shelf<'_>) -> OfShelf {
-        OfShelf {
-            replaced: shelf.replaced,
-            short: shelf.short,
-            together: Together {
-                region: self.by_region.get(&shelf.region).copied().unwrap_or(0),
-                zone: self.by_zone.get(&(shelf.region, shelf.zone)).copied().unwrap_or(0),
+    /// Scores a bucket.
+    fn bucket_score(&self, bucket: &WorkerBucket<'_>) -> BucketScore {
+        BucketScore {
+            replaced: bucket.replaced,
+            short: bucket.short,
+            colocation: Colocation {
+                region: self.by_region.get(&bucket.region).copied().unwrap_or(0),
+                zone: self.by_zone.get(&(bucket.region, bucket.zone)).copied().unwrap_or(0),
             },
-            far: self.near.is_some() && self.near != shelf.region,
-            queue: shelf.queue,
-            mismatch: Mismatch::of(self.pace, shelf.pace),
-            spares_no_gpu: shelf.gpus && !self.needs_gpu,
+            far: self.near.is_some() && self.near != bucket.region,
+            queue: bucket.queue,
+            mismatch: Mismatch::of(self.load_level, bucket.load_level),
+            spares_no_gpu: bucket.gpus && !self.needs_gpu,
         }
     }
 
-    fn score<'w>(&self, draft: &Draft<'w>, site: &Site<'w>, evicts: Evicts) -> Score {
-        let OfShelf { replaced, short, together, far, queue, mismatch, spares_no_gpu } =
-            self.of_shelf(&draft.shelf(site));
-        let labels = site.seats.info.as_ref().map(|info| &info.labels);
+    fn score<'w>(&self, draft: &Draft<'w>, candidate: &WorkerDraft<'w>, evicts: Evicts) -> Score {
+        let BucketScore { replaced, short, colocation, far, queue, mismatch, spares_no_gpu } =
+            self.bucket_score(&draft.bucket(candidate));
+        let labels = candidate.tracked.info.as_ref().map(|info| &info.labels);
         let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
         Score {
             evicts,
-            cold: !draft.world.strays.contains(&(self.revision.clone(), site.id.clone())),
+            cold: !draft.world.strays.contains(&(self.revision.clone(), candidate.id.clone())),
             replaced,
             short,
             unpreferred: self.preferred.iter().filter(lacks).count(),
-            together,
+            colocation,
             far,
             queue,
             mismatch,
             spares_no_gpu,
-            free: Reverse(site.free()),
-            worker: site.id.clone(),
+            free: Reverse(candidate.free()),
+            worker: candidate.id.clone(),
         }
     }
 }
 
-/// What a shelf is to a replica: the fields of [`Score`] that are the same for all workers on it, in the same order.
+/// The fields of [`Score`] that are the same for all workers in a bucket, in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct OfShelf {
+struct BucketScore {
     replaced: bool,
     short: bool,
-    together: Together,
+    colocation: Colocation,
     far: bool,
     queue: Queue,
     mismatch: Mismatch,
@@ -267,13 +284,13 @@ fn near<'a>(draft: &'a Draft<'_>, work: &Work<'_>) -> Option<&'a str> {
 }
 
 /// How busy each copy is, or will be. What is waited for has no rate yet: it takes part in neither preference.
-fn pace(draft: &Draft<'_>, work: &Work<'_>) -> Pace {
+fn load_level(draft: &Draft<'_>, work: &Work<'_>) -> LoadLevel {
     if work.entry.waiting() > 0 {
-        return Pace::Steady;
+        return LoadLevel::Steady;
     }
     let Replicas { min, .. } = work.entry.deployment.spec.replicas;
     let copies = work.target.max(min).max(1);
-    Pace::of_rate(draft.world.used(work.name(), draft.now).per_minute / copies as f32)
+    LoadLevel::of_rate(draft.world.used(work.name(), draft.now).per_minute / copies as f32)
 }
 
 /// The smallest name that a worker could have.

@@ -14,15 +14,15 @@ use berth_spec::{
 
 use super::{
     Evicts, Rejection,
-    lack::{Freed, Lack},
+    shortfall::{Freed, Shortfall},
 };
 use crate::{
     claim::{self, Cores},
     draft::Draft,
     drain,
     planned::Evicted,
-    scale::{self, Reach},
-    world::{Entry, Hold, Rank, Seats},
+    scale::{self, EvictionScope},
+    world::{Hold, Rank, TrackedDeployment, TrackedWorker},
 };
 
 /// One that may leave, with what it gives back.
@@ -33,29 +33,32 @@ type Candidate<'a> = (&'a Rank, ByteSize, Cores);
 /// is not enough nobody does, and the reason says how much there is. `freed` has left already.
 pub(super) fn victims(
     draft: &Draft<'_>,
-    entry: &Entry,
-    reach: Reach,
-    lack: &Lack<'_>,
+    entry: &TrackedDeployment,
+    eviction_scope: EvictionScope,
+    shortfall: &Shortfall<'_>,
     mut freed: Freed,
 ) -> Result<Vec<RevisionId>, Rejection> {
-    let worker = lack.worker;
-    let Some(seats) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
+    let worker = shortfall.worker;
+    let Some(tracked) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
     let mut chosen: Vec<Candidate<'_>> = Vec::new();
     let (mut busy, mut again) = (Freed::default(), NEVER);
-    let (priority, eviction) = (entry.deployment.spec.priority, seats.eviction);
-    for rank in draft.sitting(worker) {
-        if lack.is_met_by(&freed) || !yields(rank, priority, eviction) {
+    let (priority, eviction) = (entry.deployment.spec.priority, tracked.eviction);
+    for rank in draft.eviction_order(worker) {
+        if shortfall.is_met_by(&freed) || !yields(rank, priority, eviction) {
             break;
         }
-        if rank.revision.deployment() == &entry.deployment.name || !reaches(reach, rank) || is_pinned(draft, rank) {
+        if rank.revision.deployment() == &entry.deployment.name
+            || !is_in_scope(eviction_scope, rank)
+            || is_pinned(draft, rank)
+        {
             continue;
         }
-        let (memory, cores) = (claim_of(draft, seats, worker, &rank.revision), cores_of(draft, &rank.revision));
-        if !lack.is_helped_by(&freed, &rank.revision, memory, cores) {
+        let (memory, cores) = (claim_of(draft, tracked, worker, &rank.revision), cores_of(draft, &rank.revision));
+        if !shortfall.is_helped_by(&freed, &rank.revision, memory, cores) {
             continue;
         }
         // Once one stays because it has only just come, nobody who was used since goes in its place.
-        match stays(draft, seats, rank, priority) {
+        match stays(draft, tracked, rank, priority) {
             None if again == NEVER => {
                 freed.add(&rank.revision, memory, cores);
                 chosen.push((rank, memory, cores));
@@ -66,15 +69,15 @@ pub(super) fn victims(
             }
         }
     }
-    if !lack.is_met_by(&freed) {
-        let short = lack.rejection(draft, &freed, &busy, again);
+    if !shortfall.is_met_by(&freed) {
+        let short = shortfall.rejection(draft, &freed, &busy, again);
         return Err(if eviction.automatic { short } else { Rejection::KeepsAll { short: Box::new(short) } });
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
     for (rank, memory, cores) in chosen.into_iter().rev() {
         freed.remove(&rank.revision, memory, cores);
-        if !lack.is_met_by(&freed) {
+        if !shortfall.is_met_by(&freed) {
             freed.add(&rank.revision, memory, cores);
             kept.push(rank.revision.clone());
         }
@@ -94,11 +97,11 @@ fn yields(rank: &Rank, priority: u8, eviction: Eviction) -> bool {
 }
 
 /// Whether an extra copy may push it out.
-fn reaches(reach: Reach, rank: &Rank) -> bool {
-    match reach {
-        Reach::Anything => true,
-        Reach::UnusedSince(since) => rank.hold != Hold::Resident && rank.last_used < since,
-        Reach::Nothing => false,
+fn is_in_scope(eviction_scope: EvictionScope, rank: &Rank) -> bool {
+    match eviction_scope {
+        EvictionScope::Anything => true,
+        EvictionScope::UnusedSince(since) => rank.hold != Hold::Resident && rank.last_used < since,
+        EvictionScope::Nothing => false,
     }
 }
 
@@ -107,13 +110,13 @@ fn is_pinned(draft: &Draft<'_>, rank: &Rank) -> bool {
 }
 
 /// Until when a replica must stay; `None`: it may leave.
-fn stays(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> Option<Time> {
+fn stays(draft: &Draft<'_>, tracked: &TrackedWorker, rank: &Rank, priority: u8) -> Option<Time> {
     let entry = draft.world.entries.get(rank.revision.deployment())?;
-    let (since, waited_for) = (seats.ready_since(&rank.revision), entry.waiting() > 0);
+    let (since, waited_for) = (tracked.ready_since(&rank.revision), entry.waiting() > 0);
     if rank.priority < priority {
         return (since.is_none() && waited_for).then_some(NEVER);
     }
-    if rank.hold == Hold::Surplus && since.is_some() && !is_stood_in_for(draft, rank, seats) {
+    if rank.hold == Hold::Surplus && since.is_some() && !is_stood_in_for(draft, rank, tracked) {
         return Some(NEVER);
     }
     // Among equals nobody leaves who has only just come: each load serves for a while.
@@ -122,27 +125,27 @@ fn stays(draft: &Draft<'_>, seats: &Seats, rank: &Rank, priority: u8) -> Option<
 }
 
 /// Whether as many copies as must be answer without the one on a worker.
-fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, seats: &Seats) -> bool {
+fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, tracked: &TrackedWorker) -> bool {
     let name = rank.revision.deployment();
     let recorded = || draft.world.record(name).map_or(&[][..], |record| &record.replicas);
     let replicas = draft.works().get(name).map_or_else(recorded, |work| &work.replicas);
     let others = replicas.iter().filter(|replica| {
         let there = draft.world.workers.get(&replica.worker);
         replica.revision == rank.revision
-            && there.is_some_and(|there| !std::ptr::eq(there, seats) && there.ready(&rank.revision))
+            && there.is_some_and(|there| !std::ptr::eq(there, tracked) && there.ready(&rank.revision))
     });
     let least = draft.world.entries.get(name).map_or(1, |entry| entry.deployment.spec.replicas.min.max(1));
     others.count() >= least as usize
 }
 
 /// What a replica claims now, in the plan if it has touched it.
-fn claim_of(draft: &Draft<'_>, seats: &Seats, worker: &WorkerId, revision: &RevisionId) -> ByteSize {
+fn claim_of(draft: &Draft<'_>, tracked: &TrackedWorker, worker: &WorkerId, revision: &RevisionId) -> ByteSize {
     let in_plan = draft.works().get(revision.deployment()).and_then(|work| {
         work.replicas.iter().find(|replica| replica.worker == *worker && replica.revision == *revision)
     });
     match in_plan {
         Some(replica) => replica.claim,
-        None => seats.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim),
+        None => tracked.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim),
     }
 }
 
@@ -156,13 +159,13 @@ pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId])
     if victims.is_empty() {
         return Evicts::default(); // nearly always
     }
-    let Some(seats) = draft.world.workers.get(worker) else { return Evicts::default() };
+    let Some(tracked) = draft.world.workers.get(worker) else { return Evicts::default() };
     victims.iter().fold(Evicts::default(), |cost, victim| {
         let entry = draft.world.entries.get(victim.deployment());
         Evicts {
             priority: cost.priority.max(entry.map_or(0, |entry| entry.deployment.spec.priority)),
             last_used: cost.last_used.max(entry.map_or(Time::ZERO, |entry| entry.last_used)),
-            bytes: cost.bytes + claim_of(draft, seats, worker, victim),
+            bytes: cost.bytes + claim_of(draft, tracked, worker, victim),
         }
     })
 }
@@ -178,7 +181,7 @@ pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerI
             draft.drop_replicas(work, this);
             drain::settle_for(draft, work, copies - 1);
         } else if work.entry.deployment.spec.replicas.min == 0 && work.entry.waiting() == 0 {
-            scale::fade(draft, work);
+            scale::evict_idle(draft, work);
         } else {
             draft.drop_replicas(work, this);
         }

@@ -2,11 +2,11 @@
 
 use berth_spec::{Cordon, Deployment, RevisionId, Spec, WorkerState, deployment::Selector};
 
-use super::{Rejection, homes, homes::Home};
+use super::{Rejection, homes, homes::HomeRegion};
 use crate::{
     Policy, World,
-    draft::{Draft, Site, Work},
-    world::{Liveness, Seats},
+    draft::{Draft, Work, WorkerDraft},
+    world::{Liveness, TrackedWorker},
 };
 
 /// The type of a deployment's model.
@@ -20,8 +20,8 @@ pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selecto
 }
 
 /// Why a worker may never hold a deployment, whatever the time and the load.
-pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -> Option<Rejection> {
-    let info = seats.info.as_ref()?;
+pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Deployment) -> Option<Rejection> {
+    let info = tracked.info.as_ref()?;
     let spec = &deployment.spec;
     let format = spec.model.format;
     if !info.formats.contains(&format) {
@@ -43,25 +43,25 @@ pub(crate) fn forbidden(world: &World, seats: &Seats, deployment: &Deployment) -
 }
 
 /// Why nothing new is put on a worker.
-fn closed(draft: &Draft<'_>, site: &Site<'_>) -> Option<Rejection> {
-    let seats = site.seats;
-    match seats.liveness {
+fn closed(draft: &Draft<'_>, candidate: &WorkerDraft<'_>) -> Option<Rejection> {
+    let tracked = candidate.tracked;
+    match tracked.liveness {
         Liveness::Alive => {}
         Liveness::Unseen => return Some(Rejection::Unseen),
         Liveness::Detached { .. } => return Some(Rejection::Detached),
         Liveness::Lost { .. } => return Some(Rejection::Lost),
     }
-    if seats.unlisted {
+    if tracked.unlisted {
         return Some(Rejection::Unlisted);
     }
-    match (seats.cordon, seats.state) {
+    match (tracked.cordon, tracked.state) {
         (Cordon::Open, WorkerState::Serving) => {}
         (_, WorkerState::Leaving) => return Some(Rejection::Leaving),
         (Cordon::Draining, _) => return Some(Rejection::Draining),
         (Cordon::Cordoned, _) => return Some(Rejection::Cordoned),
     }
     let policy = &draft.world.policy;
-    let loads = seats.recovering(policy, draft.now).map(|_| site.usage.coming)?;
+    let loads = tracked.recovering(policy, draft.now).map(|_| candidate.usage.coming)?;
     (loads >= policy.recovering_loads).then_some(Rejection::Recovering { loads })
 }
 
@@ -69,23 +69,23 @@ fn closed(draft: &Draft<'_>, site: &Site<'_>) -> Option<Rejection> {
 pub(super) fn reject(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    (revision, home): (&RevisionId, &Home),
-    site: &Site<'_>,
+    (revision, home): (&RevisionId, &HomeRegion),
+    candidate: &WorkerDraft<'_>,
 ) -> Option<Rejection> {
-    let (worker, seats) = (site.id, site.seats);
-    if !seats.alive() {
-        return closed(draft, site);
+    let (worker, tracked) = (candidate.id, candidate.tracked);
+    if !tracked.alive() {
+        return closed(draft, candidate);
     }
     if work.replicas.iter().any(|replica| replica.worker == *worker && replica.revision == *revision) {
         return Some(Rejection::Holds);
     }
-    if let Some(rejection) = closed(draft, site) {
+    if let Some(rejection) = closed(draft, candidate) {
         return Some(rejection);
     }
-    if let Some(rejection) = forbidden(draft.world, seats, &work.entry.deployment) {
+    if let Some(rejection) = forbidden(draft.world, tracked, &work.entry.deployment) {
         return Some(rejection);
     }
-    if let Some(rejection) = homes::elsewhere(draft, work, (revision, home), seats) {
+    if let Some(rejection) = homes::elsewhere(draft, work, (revision, home), tracked) {
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;

@@ -1,7 +1,7 @@
 //! Which region each replica belongs in, for deployments that count them by region.
 //!
 //! * Each region has its least, as long as it has a worker that may hold one: its replicas there are **home**.
-//! * The rest of the target **roams**: in any of the regions that has fewer than its most.
+//! * The rest of the target **floats**: in any of the regions that has fewer than its most.
 //! * What a region without workers should have, **stands in** elsewhere: anywhere, beyond the most of others.
 //!
 //! Whatever is there already stays as far as these rules let it. What they do not let stay is beyond: it goes on
@@ -16,71 +16,71 @@ use super::{Rejection, filter};
 use crate::{
     Replica, claim,
     draft::{Draft, Work},
-    world::Seats,
+    world::TrackedWorker,
 };
 
 /// Where a replica may be.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Home {
+pub(crate) enum HomeRegion {
     /// In this region.
     In(String),
     /// In any of the deployment's regions that has fewer than its most.
-    Roams,
+    Floating,
     /// Anywhere: it stands in for one of a region that has no worker for it, or regions are not counted.
     Anywhere,
 }
 
 /// How the replicas of a revision lie to what their deployment says of regions.
 #[derive(Debug, Default)]
-pub(crate) struct Homes {
+pub(crate) struct RegionLayout {
     /// The workers of those that count.
     pub(crate) kept: Vec<WorkerId>,
     /// What is lacking, each with a number of its own.
-    pub(super) lacking: Vec<(Home, u32)>,
+    pub(super) lacking: Vec<(HomeRegion, u32)>,
 }
 
 /// Which of the replicas of one revision count, the best first, and what is lacking of `target`. As many are kept as are
 /// wanted, and no more.
-pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, target: u32, best_first: &[&Replica]) -> Homes {
+pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, target: u32, best_first: &[&Replica]) -> RegionLayout {
     if work.entry.deployment.spec.regions.is_empty() {
         let kept: Vec<WorkerId> =
             best_first.iter().take(target as usize).map(|replica| replica.worker.clone()).collect();
         let have = u32::try_from(kept.len()).unwrap_or(u32::MAX);
-        return Homes { lacking: (have..target).map(|nth| (Home::Anywhere, nth)).collect(), kept };
+        return RegionLayout { lacking: (have..target).map(|nth| (HomeRegion::Anywhere, nth)).collect(), kept };
     }
-    let mut seating = Seating::new(draft, work, target);
+    let mut slots = RegionSlots::new(draft, work, target);
     let mut kept = Vec::new();
     let mut rest = Vec::new();
     for replica in best_first {
         match region_of(draft, &replica.worker) {
-            Region::Known(region) if seating.at_home(region) => kept.push(replica.worker.clone()),
+            Region::Known(region) if slots.at_home(region) => kept.push(replica.worker.clone()),
             Region::Known(region) => rest.push((*replica, Some(region))),
             Region::None => rest.push((*replica, None)),
             // Its worker has not come back since the controller started: it is taken to be where one is lacking.
-            Region::Unknown if seating.at_any_home() => kept.push(replica.worker.clone()),
+            Region::Unknown if slots.at_any_home() => kept.push(replica.worker.clone()),
             Region::Unknown => rest.push((*replica, None)),
         }
     }
     for (replica, region) in rest {
-        if seating.roams(region) || seating.stands_in() {
+        if slots.takes_floating(region) || slots.stands_in() {
             kept.push(replica.worker.clone());
         }
     }
-    Homes { kept, lacking: seating.lacking() }
+    RegionLayout { kept, lacking: slots.lacking() }
 }
 
 /// What is still to be filled.
-struct Seating<'w> {
+struct RegionSlots<'w> {
     /// Replicas that each region lacks of its least.
     homes: BTreeMap<&'w str, u32>,
     /// Replicas that each region may have beside those.
     more: BTreeMap<&'w str, u32>,
     /// Replicas beyond the least of regions, and how many of them stand in for those of a region without workers.
-    roaming: u32,
+    floating: u32,
     standing_in: u32,
 }
 
-impl<'w> Seating<'w> {
+impl<'w> RegionSlots<'w> {
     fn new(draft: &Draft<'_>, work: &Work<'w>, target: u32) -> Self {
         let regions = &work.entry.deployment.spec.regions;
         let (mut homes, mut more, mut standing_in) = (BTreeMap::new(), BTreeMap::new(), 0_u32);
@@ -97,7 +97,7 @@ impl<'w> Seating<'w> {
             homes.insert(region.as_str(), least);
             more.insert(region.as_str(), max.saturating_sub(least));
         }
-        Self { homes, more, roaming: left, standing_in: standing_in.min(left) }
+        Self { homes, more, floating: left, standing_in: standing_in.min(left) }
     }
 
     fn at_home(&mut self, region: &str) -> bool {
@@ -108,27 +108,27 @@ impl<'w> Seating<'w> {
         take(self.homes.values_mut().find(|lacks| **lacks > 0))
     }
 
-    fn roams(&mut self, region: Option<&str>) -> bool {
-        let may = self.roaming > 0 && take(region.and_then(|region| self.more.get_mut(region)));
+    fn takes_floating(&mut self, region: Option<&str>) -> bool {
+        let may = self.floating > 0 && take(region.and_then(|region| self.more.get_mut(region)));
         if may {
-            self.roaming -= 1;
-            self.standing_in = self.standing_in.min(self.roaming);
+            self.floating -= 1;
+            self.standing_in = self.standing_in.min(self.floating);
         }
         may
     }
 
     fn stands_in(&mut self) -> bool {
-        take(Some(&mut self.standing_in)) && take(Some(&mut self.roaming))
+        take(Some(&mut self.standing_in)) && take(Some(&mut self.floating))
     }
 
-    fn lacking(self) -> Vec<(Home, u32)> {
+    fn lacking(self) -> Vec<(HomeRegion, u32)> {
         let homes = self
             .homes
             .into_iter()
-            .flat_map(|(region, lacks)| numbered(lacks).map(move |nth| (Home::In(region.to_owned()), nth)));
-        let standing_in = numbered(self.standing_in).map(|nth| (Home::Anywhere, nth));
-        let roaming = numbered(self.roaming - self.standing_in).map(|nth| (Home::Roams, nth));
-        homes.chain(standing_in).chain(roaming).collect()
+            .flat_map(|(region, lacks)| numbered(lacks).map(move |nth| (HomeRegion::In(region.to_owned()), nth)));
+        let standing_in = numbered(self.standing_in).map(|nth| (HomeRegion::Anywhere, nth));
+        let floating = numbered(self.floating - self.standing_in).map(|nth| (HomeRegion::Floating, nth));
+        homes.chain(standing_in).chain(floating).collect()
     }
 }
 
@@ -156,7 +156,7 @@ enum Region<'w> {
 }
 
 fn region_of<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Region<'w> {
-    match draft.world.workers.get(worker).and_then(|seats| seats.info.as_ref()) {
+    match draft.world.workers.get(worker).and_then(|tracked| tracked.info.as_ref()) {
         Some(info) => info.region().map_or(Region::None, Region::Known),
         None => Region::Unknown,
     }
@@ -166,12 +166,12 @@ fn region_of<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Region<'w> {
 fn has_worker(draft: &Draft<'_>, work: &Work<'_>, region: &str) -> bool {
     let spec = &work.entry.deployment.spec;
     let memory = spec.memory.unwrap_or(ByteSize::ZERO);
-    let could = |seats: &&Seats| {
-        seats.info.as_ref().is_some_and(|info| {
+    let could = |tracked: &&TrackedWorker| {
+        tracked.info.as_ref().is_some_and(|info| {
             info.memory >= memory
                 && claim::Cores::in_all(info) >= claim::cores(spec)
                 && spec.gpu.as_ref().is_none_or(|need| claim::gpus::suiting(&info.gpus, need) >= need.count)
-        }) && filter::forbidden(draft.world, seats, &work.entry.deployment).is_none()
+        }) && filter::forbidden(draft.world, tracked, &work.entry.deployment).is_none()
     };
     draft.open_in(region).iter().any(could)
 }
@@ -180,16 +180,16 @@ fn has_worker(draft: &Draft<'_>, work: &Work<'_>, region: &str) -> bool {
 pub(super) fn elsewhere(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    (revision, home): (&RevisionId, &Home),
-    seats: &Seats,
+    (revision, home): (&RevisionId, &HomeRegion),
+    tracked: &TrackedWorker,
 ) -> Option<Rejection> {
-    let has = seats.info.as_ref().and_then(|info| info.region());
+    let has = tracked.info.as_ref().and_then(|info| info.region());
     let not_in = |wanted: String| Some(Rejection::Region { wanted, has: has.map(str::to_owned) });
     match home {
-        Home::Anywhere => None,
-        Home::In(region) if has == Some(region) => None,
-        Home::In(region) => not_in(region.clone()),
-        Home::Roams => {
+        HomeRegion::Anywhere => None,
+        HomeRegion::In(region) if has == Some(region) => None,
+        HomeRegion::In(region) => not_in(region.clone()),
+        HomeRegion::Floating => {
             let regions = &work.entry.deployment.spec.regions;
             let Some((region, replicas)) = has.and_then(|region| regions.get_key_value(region)) else {
                 return not_in(regions.keys().map(String::as_str).collect::<Vec<_>>().join(" or "));

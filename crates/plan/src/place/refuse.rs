@@ -4,14 +4,14 @@ use berth_spec::{ByteSize, Time, WorkerId, deployment::WhenFull};
 
 use super::{
     Refusal, Rejection, Settled, Want, evict,
-    lack::{Freed, Lack},
+    shortfall::{Freed, Shortfall},
 };
 use crate::{
     Rollout, World, claim,
     draft::{Draft, Work},
     lost, rollout,
     scale::{self, MakesDo},
-    world::{Entry, Verdict},
+    world::{TrackedDeployment, Verdict},
 };
 
 /// How many workers a message names. Halved or doubled: a shorter or longer message.
@@ -100,7 +100,7 @@ fn takes_over(draft: &Draft<'_>, work: &Work<'_>, want: &Want) -> bool {
 }
 
 /// Why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.
-pub(crate) fn never(world: &World, entry: &Entry) -> Option<Verdict> {
+pub(crate) fn never(world: &World, entry: &TrackedDeployment) -> Option<Verdict> {
     let text = too_large(world, entry.deployment.spec.memory?)?;
     Some(Verdict::NoCapacity { text, until: Time(u64::MAX) })
 }
@@ -118,22 +118,22 @@ fn too_large(world: &World, need: ByteSize) -> Option<String> {
 
 /// Whether the new revision would fit somewhere if the old one were not there, and those that may leave for it had left.
 fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &[Refusal]) -> bool {
-    let reach = scale::reach(draft, work, want.extra);
+    let eviction_scope = scale::eviction_scope(draft, work, want.extra);
     refusals.iter().any(|(worker, rejection)| {
         if rejection.short_of().is_none() {
-            return false; // it is not for lack of room
+            return false; // it is not for shortfall of room
         }
         let mut own = Freed::default();
         for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
             own.add(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec));
         }
-        let Some(site) = draft.site(worker) else { return false };
+        let Some(candidate) = draft.worker(worker) else { return false };
         let need = work.revisions.get(&want.revision).map_or(ByteSize::ZERO, |revision| {
             let (need, _) = claim::need(draft.world, work.entry, revision);
-            claim::need_at(site.seats, revision, need)
+            claim::need_at(candidate.tracked, revision, need)
         });
-        let lack = Lack::of(draft, work.entry, &site, need);
-        !own.revisions.is_empty() && evict::victims(draft, work.entry, reach, &lack, own).is_ok()
+        let shortfall = Shortfall::of(draft, work.entry, &candidate, need);
+        !own.revisions.is_empty() && evict::victims(draft, work.entry, eviction_scope, &shortfall, own).is_ok()
     })
 }
 
@@ -203,8 +203,9 @@ fn nowhere(draft: &Draft<'_>, refusals: &[Refusal]) -> String {
         return "no worker can be reached: start one".to_owned();
     }
     if refusals.iter().any(|(_, rejection)| *rejection == Rejection::Holds) {
-        let stays =
-            |worker: &WorkerId| draft.world.workers.get(worker).is_some_and(|seats| seats.answers() && !seats.leaves());
+        let stays = |worker: &WorkerId| {
+            draft.world.workers.get(worker).is_some_and(|tracked| tracked.answers() && !tracked.leaves())
+        };
         let (staying, going): (Vec<&Refusal>, Vec<&Refusal>) = refusals.iter().partition(|(worker, _)| stays(worker));
         let all = staying.len();
         let holding = staying.iter().filter(|(_, rejection)| *rejection == Rejection::Holds).count();

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use berth_spec::{ByteSize, Time, WorkerId};
 
-use super::{Pace, Queue};
+use super::{LoadLevel, Queue};
 
 /// How good a worker is for a replica that it can take; the smallest is chosen. Fields in order of importance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ pub struct Score {
     /// How many of the preferred labels it lacks, the type's included.
     pub unpreferred: usize,
     /// How many other replicas are near: what fails together should not hold all of them.
-    pub together: Together,
+    pub colocation: Colocation,
     /// Most of the requests come from another region.
     pub far: bool,
     /// Loads that wait there.
@@ -48,7 +48,7 @@ pub struct Evicts {
 
 /// How many replicas of the same revision are near a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Together {
+pub struct Colocation {
     /// In its region.
     pub region: u32,
     /// In its zone.
@@ -61,16 +61,16 @@ pub struct Mismatch(pub u8);
 
 impl Mismatch {
     /// Of a worker for a model whose rate for each copy has this pace.
-    pub(crate) fn of(model: Pace, worker: Pace) -> Self {
+    pub(crate) fn of(model: LoadLevel, worker: LoadLevel) -> Self {
         let worker = match worker {
-            Pace::Quiet => 0,
-            Pace::Steady => 1,
-            Pace::Busy => 2,
+            LoadLevel::Quiet => 0,
+            LoadLevel::Steady => 1,
+            LoadLevel::Busy => 2,
         };
         Self(match model {
-            Pace::Busy => worker,
-            Pace::Steady => worker / 2,
-            Pace::Quiet => 2 - worker,
+            LoadLevel::Busy => worker,
+            LoadLevel::Steady => worker / 2,
+            LoadLevel::Quiet => 2 - worker,
         })
     }
 }
@@ -94,12 +94,15 @@ impl Score {
         if self.unpreferred != other.unpreferred {
             return format!("it lacks {} of the preferred labels, the other {}", self.unpreferred, other.unpreferred);
         }
-        if self.together.region != other.together.region {
-            let (here, there) = (self.together.region, other.together.region);
+        if self.colocation.region != other.colocation.region {
+            let (here, there) = (self.colocation.region, other.colocation.region);
             return format!("its region has {here} of the replicas, the other's {there}");
         }
-        if self.together.zone != other.together.zone {
-            return format!("its zone has {} of the replicas, the other's {}", self.together.zone, other.together.zone);
+        if self.colocation.zone != other.colocation.zone {
+            return format!(
+                "its zone has {} of the replicas, the other's {}",
+                self.colocation.zone, other.colocation.zone
+            );
         }
         if self.far != other.far {
             return "most of the requests come from its region".to_owned();
@@ -144,9 +147,14 @@ mod tests {
     #[test]
     fn busy_models_go_to_quiet_workers_and_quiet_ones_to_busy_workers() {
         let best = |model| {
-            [Pace::Quiet, Pace::Steady, Pace::Busy].into_iter().min_by_key(|worker| Mismatch::of(model, *worker))
+            [LoadLevel::Quiet, LoadLevel::Steady, LoadLevel::Busy]
+                .into_iter()
+                .min_by_key(|worker| Mismatch::of(model, *worker))
         };
-        assert_eq!((best(Pace::Busy), best(Pace::Quiet)), (Some(Pace::Quiet), Some(Pace::Busy)));
-        assert_eq!(Mismatch::of(Pace::Steady, Pace::Quiet), Mismatch::of(Pace::Steady, Pace::Steady));
+        assert_eq!((best(LoadLevel::Busy), best(LoadLevel::Quiet)), (Some(LoadLevel::Quiet), Some(LoadLevel::Busy)));
+        assert_eq!(
+            Mismatch::of(LoadLevel::Steady, LoadLevel::Quiet),
+            Mismatch::of(LoadLevel::Steady, LoadLevel::Steady)
+        );
     }
 }

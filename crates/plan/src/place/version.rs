@@ -45,12 +45,12 @@ impl PartialOrd for Version<'_> {
 /// The newest version of the workers that can be reached, if a worker of it has joined lately and others are older.
 pub(crate) fn newest_joined(world: &World, now: Time) -> Option<Version<'_>> {
     let alive = || {
-        world.workers.values().filter(|seats| seats.alive() && seats.reported).filter_map(|seats| {
-            let version = Version::read(&seats.info.as_ref()?.version)?;
-            Some((version, seats.joined))
+        world.workers.values().filter(|tracked| tracked.alive() && tracked.reported).filter_map(|tracked| {
+            let version = Version::read(&tracked.info.as_ref()?.version)?;
+            Some((version, tracked.joined))
         })
     };
-    let mut texts = world.workers.values().filter_map(|seats| seats.info.as_ref()).map(|info| &info.version);
+    let mut texts = world.workers.values().filter_map(|tracked| tracked.info.as_ref()).map(|info| &info.version);
     let first = texts.next()?;
     if texts.all(|text| text == first) {
         return None; // the usual case, without reading a thousand of them

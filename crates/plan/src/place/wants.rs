@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use berth_spec::{DeploymentName, RevisionId, Time};
 
-use super::homes::{self, Home};
+use super::homes::{self, HomeRegion};
 use crate::{
     Replica,
     draft::{Draft, Work},
@@ -23,7 +23,7 @@ pub(super) struct Want {
     last_used: Reverse<Time>,
     pub(super) deployment: DeploymentName,
     pub(super) revision: RevisionId,
-    pub(super) home: Home,
+    pub(super) home: HomeRegion,
     nth: u32,
 }
 
@@ -61,10 +61,10 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
 }
 
 /// Where the next replica of a deployment belongs, were there one more.
-pub(crate) fn next_home(draft: &Draft<'_>, work: &Work<'_>) -> Home {
+pub(crate) fn next_home(draft: &Draft<'_>, work: &Work<'_>) -> HomeRegion {
     match wants_of(draft, work).into_iter().next() {
         Some(want) => want.home,
-        None if work.entry.deployment.spec.regions.is_empty() => Home::Anywhere,
-        None => Home::Roams,
+        None if work.entry.deployment.spec.regions.is_empty() => HomeRegion::Anywhere,
+        None => HomeRegion::Floating,
     }
 }

@@ -10,9 +10,9 @@ use super::why;
 use crate::{
     Basis, Cores, Evicted, Rejection, Score, World, claim,
     draft::{Draft, Work},
-    place::{self, Asked},
-    scale::Reach,
-    world::Seats,
+    place::{self, PlacementRequest},
+    scale::EvictionScope,
+    world::TrackedWorker,
 };
 
 /// Why a deployment is where it is.
@@ -89,10 +89,15 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
         let revision = work.revision(&id)?;
         let (need, basis) = claim::need(world, work.entry, &revision);
         let home = place::next_home(draft, work);
-        let asked = Asked { revision: &revision, home: &home, memory: need, reach: Reach::Anything };
-        let workers = world.workers.iter().map(|(id, seats)| view_of(draft, work, &asked, (id, seats)));
+        let request = PlacementRequest {
+            revision: &revision,
+            home: &home,
+            memory: need,
+            eviction_scope: EvictionScope::Anything,
+        };
+        let workers = world.workers.iter().map(|(id, tracked)| view_of(draft, work, &request, (id, tracked)));
         let mut workers: Vec<WorkerView> = workers.collect();
-        why::compare(draft, work, &asked, &mut workers);
+        why::compare(draft, work, &request, &mut workers);
         Some((id, need, basis, workers))
     })??;
     let spec = &world.deployment(name)?.spec;
@@ -115,24 +120,29 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
     })
 }
 
-fn view_of(draft: &Draft<'_>, work: &Work<'_>, asked: &Asked<'_>, (worker, seats): (&WorkerId, &Seats)) -> WorkerView {
+fn view_of(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    request: &PlacementRequest<'_>,
+    (worker, tracked): (&WorkerId, &TrackedWorker),
+) -> WorkerView {
     let held = draft.world.record(work.name()).and_then(|record| {
         let mut here = record.replicas.iter().filter(|replica| replica.worker == *worker);
         // Of two revisions on one worker, the one that is spoken of.
-        here.clone().find(|replica| replica.revision == asked.revision.id).or_else(|| here.next())
+        here.clone().find(|replica| replica.revision == request.revision.id).or_else(|| here.next())
     });
     let verdict = match held {
         Some(replica) => WorkerVerdict::Holds {
             revision: replica.revision.clone(),
             claim: replica.claim,
-            residency: seats.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
+            residency: tracked.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
         },
-        None => match place::view(draft, work, asked, worker) {
+        None => match place::view(draft, work, request, worker) {
             Ok(choice) => WorkerVerdict::Fits { score: choice.score, evicts: choice.victims },
             Err(rejection) => WorkerVerdict::Rejected(rejection),
         },
     };
-    WorkerView { worker: worker.clone(), memory: seats.memory(), used: seats.used, verdict, why: None }
+    WorkerView { worker: worker.clone(), memory: tracked.memory(), used: tracked.used, verdict, why: None }
 }
 
 /// The first condition that is not as it should be, or where it is.

@@ -2,7 +2,7 @@
 
 use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
 
-use crate::{World, world::Seats};
+use crate::{World, world::TrackedWorker};
 
 /// What a worker still holds that should be elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,15 +29,15 @@ impl World {
     /// How far a worker has got with leaving; `None`: it is not leaving, or not known.
     #[must_use]
     pub fn leaving(&self, worker: &WorkerId, now: Time) -> Option<Leaving> {
-        let seats = self.workers.get(worker).filter(|seats| seats.leaves())?;
+        let tracked = self.workers.get(worker).filter(|tracked| tracked.leaves())?;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let unassigned = seats.inventory.keys().filter(|revision| !seats.assigned.contains_key(revision));
+        let unassigned = tracked.inventory.keys().filter(|revision| !tracked.assigned.contains_key(revision));
         let mut leaving = Leaving {
-            left: count(seats.assigned.len()),
-            draining: if seats.answers() { count(unassigned.count()) } else { 0 },
+            left: count(tracked.assigned.len()),
+            draining: if tracked.answers() { count(unassigned.count()) } else { 0 },
             ..Leaving::default()
         };
-        for revision in seats.assigned.keys() {
+        for revision in tracked.assigned.keys() {
             if let Some(successor) = self.successor(worker, revision) {
                 leaving.waiting_for.push((revision.clone(), successor));
                 continue;
@@ -54,7 +54,7 @@ impl World {
     fn successor(&self, worker: &WorkerId, revision: &RevisionId) -> Option<WorkerId> {
         let record = self.record(revision.deployment())?;
         let elsewhere = record.of(revision).map(|replica| &replica.worker).filter(|other| *other != worker);
-        let coming = |seats: &Seats| seats.alive() && !seats.leaves() && !seats.ready(revision);
+        let coming = |tracked: &TrackedWorker| tracked.alive() && !tracked.leaves() && !tracked.ready(revision);
         elsewhere.filter(|other| self.workers.get(*other).is_some_and(coming)).min().cloned()
     }
 }

@@ -3,7 +3,7 @@
 
 use berth_spec::{Residency, RevisionId};
 
-use crate::world::Seats;
+use crate::world::TrackedWorker;
 
 /// How many others are named. Halved or doubled: a shorter or longer message.
 const NAMED: usize = 3;
@@ -11,12 +11,12 @@ const NAMED: usize = 3;
 /// What a worker does while a revision is queued there, for people. `None`: it is not queued, the worker cannot be asked,
 /// or nothing is in its way and it is about to begin.
 #[must_use]
-pub fn waits(seats: &Seats, revision: &RevisionId) -> Option<String> {
-    if !seats.alive() || seats.inventory.get(revision) != Some(&Residency::Queued) {
+pub fn waits(tracked: &TrackedWorker, revision: &RevisionId) -> Option<String> {
+    if !tracked.alive() || tracked.inventory.get(revision) != Some(&Residency::Queued) {
         return None;
     }
-    let others = seats.inventory.iter().filter_map(|(other, residency)| {
-        let leaves = !seats.assigned.contains_key(other);
+    let others = tracked.inventory.iter().filter_map(|(other, residency)| {
+        let leaves = !tracked.assigned.contains_key(other);
         let does = match residency {
             Residency::Queued | Residency::Failed(_) => return None,
             Residency::Ready(_) if !leaves => return None,

@@ -12,7 +12,7 @@ use crate::{
     Record, Replica, Rollout, World, claim, place,
     report::queued::waits,
     retry::{self, Restarting, Retrying},
-    world::{Entry, Liveness, LoadFailed, MassLoss, Seats, Verdict},
+    world::{Liveness, LoadFailed, MassLoss, TrackedDeployment, TrackedWorker, Verdict},
 };
 
 /// The status of a deployment; `None`: no such.
@@ -36,7 +36,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
 
 /// What phase and conditions are told from.
 pub(super) struct Seen<'a> {
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a TrackedDeployment,
     pub(super) record: Option<&'a Record>,
     pub(super) rollout: Option<&'a Rollout>,
     pub(super) verdict: Option<&'a Verdict>,
@@ -61,7 +61,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn new(world: &'a World, entry: &'a Entry, now: Time) -> Self {
+    fn new(world: &'a World, entry: &'a TrackedDeployment, now: Time) -> Self {
         let record = entry.record();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let rollout = record.map(|record| &record.rollout);
@@ -76,8 +76,8 @@ impl<'a> Seen<'a> {
             })
         });
         let lost = |replica: &&Replica| {
-            let seats = world.workers.get(&replica.worker);
-            seats.is_some_and(|seats| matches!(seats.liveness, Liveness::Lost { .. }))
+            let tracked = world.workers.get(&replica.worker);
+            tracked.is_some_and(|tracked| matches!(tracked.liveness, Liveness::Lost { .. }))
         };
         let replicas = record.map_or(&[][..], |record| &record.replicas);
         let lost = count(replicas.iter().filter(lost).count());
@@ -92,7 +92,7 @@ impl<'a> Seen<'a> {
         };
         let goal = if desired > 0 { entry.goal() } else { 0 };
         let held = world.mass_loss(now).filter(|_| {
-            let lost = |seats: &Seats| seats.held_until > now;
+            let lost = |tracked: &TrackedWorker| tracked.held_until > now;
             let mut on = record.into_iter().flat_map(|record| &record.replicas);
             on.any(|replica| world.workers.get(&replica.worker).is_some_and(lost))
         });
@@ -133,23 +133,22 @@ impl<'a> Seen<'a> {
 }
 
 /// What stands in the way. That there was no room some time ago is no longer said once there is.
-fn verdict<'a>(world: &World, entry: &'a Entry, now: Time) -> Option<&'a Verdict> {
+fn verdict<'a>(world: &World, entry: &'a TrackedDeployment, now: Time) -> Option<&'a Verdict> {
     let verdict = entry.last_verdict(now)?;
     (verdict.until() > now || !has_room(world, entry)).then_some(verdict)
 }
 
 /// Whether a worker that may hold it has the memory free.
-fn has_room(world: &World, entry: &Entry) -> bool {
+fn has_room(world: &World, entry: &TrackedDeployment) -> bool {
     let (need, _) = claim::need(world, entry, &entry.deployment.revision());
-    let mut free = world
-        .workers
-        .values()
-        .filter(|seats| seats.alive() && seats.cordon.is_open() && seats.memory().saturating_sub(seats.used) >= need);
-    free.any(|seats| place::forbidden(world, seats, &entry.deployment).is_none())
+    let mut free = world.workers.values().filter(|tracked| {
+        tracked.alive() && tracked.cordon.is_open() && tracked.memory().saturating_sub(tracked.used) >= need
+    });
+    free.any(|tracked| place::forbidden(world, tracked, &entry.deployment).is_none())
 }
 
 /// Loads of revisions that are still of interest, as far as they are remembered.
-fn failures(entry: &Entry, now: Time) -> Vec<FailedLoad> {
+fn failures(entry: &TrackedDeployment, now: Time) -> Vec<FailedLoad> {
     let remembered = entry.warm.iter().flat_map(|warm| &warm.failures).filter(|(_, failed)| failed.until > now);
     let failed = |((revision, worker), failed): (&(RevisionId, WorkerId), &LoadFailed)| FailedLoad {
         revision: revision.clone(),
@@ -164,16 +163,16 @@ fn replicas(world: &World, record: Option<&Record>) -> Vec<ReplicaStatus> {
     let assigned = record.into_iter().flat_map(|record| &record.replicas);
     assigned
         .map(|replica| {
-            let seats = world.workers.get(&replica.worker);
-            let said = seats.filter(|seats| seats.answers() || seats.lost_at().is_some());
+            let tracked = world.workers.get(&replica.worker);
+            let said = tracked.filter(|tracked| tracked.answers() || tracked.lost_at().is_some());
             ReplicaStatus {
                 revision: replica.revision.clone(),
                 worker: replica.worker.clone(),
-                residency: said.and_then(|seats| seats.inventory.get(&replica.revision)).cloned(),
-                lost: seats.is_some_and(|seats| seats.lost_at().is_some()),
+                residency: said.and_then(|tracked| tracked.inventory.get(&replica.revision)).cloned(),
+                lost: tracked.is_some_and(|tracked| tracked.lost_at().is_some()),
                 claim: replica.claim,
-                usage: said.and_then(|seats| seats.usage.get(&replica.revision)).copied(),
-                waits: seats.and_then(|seats| waits(seats, &replica.revision)),
+                usage: said.and_then(|tracked| tracked.usage.get(&replica.revision)).copied(),
+                waits: tracked.and_then(|tracked| waits(tracked, &replica.revision)),
             }
         })
         .collect()

@@ -6,12 +6,17 @@ use super::{WorkerVerdict, WorkerView};
 use crate::{
     Replica, Score,
     draft::{Draft, Work},
-    place::{self, Asked, Home},
+    place::{self, HomeRegion, PlacementRequest},
 };
 
 /// Says of each worker that could hold a replica what it is better than, or what is better than it; and of each that
 /// holds one whether it would be chosen again.
-pub(super) fn compare(draft: &mut Draft<'_>, work: &mut Work<'_>, asked: &Asked<'_>, views: &mut [WorkerView]) {
+pub(super) fn compare(
+    draft: &mut Draft<'_>,
+    work: &mut Work<'_>,
+    request: &PlacementRequest<'_>,
+    views: &mut [WorkerView],
+) {
     let mut fitting: Vec<Score> = views
         .iter()
         .filter_map(|view| match &view.verdict {
@@ -23,8 +28,8 @@ pub(super) fn compare(draft: &mut Draft<'_>, work: &mut Work<'_>, asked: &Asked<
     for view in views.iter_mut() {
         match &view.verdict {
             WorkerVerdict::Fits { score, .. } => view.why = beside(score, &fitting),
-            WorkerVerdict::Holds { revision, .. } if *revision == asked.revision.id => {
-                view.why = again(draft, work, asked, &view.worker);
+            WorkerVerdict::Holds { revision, .. } if *revision == request.revision.id => {
+                view.why = again(draft, work, request, &view.worker);
             }
             WorkerVerdict::Holds { .. } | WorkerVerdict::Rejected(_) => {}
         }
@@ -44,11 +49,16 @@ fn beside(score: &Score, sorted: &[Score]) -> Option<String> {
 }
 
 /// Where a replica would go if it were placed now. Nothing moves for it.
-fn again(draft: &mut Draft<'_>, work: &mut Work<'_>, asked: &Asked<'_>, worker: &WorkerId) -> Option<String> {
-    let here = |replica: &&Replica| replica.worker == *worker && replica.revision == asked.revision.id;
+fn again(
+    draft: &mut Draft<'_>,
+    work: &mut Work<'_>,
+    request: &PlacementRequest<'_>,
+    worker: &WorkerId,
+) -> Option<String> {
+    let here = |replica: &&Replica| replica.worker == *worker && replica.revision == request.revision.id;
     let replica = work.replicas.iter().find(here)?.clone();
     draft.drop_replicas(work, |other| *other == replica);
-    let free = Asked { home: &Home::Anywhere, ..*asked };
+    let free = PlacementRequest { home: &HomeRegion::Anywhere, ..*request };
     let views: Vec<_> = draft.world.workers.keys().map(|id| (id, place::view(draft, work, &free, id))).collect();
     let mut others: Vec<Score> = views
         .iter()
@@ -66,6 +76,6 @@ fn again(draft: &mut Draft<'_>, work: &mut Work<'_>, asked: &Asked<'_>, worker: 
         (Some(Ok(ours)), Some(best)) => format!("better than {}: {}", best.worker, ours.score.beats(best)),
         (_, None) | (None, _) => "no other worker can take it".to_owned(),
     };
-    draft.seat(work, replica);
+    draft.put(work, replica);
     Some(said)
 }

@@ -2,7 +2,7 @@
 
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
-use super::{Entry, Rank, Verdict, World};
+use super::{Rank, TrackedDeployment, Verdict, World};
 use crate::{Planned, Record, Replica, claim, planned::Note};
 
 /// How many deployments that are not ready the readiness names. Halved or doubled: a shorter or longer message.
@@ -26,13 +26,13 @@ impl World {
         }
         for (worker, change) in &planned.assignments {
             for revision in &change.unset {
-                self.unseat(worker, revision);
+                self.unassign(worker, revision);
             }
             for placed in &change.set {
-                self.seat(worker, placed.clone());
+                self.assign(worker, placed.clone());
             }
-            if let Some(seats) = self.workers.get_mut(worker) {
-                seats.sent = change.generation;
+            if let Some(tracked) = self.workers.get_mut(worker) {
+                tracked.sent = change.generation;
             }
             self.limits_told(worker, change.limits);
         }
@@ -44,7 +44,7 @@ impl World {
                 }
             }
         }
-        self.note_faded(planned);
+        self.note_idle_evicted(planned);
         for (name, note) in &planned.notes {
             if let Some(goal) = note.settles_for {
                 self.settle_for(name, goal, planned.at);
@@ -90,13 +90,13 @@ impl World {
     }
 
     /// Puts what a stored record says where it says, instead of what was there.
-    pub(super) fn seat_record(&mut self, name: &DeploymentName, record: Option<Record>) {
+    pub(super) fn assign_record(&mut self, name: &DeploymentName, record: Option<Record>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         let deployment = entry.deployment.clone();
         let before = entry.record().cloned();
         self.rerank(name, |entry| entry.warm_mut().record.clone_from(&record));
         for replica in before.iter().flat_map(|record| &record.replicas) {
-            self.unseat(&replica.worker, &replica.revision);
+            self.unassign(&replica.worker, &replica.revision);
         }
         let serving = claim::serving(&deployment);
         for replica in record.iter().flat_map(|record| &record.replicas) {
@@ -111,9 +111,9 @@ impl World {
                 serving: std::sync::Arc::clone(&serving),
             };
             let sent = record.as_ref().map_or(self.generation, |record| record.generation);
-            self.seat(&replica.worker, placed);
-            if let Some(seats) = self.workers.get_mut(&replica.worker) {
-                seats.sent = seats.sent.max(sent);
+            self.assign(&replica.worker, placed);
+            if let Some(tracked) = self.workers.get_mut(&replica.worker) {
+                tracked.sent = tracked.sent.max(sent);
             }
         }
         if self.entries.get(name).and_then(|entry| entry.warm.as_ref()).is_some_and(|warm| warm.is_refused()) {
@@ -122,38 +122,38 @@ impl World {
         self.recall_goal(name);
     }
 
-    fn seat(&mut self, worker: &WorkerId, placed: Placed) {
+    fn assign(&mut self, worker: &WorkerId, placed: Placed) {
         let revision = placed.revision.id.clone();
-        self.unseat(worker, &revision);
+        self.unassign(worker, &revision);
         let Some(entry) = self.entries.get(revision.deployment()) else { return };
         let rank = entry.rank(&revision);
-        let seats = self.workers.entry(worker.clone()).or_default();
-        seats.used += placed.claim;
-        seats.equip(&entry.deployment.spec, &revision);
-        seats.order.insert(rank);
-        seats.assigned.insert(revision.clone(), placed);
+        let tracked = self.workers.entry(worker.clone()).or_default();
+        tracked.used += placed.claim;
+        tracked.equip(&entry.deployment.spec, &revision);
+        tracked.order.insert(rank);
+        tracked.assigned.insert(revision.clone(), placed);
         self.refresh_stray(worker, &revision);
     }
 
-    fn unseat(&mut self, worker: &WorkerId, revision: &RevisionId) {
-        let Some(seats) = self.workers.get_mut(worker) else { return };
-        let Some(placed) = seats.assigned.remove(revision) else { return };
-        seats.used -= placed.claim;
-        seats.strip(revision);
+    fn unassign(&mut self, worker: &WorkerId, revision: &RevisionId) {
+        let Some(tracked) = self.workers.get_mut(worker) else { return };
+        let Some(placed) = tracked.assigned.remove(revision) else { return };
+        tracked.used -= placed.claim;
+        tracked.strip(revision);
         if let Some(entry) = self.entries.get(revision.deployment()) {
             let rank = entry.rank(revision);
-            seats.order.remove(&rank);
+            tracked.order.remove(&rank);
         }
         self.refresh_stray(worker, revision);
     }
 
     /// Keeps `strays` and `coming` true for one replica.
     pub(super) fn refresh_stray(&mut self, worker: &WorkerId, revision: &RevisionId) {
-        let Some(seats) = self.workers.get_mut(worker) else { return };
-        seats.refresh_coming(revision);
-        let ready = seats.inventory.get(revision).is_some_and(Residency::is_ready);
+        let Some(tracked) = self.workers.get_mut(worker) else { return };
+        tracked.refresh_coming(revision);
+        let ready = tracked.inventory.get(revision).is_some_and(Residency::is_ready);
         let key = (revision.clone(), worker.clone());
-        if ready && !seats.assigned.contains_key(revision) {
+        if ready && !tracked.assigned.contains_key(revision) {
             self.strays.insert(key);
         } else {
             self.strays.remove(&key);
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Changes a deployment and moves its replicas in the order of eviction to where they belong afterwards.
-    pub(super) fn rerank(&mut self, name: &DeploymentName, change: impl FnOnce(&mut Entry)) {
+    pub(super) fn rerank(&mut self, name: &DeploymentName, change: impl FnOnce(&mut TrackedDeployment)) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         let before = ranks(entry);
         change(entry);
@@ -170,23 +170,27 @@ impl World {
             return;
         }
         for (worker, rank) in before {
-            if let Some(seats) = self.workers.get_mut(&worker) {
-                seats.order.remove(&rank);
+            if let Some(tracked) = self.workers.get_mut(&worker) {
+                tracked.order.remove(&rank);
             }
         }
         for (worker, rank) in after {
             // What is only about to sit down there gets its place then.
-            if let Some(seats) = self.workers.get_mut(&worker).filter(|s| s.assigned.contains_key(&rank.revision)) {
-                seats.order.insert(rank);
+            if let Some(tracked) = self.workers.get_mut(&worker).filter(|s| s.assigned.contains_key(&rank.revision)) {
+                tracked.order.insert(rank);
             }
         }
     }
 
     /// Everything that sits on a worker is looked at again; what wants to sit anywhere always is.
     pub(super) fn touch_worker(&mut self, worker: &WorkerId) {
-        let Some(seats) = self.workers.get(worker) else { return };
-        let names: std::collections::BTreeSet<DeploymentName> =
-            seats.assigned.keys().chain(seats.inventory.keys()).map(|revision| revision.deployment().clone()).collect();
+        let Some(tracked) = self.workers.get(worker) else { return };
+        let names: std::collections::BTreeSet<DeploymentName> = tracked
+            .assigned
+            .keys()
+            .chain(tracked.inventory.keys())
+            .map(|revision| revision.deployment().clone())
+            .collect();
         for name in &names {
             self.refresh_resident(name);
         }
@@ -202,14 +206,14 @@ impl World {
         set_in(&mut self.missing, name, resident && !there);
     }
 
-    /// Whether any replica of a record is loaded where one can reach it, or presumed to be. One whose process died still is:
+    /// Whether any replica of a record is loaded where one can reach it, or assumed to be. One whose process died still is:
     /// that its own requests are refused says enough, and a model that dies again and again must not take every gateway
     /// of the fleet out of its load balancer.
     pub(crate) fn is_resident(&self, record: Option<&Record>) -> bool {
         record.is_some_and(|record| {
             let loaded = |replica: &Replica| {
-                let seats = self.workers.get(&replica.worker).filter(|seats| seats.answers());
-                seats.and_then(|seats| seats.inventory.get(&replica.revision)).is_some_and(Residency::is_loaded)
+                let tracked = self.workers.get(&replica.worker).filter(|tracked| tracked.answers());
+                tracked.and_then(|tracked| tracked.inventory.get(&replica.revision)).is_some_and(Residency::is_loaded)
             };
             let answers = |replica: &Replica| self.answers_at(&replica.worker, &replica.revision, &record.rollout);
             record.replicas.iter().any(|replica| loaded(replica) || answers(replica))
@@ -231,20 +235,20 @@ impl World {
     /// Whether any worker that can be reached says that it holds a revision of the deployment.
     pub(crate) fn held_anywhere(&self, name: &DeploymentName) -> bool {
         // Revisions sort by deployment first, so that those of one deployment lie together.
-        self.workers.values().filter(|seats| seats.alive()).any(|seats| {
-            seats.inventory.range(first_of(name)..).next().is_some_and(|(revision, _)| revision.deployment() == name)
+        self.workers.values().filter(|tracked| tracked.alive()).any(|tracked| {
+            tracked.inventory.range(first_of(name)..).next().is_some_and(|(revision, _)| revision.deployment() == name)
         })
     }
 
     /// Forgets a deployment and all indexes of it.
     pub(super) fn forget(&mut self, name: &DeploymentName) {
         self.set_wake(name, None);
-        if let Some(Entry { warm: Some(warm), .. }) = self.entries.get(name) {
+        if let Some(TrackedDeployment { warm: Some(warm), .. }) = self.entries.get(name) {
             for replica in warm.record.iter().flat_map(|record| record.replicas.clone()).collect::<Vec<_>>() {
-                self.unseat(&replica.worker, &replica.revision);
+                self.unassign(&replica.worker, &replica.revision);
             }
         }
-        self.unfade(name);
+        self.forget_idle_evicted(name);
         self.waiting.remove(name);
         self.readdress(name, None);
         self.entries.remove(name);
@@ -258,13 +262,13 @@ impl World {
     /// The memory that may be given out on all workers that can be reached, and what of it is.
     #[must_use]
     pub fn memory(&self) -> (ByteSize, ByteSize) {
-        let alive = || self.workers.values().filter(|seats| seats.alive());
-        (alive().map(super::Seats::memory).sum(), alive().map(|seats| seats.used).sum())
+        let alive = || self.workers.values().filter(|tracked| tracked.alive());
+        (alive().map(super::TrackedWorker::memory).sum(), alive().map(|tracked| tracked.used).sum())
     }
 }
 
 /// Where a deployment's replicas are in the order of eviction.
-fn ranks(entry: &Entry) -> Vec<(WorkerId, Rank)> {
+fn ranks(entry: &TrackedDeployment) -> Vec<(WorkerId, Rank)> {
     let replicas = entry.record().into_iter().flat_map(|record| &record.replicas);
     replicas.map(|replica| (replica.worker.clone(), entry.rank(&replica.revision))).collect()
 }

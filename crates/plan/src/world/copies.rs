@@ -14,7 +14,7 @@ use std::time::Duration;
 use berth_spec::{DeploymentName, RevisionId, Time, deployment::SecondCopy};
 
 use super::{
-    Entry, Hold, World,
+    Hold, TrackedDeployment, World,
     rate::{Level, Marks, Rate},
 };
 use crate::{Rollout, policy};
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    fn seen(&self, entry: &Entry, now: Time) -> Option<Seen> {
+    fn seen(&self, entry: &TrackedDeployment, now: Time) -> Option<Seen> {
         let replicas = entry.deployment.spec.replicas;
         let least = replicas.min.max(1);
         let record = entry.record()?;
@@ -166,9 +166,9 @@ impl World {
         }
         let there = record.of(revision).filter_map(|replica| self.workers.get(&replica.worker));
         let (mut ready, mut coming) = (0, 0);
-        for seats in there.filter(|seats| seats.answers()) {
-            ready += u32::from(seats.ready(revision));
-            coming += u32::from(seats.coming.contains(revision));
+        for tracked in there.filter(|tracked| tracked.answers()) {
+            ready += u32::from(tracked.ready(revision));
+            coming += u32::from(tracked.coming.contains(revision));
         }
         let warm = entry.warm.as_ref()?;
         let policy = &self.policy.copies;
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// How many there should be, and why.
-    fn goal(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> (u32, Reason) {
+    fn goal(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> (u32, Reason) {
         let may_grow = seen.coming == 0 && seen.now >= scaling.not_before && seen.goal < seen.most;
         let asked = seen.asked().min(seen.most);
         if may_grow && asked > seen.goal {
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Whether it is used now and was used some while ago, and there is room for a copy that nobody waits for.
-    fn regular(&self, entry: &Entry, scaling: &Scaling, now: Time) -> bool {
+    fn regular(&self, entry: &TrackedDeployment, scaling: &Scaling, now: Time) -> bool {
         let policy = &self.policy.copies;
         entry.deployment.spec.scaling.second_copy == SecondCopy::InRegularUse
             && (now.since(entry.last_used) < NOW || entry.in_flight() > 0)
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// When one copy may leave, as far as load that stays as it is goes; `None`: not while it does.
-    fn shrinks_at(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+    fn shrinks_at(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> Option<Time> {
         let policy = &self.policy.copies;
         let quiet = scaling.quiet_since.filter(|_| seen.is_low())?;
         let at = quiet.max(scaling.scaled_at) + policy.settle;
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// When the goal may move though nothing is heard.
-    fn look(&self, entry: &Entry, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+    fn look(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> Option<Time> {
         let soon = |at: Time| at.max(seen.now + Duration::from_secs(1));
         let grow =
             (seen.asked() > seen.goal && seen.goal < seen.most && seen.coming == 0).then(|| soon(scaling.not_before));
@@ -266,9 +266,9 @@ impl World {
     /// nothing that may leave was ever used.
     #[must_use]
     pub fn lru_age(&self, now: Time) -> Option<Duration> {
-        let alive = self.workers.values().filter(|seats| seats.alive());
-        let first = alive.filter_map(|seats| {
-            let used = |hold: Hold| seats.order.iter().find(move |r| r.hold == hold && r.last_used > Time::ZERO);
+        let alive = self.workers.values().filter(|tracked| tracked.alive());
+        let first = alive.filter_map(|tracked| {
+            let used = |hold: Hold| tracked.order.iter().find(move |r| r.hold == hold && r.last_used > Time::ZERO);
             used(Hold::OnDemand).or_else(|| used(Hold::Surplus))
         });
         first.map(|rank| rank.last_used).min().map(|at| now.since(at))
@@ -301,7 +301,7 @@ impl World {
     }
 }
 
-impl Entry {
+impl TrackedDeployment {
     /// When its goal may move though nothing is heard of it; `None`: it has no goal.
     pub(crate) fn look(&self) -> Option<Option<Time>> {
         self.scaling().map(|scaling| scaling.look)

@@ -46,7 +46,7 @@ impl World {
         let last_used = demand.last_used.min(now);
         let moved = entry.last_used < last_used;
         if moved {
-            self.unfade(name);
+            self.forget_idle_evicted(name);
             self.rerank(name, |entry| entry.last_used = last_used);
         }
         let Some(entry) = self.entries.get_mut(name) else { return };

@@ -2,10 +2,10 @@
 
 use berth_spec::{DeploymentName, RevisionId, Spec, WorkerId, deployment::GpuNeed};
 
-use super::{Seats, World};
+use super::{TrackedWorker, World};
 use crate::claim::{Cores, Hardware};
 
-impl Seats {
+impl TrackedWorker {
     /// Processor cores that replicas claim.
     #[must_use]
     pub fn cores(&self) -> Cores {
@@ -38,16 +38,18 @@ impl World {
     /// Counts the replicas of a deployment by what it says now.
     pub(super) fn re_equip(&mut self, name: &DeploymentName) {
         let Some(entry) = self.entries.get(name) else { return };
-        let seats: Vec<(WorkerId, RevisionId)> = entry
+        let tracked: Vec<(WorkerId, RevisionId)> = entry
             .record()
             .iter()
             .flat_map(|record| &record.replicas)
             .map(|replica| (replica.worker.clone(), replica.revision.clone()))
             .collect();
-        for (worker, revision) in seats {
-            if let Some(seats) = self.workers.get_mut(&worker).filter(|seats| seats.assigned.contains_key(&revision)) {
-                seats.strip(&revision);
-                seats.equip(&entry.deployment.spec, &revision);
+        for (worker, revision) in tracked {
+            if let Some(tracked) =
+                self.workers.get_mut(&worker).filter(|tracked| tracked.assigned.contains_key(&revision))
+            {
+                tracked.strip(&revision);
+                tracked.equip(&entry.deployment.spec, &revision);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_spec::{ByteSize, DeploymentName, Failure, FailureCategory, Residency, RevisionId, Time, WorkerId};
 
-use super::{LoadFailed, Verdict, World, entry::Learned};
+use super::{LoadFailed, Verdict, World, deployment::Learned};
 use crate::claim::Basis;
 
 /// How long after a worker got other credentials a refusal may still be owed to the older ones though its replica was placed
@@ -39,7 +39,7 @@ impl World {
         }
         // A disk may stay full for long, and the disks of others are not.
         let elsewhere = failure.category == FailureCategory::Disk
-            && self.workers.iter().any(|(other, seats)| other != worker && seats.alive());
+            && self.workers.iter().any(|(other, tracked)| other != worker && tracked.alive());
         if failure.retry_at.is_some() && !elsewhere {
             return;
         }
@@ -57,7 +57,7 @@ impl World {
 
     /// Whether what a store refused may have been credentials that the worker has no longer.
     fn is_outdated(&self, worker: &WorkerId, revision: &RevisionId, now: Time) -> bool {
-        let Some(renewed) = self.workers.get(worker).and_then(|seats| seats.renewed) else { return false };
+        let Some(renewed) = self.workers.get(worker).and_then(|tracked| tracked.renewed) else { return false };
         let record = self.entries.get(revision.deployment()).and_then(|entry| entry.record());
         let placed = record.and_then(|record| record.replica(revision, worker)).map(|replica| replica.placed);
         now < renewed + RENEWED || placed.is_some_and(|placed| placed <= renewed)
@@ -69,7 +69,7 @@ impl World {
         let Self { entries, workers, failing, .. } = self;
         // It has yet to be taken off the worker, which will not try it again where it is.
         let is_there = |revision: &RevisionId| {
-            let residency = workers.get(worker).and_then(|seats| seats.inventory.get(revision));
+            let residency = workers.get(worker).and_then(|tracked| tracked.inventory.get(revision));
             matches!(residency, Some(Residency::Failed(_)))
         };
         let mut concerned = BTreeSet::new();

@@ -3,9 +3,9 @@
 
 use berth_spec::{WorkerId, WorkerInfo, WorkerState};
 
-use super::{Seats, World};
+use super::{TrackedWorker, World};
 
-impl Seats {
+impl TrackedWorker {
     /// Whether new replicas may be put there, as far as people and the worker itself say.
     #[must_use]
     pub fn takes_more(&self) -> bool {
@@ -16,14 +16,15 @@ impl Seats {
 impl World {
     /// A worker came, went, or was closed. While another one like it is open in its place, nothing follows.
     pub(super) fn landscape_changed(&mut self, worker: &WorkerId) {
-        let Some(info) = self.workers.get(worker).and_then(|seats| seats.info.as_ref()) else { return };
+        let Some(info) = self.workers.get(worker).and_then(|tracked| tracked.info.as_ref()) else { return };
         let stands_in = |other: &WorkerInfo| {
             (&other.labels, &other.formats, &other.gpus, other.memory)
                 == (&info.labels, &info.formats, &info.gpus, info.memory)
                 && other.schema_versions == info.schema_versions
         };
-        let mut others = self.workers.iter().filter(|(id, seats)| *id != worker && seats.alive() && seats.takes_more());
-        if !others.any(|(_, seats)| seats.info.as_ref().is_some_and(stands_in)) {
+        let mut others =
+            self.workers.iter().filter(|(id, tracked)| *id != worker && tracked.alive() && tracked.takes_more());
+        if !others.any(|(_, tracked)| tracked.info.as_ref().is_some_and(stands_in)) {
             self.touch_regional();
         }
     }

@@ -14,7 +14,7 @@
 
 use berth_spec::{DeploymentName, Time, WorkerId};
 
-use super::{Liveness, Seats, World};
+use super::{Liveness, TrackedWorker, World};
 use crate::Policy;
 
 /// A loss of many workers at once.
@@ -53,10 +53,10 @@ impl MassLoss {
 impl World {
     /// The controller lost its connection to a worker that the members see: it goes on answering.
     pub fn detach_worker(&mut self, worker: &WorkerId, now: Time) {
-        if let Some(seats) = self.workers.get_mut(worker)
-            && seats.liveness == Liveness::Alive
+        if let Some(tracked) = self.workers.get_mut(worker)
+            && tracked.liveness == Liveness::Alive
         {
-            seats.liveness = Liveness::Detached { since: now };
+            tracked.liveness = Liveness::Detached { since: now };
             self.clock = self.clock.max(now);
             self.touch_worker(worker);
             self.landscape_changed(worker);
@@ -65,12 +65,12 @@ impl World {
 
     /// A worker cannot be reached any more, by anybody.
     pub fn lose_worker(&mut self, worker: &WorkerId, now: Time) {
-        if let Some(seats) = self.workers.get_mut(worker)
-            && !matches!(seats.liveness, Liveness::Lost { .. })
+        if let Some(tracked) = self.workers.get_mut(worker)
+            && !matches!(tracked.liveness, Liveness::Lost { .. })
         {
-            seats.liveness = Liveness::Lost { since: now };
-            seats.held_until = Time::ZERO;
-            self.end_presumption(worker);
+            tracked.liveness = Liveness::Lost { since: now };
+            tracked.held_until = Time::ZERO;
+            self.end_assumption(worker);
             self.give_turns(worker, now);
             self.clock = self.clock.max(now);
             self.hold_if_many(now);
@@ -82,16 +82,18 @@ impl World {
     /// Whether a worker that was lost is back since so recently that it gets little at a time.
     #[must_use]
     pub fn is_recovering(&self, worker: &WorkerId, now: Time) -> bool {
-        self.workers.get(worker).is_some_and(|seats| seats.alive() && seats.recovering(&self.policy, now).is_some())
+        self.workers
+            .get(worker)
+            .is_some_and(|tracked| tracked.alive() && tracked.recovering(&self.policy, now).is_some())
     }
 
     /// Whether a worker that only records name is given up: nobody has heard or seen it since the start, and what it holds
     /// is waited for no longer.
     #[must_use]
     pub fn is_overdue(&self, worker: &WorkerId, now: Time) -> bool {
-        let (Some(seats), Some(started)) = (self.workers.get(worker), self.started) else { return false };
-        let waited = (started + self.policy.lost_grace).max(seats.held_until);
-        seats.liveness == Liveness::Unseen && !seats.is_presumed() && now >= waited
+        let (Some(tracked), Some(started)) = (self.workers.get(worker), self.started) else { return false };
+        let waited = (started + self.policy.lost_grace).max(tracked.held_until);
+        tracked.liveness == Liveness::Unseen && !tracked.is_assumed() && now >= waited
     }
 
     /// The loss of many workers that is being held, if there is one.
@@ -102,9 +104,9 @@ impl World {
 
     /// A worker is back: whatever was held because of it is looked at again, and it gets little at first.
     pub(super) fn welcome_back(&mut self, worker: &WorkerId, now: Time) {
-        if let Some(seats) = self.workers.get_mut(worker) {
-            seats.back = Some(now);
-            seats.held_until = Time::ZERO;
+        if let Some(tracked) = self.workers.get_mut(worker) {
+            tracked.back = Some(now);
+            tracked.held_until = Time::ZERO;
         }
         let Some(held) = self.held else { return };
         let lost = self.lost_since(held.loss.since);
@@ -116,8 +118,8 @@ impl World {
 
     /// Those known from records that nobody has seen since the start: as if they had been lost with it.
     pub(super) fn hold_if_many_are_unseen(&mut self, now: Time) {
-        let silent = |seats: &Seats| seats.liveness == Liveness::Unseen && !seats.is_presumed();
-        let unseen: Vec<WorkerId> = self.with(|seats| silent(seats) && !seats.assigned.is_empty());
+        let silent = |tracked: &TrackedWorker| tracked.liveness == Liveness::Unseen && !tracked.is_assumed();
+        let unseen: Vec<WorkerId> = self.with(|tracked| silent(tracked) && !tracked.assigned.is_empty());
         self.hold_unseen(&unseen, now);
     }
 
@@ -135,7 +137,7 @@ impl World {
         let over = self.held.map(|held| held.loss.until).filter(|until| *until <= now);
         let window = u64::try_from(self.policy.mass_loss_window.as_nanos()).unwrap_or(u64::MAX);
         let lost = self.lost_since(over.unwrap_or(self.held_before).max(Time(now.0.saturating_sub(window))));
-        let here = self.workers.values().filter(|seats| seats.answers() || seats.is_presumed()).count();
+        let here = self.workers.values().filter(|tracked| tracked.answers() || tracked.is_assumed()).count();
         let first = lost.iter().filter_map(|worker| self.workers.get(worker)?.lost_at()).min().unwrap_or(now);
         self.hold(&lost, here + lost.len(), first, now);
     }
@@ -157,8 +159,8 @@ impl World {
     fn hold_each(&mut self, lost: &[WorkerId], until: Time) {
         for worker in lost {
             // With each further loss only what is new: of 600 lost workers the last one must not touch all.
-            if let Some(seats) = self.workers.get_mut(worker).filter(|seats| seats.held_until != until) {
-                seats.held_until = until;
+            if let Some(tracked) = self.workers.get_mut(worker).filter(|tracked| tracked.held_until != until) {
+                tracked.held_until = until;
                 self.touch_worker(worker);
             }
         }
@@ -166,19 +168,19 @@ impl World {
 
     /// The workers that were lost since `since`, those aside that had said that they leave.
     fn lost_since(&self, since: Time) -> Vec<WorkerId> {
-        self.with(|seats| !seats.leaves() && seats.lost_at().is_some_and(|at| at >= since))
+        self.with(|tracked| !tracked.leaves() && tracked.lost_at().is_some_and(|at| at >= since))
     }
 
-    fn with(&self, is: impl Fn(&Seats) -> bool) -> Vec<WorkerId> {
-        self.workers.iter().filter(|(_, seats)| is(seats)).map(|(id, _)| id.clone()).collect()
+    fn with(&self, is: impl Fn(&TrackedWorker) -> bool) -> Vec<WorkerId> {
+        self.workers.iter().filter(|(_, tracked)| is(tracked)).map(|(id, _)| id.clone()).collect()
     }
 
     /// Puts what sat on a lost worker into waves, what matters most first.
     fn give_turns(&mut self, worker: &WorkerId, now: Time) {
-        let here = self.workers.values().filter(|seats| seats.alive()).count();
-        let Some(seats) = self.workers.get(worker) else { return };
+        let here = self.workers.values().filter(|tracked| tracked.alive()).count();
+        let Some(tracked) = self.workers.get(worker) else { return };
         let names: Vec<DeploymentName> =
-            seats.order.iter().rev().map(|rank| rank.revision.deployment().clone()).collect();
+            tracked.order.iter().rev().map(|rank| rank.revision.deployment().clone()).collect();
         for name in names {
             let turn = self.turns.next(&self.policy, here, now);
             if let Some(warm) = self.entries.get_mut(&name).and_then(|entry| entry.warm.as_mut()) {

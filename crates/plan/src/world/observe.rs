@@ -8,7 +8,7 @@ use berth_spec::{
     residency::{Deaths, Ready},
 };
 
-use super::{World, entry::Learned};
+use super::{World, deployment::Learned};
 use crate::{Observed, claim::Basis};
 
 impl World {
@@ -17,37 +17,38 @@ impl World {
     pub fn observe(&mut self, change: &InventoryChange, now: Time) -> Observed {
         self.clock = self.clock.max(now);
         let mut observed = Observed::default();
-        let Some(seats) = self.workers.get_mut(&change.worker) else {
+        let Some(tracked) = self.workers.get_mut(&change.worker) else {
             return Observed { resync: true, ..observed };
         };
-        let known = seats.info.as_ref().map_or(0, |info| info.incarnation);
+        let known = tracked.info.as_ref().map_or(0, |info| info.incarnation);
         if change.incarnation != known {
             return observed;
         }
-        if !change.whole && !seats.reported {
+        if !change.whole && !tracked.reported {
             return Observed { resync: true, ..observed };
         }
-        let renewed = seats.reported && change.credentials != seats.credentials && change.credentials > Generation(0);
+        let renewed =
+            tracked.reported && change.credentials != tracked.credentials && change.credentials > Generation(0);
         let mut gone: BTreeSet<RevisionId> = BTreeSet::new();
         if change.whole {
-            gone.extend(seats.inventory.keys().cloned());
-            if !seats.reported {
-                seats.joined = now;
+            gone.extend(tracked.inventory.keys().cloned());
+            if !tracked.reported {
+                tracked.joined = now;
             }
-            seats.reported = true;
+            tracked.reported = true;
         }
         // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
-        seats.sent = seats.sent.max(change.seen);
-        let turned = std::mem::replace(&mut seats.state, change.state) != change.state;
-        seats.load = change.load.unwrap_or(seats.load);
-        seats.credentials = change.credentials;
-        seats.renewed = if renewed { Some(now) } else { seats.renewed };
+        tracked.sent = tracked.sent.max(change.seen);
+        let turned = std::mem::replace(&mut tracked.state, change.state) != change.state;
+        tracked.load = change.load.unwrap_or(tracked.load);
+        tracked.credentials = change.credentials;
+        tracked.renewed = if renewed { Some(now) } else { tracked.renewed };
         if let Some(breakers) = &change.breakers {
-            seats.breakers.clone_from(breakers);
+            tracked.breakers.clone_from(breakers);
         }
         self.generation = self.generation.max(change.seen);
         if change.whole {
-            observed.touched.extend(self.end_presumption(&change.worker));
+            observed.touched.extend(self.end_assumption(&change.worker));
         }
         if turned {
             self.landscape_changed(&change.worker);
@@ -75,12 +76,12 @@ impl World {
 
     /// For people: it decides nothing, and touches nothing.
     fn observe_usage(&mut self, change: &InventoryChange) {
-        let Some(seats) = self.workers.get_mut(&change.worker) else { return };
+        let Some(tracked) = self.workers.get_mut(&change.worker) else { return };
         if change.whole {
-            seats.usage.clear();
+            tracked.usage.clear();
         }
-        seats.usage.extend(change.usage.iter().cloned());
-        seats.usage.retain(|revision, _| seats.inventory.contains_key(revision));
+        tracked.usage.extend(change.usage.iter().cloned());
+        tracked.usage.retain(|revision, _| tracked.inventory.contains_key(revision));
     }
 
     fn observe_replica(
@@ -91,13 +92,13 @@ impl World {
         now: Time,
         observed: &mut Observed,
     ) {
-        let Some(seats) = self.workers.get_mut(worker) else { return };
+        let Some(tracked) = self.workers.get_mut(worker) else { return };
         let before = match residency {
-            Some(residency) => seats.inventory.insert(revision.clone(), residency.clone()),
-            None => seats.inventory.remove(revision),
+            Some(residency) => tracked.inventory.insert(revision.clone(), residency.clone()),
+            None => tracked.inventory.remove(revision),
         };
-        let memory = seats.memory();
-        let claim = seats.assigned.get(revision).map(|placed| placed.claim);
+        let memory = tracked.memory();
+        let claim = tracked.assigned.get(revision).map(|placed| placed.claim);
         self.refresh_stray(worker, revision);
         if before.as_ref() == residency {
             return;

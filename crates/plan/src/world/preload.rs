@@ -8,26 +8,26 @@ use crate::{Planned, claim};
 
 impl World {
     /// What a plan evicted may come back; what it loaded has.
-    pub(super) fn note_faded(&mut self, planned: &Planned) {
+    pub(super) fn note_idle_evicted(&mut self, planned: &Planned) {
         for (name, record) in &planned.records {
             if record.is_some() {
-                self.unfade(name);
+                self.forget_idle_evicted(name);
             }
         }
         let Some(policy) = &self.policy.proactive else { return };
         let at = planned.at + policy.every;
-        for (name, _) in planned.notes.iter().filter(|(_, note)| note.faded) {
+        for (name, _) in planned.notes.iter().filter(|(_, note)| note.idle_evicted) {
             if let Some(entry) = self.entries.get(name) {
-                self.faded.insert((entry.last_used, name.clone()));
+                self.idle_evicted.insert((entry.last_used, name.clone()));
                 self.preload_at.get_or_insert(at);
             }
         }
     }
 
     /// It does not come back by itself any more.
-    pub(super) fn unfade(&mut self, name: &DeploymentName) {
+    pub(super) fn forget_idle_evicted(&mut self, name: &DeploymentName) {
         if let Some(entry) = self.entries.get(name) {
-            self.faded.remove(&(entry.last_used, name.clone()));
+            self.idle_evicted.remove(&(entry.last_used, name.clone()));
         }
     }
 
@@ -37,12 +37,12 @@ impl World {
         if self.preload_at.is_none_or(|at| now < at) {
             return;
         }
-        let coming = self.workers.values().any(|seats| seats.alive() && !seats.coming.is_empty());
+        let coming = self.workers.values().any(|tracked| tracked.alive() && !tracked.coming.is_empty());
         if self.waiting.is_empty() && !coming {
             let (all, used) = self.memory();
             let mut room = all - used - ByteSize(all.0 / 100 * policy.reserve_percent);
             for _ in 0..policy.at_once {
-                let Some((last_used, name)) = self.faded.pop_last() else { break };
+                let Some((last_used, name)) = self.idle_evicted.pop_last() else { break };
                 let Some(entry) = self.entries.get(&name) else { continue };
                 let idle = entry.deployment.spec.idle_after.is_some_and(|idle| last_used + idle <= now);
                 if idle || !entry.deployment.spec.replicas.on_demand() || entry.record().is_some() {
@@ -58,6 +58,6 @@ impl World {
             }
         }
         // What is tried comes back at once or not at all, so this ends.
-        self.preload_at = (!self.faded.is_empty()).then(|| now + policy.every);
+        self.preload_at = (!self.idle_evicted.is_empty()).then(|| now + policy.every);
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, WorkerId, WorkerInfo};
 
-use super::{Entry, Liveness, World, apply::set_in};
+use super::{Liveness, TrackedDeployment, World, apply::set_in};
 use crate::{Record, claim::Basis};
 
 impl World {
@@ -18,9 +18,9 @@ impl World {
         self.readdress(&name, Some(&deployment));
         set_in(&mut self.regional, &name, !deployment.spec.regions.is_empty());
         let Some(entry) = self.entries.get_mut(&name) else {
-            self.entries.insert(name.clone(), Entry::new(deployment));
+            self.entries.insert(name.clone(), TrackedDeployment::new(deployment));
             if let Some(record) = self.orphans.remove(&name) {
-                self.seat_record(&name, Some(record));
+                self.assign_record(&name, Some(record));
             }
             self.refresh_resident(&name);
             return;
@@ -62,7 +62,7 @@ impl World {
             self.generation = self.generation.max(record.generation);
         }
         if self.entries.contains_key(&name) {
-            self.seat_record(&name, record);
+            self.assign_record(&name, record);
             self.refresh_resident(&name);
             self.touch(&name);
         } else if let Some(record) = record {
@@ -82,28 +82,28 @@ impl World {
         let id = said.id.clone();
         let (info, unlisted) = (self.under_terms(&said), self.is_unlisted(&id));
         let eviction = self.terms(&id).map(|terms| terms.eviction).unwrap_or_default();
-        let seats = self.workers.entry(id.clone()).or_default();
-        if seats.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
-            let restarted = seats.info.is_some();
-            let held = std::mem::take(&mut seats.inventory);
-            (seats.reported, seats.state) = (false, berth_spec::WorkerState::Serving);
+        let tracked = self.workers.entry(id.clone()).or_default();
+        if tracked.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
+            let restarted = tracked.info.is_some();
+            let held = std::mem::take(&mut tracked.inventory);
+            (tracked.reported, tracked.state) = (false, berth_spec::WorkerState::Serving);
             for revision in held.into_keys() {
                 self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));
             }
             if restarted {
-                self.end_presumption(&id);
+                self.end_assumption(&id);
             }
         }
-        let seats = self.workers.entry(id.clone()).or_default();
-        let may_more = seats.info.as_ref().is_none_or(|known| {
+        let tracked = self.workers.entry(id.clone()).or_default();
+        let may_more = tracked.info.as_ref().is_none_or(|known| {
             (known.memory, &known.labels, &known.formats) != (info.memory, &info.labels, &info.formats)
                 || (known.cpus, &known.gpus, known.max_models) != (info.cpus, &info.gpus, info.max_models)
                 || known.schema_versions != info.schema_versions
         });
-        (seats.info, seats.said) = (Some(info), Some(said));
-        (seats.unlisted, seats.eviction) = (unlisted, eviction);
-        let before = std::mem::replace(&mut seats.liveness, Liveness::Alive);
+        (tracked.info, tracked.said) = (Some(info), Some(said));
+        (tracked.unlisted, tracked.eviction) = (unlisted, eviction);
+        let before = std::mem::replace(&mut tracked.liveness, Liveness::Alive);
         self.recount_coming(&id);
         if matches!(before, Liveness::Lost { .. }) {
             self.welcome_back(&id, self.clock);
@@ -120,7 +120,7 @@ impl World {
 
     /// Keeps `largest` true, and has those looked at again that fit where they did not, or no longer do.
     pub(super) fn measure_workers(&mut self) {
-        let largest = self.workers.values().map(super::Seats::memory).max().unwrap_or_default();
+        let largest = self.workers.values().map(super::TrackedWorker::memory).max().unwrap_or_default();
         let before = std::mem::replace(&mut self.largest, largest);
         let never = |need: ByteSize, largest: ByteSize| largest > ByteSize::ZERO && need > largest;
         let turns = |need: ByteSize| never(need, before) != never(need, largest);
@@ -138,9 +138,9 @@ impl World {
 
     /// What sits on a worker is on its way again if the worker started anew.
     fn recount_coming(&mut self, worker: &WorkerId) {
-        if let Some(seats) = self.workers.get_mut(worker) {
-            for revision in seats.assigned.keys().cloned().collect::<Vec<_>>() {
-                seats.refresh_coming(&revision);
+        if let Some(tracked) = self.workers.get_mut(worker) {
+            for revision in tracked.assigned.keys().cloned().collect::<Vec<_>>() {
+                tracked.refresh_coming(&revision);
             }
         }
     }
@@ -160,8 +160,8 @@ impl World {
 
     /// What people say of a worker: nothing new is put there, what it holds moves away, or neither.
     pub fn set_cordon(&mut self, worker: &WorkerId, cordon: Cordon) {
-        if let Some(seats) = self.workers.get_mut(worker) {
-            seats.cordon = cordon;
+        if let Some(tracked) = self.workers.get_mut(worker) {
+            tracked.cordon = cordon;
             self.touch_worker(worker);
             self.landscape_changed(worker);
             self.give_hope();

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! set_worker(said) ─┐
-//! set_terms ────────┼──▶ terms.apply(said) ──▶ Seats::info, Seats::eviction, Seats::unlisted
+//! set_terms ────────┼──▶ terms.apply(said) ──▶ TrackedWorker::info, TrackedWorker::eviction, TrackedWorker::unlisted
 //! set_unknown ──────┘        what grew: hope for those that had no room; what shrank: relieved by the next plan
 //! ```
-//! Everything that plans reads [`Seats::info`], so that a worker under terms is like one that says so itself.
+//! Everything that plans reads [`TrackedWorker::info`], so that a worker under terms is like one that says so itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,9 +82,9 @@ impl World {
 
     /// A worker that holds nothing was turned away: as if it had never come. What is known of its health stays.
     pub fn turn_away(&mut self, worker: &WorkerId) {
-        let Some(seats) = self.workers.get_mut(worker) else { return };
-        (seats.info, seats.said, seats.reported) = (None, None, false);
-        seats.liveness = Liveness::Unseen;
+        let Some(tracked) = self.workers.get_mut(worker) else { return };
+        (tracked.info, tracked.said, tracked.reported) = (None, None, false);
+        tracked.liveness = Liveness::Unseen;
         self.measure_workers();
     }
 
@@ -112,14 +112,14 @@ impl World {
     fn apply_terms(&mut self, worker: &WorkerId) {
         let unlisted = self.is_unlisted(worker);
         let eviction = self.terms(worker).map(|terms| terms.eviction).unwrap_or_default();
-        let Some(said) = self.workers.get(worker).and_then(|seats| seats.said.clone()) else { return };
+        let Some(said) = self.workers.get(worker).and_then(|tracked| tracked.said.clone()) else { return };
         let info = self.under_terms(&said);
-        let Some(seats) = self.workers.get_mut(worker) else { return };
-        let same = seats.info.as_ref() == Some(&info) && (seats.unlisted, seats.eviction) == (unlisted, eviction);
+        let Some(tracked) = self.workers.get_mut(worker) else { return };
+        let same = tracked.info.as_ref() == Some(&info) && (tracked.unlisted, tracked.eviction) == (unlisted, eviction);
         if same {
             return;
         }
-        (seats.info, seats.unlisted, seats.eviction) = (Some(info), unlisted, eviction);
+        (tracked.info, tracked.unlisted, tracked.eviction) = (Some(info), unlisted, eviction);
         self.touch_worker(worker);
         self.measure_workers();
         self.give_hope();

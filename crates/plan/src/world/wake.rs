@@ -21,7 +21,7 @@ impl World {
     /// once; a plan that is not committed must be made again for [`Scope::All`].
     pub fn due(&mut self, now: Time) -> Scope {
         self.clock = self.clock.max(now);
-        self.end_presumptions(now);
+        self.end_assumptions(now);
         self.preload(now);
         let mut names = std::mem::take(&mut self.dirty);
         while self.wakes.first().is_some_and(|(at, _)| *at <= now) {
@@ -51,7 +51,7 @@ impl World {
             .map(|(at, _)| *at)
             .into_iter()
             .chain(self.preload_at)
-            .chain(self.presumed_until())
+            .chain(self.assumed_until())
             .chain(crowd)
             .min()
     }

@@ -282,9 +282,9 @@ fn a_new_leader_keeps_the_copies_that_there_are() {
     after.now = before.now;
     after.world.set_deployment(before.world.deployment(&name("iris")).expect("known").clone());
     after.world.set_record(name("iris"), before.world.record(&name("iris")).cloned());
-    for (id, seats) in before.world.workers() {
-        after.world.set_worker(seats.info.clone().expect("known"));
-        let held = seats.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
+    for (id, tracked) in before.world.workers() {
+        after.world.set_worker(tracked.info.clone().expect("known"));
+        let held = tracked.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
         after.report(id.as_str(), true, held);
     }
     after.settle();
@@ -309,7 +309,7 @@ fn a_copy_of_many_that_is_lost_leaves_the_others() {
 }
 
 /// Three models of 1 GiB that had to leave a worker of 8 GiB, `m2` used last, and then the big one that took their room.
-fn faded(proactive: Option<Proactive>) -> Fixture {
+fn idle_evicted(proactive: Option<Proactive>) -> Fixture {
     let policy = Policy { proactive, min_residence: Duration::ZERO, ..Policy::default() };
     let mut w = world_with(policy).worker("a", gib(8));
     for i in 0..3 {
@@ -329,7 +329,7 @@ fn faded(proactive: Option<Proactive>) -> Fixture {
 #[test]
 fn what_had_to_leave_comes_back_into_free_room_the_last_used_first() {
     let every = Proactive::default().every;
-    let mut w = faded(Some(Proactive { at_once: 1, ..Proactive::default() }));
+    let mut w = idle_evicted(Some(Proactive { at_once: 1, ..Proactive::default() }));
     let here = |w: &Fixture| (0..3).filter(|i| !w.answers(&format!("m{i}")).is_empty()).collect::<Vec<_>>();
     w.run(every * 3);
     assert!(here(&w).is_empty(), "there is no room, and somebody waits");
@@ -343,7 +343,7 @@ fn what_had_to_leave_comes_back_into_free_room_the_last_used_first() {
     w.run(every * 5);
     assert_eq!(here(&w), [0, 1, 2], "6 of 8 GiB: an eighth stays free");
     assert!(w.answers("big").is_empty(), "what was sent away does not come back by itself");
-    let mut off = faded(None);
+    let mut off = idle_evicted(None);
     off.demand("big", 0);
     off.world.page_out(&name("big"));
     off.settle();
@@ -376,13 +376,13 @@ fn models_that_were_used_in_the_same_instant_all_come_back() {
 #[test]
 fn nothing_comes_back_into_the_reserve_or_while_requests_wait() {
     let every = Proactive::default().every;
-    let mut w = faded(Some(Proactive { reserve_percent: 60, ..Proactive::default() }));
+    let mut w = idle_evicted(Some(Proactive { reserve_percent: 60, ..Proactive::default() }));
     w.demand("big", 0);
     w.world.page_out(&name("big"));
     w.settle();
     w.run(every * 10);
     assert_eq!((0..3).filter(|i| !w.answers(&format!("m{i}")).is_empty()).count(), 1);
-    let mut busy = faded(Some(Proactive::default())).on_demand("huge", gib(9));
+    let mut busy = idle_evicted(Some(Proactive::default())).on_demand("huge", gib(9));
     busy.demand("big", 0);
     busy.world.page_out(&name("big"));
     busy.demand("huge", 1);

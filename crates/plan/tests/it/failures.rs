@@ -124,8 +124,8 @@ fn a_claim_grows_with_what_is_learned_and_evicts_for_it() {
     assert!(w.placed("old").is_empty(), "2 GiB of artifact do not fit beside 3 GiB");
     w.report("a", false, vec![(iris.clone(), Some(ready(gib(1), digest_of(&iris), w.now)))]);
     w.advance();
-    let seats = w.world.worker(&worker_id("a")).expect("a worker");
-    assert_eq!(seats.used, gib(1), "measured");
+    let tracked = w.world.worker(&worker_id("a")).expect("a worker");
+    assert_eq!(tracked.used, gib(1), "measured");
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn a_load_that_runs_out_of_memory_gets_more() {
     w.advance();
     w.fail("iris", "a", FailureCategory::Memory, Some(Duration::from_secs(30)));
     w.advance();
-    let seats = w.world.worker(&worker_id("a")).expect("a worker");
-    assert_eq!(seats.used, ByteSize::mib(128));
+    let tracked = w.world.worker(&worker_id("a")).expect("a worker");
+    assert_eq!(tracked.used, ByteSize::mib(128));
 }
 
 #[test]

@@ -52,7 +52,7 @@ enum Happening {
     Leave(u8),
     /// Another controller takes over; the members see those workers whose bit is set.
     TakeOver(u8),
-    Presume(u8),
+    Assume(u8),
     Join {
         worker: u8,
         memory: u8,
@@ -88,7 +88,7 @@ enum Placing {
     Labelled(bool),
     Preferring(bool),
     Pinned(bool),
-    Together(bool),
+    Colocation(bool),
     /// The model has a card, of one of two versions.
     Card(Option<bool>),
 }
@@ -144,7 +144,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_u8..4).prop_map(Happening::Detach),
         1 => (0_u8..4).prop_map(Happening::Leave),
         1 => (0_u8..16).prop_map(Happening::TakeOver),
-        1 => (0_u8..4).prop_map(Happening::Presume),
+        1 => (0_u8..4).prop_map(Happening::Assume),
         2 => (0_u8..4, 4_u8..24, any::<bool>(), hardware()).prop_map(|(worker, memory, fresh, hardware)| {
             Happening::Join { worker, memory, fresh, hardware }
         }),
@@ -170,7 +170,7 @@ fn placing() -> impl Strategy<Value = Placing> {
         any::<bool>().prop_map(Placing::Labelled),
         any::<bool>().prop_map(Placing::Preferring),
         any::<bool>().prop_map(Placing::Pinned),
-        any::<bool>().prop_map(Placing::Together),
+        any::<bool>().prop_map(Placing::Colocation),
         prop::option::of(any::<bool>()).prop_map(Placing::Card),
     ]
 }
@@ -212,18 +212,18 @@ fn happen(w: &mut Fixture, what: &Happening) {
         Happening::Detach(worker) => w.detach(&format!("w{worker}")),
         Happening::Leave(worker) => {
             let called = format!("w{worker}");
-            if w.world.worker(&worker_id(&called)).is_some_and(|seats| seats.reported) {
+            if w.world.worker(&worker_id(&called)).is_some_and(|tracked| tracked.reported) {
                 w.leave(&called);
             }
         }
         Happening::TakeOver(seen) => {
             w.take_over();
             for worker in (0..4_u8).filter(|worker| seen & (1 << worker) != 0) {
-                w.presume(&format!("w{worker}"));
+                w.assume(&format!("w{worker}"));
             }
             w.advance();
         }
-        Happening::Presume(worker) => w.presume(&format!("w{worker}")),
+        Happening::Assume(worker) => w.assume(&format!("w{worker}")),
         Happening::Join { worker, memory, fresh, hardware } => join(w, *worker, *memory, *fresh, *hardware),
         Happening::Load { worker, queue, requests_per_minute } => {
             let called = format!("w{worker}");
@@ -265,7 +265,7 @@ fn place(spec: &mut Spec, how: &Placing) {
         Placing::Preferring(yes) => mark(&mut spec.selector.preferred, *yes),
         Placing::Pinned(yes) => spec.pinned = *yes,
         Placing::Card(newer) => spec.model.card = newer.map(registered::card),
-        Placing::Together(yes) => spec.spread = if *yes { Spread::Worker } else { Spread::Zone },
+        Placing::Colocation(yes) => spec.spread = if *yes { Spread::Worker } else { Spread::Zone },
     }
 }
 
@@ -279,7 +279,7 @@ fn mark(labels: &mut BTreeMap<String, String>, yes: bool) {
 /// Workers 0 and 1 are in `eu`, 2 in `us`, 3 nowhere.
 fn join(w: &mut Fixture, which: u8, memory: u8, fresh: bool, hardware: Hardware) {
     let called = format!("w{which}");
-    let known = w.world.worker(&worker_id(&called)).and_then(|seats| seats.info.clone());
+    let known = w.world.worker(&worker_id(&called)).and_then(|tracked| tracked.info.clone());
     let mut info = worker(&called, size(memory));
     info.incarnation = known.map_or(1, |known| known.incarnation + u64::from(fresh));
     info.cpus = hardware.cores.into();
@@ -312,10 +312,10 @@ fn start() -> Fixture {
 
 /// One of the replicas that a worker is assigned, or still holds, gets somewhere.
 fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
-    let Some(seats) = w.world.worker(&worker_id(on)) else { return };
-    let about: Vec<_> = seats.assigned.keys().chain(seats.inventory.keys()).cloned().collect();
+    let Some(tracked) = w.world.worker(&worker_id(on)) else { return };
+    let about: Vec<_> = tracked.assigned.keys().chain(tracked.inventory.keys()).cloned().collect();
     let Some(revision) = about.get(usize::from(nth) % about.len().max(1)).cloned() else { return };
-    let assigned = seats.assigned.contains_key(&revision);
+    let assigned = tracked.assigned.contains_key(&revision);
     let failure = |category, permanent: bool| {
         let retry_at = (!permanent).then(|| w.now + Duration::from_secs(30));
         let message = "chance".to_owned();
@@ -338,7 +338,7 @@ fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
         Progress::Gone => return,
         Progress::Up(up) => {
             let again = (!up).then_some(Duration::from_secs(30));
-            match seats.inventory.get(&revision).and_then(|residency| died(residency, again, w.now)) {
+            match tracked.inventory.get(&revision).and_then(|residency| died(residency, again, w.now)) {
                 Some(residency) => residency,
                 None => return,
             }

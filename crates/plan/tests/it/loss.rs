@@ -217,9 +217,9 @@ fn a_new_leader_holds_when_most_workers_do_not_come() {
         after.world.set_deployment(before.world.deployment(&called).expect("known").clone());
         after.world.set_record(called.clone(), before.world.record(&called).cloned());
     }
-    let seats = before.world.worker(&berth_plan::fixture::worker_id("w0")).expect("a worker");
-    after.world.set_worker(seats.info.clone().expect("known"));
-    let held = seats.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
+    let tracked = before.world.worker(&berth_plan::fixture::worker_id("w0")).expect("a worker");
+    after.world.set_worker(tracked.info.clone().expect("known"));
+    let held = tracked.inventory.iter().map(|(id, residency)| (id.clone(), Some(residency.clone()))).collect();
     after.report("w0", true, held);
     let placed: Vec<_> = (0..10).map(|i| before.placed(&format!("m{i}"))).collect();
     after.advance();
@@ -356,7 +356,7 @@ fn all_but_one_report() -> (Fixture, String) {
     let (silent, two) = (w.placed("iris").remove(0), w.placed("two"));
     w.take_over();
     for called in ["w0", "w1", "w2"] {
-        w.presume(called);
+        w.assume(called);
         let held: &[&str] = if two.iter().any(|on| on == called) { &["two"] } else { &[] };
         if called != silent {
             w.first_word(worker(called, gib(8)), held);
@@ -374,12 +374,12 @@ fn who_is_late_to_a_new_controller_is_routed_to_and_nothing_takes_its_place() {
     assert_eq!((w.answers("iris"), w.answers("two")), (vec![silent.clone()], two.clone()));
     let mut w = w.resident("wine", gib(1));
     w.demand("iris", 3);
-    w.run(Policy::default().presumed_for - SECOND);
+    w.run(Policy::default().assumed_for - SECOND);
     assert_eq!((w.placed("iris"), w.placed("two")), (iris, two), "nor for requests that wait");
     assert_ne!(w.placed("wine"), [silent.as_str()], "it gets nothing new");
     assert_eq!(w.answers("iris"), [silent.as_str()]);
     w.after(SECOND);
-    w.presume(&silent);
+    w.assume(&silent);
     w.advance();
     assert!(w.answers("iris").is_empty(), "and not for ever, whatever the members say");
     w.settle();
@@ -410,11 +410,11 @@ fn many_that_stay_silent_are_a_loss_of_many() {
     }
     w.settle();
     w.take_over();
-    ["w0", "w1", "w2", "w3"].iter().for_each(|called| w.presume(called));
+    ["w0", "w1", "w2", "w3"].iter().for_each(|called| w.assume(called));
     w.first_word(worker("w0", gib(8)), &[]);
     w.advance();
     assert!(w.world.mass_loss(w.now).is_none(), "the members see them");
-    w.run(Policy::default().presumed_for);
+    w.run(Policy::default().assumed_for);
     assert_eq!(w.world.mass_loss(w.now).map(|loss| loss.lost), Some(3));
     assert!(w.was_told("MassLoss"));
 }

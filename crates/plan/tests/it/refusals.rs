@@ -156,7 +156,7 @@ fn a_stuck_rollout_is_tried_again_with_other_credentials_however_late() {
             w.after(Duration::from_secs(3_600));
             assert!(!w.plan_for(&berth_plan::Scope::All).decided());
             if takes_over {
-                let info = w.world.worker(&worker_id("a")).and_then(|seats| seats.said.clone()).expect("a worker");
+                let info = w.world.worker(&worker_id("a")).and_then(|tracked| tracked.said.clone()).expect("a worker");
                 w.take_over();
                 w.world.set_worker(info);
                 let held = ready(gib(1), digest_of(&good), w.now);

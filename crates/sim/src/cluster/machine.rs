@@ -18,7 +18,7 @@ impl Cluster {
     pub(super) fn boot_worker(&mut self, id: &WorkerId) {
         let Some(info) = self.infos.get(id).cloned() else { return };
         let mut machine = Machine::new(info);
-        (machine.pace, machine.disk) = self.faults.ails(id);
+        (machine.pace, machine.disk) = self.faults.of_machine(id);
         self.machines.insert(id.clone(), machine);
         self.look_around();
         self.seek(id);

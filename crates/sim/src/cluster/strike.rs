@@ -45,7 +45,7 @@ impl Cluster {
             | Kind::StoreFromLeader
             | Kind::Halves
             | Kind::OneWay => self.part(kind),
-            Kind::SlowNode | Kind::FullDisk | Kind::ClockJump => self.ail(kind),
+            Kind::SlowNode | Kind::FullDisk | Kind::ClockJump => self.slow_or_fill(kind),
             Kind::StoreMemberLoss => {
                 self.store.quorum = Quorum::Slow(Duration::from_millis(200));
                 Undo::Store
@@ -86,7 +86,7 @@ impl Cluster {
             Undo::Nothing => {}
             Undo::Start(nodes) => nodes.iter().for_each(|node| self.restart(node)),
             Undo::Heal(name) => self.heal(&name),
-            Undo::Cure(node) => self.cure(&node),
+            Undo::HealMachine(node) => self.heal_machine(&node),
             Undo::Store => {
                 self.store.quorum = Quorum::Whole;
                 self.pump_watches();
@@ -135,14 +135,14 @@ impl Cluster {
     }
 
     /// A slow worker, or one whose disk is full, is well again.
-    pub fn cure(&mut self, node: &WorkerId) {
-        self.faults.cure(node);
+    pub fn heal_machine(&mut self, node: &WorkerId) {
+        self.faults.heal_machine(node);
         self.refresh_machine(node);
     }
 
     fn refresh_machine(&mut self, node: &WorkerId) {
         if let Some(machine) = self.machines.get_mut(node) {
-            (machine.pace, machine.disk) = self.faults.ails(node);
+            (machine.pace, machine.disk) = self.faults.of_machine(node);
         }
     }
 
@@ -231,7 +231,7 @@ impl Cluster {
         Undo::Heal(name)
     }
 
-    fn ail(&mut self, kind: Kind) -> Undo {
+    fn slow_or_fill(&mut self, kind: Kind) -> Undo {
         let role = match kind {
             Kind::ClockJump if self.chance.once_in(3) => Role::Controller,
             Kind::ClockJump if self.chance.once_in(3) => Role::Gateway,
@@ -253,7 +253,7 @@ impl Cluster {
             }
         }
         self.refresh_machine(&node);
-        Undo::Cure(node)
+        Undo::HealMachine(node)
     }
 
     fn corrupt(&mut self) -> Undo {

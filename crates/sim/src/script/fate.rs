@@ -12,7 +12,7 @@ use crate::{
     store::{Quorum, STORE},
 };
 
-pub(super) fn befall(cluster: &mut Cluster, verb: &str, subject: &str, options: &Options<'_>) -> Result<(), String> {
+pub(super) fn inject(cluster: &mut Cluster, verb: &str, subject: &str, options: &Options<'_>) -> Result<(), String> {
     let nodes = || group(cluster, subject);
     match verb {
         "crash" => nodes().iter().for_each(|node| cluster.crash(node)),
@@ -31,7 +31,7 @@ pub(super) fn befall(cluster: &mut Cluster, verb: &str, subject: &str, options: 
         "slow" | "well" => {
             let nodes = nodes();
             for node in &nodes {
-                if verb == "slow" { cluster.slow_down(node) } else { cluster.cure(node) }
+                if verb == "slow" { cluster.slow_down(node) } else { cluster.heal_machine(node) }
             }
         }
         "roll-all" => cluster.roll_all(),

@@ -223,7 +223,7 @@ fn a_worker_that_is_late_to_a_new_leader_is_routed_to_for_a_while() {
         16,
         "as the last leader had it"
     );
-    for _ in 1..Policy::default().presumed_for.as_secs() {
+    for _ in 1..Policy::default().assumed_for.as_secs() {
         effects.extend(bench.wait(Duration::from_secs(1)));
     }
     assert_eq!((commits(&effects), assignments(&effects).len()), (0, 2), "two are greeted, and nothing moves");

@@ -36,7 +36,7 @@ fn look_without(
     let workers: Vec<WorkerView> = w
         .world
         .workers()
-        .filter_map(|(_, seats)| view(seats))
+        .filter_map(|(_, tracked)| view(tracked))
         .filter(|worker| absent.iter().all(|absent| absent.id != worker.info.id))
         .collect();
     let sight = Sight {
@@ -52,25 +52,25 @@ fn look_without(
     memory.observe(&sight, w.now)
 }
 
-fn view(seats: &berth_plan::world::Seats) -> Option<WorkerView> {
+fn view(tracked: &berth_plan::world::TrackedWorker) -> Option<WorkerView> {
     Some(WorkerView {
-        info: seats.info.clone()?,
+        info: tracked.info.clone()?,
         terms: None,
         unlisted: false,
-        credentials: seats.credentials,
+        credentials: tracked.credentials,
         breakers: Vec::new(),
-        state: match seats.liveness {
+        state: match tracked.liveness {
             Liveness::Alive => WorkerState::Ready,
             Liveness::Lost { .. } => WorkerState::Lost,
             _ => WorkerState::Joining,
         },
-        cordon: seats.cordon,
-        claimed: seats.used,
-        load: seats.load,
-        leaving: seats.state == berth_spec::WorkerState::Leaving,
+        cordon: tracked.cordon,
+        claimed: tracked.used,
+        load: tracked.load,
+        leaving: tracked.state == berth_spec::WorkerState::Leaving,
         drain: None,
         gpus_claimed: Vec::new(),
-        assigned: u32::try_from(seats.assigned.len()).ok()?,
+        assigned: u32::try_from(tracked.assigned.len()).ok()?,
         ready: 0,
         reported: None,
     })

@@ -9,7 +9,7 @@ use crate::{Evicted, Record, Rollout, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct TrackedDeployment {
     pub(crate) deployment: Arc<Deployment>,
     /// The revision that `deployment` wants.
     pub(crate) wanted: RevisionId,
@@ -178,7 +178,7 @@ impl LoadFailed {
     }
 }
 
-impl Entry {
+impl TrackedDeployment {
     pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
         Self { wanted: deployment.revision_id(), deployment, last_used: Time::ZERO, routed: 0, warm: None }
     }

@@ -7,13 +7,13 @@ use berth_spec::{ByteSize, Gpu, RevisionId, Time, WorkerId, deployment::GpuNeed}
 use super::Rejection;
 use crate::{
     claim::{self, Cores, gpus},
-    draft::{Draft, Site},
-    world::Entry,
+    draft::{Draft, WorkerDraft},
+    world::TrackedDeployment,
 };
 
 /// What a worker is short of for one replica; nothing, if it has room.
 #[derive(Debug)]
-pub(super) struct Lack<'a> {
+pub(super) struct Shortfall<'a> {
     pub(super) worker: &'a WorkerId,
     need: Need<'a>,
     memory: ByteSize,
@@ -89,22 +89,27 @@ enum Resource {
     Models,
 }
 
-impl<'a> Lack<'a> {
+impl<'a> Shortfall<'a> {
     /// What a worker is short of for one more replica of a deployment that takes so much memory.
-    pub(super) fn of(draft: &'a Draft<'_>, entry: &'a Entry, site: &Site<'a>, memory: ByteSize) -> Self {
+    pub(super) fn of(
+        draft: &'a Draft<'_>,
+        entry: &'a TrackedDeployment,
+        candidate: &WorkerDraft<'a>,
+        memory: ByteSize,
+    ) -> Self {
         let spec = &entry.deployment.spec;
         let need = Need { memory, cores: claim::cores(spec), gpu: spec.gpu.as_ref() };
         let gpus = need.gpu.and_then(|need| {
-            let (devices, held) = draft.gpus(site.id);
+            let (devices, held) = draft.gpus(candidate.id);
             let gpus = Gpus { need, devices, held };
             (gpus.spare(&[]) < need.count).then_some(gpus)
         });
         Self {
-            worker: site.id,
+            worker: candidate.id,
             need,
-            memory: memory.saturating_sub(site.free()),
-            cores: need.cores - site.free_cores(),
-            models: u32::from(site.free_models() == Some(0)),
+            memory: memory.saturating_sub(candidate.free()),
+            cores: need.cores - candidate.free_cores(),
+            models: u32::from(candidate.free_models() == Some(0)),
             gpus,
         }
     }
@@ -151,13 +156,13 @@ impl<'a> Lack<'a> {
 
     /// Why there is no room, where `now` may leave, and `later` from `again` on: what is short even then, or else now.
     pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, later: &Freed, again: Time) -> Rejection {
-        let site = draft.site(self.worker);
-        let info = site.and_then(|site| site.seats.info.as_ref());
+        let candidate = draft.worker(self.worker);
+        let info = candidate.and_then(|candidate| candidate.tracked.info.as_ref());
         let both = now.with(later);
         match self.first(&both).or_else(|| self.first(now)) {
             Some(Resource::Cores) => Rejection::Cpu {
                 need: self.need.cores,
-                free: site.map(|site| site.free_cores()).unwrap_or_default(),
+                free: candidate.map(|candidate| candidate.free_cores()).unwrap_or_default(),
                 evictable: now.cores,
                 busy: later.cores,
                 again,
@@ -182,7 +187,7 @@ impl<'a> Lack<'a> {
             }
             _ => Rejection::Memory {
                 need: self.need.memory,
-                free: site.map_or(ByteSize::ZERO, |site| site.free()),
+                free: candidate.map_or(ByteSize::ZERO, |candidate| candidate.free()),
                 evictable: now.memory,
                 busy: later.memory,
                 again,

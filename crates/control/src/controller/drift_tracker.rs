@@ -12,7 +12,7 @@ use super::Effect;
 
 /// What differed when it was last looked at.
 #[derive(Debug, Default)]
-pub(super) struct Drifting {
+pub(super) struct DriftTracker {
     /// By deployment, so that one is looked at without the rest.
     deployments: BTreeMap<DeploymentName, BTreeSet<Drift>>,
     workers: BTreeMap<WorkerId, Drift>,
@@ -21,7 +21,7 @@ pub(super) struct Drifting {
     unread: BTreeSet<SchemaViolation>,
 }
 
-impl Drifting {
+impl DriftTracker {
     /// Looks at what is about to be planned for.
     pub(super) fn look(&mut self, world: &World, scope: &Scope, out: &mut Vec<Effect>) {
         let mut now: BTreeMap<DeploymentName, BTreeSet<Drift>> = BTreeMap::new();

@@ -9,13 +9,13 @@ use berth_spec::{ByteSize, RevisionId, WorkerId};
 
 use super::{
     evict,
-    lack::{Freed, Lack},
+    shortfall::{Freed, Shortfall},
 };
 use crate::{
     claim::{Cores, cores, gpus},
     draft::Draft,
-    scale::Reach,
-    world::Entry,
+    scale::EvictionScope,
+    world::TrackedDeployment,
 };
 
 /// Relieves every worker that this plan has looked at.
@@ -43,8 +43,8 @@ enum Excess {
 }
 
 fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
-    let seats = draft.world.workers.get(worker).filter(|seats| seats.alive())?;
-    let info = seats.info.as_ref()?;
+    let tracked = draft.world.workers.get(worker).filter(|tracked| tracked.alive())?;
+    let info = tracked.info.as_ref()?;
     let usage = draft.usage(worker);
     let memory = usage.memory.saturating_sub(info.memory);
     if memory > ByteSize::ZERO {
@@ -64,23 +64,23 @@ type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
 
 /// Who leaves next, and for whom.
 fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionId>, excess: Excess) -> Option<Leaver> {
-    grown.retain(|revision| draft.sitting(worker).any(|rank| rank.revision == *revision));
+    grown.retain(|revision| draft.eviction_order(worker).any(|rank| rank.revision == *revision));
     if let (Some(important), Excess::Memory(memory)) = (grown.last(), excess) {
         let entry = draft.world.entries.get(important.deployment())?;
-        let lack = Lack::of_memory(worker, memory);
-        if let Ok(victims) = evict::victims(draft, entry, Reach::Anything, &lack, Freed::default()) {
+        let shortfall = Shortfall::of_memory(worker, memory);
+        if let Ok(victims) = evict::victims(draft, entry, EvictionScope::Anything, &shortfall, Freed::default()) {
             return Some(victims.into_iter().map(|victim| (victim, Some(important.clone()))).collect());
         }
         let least = grown.remove(0);
         return Some(vec![(least, None)]);
     }
-    let holds = |entry: &&Entry| match excess {
+    let holds = |entry: &&TrackedDeployment| match excess {
         Excess::Memory(_) | Excess::Models => true,
         Excess::Cores => cores(&entry.deployment.spec) > Cores::ZERO,
         Excess::Gpus => entry.deployment.spec.gpu.is_some(),
     };
     let of = |revision: &RevisionId| draft.world.entries.get(revision.deployment()).filter(holds);
-    let least = draft.sitting(worker).filter_map(|rank| Some((of(&rank.revision)?, rank)));
+    let least = draft.eviction_order(worker).filter_map(|rank| Some((of(&rank.revision)?, rank)));
     // The order of eviction, but what is pinned comes last.
     let least = least.enumerate().min_by_key(|(at, (entry, _))| (entry.deployment.spec.pinned, *at));
     least.map(|(_, (_, rank))| vec![(rank.revision.clone(), None)])

@@ -85,8 +85,8 @@ impl Controller {
     pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
         let id = info.id.clone();
         self.world.set_worker(info);
-        self.unheard.heard(&id);
-        if self.world.worker(&id).is_some_and(|seats| seats.unlisted) {
+        self.unreported.heard(&id);
+        if self.world.worker(&id).is_some_and(|tracked| tracked.unlisted) {
             let message = format!("{id} joined, is not named by the registry, and gets no models");
             out.push(Effect::Emit(event::worker(&id, Severity::Warning, "WorkerUnlisted", message, now)));
         }
@@ -118,11 +118,11 @@ impl Controller {
 
     /// Told once: also who has long been dead is said to be gone when the members forget it.
     fn lose(&mut self, worker: &WorkerId, now: Time, out: &mut Vec<Effect>) {
-        let Some(seats) = self.world.worker(worker) else { return };
-        if matches!(seats.liveness, Liveness::Lost { .. }) {
+        let Some(tracked) = self.world.worker(worker) else { return };
+        if matches!(tracked.liveness, Liveness::Lost { .. }) {
             return;
         }
-        let (leaves, held) = (seats.state == WorkerState::Leaving, self.replicas_on(worker));
+        let (leaves, held) = (tracked.state == WorkerState::Leaving, self.replicas_on(worker));
         self.world.lose_worker(worker, now);
         let (severity, reason, message) = if leaves && held == 0 {
             (Severity::Normal, "WorkerLeft", format!("{worker} left, as it said"))
@@ -135,8 +135,8 @@ impl Controller {
 
     pub(super) fn member(&mut self, worker: WorkerId, health: Health, now: Time, out: &mut Vec<Effect>) {
         self.wait_longer();
-        if self.world.worker(&worker).is_none_or(|seats| seats.info.is_none()) {
-            self.unheard.member(&worker, health);
+        if self.world.worker(&worker).is_none_or(|tracked| tracked.info.is_none()) {
+            self.unreported.member(&worker, health);
         }
         if !health.is_there() {
             if self.workers.remove(&worker).is_some() {
@@ -146,7 +146,7 @@ impl Controller {
             self.due.hurry(now);
         }
         if health.is_there() && !matches!(self.phase, Phase::Settling { .. }) {
-            self.world.presume(&worker, now);
+            self.world.assume(&worker, now);
             self.due.hurry(now);
         }
         // One that is back is not there before it is attached: nobody else can say what it holds.
@@ -154,7 +154,7 @@ impl Controller {
     }
 
     pub(super) fn reported(&mut self, change: &InventoryChange, now: Time, out: &mut Vec<Effect>) {
-        let stays = self.world.worker(&change.worker).map(|seats| seats.state);
+        let stays = self.world.worker(&change.worker).map(|tracked| tracked.state);
         let observed = self.world.observe(change, now);
         if observed.resync {
             tracing::warn!(event = "inventory_incomplete", worker_id = %change.worker, "a worker reported a part of its inventory before the whole");

@@ -1,5 +1,5 @@
-//! The workers by what they are for any replica, and on each shelf by free memory: the best worker for a replica is the
-//! best of the first ones on each shelf that can take it, so that nobody has to look at a thousand.
+//! Workers grouped into buckets that rank alike for any replica, sorted by free memory within a bucket: the best worker for
+//! a replica is the best of the first ones in each bucket that can take it, so nobody has to look at a thousand.
 
 use std::{
     cmp::Reverse,
@@ -9,12 +9,12 @@ use std::{
 use berth_spec::{ByteSize, Load, WorkerId};
 
 use super::Version;
-use crate::world::Seats;
+use crate::world::TrackedWorker;
 
 /// What a worker is for any replica: all that [`Score`](super::Score) looks at beside free memory, labels and what the
 /// worker holds already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Shelf<'w> {
+pub(crate) struct WorkerBucket<'w> {
     /// It is of an older version, and nodes of a newer one have joined lately.
     pub(crate) replaced: bool,
     /// Its memory is short.
@@ -22,7 +22,7 @@ pub(crate) struct Shelf<'w> {
     /// Loads that wait there.
     pub(crate) queue: Queue,
     /// How busy it is.
-    pub(crate) pace: Pace,
+    pub(crate) load_level: LoadLevel,
     /// It has GPUs.
     pub(crate) gpus: bool,
     /// Where it is.
@@ -44,7 +44,7 @@ impl Queue {
 
 /// How busy a worker is, or a model. Steps, so that noise makes no difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pace {
+pub enum LoadLevel {
     /// Nothing to speak of.
     #[default]
     Quiet,
@@ -69,7 +69,7 @@ const BUSY_RATE: f32 = 1_000.0;
 const QUIET_CPU: f32 = 20.0;
 const BUSY_CPU: f32 = 60.0;
 
-impl Pace {
+impl LoadLevel {
     /// Of so many requests per minute.
     pub(crate) fn of_rate(per_minute: f32) -> Self {
         Self::of(per_minute, QUIET_RATE, BUSY_RATE)
@@ -92,16 +92,16 @@ impl Pace {
     }
 }
 
-impl<'w> Shelf<'w> {
+impl<'w> WorkerBucket<'w> {
     /// Where a worker belongs to which `coming` replicas are on their way.
-    pub(crate) fn of(seats: &'w Seats, coming: u32, newest: Option<&Version<'_>>) -> Self {
-        let info = seats.info.as_ref();
+    pub(crate) fn of(tracked: &'w TrackedWorker, coming: u32, newest: Option<&Version<'_>>) -> Self {
+        let info = tracked.info.as_ref();
         let version = || info.and_then(|info| Version::read(&info.version));
         Self {
             replaced: newest.is_some_and(|newest| version().is_some_and(|version| version < *newest)),
-            short: seats.load.degraded,
-            queue: Queue::of(coming.max(seats.load.queue)),
-            pace: Pace::of_load(&seats.load),
+            short: tracked.load.degraded,
+            queue: Queue::of(coming.max(tracked.load.queue)),
+            load_level: LoadLevel::of_load(&tracked.load),
             gpus: info.is_some_and(|info| !info.gpus.is_empty()),
             region: info.and_then(|info| info.region()),
             zone: info.and_then(|info| info.zone()),
@@ -109,38 +109,38 @@ impl<'w> Shelf<'w> {
     }
 }
 
-/// Workers on one shelf, the most free memory first.
+/// Workers in one bucket, the most free memory first.
 type ByRoom<'w> = BTreeSet<(Reverse<ByteSize>, &'w WorkerId)>;
 
 /// All workers that can be reached.
 #[derive(Debug, Default)]
-pub(crate) struct Shelves<'w> {
-    shelves: BTreeMap<Shelf<'w>, ByRoom<'w>>,
-    places: BTreeMap<&'w WorkerId, (Shelf<'w>, Reverse<ByteSize>)>,
+pub(crate) struct WorkerBuckets<'w> {
+    buckets: BTreeMap<WorkerBucket<'w>, ByRoom<'w>>,
+    places: BTreeMap<&'w WorkerId, (WorkerBucket<'w>, Reverse<ByteSize>)>,
 }
 
-impl<'w> Shelves<'w> {
+impl<'w> WorkerBuckets<'w> {
     /// Puts a worker where it belongs now.
-    pub(crate) fn put(&mut self, worker: &'w WorkerId, shelf: Shelf<'w>, free: ByteSize) {
-        let place = (shelf, Reverse(free));
-        if let Some((shelf, free)) = self.places.insert(worker, place).filter(|before| *before != place)
-            && let Some(workers) = self.shelves.get_mut(&shelf)
+    pub(crate) fn put(&mut self, worker: &'w WorkerId, bucket: WorkerBucket<'w>, free: ByteSize) {
+        let place = (bucket, Reverse(free));
+        if let Some((bucket, free)) = self.places.insert(worker, place).filter(|before| *before != place)
+            && let Some(workers) = self.buckets.get_mut(&bucket)
         {
             workers.remove(&(free, worker));
             if workers.is_empty() {
-                self.shelves.remove(&shelf);
+                self.buckets.remove(&bucket);
             }
         }
-        self.shelves.entry(shelf).or_default().insert((Reverse(free), worker));
+        self.buckets.entry(bucket).or_default().insert((Reverse(free), worker));
     }
 
-    /// Each shelf with its workers that have `need` to spare, the most free memory first.
+    /// Each bucket with its workers that have `need` to spare, the most free memory first.
     pub(crate) fn roomy(
         &self,
         need: ByteSize,
-    ) -> impl Iterator<Item = (&Shelf<'w>, impl Iterator<Item = &'w WorkerId>)> {
-        self.shelves.iter().map(move |(shelf, workers)| {
-            (shelf, workers.iter().take_while(move |(free, _)| free.0 >= need).map(|(_, worker)| *worker))
+    ) -> impl Iterator<Item = (&WorkerBucket<'w>, impl Iterator<Item = &'w WorkerId>)> {
+        self.buckets.iter().map(move |(bucket, workers)| {
+            (bucket, workers.iter().take_while(move |(free, _)| free.0 >= need).map(|(_, worker)| *worker))
         })
     }
 }
@@ -153,10 +153,10 @@ mod tests {
     fn steps() {
         assert_eq!([0, 3, 4, 15, 16, 64].map(|loads| Queue::of(loads).0), [0, 0, 1, 1, 2, 3]);
         assert_eq!(
-            [0.0, 99.0, 100.0, 1_000.0].map(Pace::of_rate),
-            [Pace::Quiet, Pace::Quiet, Pace::Steady, Pace::Busy]
+            [0.0, 99.0, 100.0, 1_000.0].map(LoadLevel::of_rate),
+            [LoadLevel::Quiet, LoadLevel::Quiet, LoadLevel::Steady, LoadLevel::Busy]
         );
         let hot = Load { cpu_percent: [0.0, 80.0, 0.0], ..Load::default() };
-        assert_eq!(Pace::of_load(&hot), Pace::Busy);
+        assert_eq!(LoadLevel::of_load(&hot), LoadLevel::Busy);
     }
 }

@@ -17,7 +17,7 @@ use super::Controller;
 
 /// What is known of workers that have not spoken to this controller.
 #[derive(Debug, Default)]
-pub(super) struct Unheard {
+pub(super) struct UnreportedWorkers {
     /// What each of them held when this controller began.
     held: BTreeMap<WorkerId, BTreeSet<DeploymentName>>,
     /// Those that the members gave up.
@@ -33,15 +33,15 @@ pub struct Absent {
     pub held: BTreeSet<DeploymentName>,
 }
 
-impl Unheard {
+impl UnreportedWorkers {
     pub(super) fn of(records: &[(DeploymentName, Record)]) -> Self {
-        let mut unheard = Self::default();
+        let mut unreported = Self::default();
         for (name, record) in records {
             for replica in &record.replicas {
-                unheard.held.entry(replica.worker.clone()).or_default().insert(name.clone());
+                unreported.held.entry(replica.worker.clone()).or_default().insert(name.clone());
             }
         }
-        unheard
+        unreported
     }
 
     /// It speaks for itself from now on.
@@ -66,7 +66,7 @@ impl Controller {
     /// is not among them once nothing is counted there: nobody expects it back.
     #[must_use]
     pub fn absent(&self, now: Time) -> Vec<Absent> {
-        let Unheard { held, given_up } = &self.unheard;
+        let UnreportedWorkers { held, given_up } = &self.unreported;
         let is_there = |id: &WorkerId| self.members.get(id).is_some_and(|health| health.is_there());
         let overdue = held.keys().filter(|id| self.world.is_overdue(id, now) && !is_there(id));
         let all: BTreeSet<&WorkerId> = given_up.iter().chain(overdue).collect();
@@ -76,6 +76,6 @@ impl Controller {
 
     fn is_expected(&self, worker: &WorkerId) -> bool {
         let is_let_in = self.world.unknown_workers() == UnknownWorkers::Allow || self.world.terms(worker).is_some();
-        is_let_in || self.world.worker(worker).is_some_and(|seats| !seats.assigned.is_empty())
+        is_let_in || self.world.worker(worker).is_some_and(|tracked| !tracked.assigned.is_empty())
     }
 }

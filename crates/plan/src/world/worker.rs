@@ -7,7 +7,7 @@ use berth_spec::{
     worker::Eviction,
 };
 
-use super::Presumed;
+use super::AssumedInventory;
 use crate::{
     Policy,
     claim::{Cores, Hardware},
@@ -15,7 +15,7 @@ use crate::{
 
 /// One worker and the replicas that sit on it.
 #[derive(Debug, Clone, Default)]
-pub struct Seats {
+pub struct TrackedWorker {
     /// What it is, under what the registry says of it; `None`: known from records only.
     pub info: Option<WorkerInfo>,
     /// What it said of itself when it joined.
@@ -65,7 +65,7 @@ pub struct Seats {
     /// It was lost with many others: until then only what requests wait for is placed anew.
     pub(crate) held_until: Time,
     /// Whether what it should hold is taken to be there before it has said so.
-    pub(crate) presumed: Presumed,
+    pub(crate) assumed: AssumedInventory,
 }
 
 /// Whether what sits on a worker may stay.
@@ -124,7 +124,7 @@ pub(crate) enum Hold {
     Resident,
 }
 
-impl Seats {
+impl TrackedWorker {
     /// The memory that models may take there.
     #[must_use]
     pub fn memory(&self) -> ByteSize {
@@ -161,7 +161,7 @@ impl Seats {
     pub(crate) fn standing(&self, policy: &Policy, started: Time, now: Time) -> Standing {
         match self.liveness {
             // It is known to live, and will say soon what it holds.
-            Liveness::Unseen if self.is_presumed() => Standing::Stays,
+            Liveness::Unseen if self.is_assumed() => Standing::Stays,
             Liveness::Unseen => Standing::Gone { since: started },
             Liveness::Lost { since } => Standing::Gone { since },
             Liveness::Detached { since } if now >= since + policy.detached_grace => Standing::Leaves,
