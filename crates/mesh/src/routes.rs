@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::{DeploymentName, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
+use berth_spec::{DeploymentName, NameKey, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
 use papaya::HashMap;
 
 use crate::{
@@ -36,9 +36,9 @@ impl Routes {
         }
     }
 
-    /// A deployment by the name that a client sent.
-    pub(crate) fn find(&self, name: &str) -> Option<Arc<Entry>> {
-        self.entries.pin().get(name).cloned()
+    /// The deployment of this name. Takes whatever a client sent.
+    pub(crate) fn find(&self, name: NameKey<'_>) -> Option<Arc<Entry>> {
+        self.entries.pin().get(&name).cloned()
     }
 
     /// The deployments that answer at a path of their own, in the order of their names.
@@ -200,7 +200,7 @@ impl Applier {
     /// Goes by what a worker says of itself before the controller's route does, and wakes who waits for it.
     pub(crate) fn hint(&self, worker: &WorkerId, revision: &RevisionId, ready: Ready) {
         let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| *worker != self.resolver.me) else { return };
-        let Some(entry) = self.routes.find(revision.deployment().as_str()) else { return };
+        let Some(entry) = self.routes.find(revision.deployment().key()) else { return };
         let hinted = entry.route().hinted(revision, (worker, ready), remotes);
         if let Some(route) = hinted {
             entry.set_route(Arc::new(route));

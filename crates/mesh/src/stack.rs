@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, inference::Shed};
+use berth_spec::{InferError, NameKey, inference::Shed};
 use bytes::Bytes;
 use http::request::Parts;
 use tokio::time::Instant;
@@ -86,7 +86,7 @@ pub(crate) struct Call<'a> {
 impl Stack {
     /// A deployment that somebody declared.
     pub(crate) fn find(&self, model: &str) -> Result<Arc<Entry>, InferError> {
-        self.routes.find(model).ok_or_else(|| {
+        self.routes.find(NameKey::in_default(model)).ok_or_else(|| {
             if let Err(untold) = self.told() {
                 return untold;
             }

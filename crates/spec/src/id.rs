@@ -1,114 +1,22 @@
-//! Names and numbers that identify things.
+//! Names and numbers that identify things. docs/names.md is the rule of names for readers.
 
-use std::{fmt, str::FromStr, sync::Arc};
+mod coded;
+mod name;
+mod revision;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-/// The longest name a deployment or worker may have, in bytes: what fits a DNS label, so that every dialect can carry it.
-pub const MAX_NAME: usize = 63;
-
-/// Why a string is not a name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidName {
-    /// The string is empty.
-    #[error("a name must not be empty")]
-    Empty,
-    /// The string is longer than [`MAX_NAME`].
-    #[error("a name has at most {MAX_NAME} characters, this one has {0}")]
-    TooLong(usize),
-    /// A character that is not allowed, and its position in bytes.
-    #[error(
-        "{0:?} is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit"
-    )]
-    Character(char),
-}
-
-fn check_name(name: &str) -> Result<(), InvalidName> {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let (Some(first), Some(last)) = (name.chars().next(), name.chars().last()) else { return Err(InvalidName::Empty) };
-    if name.len() > MAX_NAME {
-        return Err(InvalidName::TooLong(name.len()));
-    }
-    if let Some(c) = name.chars().find(|&c| !(edge(c) || matches!(c, '-' | '.' | '_'))) {
-        return Err(InvalidName::Character(c));
-    }
-    for c in [first, last] {
-        if !edge(c) {
-            return Err(InvalidName::Character(c));
-        }
-    }
-    Ok(())
-}
-
-macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(Arc<str>);
-
-        impl $name {
-            /// Checks the form and keeps the name; clones share the text.
-            pub fn new(name: &str) -> Result<Self, InvalidName> {
-                check_name(name).map(|()| Self(name.into()))
-            }
-
-            /// The name as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = InvalidName;
-            fn try_from(name: String) -> Result<Self, InvalidName> {
-                Self::new(&name)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = InvalidName;
-            fn from_str(name: &str) -> Result<Self, InvalidName> {
-                Self::new(name)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0.as_ref().to_owned()
-            }
-        }
-
-        impl std::borrow::Borrow<str> for $name {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    };
-}
-
-name_type! {
-    /// The name of a deployment: also the model name that clients send.
-    DeploymentName
-}
-name_type! {
-    /// The name of a worker; unique among the workers of one system.
-    WorkerId
-}
+pub use self::{
+    coded::{percent_decode, percent_encode},
+    name::{DEFAULT_NAMESPACE, DeploymentName, InvalidName, MAX_NAME, MAX_NAMESPACE, NameKey, Namespace},
+    revision::{InvalidRevisionId, RevisionId},
+    worker::{InvalidWorkerId, MAX_WORKER_ID, WorkerId},
+};
 
 /// How often something has been changed. Starts at 1; 0 means "nothing yet".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -188,126 +96,5 @@ impl fmt::Display for Digest {
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// The name of a revision: the deployment's name and a hash of everything that decides what is loaded
-/// (see [`Revision`](crate::Revision)). Written `iris@3f2a9c41d07b`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct RevisionId {
-    deployment: DeploymentName,
-    hash: [u8; 6],
-}
-
-/// Why a string is not a revision's name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a revision is written NAME@HASH with 12 hex digits, not {0:?}")]
-pub struct InvalidRevisionId(String);
-
-impl RevisionId {
-    /// Hashes `content`, a canonical text of what is loaded.
-    #[must_use]
-    pub fn of(deployment: DeploymentName, content: &[u8]) -> Self {
-        let full = Sha256::digest(content);
-        let mut hash = [0; 6];
-        hash.copy_from_slice(&full[..6]);
-        Self { deployment, hash }
-    }
-
-    /// One whose hash is known: the inverse of [`hash_bytes`](Self::hash_bytes).
-    #[must_use]
-    pub fn with_hash(deployment: DeploymentName, hash: [u8; 6]) -> Self {
-        Self { deployment, hash }
-    }
-
-    /// The hash: what a deployment's revisions differ in.
-    #[must_use]
-    pub fn hash_bytes(&self) -> [u8; 6] {
-        self.hash
-    }
-
-    /// The deployment that the revision belongs to.
-    #[must_use]
-    pub fn deployment(&self) -> &DeploymentName {
-        &self.deployment
-    }
-
-    /// The twelve hex digits: the model version that clients see when the manifest names none.
-    #[must_use]
-    pub fn hash(&self) -> String {
-        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-        self.hash.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-    }
-}
-
-impl FromStr for RevisionId {
-    type Err = InvalidRevisionId;
-    fn from_str(text: &str) -> Result<Self, InvalidRevisionId> {
-        let invalid = || InvalidRevisionId(text.to_owned());
-        let (name, hex) = text.rsplit_once('@').ok_or_else(invalid)?;
-        let deployment = DeploymentName::new(name).map_err(|_| invalid())?;
-        if hex.len() != 12 || !hex.is_ascii() {
-            return Err(invalid());
-        }
-        let mut hash = [0; 6];
-        for (i, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| invalid())?;
-        }
-        Ok(Self { deployment, hash })
-    }
-}
-
-impl TryFrom<String> for RevisionId {
-    type Error = InvalidRevisionId;
-    fn try_from(text: String) -> Result<Self, InvalidRevisionId> {
-        text.parse()
-    }
-}
-
-impl From<RevisionId> for String {
-    fn from(id: RevisionId) -> Self {
-        id.to_string()
-    }
-}
-
-impl fmt::Display for RevisionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}@{}", self.deployment, self.hash()))
-    }
-}
-
-impl fmt::Debug for RevisionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        for good in ["a", "iris", "iris-v2", "a.b_c-1", &"x".repeat(63)] {
-            assert!(DeploymentName::new(good).is_ok(), "{good}");
-        }
-        for bad in ["", "-a", "a-", "A", "ä", "a b", "a/b", "../x", "a@b", &"x".repeat(64)] {
-            assert!(DeploymentName::new(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn digests_and_revisions_read_back() {
-        let digest = Digest([0xab; 32]);
-        assert_eq!(digest.to_string().parse(), Ok(digest));
-        assert_eq!(format!("sha256:{digest}").parse(), Ok(digest));
-        assert!("xyz".parse::<Digest>().is_err());
-        let name = DeploymentName::new("iris").expect("a name");
-        let id = RevisionId::of(name, b"content");
-        assert_eq!(id.to_string().parse(), Ok(id.clone()));
-        for bad in ["iris", "iris@12", "iris@zzzzzzzzzzzz", "@0123456789ab", "iris@0123456789äb"] {
-            assert!(bad.parse::<RevisionId>().is_err(), "{bad}");
-        }
     }
 }

@@ -71,7 +71,7 @@ pub use class::Class;
 pub use credential::{Credential, CredentialSet, Secret};
 pub use deployment::{Deployment, Origin, Replicas, Spec};
 pub use event::Event;
-pub use id::{DeploymentName, Digest, Generation, RevisionId, WorkerId};
+pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency, Usage};

@@ -36,7 +36,7 @@ use self::{
     raw::Document,
     scalar::Problem,
 };
-use crate::{DeploymentName, Spec};
+use crate::{DeploymentName, Namespace, Spec};
 
 /// Where a manifest came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,12 +46,14 @@ pub struct ParseContext {
     /// The absolute `file:` URI of the folder that relative `file:` URIs start from, with a `/` at its end.
     /// `None`: relative ones are errors.
     pub base: Option<String>,
+    /// The namespace of manifests that name none.
+    pub namespace: Namespace,
 }
 
 /// A manifest that passed every check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManifestDeployment {
-    /// `metadata.name`.
+    /// `metadata.name` in `metadata.namespace`.
     pub name: DeploymentName,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
@@ -158,8 +160,9 @@ impl Reader<'_> {
             let error = |(path, problem)| self.error(node.place_of(path), path, problem);
             problems.into_iter().map(error).collect::<Vec<_>>()
         })?;
+        let namespace = document.metadata.namespace.as_ref().map_or(&self.context.namespace, |given| &given.0);
         Ok(ManifestDeployment {
-            name: document.metadata.name.0,
+            name: document.metadata.name.0.moved_to(namespace),
             labels: resolve::labels(&document.metadata.labels),
             annotations: document.metadata.annotations,
             resource_version: document.metadata.resource_version,

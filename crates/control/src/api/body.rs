@@ -88,7 +88,7 @@ pub(crate) fn context_of(file: &str, base_uri: &str) -> Result<ParseContext, Api
             return Err(ApiError::invalid(BASE_URI_HEADER, message, "write it as file:///path/to/folder/"));
         }
     };
-    Ok(ParseContext { file: file.to_owned(), base })
+    Ok(ParseContext { file: file.to_owned(), base, ..ParseContext::default() })
 }
 
 fn context(headers: &HeaderMap) -> Result<ParseContext, ApiError> {

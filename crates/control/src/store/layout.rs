@@ -2,6 +2,10 @@
 //! definition, so that a change of a noun in `spec` cannot change what is on disk. Each value is JSON and begins with
 //! its form's number `v`.
 //!
+//! NAME is the written form of a deployment's name (docs/names.md): `iris` in the default namespace, `team/iris` in
+//! another, `default/a/b` where the name itself has a slash. Keys of deployments that were written before there were
+//! namespaces have no slash, and mean the same now as then.
+//!
 //! | key | value | only writer |
 //! |---|---|---|
 //! | `/deployments/NAME` | [`StoredDeployment`]: the manifest as the user wrote it, and what the system adds | a person, through a source; the controller removes it once a deletion is done |
@@ -19,7 +23,7 @@ use std::sync::Arc;
 
 use berth_plan::Record;
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Origin, Time, WorkerId,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Namespace, Origin, Time, WorkerId,
     manifest::{self, ParseContext},
 };
 use bytes::Bytes;
@@ -140,9 +144,9 @@ impl StoredDeployment {
         }
     }
 
-    /// The deployment that it is. Fails if this version of Berth does not take the manifest any more.
-    pub fn deployment(&self) -> Result<Deployment, String> {
-        let context = ParseContext { file: "the store".to_owned(), base: self.base.clone() };
+    /// The deployment that it is; `namespace` is that of its key. Fails if this version of Berth does not take the manifest any more.
+    fn deployment(&self, namespace: Namespace) -> Result<Deployment, String> {
+        let context = ParseContext { file: "the store".to_owned(), base: self.base.clone(), namespace };
         let parsed = manifest::from_value(&self.manifest, &context)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let digest = self.digest.as_deref().map(str::parse).transpose().map_err(|error| format!("{error}"))?;
@@ -167,7 +171,8 @@ impl StoredDeployment {
     /// Reads an entry all the way to the deployment.
     pub fn read_deployment(entry: &Entry) -> Result<Arc<Deployment>, StoreError> {
         let stored = Self::read(entry)?;
-        stored.deployment().map(Arc::new).map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
+        let namespace = name_in(&entry.key, DEPLOYMENTS).map(|name| name.to_namespace()).unwrap_or_default();
+        stored.deployment(namespace).map(Arc::new).map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
     }
 
     /// The value to store.
@@ -302,7 +307,7 @@ mod tests {
 
     fn parsed() -> ManifestDeployment {
         let text = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: iris, labels: {team: a}}\nspec:\n  model: {format: onnx, uri: \"file:iris.onnx\"}\n  replicas: {min: 0, max: 2}\n";
-        let context = ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()) };
+        let context = ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()), ..ParseContext::default() };
         manifest::parse(text, &context).expect("a manifest").remove(0)
     }
 
@@ -338,6 +343,11 @@ mod tests {
         let name = DeploymentName::new("iris").expect("a name");
         assert_eq!(name_in(&record_key(&name), RECORDS), Some(name.clone()));
         assert_eq!(name_in(&record_key(&name), DEPLOYMENTS), None);
+        for written in ["iris", "team/iris", "default/a/b", "a/ b@%/ü"] {
+            let name = DeploymentName::new(written).expect("a name");
+            assert_eq!(deployment_key(&name), format!("/deployments/{written}"));
+            assert_eq!(name_in(&deployment_key(&name), DEPLOYMENTS), Some(name));
+        }
         let newer = entry(deployment_key(&name), Bytes::from_static(b"{\"v\": 2}"));
         let error = StoredDeployment::read(&newer).expect_err("it is newer");
         assert!(error.to_string().contains("form 2"), "{error}");

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Runs a case on a new store of each kind. Revs count from that of the new store: in etcd it is not 0.
-async fn each<F: Future<Output = ()>>(case: impl Fn(Arc<dyn Store>, Rev) -> F) {
+pub(crate) async fn each<F: Future<Output = ()>>(case: impl Fn(Arc<dyn Store>, Rev) -> F) {
     case(Arc::new(MemoryStore::default()), Rev::NONE).await;
     let folder = tempfile::tempdir().expect("a folder");
     case(Arc::new(EmbeddedStore::open(folder.path()).expect("it opens")), Rev::NONE).await;

@@ -13,6 +13,7 @@ mod fleet;
 mod git;
 mod leadership;
 mod model;
+mod names;
 mod registered;
 mod restart;
 mod seat;

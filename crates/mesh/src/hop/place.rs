@@ -228,7 +228,8 @@ struct Names {
 
 impl Names {
     fn of(revision: &RevisionId, version: &str) -> Self {
-        let revision = HeaderValue::from_str(&revision.to_string()).expect("names are letters, digits and -._@");
+        // Coded, it is printable ASCII.
+        let revision = HeaderValue::try_from(revision.coded()).unwrap_or_else(|_| HeaderValue::from_static(""));
         // A version may be named in any script; control characters, which headers cannot carry, are not sent.
         let version = HeaderValue::from_bytes(version.as_bytes()).unwrap_or_else(|_| {
             let printable: String = version.chars().filter(|c| !c.is_control()).collect();

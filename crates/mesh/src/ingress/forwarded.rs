@@ -277,7 +277,7 @@ impl Inner {
 impl Asked {
     fn of(headers: &HeaderMap, limits: &Limits) -> Result<Self, Refusal> {
         let arrived = Instant::now();
-        let revision = headers.get(REVISION).and_then(|value| value.to_str().ok()?.parse().ok());
+        let revision = headers.get(REVISION).and_then(|value| RevisionId::from_coded(value.to_str().ok()?));
         let revision = revision.ok_or_else(|| {
             InferError::Invalid(format!(
                 "{REVISION} must name a revision: this port answers other nodes' gateways only"

@@ -45,7 +45,7 @@ mod tests {
             "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {{name: m}}\n\
              spec: {{model: {{format: onnx, uri: \"https://example.org/{model}.onnx\"}}, priority: {priority}}}\n"
         );
-        let context = ParseContext { file: "test".to_owned(), base: None };
+        let context = ParseContext { file: "test".to_owned(), base: None, ..ParseContext::default() };
         manifest::parse(&text, &context).expect("a manifest").remove(0).spec
     }
 

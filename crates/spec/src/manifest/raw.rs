@@ -13,7 +13,7 @@ pub(crate) use self::{
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, ReplicaRange},
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
 };
-use super::scalar::{Label, Location, Name, Sha256, Span, Word};
+use super::scalar::{InNamespace, Label, Location, Name, Sha256, Span, Word};
 use crate::TensorSpec;
 
 /// Declares one model and how it is to be served.
@@ -48,8 +48,12 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Metadata {
-    /// The name that clients call the model by: 1 to 63 lower-case letters, digits, `-`, `.` and `_`.
+    /// The name that clients call the model by: 1 to 253 characters, see [names](names.md).
     pub(crate) name: Name,
+    /// The namespace that the name is unique in: 1 to 63 lower-case letters, digits and `-`. Not given: the namespace of
+    /// the request, else `default`.
+    #[serde(default)]
+    pub(crate) namespace: Option<InNamespace>,
     /// Free labels, for `berth get -l`.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, Label>,

@@ -7,7 +7,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::uri;
-use crate::{ByteSize, DeploymentName, Digest};
+use crate::{
+    ByteSize, DeploymentName, Digest, Namespace,
+    id::{MAX_NAME, MAX_NAMESPACE},
+};
 
 /// What is wrong with a text, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,11 +100,19 @@ scalar! {
 }
 
 scalar! {
-    /// The name of a deployment.
+    /// The name of a deployment in its namespace.
     Name(DeploymentName), "berth-name",
-    { "type": "string", "format": "berth-name", "minLength": 1, "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$" },
-    |text| DeploymentName::new(text).map_err(|e| Problem::new(e.to_string(), suggest_name(text))),
-    |name| name.to_string()
+    { "type": "string", "format": "berth-name", "minLength": 1, "maxLength": 253, "pattern": "^\\S(.*\\S)?$" },
+    |text| DeploymentName::within(&Namespace::DEFAULT, text).map_err(|e| Problem::new(e.to_string(), suggest_name(text))),
+    |name| name.name().to_owned()
+}
+
+scalar! {
+    /// A namespace.
+    InNamespace(Namespace), "berth-namespace",
+    { "type": "string", "format": "berth-namespace", "minLength": 1, "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" },
+    |text| Namespace::new(text).map_err(|e| Problem::new(e.to_string(), suggest_namespace(text))),
+    |namespace| namespace.to_string()
 }
 
 scalar! {
@@ -155,6 +166,7 @@ pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
         Span::FORMAT => Span::read(text).map(drop),
         Size::FORMAT => Size::read(text).map(drop),
         Name::FORMAT => Name::read(text).map(drop),
+        InNamespace::FORMAT => InNamespace::read(text).map(drop),
         Sha256::FORMAT => Sha256::read(text).map(drop),
         Location::FORMAT => Location::read(text).map(drop),
         Label::FORMAT => Label::read(text).map(drop),
@@ -219,11 +231,20 @@ pub(crate) fn write_duration(duration: Duration) -> String {
 
 /// A name as near to `text` as the rules allow.
 fn suggest_name(text: &str) -> String {
-    let plain = |c: char| if matches!(c, 'a'..='z' | '0'..='9' | '.' | '_') { c } else { '-' };
-    let name: String = text.to_lowercase().chars().map(plain).take(63).collect();
-    match name.trim_matches(|c: char| !c.is_ascii_alphanumeric()) {
-        "" => "use lower-case letters, digits and '-', for example iris-v2".to_owned(),
-        name => format!("write for example {name}"),
+    let name: String = text.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+    match DeploymentName::within(&Namespace::DEFAULT, name.trim()) {
+        Ok(name) => format!("write for example {:?}", name.name()),
+        Err(_) => "write for example iris-v2".to_owned(),
+    }
+}
+
+/// A namespace as near to `text` as the rules allow.
+fn suggest_namespace(text: &str) -> String {
+    let plain = |c: char| if matches!(c, 'a'..='z' | '0'..='9') { c } else { '-' };
+    let namespace: String = text.to_lowercase().chars().map(plain).take(MAX_NAMESPACE).collect();
+    match namespace.trim_matches('-') {
+        "" => "use lower-case letters, digits and '-', for example team-a".to_owned(),
+        namespace => format!("write for example {namespace}"),
     }
 }
 
@@ -250,8 +271,8 @@ mod tests {
     #[test]
     fn a_wrong_name_gets_a_right_one() {
         for (text, remedy) in [
-            ("Iris V2", "write for example iris-v2"),
-            ("-é-", "use lower-case letters, digits and '-', for example iris-v2"),
+            (" Iris V2 ", "write for example \"Iris V2\""),
+            ("..", "write for example iris-v2"),
         ] {
             assert_eq!(Name::read(text).expect_err("not a name").remedy, remedy);
         }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 fn context() -> ParseContext {
-    ParseContext { file: "iris.yaml".to_owned(), base: Some("file:///models/".to_owned()) }
+    ParseContext { file: "iris.yaml".to_owned(), base: Some("file:///models/".to_owned()), ..ParseContext::default() }
 }
 
 const FULL: &str = r#"# Everything that can be said.
@@ -274,9 +274,16 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     ),
     (
         "name: iris\n",
-        "name: Iris\n",
+        "name: \"a\\tb\"\n",
         &[
-            "iris.yaml:5:9: metadata.name: 'I' is not allowed in a name: use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit; write for example iris",
+            "iris.yaml:5:9: metadata.name: '\\t' is not allowed in a name: remove this invisible character; write for example \"ab\"",
+        ],
+    ),
+    (
+        "name: iris\n",
+        "name: iris\n  namespace: Team A\n",
+        &[
+            "iris.yaml:6:14: metadata.namespace: 'T' is not allowed in a namespace: use lower-case letters, digits and '-', and begin and end with a letter or digit; write for example team-a",
         ],
     ),
     (
@@ -469,7 +476,7 @@ fn of_card(more: &Value, beside: &Value) -> Result<crate::Spec, Vec<ManifestErro
     merge(&mut spec, beside);
     let document =
         json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec});
-    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None }).map(|manifest| manifest.spec)
+    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None, ..ParseContext::default() }).map(|manifest| manifest.spec)
 }
 
 #[test]

@@ -201,7 +201,7 @@ fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
             "resources": {"memory": memory.0},
         },
     });
-    let context = ParseContext { file: "the card".to_owned(), base: None };
+    let context = ParseContext { file: "the card".to_owned(), base: None, ..ParseContext::default() };
     let parsed = manifest::from_value(&document, &context)
         .map_err(|errors| Failure::Failed(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
     Ok(Deployment {

@@ -316,7 +316,7 @@ type Trouble = (Option<DeploymentName>, &'static str, String);
 fn parse(path: &Path, text: &Text) -> Result<Vec<ManifestDeployment>, String> {
     let text = text.as_ref().map_err(Clone::clone)?;
     let base = path.parent().and_then(|folder| Url::from_directory_path(folder).ok()).map(String::from);
-    let context = ParseContext { file: path.display().to_string(), base };
+    let context = ParseContext { file: path.display().to_string(), base, ..ParseContext::default() };
     manifest::parse(text, &context)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }

@@ -136,7 +136,7 @@ fn disable(manifest: &mut Value) -> bool {
 }
 
 fn read(value: &Value, file: &str) -> Result<ManifestDeployment, String> {
-    let context = ParseContext { file: file.to_owned(), base: None };
+    let context = ParseContext { file: file.to_owned(), base: None, ..ParseContext::default() };
     manifest::from_value(value, &context)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
