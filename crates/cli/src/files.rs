@@ -109,7 +109,10 @@ impl Manifests {
 
     fn add(&mut self, file: &str, text: &str, base: &str) {
         self.files += 1;
-        match manifest::parse(text, &ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() }) {
+        match manifest::parse(
+            text,
+            &ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() },
+        ) {
             Ok(deployments) => match self.batches.last_mut() {
                 Some(batch) if batch.base == base => batch.deployments.extend(deployments),
                 _ => self.batches.push(Batch { base: base.to_owned(), deployments }),

@@ -172,7 +172,10 @@ impl StoredDeployment {
     pub fn read_deployment(entry: &Entry) -> Result<Arc<Deployment>, StoreError> {
         let stored = Self::read(entry)?;
         let namespace = name_in(&entry.key, DEPLOYMENTS).map(|name| name.to_namespace()).unwrap_or_default();
-        stored.deployment(namespace).map(Arc::new).map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
+        stored
+            .deployment(namespace)
+            .map(Arc::new)
+            .map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
     }
 
     /// The value to store.
@@ -307,7 +310,11 @@ mod tests {
 
     fn parsed() -> ManifestDeployment {
         let text = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: iris, labels: {team: a}}\nspec:\n  model: {format: onnx, uri: \"file:iris.onnx\"}\n  replicas: {min: 0, max: 2}\n";
-        let context = ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()), ..ParseContext::default() };
+        let context = ParseContext {
+            file: "test".to_owned(),
+            base: Some("file:///models/".to_owned()),
+            ..ParseContext::default()
+        };
         manifest::parse(text, &context).expect("a manifest").remove(0)
     }
 

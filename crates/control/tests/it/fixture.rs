@@ -49,7 +49,8 @@ pub(crate) fn manifest(name: &str, extra: &str) -> ManifestDeployment {
 }
 
 pub(crate) fn parsed(text: &str) -> ManifestDeployment {
-    let context = ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()), ..ParseContext::default() };
+    let context =
+        ParseContext { file: "test".to_owned(), base: Some("file:///models/".to_owned()), ..ParseContext::default() };
     manifest::parse(text, &context).expect("a manifest").remove(0)
 }
 

@@ -30,10 +30,9 @@ const LEFT: [(&str, &str); 3] = [
 #[tokio::test]
 async fn what_was_stored_before_there_were_namespaces_is_in_the_default_one() {
     each(|store, _| async move {
-        let ops = LEFT.iter().map(|(key, value)| Op::Put {
-            key: (*key).to_owned(),
-            value: Bytes::from_static(value.as_bytes()),
-        });
+        let ops = LEFT
+            .iter()
+            .map(|(key, value)| Op::Put { key: (*key).to_owned(), value: Bytes::from_static(value.as_bytes()) });
         store.commit(Txn { compare: vec![], ops: ops.collect() }).await.expect("it commits");
         let mut running = Running::start(Arc::clone(&store));
         running.obedient_worker(worker("w-1", 1)).await;

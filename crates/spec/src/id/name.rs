@@ -51,7 +51,9 @@ pub enum InvalidName {
     #[error("a namespace has at most {MAX_NAMESPACE} characters, this one has {0}: shorten it")]
     NamespaceTooLong(usize),
     /// A character that a namespace cannot have.
-    #[error("{0:?} is not allowed in a namespace: use lower-case letters, digits and '-', and begin and end with a letter or digit")]
+    #[error(
+        "{0:?} is not allowed in a namespace: use lower-case letters, digits and '-', and begin and end with a letter or digit"
+    )]
     NamespaceCharacter(char),
 }
 

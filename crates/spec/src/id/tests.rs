@@ -15,7 +15,9 @@ fn name(text: &str) -> DeploymentName {
 #[test]
 fn names_are_free_and_what_is_refused_says_why() {
     let long = "ü".repeat(MAX_NAME);
-    for good in ["a", "iris", "myModel", "a b", "a@b", "team/iris", "team/a/b", "default/a/b", "é", "日本", "...", &long] {
+    for good in
+        ["a", "iris", "myModel", "a b", "a@b", "team/iris", "team/a/b", "default/a/b", "é", "日本", "...", &long]
+    {
         assert!(DeploymentName::new(good).is_ok(), "{good}");
     }
     for (bad, character, remedy) in [
@@ -40,9 +42,12 @@ fn names_are_free_and_what_is_refused_says_why() {
 
 #[test]
 fn the_default_namespace_is_left_out_where_that_is_unambiguous() {
-    for (namespace, text, written) in
-        [("default", "iris", "iris"), ("default", "a/b", "default/a/b"), ("team", "iris", "team/iris"), ("a", "/", "a//")]
-    {
+    for (namespace, text, written) in [
+        ("default", "iris", "iris"),
+        ("default", "a/b", "default/a/b"),
+        ("team", "iris", "team/iris"),
+        ("a", "/", "a//"),
+    ] {
         let namespace = Namespace::new(namespace).expect("a namespace");
         let name = DeploymentName::within(&namespace, text).expect("a name");
         assert_eq!((name.to_string().as_str(), name.namespace(), name.name()), (written, namespace.as_str(), text));

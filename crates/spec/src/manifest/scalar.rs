@@ -270,10 +270,7 @@ mod tests {
 
     #[test]
     fn a_wrong_name_gets_a_right_one() {
-        for (text, remedy) in [
-            (" Iris V2 ", "write for example \"Iris V2\""),
-            ("..", "write for example iris-v2"),
-        ] {
+        for (text, remedy) in [(" Iris V2 ", "write for example \"Iris V2\""), ("..", "write for example iris-v2")] {
             assert_eq!(Name::read(text).expect_err("not a name").remedy, remedy);
         }
     }

@@ -476,7 +476,8 @@ fn of_card(more: &Value, beside: &Value) -> Result<crate::Spec, Vec<ManifestErro
     merge(&mut spec, beside);
     let document =
         json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec});
-    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None, ..ParseContext::default() }).map(|manifest| manifest.spec)
+    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None, ..ParseContext::default() })
+        .map(|manifest| manifest.spec)
 }
 
 #[test]
