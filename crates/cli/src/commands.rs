@@ -60,8 +60,8 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Wait(args) => wait::run(&args).await,
         Command::Top(args) => top::run(&args).await,
         Command::Delete(args) => delete::run(&args).await,
-        Command::Cordon(args) => cordon::run(&args, cordon::Wish::Cordon).await,
-        Command::Uncordon(args) => cordon::run(&args, cordon::Wish::Uncordon).await,
+        Command::Cordon(args) => cordon::run(&args, cordon::NodeAction::Cordon).await,
+        Command::Uncordon(args) => cordon::run(&args, cordon::NodeAction::Uncordon).await,
         Command::Drain(args) => drain::run(&args).await,
         Command::Source(args) => source::run(&args).await,
         _ => Ok(()), // carried out by `run` without a runtime

@@ -51,7 +51,7 @@ pub(crate) struct Manifests {
 
 /// How a file came to be read.
 #[derive(Clone, Copy)]
-enum Found {
+enum FoundBy {
     /// Somebody named it: it has to be a manifest.
     Named,
     /// It lies in a folder that somebody named, perhaps among other things.
@@ -76,9 +76,9 @@ impl FileArgs {
                     return Err(Failure::NotFound(format!("{} has no *.yaml, *.yml or *.json file", path.display())));
                 }
                 found.sort();
-                found.iter().try_for_each(|file| manifests.read_file(file, Found::InFolder))?;
+                found.iter().try_for_each(|file| manifests.read_file(file, FoundBy::InFolder))?;
             } else {
-                manifests.read_file(path, Found::Named)?;
+                manifests.read_file(path, FoundBy::Named)?;
             }
         }
         manifests.find_doubles();
@@ -93,9 +93,9 @@ impl FileArgs {
 }
 
 impl Manifests {
-    fn read_file(&mut self, path: &Path, found: Found) -> Result<(), Failure> {
+    fn read_file(&mut self, path: &Path, found: FoundBy) -> Result<(), Failure> {
         let text = match (fs::read_to_string(path), found) {
-            (Ok(text), Found::InFolder) if !text.contains("apiVersion") => {
+            (Ok(text), FoundBy::InFolder) if !text.contains("apiVersion") => {
                 self.skipped += 1;
                 return Ok(());
             }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use self::{
     compose::System,
-    leave::Haste,
+    leave::ShutdownMode,
     settings::{NodeArgs, NodeSettings},
 };
 use crate::{
@@ -76,10 +76,10 @@ async fn serve(mut system: System, signals: &mut Signals, patience: Duration) ->
         failure = system.ended() => Err(failure),
     };
     let haste = match &why {
-        Ok(()) => Haste::Orderly { patience },
+        Ok(()) => ShutdownMode::Orderly { patience },
         Err(failure) => {
             tracing::error!(event = "part_ended", error = %failure, "finishing the requests in flight");
-            Haste::AtOnce
+            ShutdownMode::AtOnce
         }
     };
     tokio::select! {

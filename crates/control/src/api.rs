@@ -7,7 +7,7 @@
 //!                                          └──▶ view: controller's words → berth_wire::api shapes
 //! ```
 //! Where another node leads, the front relays what it is asked to that one. Reading order: [`serve`], the listener;
-//! `front`, who answers; `relay`, the way to the leader; `others`, what the leader asks the other nodes; `service`, what it
+//! `router`, who answers; `relay`, the way to the leader; `peer_queries`, what the leader asks the other nodes; `service`, what it
 //! does; `rest` and `grpc`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
 //! `body`, `watch`, `node`, [`top`].
 
@@ -17,14 +17,14 @@ pub mod top;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
-mod front;
 mod grpc;
 mod guard;
 mod node;
-mod others;
+mod peer_queries;
 mod query;
 mod relay;
 mod rest;
+mod router;
 mod selector;
 mod serve;
 mod service;
@@ -33,10 +33,10 @@ mod watch;
 
 use std::sync::Arc;
 
-pub use front::{Front, Relay};
-pub use others::OWN;
-pub(crate) use others::differing;
+pub use peer_queries::OWN;
+pub(crate) use peer_queries::differing;
 pub use relay::RELAY;
+pub use router::{ApiRouter, Relay};
 pub use serve::serve;
 
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.

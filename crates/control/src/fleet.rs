@@ -9,8 +9,8 @@
 //! and larger changes. A stream ends when its node goes, when this node does not lead any more, or when a part is missing.
 //! The other end is [`uplink`](crate::uplink).
 
-mod hello;
-mod pump;
+mod handshake;
+mod session;
 
 use std::{pin::Pin, sync::Arc};
 
@@ -32,9 +32,9 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 use tower::Service;
 
-use crate::seat::SeatView;
-use hello::{Caller, Door};
-use pump::{Pump, Term};
+use crate::leadership::LeadershipView;
+use handshake::{Acceptor, Caller};
+use session::{Session, TermGuard};
 
 /// The paths that it answers begin so.
 pub const PATH: &str = "/berth.fleet.v1.Fleet/";
@@ -46,15 +46,17 @@ pub struct FleetService(FleetServer<Leader>);
 /// Wraps what the generated code calls.
 #[derive(Clone)]
 struct Leader {
-    door: Arc<Door>,
+    acceptor: Arc<Acceptor>,
 }
 
 impl FleetService {
-    /// `seat` says whether this node leads; `peers` knows the addresses of others, for those who are sent there.
+    /// `leadership` says whether this node leads; `peers` knows the addresses of others, for those who are sent there.
     #[must_use]
-    pub fn new(seat: watch::Receiver<SeatView>, peers: Option<Peers>) -> Self {
-        let door = Arc::new(Door { seat, peers });
-        Self(FleetServer::new(Leader { door }).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE))
+    pub fn new(leadership: watch::Receiver<LeadershipView>, peers: Option<Peers>) -> Self {
+        let acceptor = Arc::new(Acceptor { leadership, peers });
+        Self(
+            FleetServer::new(Leader { acceptor }).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE),
+        )
     }
 
     /// Answers one request of `caller`, whom its certificate names; its path begins with [`PATH`].
@@ -87,17 +89,17 @@ impl Fleet for Leader {
     ) -> Result<Response<Orders<v1::WorkerOrder>>, Status> {
         let caller = Caller::of(&request)?;
         let mut words = request.into_inner();
-        let first = hello::first(&mut words).await?;
-        let Some(worker_word::Word::Hello(hello)) = first.word else { return Err(hello::missing()) };
-        let admitted = self.door.admit(&caller, &hello)?;
-        let info = hello.worker_info().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let first = handshake::first(&mut words).await?;
+        let Some(worker_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
+        let admitted = self.acceptor.admit(&caller, &handshake)?;
+        let info = handshake.worker_info().map_err(|error| Status::invalid_argument(error.to_string()))?;
         let info = info.ok_or_else(|| Status::invalid_argument("the first word does not say what the worker is"))?;
         let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
         let (reports, orders) =
-            admitted.handle.attach_worker(info).await.map_err(|error| self.door.not_attached(&error))?;
+            admitted.handle.attach_worker(info).await.map_err(|error| self.acceptor.not_attached(&error))?;
         tracing::info!(event = "worker_stream_began", worker_id = %admitted.node, epoch = %admitted.epoch);
         let mut assembly = Assembly::<InventoryChange>::new(reporter);
-        let pump = Pump {
+        let session = Session {
             words,
             heard: move |word| heard_of_worker(word, &mut assembly),
             events: reports,
@@ -105,11 +107,11 @@ impl Fleet for Leader {
             orders,
             change: orders_of,
             parts: None,
-            term: Term::new(Arc::clone(&self.door), admitted.epoch, admitted.node),
+            term: TermGuard::new(Arc::clone(&self.acceptor), admitted.epoch, admitted.node),
         };
         let welcome = v1::WorkerOrder { order: Some(worker_order::Order::Welcome(admitted.welcome)) };
         let order = |order| v1::WorkerOrder { order: Some(order) };
-        let orders = pump.run().map(move |part| part.map(order));
+        let orders = session.run().map(move |part| part.map(order));
         Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
     }
 
@@ -119,16 +121,16 @@ impl Fleet for Leader {
     ) -> Result<Response<Orders<v1::RouteOrder>>, Status> {
         let caller = Caller::of(&request)?;
         let mut words = request.into_inner();
-        let first = hello::first(&mut words).await?;
-        let Some(gateway_word::Word::Hello(hello)) = first.word else { return Err(hello::missing()) };
-        let admitted = self.door.admit(&caller, &hello)?;
+        let first = handshake::first(&mut words).await?;
+        let Some(gateway_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
+        let admitted = self.acceptor.admit(&caller, &handshake)?;
         let (events, orders) = admitted
             .handle
-            .attach_gateway(admitted.node.clone(), hello.region.clone())
+            .attach_gateway(admitted.node.clone(), handshake.region.clone())
             .await
-            .map_err(|error| self.door.not_attached(&error))?;
+            .map_err(|error| self.acceptor.not_attached(&error))?;
         tracing::info!(event = "gateway_stream_began", node = %admitted.node, epoch = %admitted.epoch);
-        let pump = Pump {
+        let session = Session {
             words,
             heard: heard_of_gateway,
             events,
@@ -136,11 +138,11 @@ impl Fleet for Leader {
             orders,
             change: |change: RouteChange| Some(change.in_parts()),
             parts: None,
-            term: Term::new(Arc::clone(&self.door), admitted.epoch, admitted.node),
+            term: TermGuard::new(Arc::clone(&self.acceptor), admitted.epoch, admitted.node),
         };
         let welcome = v1::RouteOrder { order: Some(route_order::Order::Welcome(admitted.welcome)) };
         let order = |part| v1::RouteOrder { order: Some(route_order::Order::Routes(part)) };
-        let orders = pump.run().map(move |part| part.map(order));
+        let orders = session.run().map(move |part| part.map(order));
         Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
     }
 }

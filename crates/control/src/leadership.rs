@@ -15,7 +15,9 @@ mod candidate;
 mod election;
 mod exchange;
 mod fence;
+mod leader_loop;
 mod record;
+mod view;
 
 use std::time::Duration;
 
@@ -23,13 +25,16 @@ use berth_spec::{Epoch, WorkerId};
 
 pub use candidate::Candidate;
 pub use election::Election;
-pub use exchange::{Effect, Event, Kept, Standing};
+pub use exchange::{CandidateRole, Effect, Event, RenewalResult};
 pub use fence::Fence;
+pub use leader_loop::LeaderLoop;
 pub use record::Leader;
+pub use view::LeadershipView;
+pub(crate) use view::changed;
 
 /// Who stands for election.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Me {
+pub struct CandidateInfo {
     /// The node.
     pub name: WorkerId,
     /// Where other nodes reach it, `HOST:PORT`, for those who do not know it yet.
@@ -61,7 +66,7 @@ impl Default for Policy {
 
 /// Where this node sits.
 #[derive(Debug, Clone)]
-pub enum Seat {
+pub enum Leadership {
     /// Another leads, or nobody does.
     Following {
         /// Who, as far as is known.

@@ -13,10 +13,10 @@
 //! (`berth_mesh`).
 //!
 //! In a cluster the workers and gateways are on other nodes: [`uplink`] is there, [`fleet`] is where the leader is, and
-//! [`seat`] says where that is.
+//! [`leadership`] says where that is.
 //!
-//! Reading order: [`store`] and its layout; [`leadership`], who of several decides; [`controller`], the brain;
-//! [`driver`], which runs it; [`handle`], the way in; [`seat`], one controller per term; [`fleet`] and [`uplink`], the
+//! Reading order: [`store`] and its layout; [`leadership`], the election and one controller per term; [`controller`], the brain;
+//! [`driver`], which runs it; [`handle`], the way in; [`fleet`] and [`uplink`], the
 //! streams; [`source`], where deployments come from besides the API; [`api`], the control API.
 
 pub mod leadership;
@@ -31,8 +31,6 @@ mod metrics;
 
 pub mod handle;
 mod resolve;
-
-pub mod seat;
 
 pub mod fleet;
 pub mod uplink;

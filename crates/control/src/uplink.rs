@@ -9,12 +9,12 @@
 //! The channels towards worker and gateway live as long as the process. Where there is no controller to be had, both go on
 //! with what they know; what they would say waits with them, as one latest word.
 //!
-//! [`search`] is the brain, `line` one connection, `drive` the loop; `worker` and `gateway` say what is particular to them.
+//! [`leader_discovery`] is the brain, `stream` one connection, `connection` the loop; `worker` and `gateway` say what is particular to them.
 
-mod drive;
+mod connection;
 mod gateway;
-mod line;
-pub mod search;
+pub mod leader_discovery;
+mod stream;
 mod worker;
 
 use berth_peer::Peers;
@@ -24,35 +24,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     handle::{GatewayEnds, WorkerEnds},
-    seat::SeatView,
+    leadership::LeadershipView,
 };
-use drive::Drive;
-use gateway::GatewayEnd;
-use worker::WorkerEnd;
+use connection::Connection;
+use gateway::GatewayClient;
+use worker::WorkerClient;
 
 /// What leads to controllers.
 #[derive(Clone)]
-pub struct Road {
+pub struct ConnectContext {
     /// This node.
     pub me: WorkerId,
     /// Which start of its process.
     pub incarnation: u64,
     /// The other nodes.
     pub peers: Peers,
-    /// Whether this node leads, and who does as far as it knows; [`SeatView::never`] where it is no controller.
-    pub seat: watch::Receiver<SeatView>,
+    /// Whether this node leads, and who does as far as it knows; [`LeadershipView::never`] where it is no controller.
+    pub leadership: watch::Receiver<LeadershipView>,
 }
 
 /// The worker's way to the controller.
-pub struct WorkerUplink(Drive<WorkerEnd>);
+pub struct WorkerUplink(Connection<WorkerClient>);
 
 impl WorkerUplink {
     /// The way, which works while [`WorkerUplink::run`] is awaited, and the worker's ends of it.
     #[must_use]
-    pub fn new(road: Road, info: WorkerInfo) -> (Self, WorkerEnds) {
-        let end = WorkerEnd::new(road.clone(), info);
-        let (drive, ends) = Drive::new(road, end);
-        (Self(drive), ends)
+    pub fn new(context: ConnectContext, info: WorkerInfo) -> (Self, WorkerEnds) {
+        let end = WorkerClient::new(context.clone(), info);
+        let (connection, ends) = Connection::new(context, end);
+        (Self(connection), ends)
     }
 
     /// Whom it found to lead, and in which term; the last one while it searches.
@@ -69,16 +69,16 @@ impl WorkerUplink {
 }
 
 /// The gateway's way to the controller.
-pub struct GatewayUplink(Drive<GatewayEnd>);
+pub struct GatewayUplink(Connection<GatewayClient>);
 
 impl GatewayUplink {
     /// The way, which works while [`GatewayUplink::run`] is awaited, and the gateway's ends of it. `region` is where the
     /// gateway is.
     #[must_use]
-    pub fn new(road: Road, region: Option<String>) -> (Self, GatewayEnds) {
-        let end = GatewayEnd::new(road.clone(), region);
-        let (drive, ends) = Drive::new(road, end);
-        (Self(drive), ends)
+    pub fn new(context: ConnectContext, region: Option<String>) -> (Self, GatewayEnds) {
+        let end = GatewayClient::new(context.clone(), region);
+        let (connection, ends) = Connection::new(context, end);
+        (Self(connection), ends)
     }
 
     /// Whom it found to lead, and in which term; the last one while it searches.

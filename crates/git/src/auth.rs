@@ -60,21 +60,22 @@ impl fmt::Debug for Credentials {
 
 /// Keeps what the run needs on disk until it has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Held(#[expect(dead_code, reason = "removes the folder when dropped")] Option<TempDir>);
+pub(crate) struct AuthFiles(#[expect(dead_code, reason = "removes the folder when dropped")] Option<TempDir>);
 
 impl Credentials {
     /// Adds them to a run against `remote`.
-    pub(crate) fn add_to<'a>(&self, run: Run<'a>, remote: &Remote) -> Result<(Run<'a>, Held), GitError> {
+    pub(crate) fn add_to<'a>(&self, run: Run<'a>, remote: &Remote) -> Result<(Run<'a>, AuthFiles), GitError> {
         // Only the remote's own protocol, wherever it redirects to.
         let run = run.env("GIT_ALLOW_PROTOCOL", allowed(remote));
         match (self, remote.scheme()) {
             (Self::Token { username, token }, "https" | "http") => with_token(run, remote, username, token),
             (Self::SshKey { key, hosts }, "ssh") => with_key(run, key, hosts),
-            (_, "ssh") => {
-                Ok((run.env("GIT_SSH_COMMAND", format!("ssh {SSH}")).env("GIT_SSH_VARIANT", "ssh"), Held::default()))
-            }
+            (_, "ssh") => Ok((
+                run.env("GIT_SSH_COMMAND", format!("ssh {SSH}")).env("GIT_SSH_VARIANT", "ssh"),
+                AuthFiles::default(),
+            )),
             // A token is no use to ssh, nor a key to HTTP: the call goes without, and is told what is missing.
-            _ => Ok((run, Held::default())),
+            _ => Ok((run, AuthFiles::default())),
         }
     }
 }
@@ -87,7 +88,12 @@ fn allowed(remote: &Remote) -> &'static str {
     }
 }
 
-fn with_token<'a>(run: Run<'a>, remote: &Remote, username: &str, token: &str) -> Result<(Run<'a>, Held), GitError> {
+fn with_token<'a>(
+    run: Run<'a>,
+    remote: &Remote,
+    username: &str,
+    token: &str,
+) -> Result<(Run<'a>, AuthFiles), GitError> {
     let refuse = |why: &str| Err(GitError::new(Category::Invalid, "use the token for", why).at(&remote.shown()));
     if remote.scheme() == "http" && !remote.is_loopback() {
         return refuse("it would cross the network in the clear: write an https URL");
@@ -102,7 +108,7 @@ fn with_token<'a>(run: Run<'a>, remote: &Remote, username: &str, token: &str) ->
         (given, _) => given,
     };
     let run = run.config(format!("credential.{}.helper", remote.origin()), HELPER);
-    Ok((run.env(USER, username).env(TOKEN, token), Held::default()))
+    Ok((run.env(USER, username).env(TOKEN, token), AuthFiles::default()))
 }
 
 /// Variables in which the helper finds what it hands out.
@@ -127,7 +133,7 @@ const SSH: &str = "-F /dev/null -oBatchMode=yes -oIdentityAgent=none -oIdentitie
                    -oControlPath=none -oConnectTimeout=15 -oServerAliveInterval=15 -oServerAliveCountMax=3 \
                    -oGlobalKnownHostsFile=/etc/ssh/ssh_known_hosts";
 
-fn with_key<'a>(run: Run<'a>, key: &str, hosts: &HostKeys) -> Result<(Run<'a>, Held), GitError> {
+fn with_key<'a>(run: Run<'a>, key: &str, hosts: &HostKeys) -> Result<(Run<'a>, AuthFiles), GitError> {
     let failed = |error: std::io::Error| GitError::io("keep the ssh key for the call", &error);
     let folder = private_folder().map_err(failed)?;
     let key_file = folder.path().join("key");
@@ -147,7 +153,7 @@ fn with_key<'a>(run: Run<'a>, key: &str, hosts: &HostKeys) -> Result<(Run<'a>, H
         quoted(&known)?
     );
     let run = run.env("GIT_SSH_COMMAND", ssh).env("GIT_SSH_VARIANT", "ssh");
-    Ok((run, Held(Some(folder))))
+    Ok((run, AuthFiles(Some(folder))))
 }
 
 /// A folder that nobody else can enter (`tempfile` makes them so).

@@ -10,7 +10,7 @@ use std::{
 
 use fs_err as fs;
 
-use crate::{Category, Entry, GitError, Mode, Oid, Repository, Stop};
+use crate::{Category, GitError, Mode, Oid, Repository, Stop, TreeEntry};
 
 /// What a checkout may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Repository {
 const DOING: &str = "check out";
 
 /// Refuses what is too much or has a path that is not one inside a folder, before anything is written.
-fn check(entries: &[Entry], limits: CheckoutLimits) -> Result<(), GitError> {
+fn check(entries: &[TreeEntry], limits: CheckoutLimits) -> Result<(), GitError> {
     let bytes = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.size));
     if entries.len() > limits.files || bytes > limits.bytes {
         let detail = format!(
@@ -122,11 +122,11 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    fn write(&self, entries: &[Entry]) -> Result<CheckedOut, GitError> {
+    fn write(&self, entries: &[TreeEntry]) -> Result<CheckedOut, GitError> {
         let mut done = CheckedOut::default();
         let links: BTreeSet<&str> = entries.iter().filter(|e| e.mode == Mode::Link).map(|e| e.path.as_str()).collect();
-        let is_small = |e: &&Entry| e.mode == Mode::Link || (e.mode != Mode::Submodule && e.size <= LARGE);
-        let small: Vec<&Entry> = entries.iter().filter(is_small).collect();
+        let is_small = |e: &&TreeEntry| e.mode == Mode::Link || (e.mode != Mode::Submodule && e.size <= LARGE);
+        let small: Vec<&TreeEntry> = entries.iter().filter(is_small).collect();
         let mut linked = Vec::new();
         // So many files at once that memory stays bounded.
         for some in small.chunks(256) {
@@ -170,7 +170,7 @@ impl Writing<'_> {
         Ok(done)
     }
 
-    fn write_large(&self, entry: &Entry) -> Result<(), GitError> {
+    fn write_large(&self, entry: &TreeEntry) -> Result<(), GitError> {
         let path = self.place(&entry.path)?;
         let file = fs::File::create_new(&path).map_err(failed)?.into_file();
         let run = self.repository.run(DOING).args(["cat-file", "blob", entry.oid.as_str()]);

@@ -38,12 +38,12 @@ pub(crate) struct Finished {
 
 /// A folder whose files may have so many bytes in sum while a process runs.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct DiskQuota {
     pub(crate) folder: PathBuf,
     pub(crate) most: u64,
 }
 
-impl Room {
+impl DiskQuota {
     fn is_full(&self) -> bool {
         let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let sizes = files.filter_map(|file| file.metadata().ok()).map(|about| about.len());
@@ -53,7 +53,7 @@ impl Room {
 
 /// Why there is nothing.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum RunError {
     /// It could not be started or watched.
     Io(io::Error),
     /// It wrote more than allowed.
@@ -77,13 +77,13 @@ pub(crate) fn run(
     mut command: Command,
     input: Option<Vec<u8>>,
     most: usize,
-    room: Option<&Room>,
+    room: Option<&DiskQuota>,
     stop: &Stop,
-) -> Result<Finished, Ended> {
+) -> Result<Finished, RunError> {
     if stop.is_cancelled() {
-        return Err(Ended::Cancelled);
+        return Err(RunError::Cancelled);
     }
-    let mut child = command.process_group(0).spawn().map_err(Ended::Io)?;
+    let mut child = command.process_group(0).spawn().map_err(RunError::Io)?;
     // A sender stays here, so that the receiver waits for its time when all threads have ended.
     let (done, parts) = sync_channel(4);
     let watched = watch(&mut child, input, most, room, (&done, &parts), stop);
@@ -97,49 +97,49 @@ fn watch(
     child: &mut Child,
     input: Option<Vec<u8>>,
     most: usize,
-    room: Option<&Room>,
+    room: Option<&DiskQuota>,
     (done, parts): (&SyncSender<Part>, &Receiver<Part>),
     stop: &Stop,
-) -> Result<Finished, Ended> {
+) -> Result<Finished, RunError> {
     if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
         // A process that does not read to the end has its reasons, and says so elsewhere.
         let feed = move || drop(pipe.write_all(&input));
-        thread::Builder::new().name("git-in".to_owned()).spawn(feed).map_err(Ended::Io)?;
+        thread::Builder::new().name("git-in".to_owned()).spawn(feed).map_err(RunError::Io)?;
     }
-    let out = child.stdout.take().map(|pipe| read(pipe, most, true, done)).transpose().map_err(Ended::Io)?;
-    let err = child.stderr.take().map(|pipe| read(pipe, MOST_WORDS, false, done)).transpose().map_err(Ended::Io)?;
+    let out = child.stdout.take().map(|pipe| read(pipe, most, true, done)).transpose().map_err(RunError::Io)?;
+    let err = child.stderr.take().map(|pipe| read(pipe, MOST_WORDS, false, done)).transpose().map_err(RunError::Io)?;
     let mut reading = usize::from(out.is_some()) + usize::from(err.is_some());
     let mut measured = Instant::now();
     let status = loop {
         if reading == 0
-            && let Some(status) = child.try_wait().map_err(Ended::Io)?
+            && let Some(status) = child.try_wait().map_err(RunError::Io)?
         {
             break status;
         }
         if let Some(room) = room.filter(|_| measured.elapsed() >= MEASURE) {
             if room.is_full() {
-                return Err(Ended::Full);
+                return Err(RunError::Full);
             }
             measured = Instant::now();
         }
         if stop.is_cancelled() {
-            return Err(Ended::Cancelled);
+            return Err(RunError::Cancelled);
         }
         let left = stop.left();
         if left.is_zero() {
-            return Err(Ended::TimedOut);
+            return Err(RunError::TimedOut);
         }
         // The pipes close a moment before the process can be collected.
         let pause = if reading == 0 { Duration::from_millis(1) } else { LOOK };
         match parts.recv_timeout(pause.min(left)) {
             Ok(Part::Done) => reading -= 1,
-            Ok(Part::TooMuch) => return Err(Ended::TooMuch),
+            Ok(Part::TooMuch) => return Err(RunError::TooMuch),
             Err(_) => {}
         }
     };
     // Also what came in less time than between two looks.
-    if room.is_some_and(Room::is_full) {
-        return Err(Ended::Full);
+    if room.is_some_and(DiskQuota::is_full) {
+        return Err(RunError::Full);
     }
     let whole = |thread: Option<JoinHandle<Vec<u8>>>| thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
     Ok(Finished { status, out: whole(out), words: String::from_utf8_lossy(&whole(err)).into_owned() })

@@ -43,6 +43,6 @@ pub use program::Git;
 pub use remote::{Protocols, Remote};
 pub use repository::{Quarantine, Repository};
 pub use stop::Stop;
-pub use tree::{Entry, Mode};
+pub use tree::{Mode, TreeEntry};
 pub use verify::{Signer, TrustedKeys};
 pub use writer::{Draft, Edit, Identity, Pushed, SigningKey};

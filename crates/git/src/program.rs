@@ -15,7 +15,7 @@ use std::{
 use crate::{
     Category, GitError, Stop,
     error::STARTING,
-    group::{self, Ended, Finished, Room},
+    group::{self, DiskQuota, Finished, RunError},
 };
 
 /// What of the process's own environment git may see: where programs are, and how the network is reached. Everything
@@ -145,7 +145,7 @@ pub(crate) struct Run<'a> {
     input: Option<Vec<u8>>,
     most: usize,
     into: Option<File>,
-    room: Option<Room>,
+    room: Option<DiskQuota>,
     doubt: Option<Arc<AtomicBool>>,
 }
 
@@ -188,7 +188,7 @@ impl Run<'_> {
 
     /// The run ends when the files of this folder have more bytes in sum.
     pub(crate) fn within(mut self, folder: PathBuf, most: u64) -> Self {
-        self.room = Some(Room { folder, most });
+        self.room = Some(DiskQuota { folder, most });
         self
     }
 
@@ -241,19 +241,19 @@ impl Run<'_> {
         finished.map_err(|ended| {
             let doing = self.doing;
             match ended {
-                Ended::Io(error) => GitError::io(
+                RunError::Io(error) => GitError::io(
                     STARTING,
                     &std::io::Error::new(error.kind(), format!("{}: {error}", self.git.program.display())),
                 ),
-                Ended::TooMuch => {
+                RunError::TooMuch => {
                     GitError::new(Category::TooLarge, doing, format!("git wrote more than {} bytes", self.most))
                 }
-                Ended::Full => {
+                RunError::Full => {
                     let most = self.room.map_or(0, |room| room.most);
                     GitError::new(Category::TooLarge, doing, format!("its copy takes more than {most} bytes on disk"))
                 }
-                Ended::Cancelled => GitError::new(Category::Cancelled, doing, "cancelled"),
-                Ended::TimedOut => GitError::new(Category::TimedOut, doing, "not done before the deadline"),
+                RunError::Cancelled => GitError::new(Category::Cancelled, doing, "cancelled"),
+                RunError::TimedOut => GitError::new(Category::TimedOut, doing, "not done before the deadline"),
             }
             .at(&self.remote)
         })

@@ -29,7 +29,7 @@ impl Mode {
 
 /// One file of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// From the root, with `/`. Bytes that are not UTF-8 are replaced; such paths cannot be read by name.
     pub path: String,
     /// What it is.
@@ -45,7 +45,7 @@ impl Repository {
     ///
     /// # Errors
     /// If the commit is not here. A path that is not there gives an empty list.
-    pub fn list(&self, commit: &Oid, path: &str, stop: &Stop) -> Result<Vec<Entry>, GitError> {
+    pub fn list(&self, commit: &Oid, path: &str, stop: &Stop) -> Result<Vec<TreeEntry>, GitError> {
         let mut run = self.run("list the files of a commit");
         run = run.args(["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()]);
         if !path.is_empty() {
@@ -82,7 +82,7 @@ impl Repository {
 }
 
 /// `MODE TYPE OID SIZE\tPATH`, the size padded with blanks.
-fn entry(line: &[u8]) -> Result<Entry, GitError> {
+fn entry(line: &[u8]) -> Result<TreeEntry, GitError> {
     let text = String::from_utf8_lossy(line);
     let odd = || GitError::new(Category::Internal, "list the files of a commit", format!("git wrote {text:?}"));
     let (head, path) = text.split_once('\t').ok_or_else(odd)?;
@@ -90,5 +90,5 @@ fn entry(line: &[u8]) -> Result<Entry, GitError> {
     let mode = words.next().and_then(Mode::parse).ok_or_else(odd)?;
     let oid = words.nth(1).and_then(Oid::parse).ok_or_else(odd)?;
     let size = words.next().and_then(|size| size.parse().ok()).unwrap_or(0);
-    Ok(Entry { path: path.to_owned(), mode, oid, size })
+    Ok(TreeEntry { path: path.to_owned(), mode, oid, size })
 }

@@ -59,7 +59,7 @@ fn import(home: &Path, key: &str, stop: &Stop) -> Result<(), GitError> {
     match group::run(command, Some(key.as_bytes().to_vec()), 64 << 10, None, stop) {
         Ok(finished) if finished.status.success() => Ok(()),
         Ok(finished) => Err(GitError::new(Category::Invalid, doing, finished.words.trim())),
-        Err(group::Ended::Io(error)) => Err(GitError::io(doing, &error)),
+        Err(group::RunError::Io(error)) => Err(GitError::io(doing, &error)),
         Err(_) => Err(GitError::new(Category::TimedOut, doing, "gpg did not end")),
     }
 }

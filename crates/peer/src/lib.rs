@@ -22,7 +22,7 @@ pub mod tls;
 pub use self::{
     listener::{PeerHandler, PeerListener},
     loops::EventLoops,
-    members::{Hint, MemberTable, Members, Roster, Tier},
+    members::{Hint, MemberTable, Members, MembersWriter, Tier},
     peer::{Peer, PeerChannel, SendError},
     peers::{LinePolicy, Peers},
     pki::{Identity, PkiError},

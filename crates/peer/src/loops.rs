@@ -83,7 +83,7 @@ impl EventLoops {
     {
         let stream = stream.into_std()?;
         let Some(least) = self.0.loops.iter().min_by_key(|one| one.serves.load(Relaxed)) else { return Ok(()) };
-        let serves = Serves::one_more(&least.serves);
+        let serves = ConnectionCount::one_more(&least.serves);
         // It is awaited by who gave it, if by anybody: `serve` knows its tracker.
         let _detached = least.runtime.spawn(async move {
             let _serves = serves;
@@ -110,16 +110,16 @@ impl EventLoop {
 }
 
 /// Counts a connection.
-struct Serves(Arc<AtomicUsize>);
+struct ConnectionCount(Arc<AtomicUsize>);
 
-impl Serves {
+impl ConnectionCount {
     fn one_more(of: &Arc<AtomicUsize>) -> Self {
         of.fetch_add(1, Relaxed);
         Self(Arc::clone(of))
     }
 }
 
-impl Drop for Serves {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -21,7 +21,7 @@ const ORDERS: usize = 256;
 pub struct MemberTable {
     members: BTreeMap<WorkerId, (Arc<Member>, Health)>,
     recovering: BTreeSet<WorkerId>,
-    parting: BTreeSet<WorkerId>,
+    leaving: BTreeSet<WorkerId>,
 }
 
 /// How a member stands, in the words of G9: [`Health`], with one more for those that came back.
@@ -60,15 +60,15 @@ impl MemberTable {
 
     /// Those of them that were not told to stop, as far as is known.
     pub fn staying(&self) -> impl Iterator<Item = &Arc<Member>> {
-        self.there().filter(|member| !self.parting.contains(&member.name))
+        self.there().filter(|member| !self.leaving.contains(&member.name))
     }
 
     pub(crate) fn set(&mut self, member: Arc<Member>, health: Health) {
         self.members.insert(member.name.clone(), (member, health));
     }
 
-    pub(crate) fn set_parting(&mut self, parting: BTreeSet<WorkerId>) {
-        self.parting = parting;
+    pub(crate) fn set_leaving(&mut self, leaving: BTreeSet<WorkerId>) {
+        self.leaving = leaving;
     }
 
     pub(crate) fn set_recovering(&mut self, recovering: BTreeSet<WorkerId>) {
@@ -97,7 +97,7 @@ pub struct Hint {
 
 /// What the loop is asked to do.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum MembershipCommand {
     Say(Hint),
     Announce,
     Leave(oneshot::Sender<()>),
@@ -109,23 +109,23 @@ pub struct Members {
     me: WorkerId,
     table: watch::Receiver<Arc<MemberTable>>,
     hints: broadcast::Sender<Hint>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<MembershipCommand>,
     rtts: watch::Receiver<Arc<BTreeMap<WorkerId, Duration>>>,
 }
 
 /// The writing end: membership has it, and tests that play membership.
 #[derive(Debug)]
-pub struct Roster {
+pub struct MembersWriter {
     table: watch::Sender<Arc<MemberTable>>,
     hints: broadcast::Sender<Hint>,
-    pub(crate) orders: mpsc::Receiver<Order>,
+    pub(crate) orders: mpsc::Receiver<MembershipCommand>,
     rtts: watch::Sender<Arc<BTreeMap<WorkerId, Duration>>>,
 }
 
 impl Members {
     /// Members that are set by hand: for tests, and for one process alone. At first there is `me`, alive.
     #[must_use]
-    pub fn by_hand(me: Member) -> (Self, Roster) {
+    pub fn by_hand(me: Member) -> (Self, MembersWriter) {
         let mut table = MemberTable::default();
         let name = me.name.clone();
         table.set(Arc::new(me), Health::Alive);
@@ -133,7 +133,7 @@ impl Members {
         let (hints, _) = broadcast::channel(HINTS);
         let (orders, orders_out) = mpsc::channel(ORDERS);
         let (rtts_in, rtts) = watch::channel(Arc::default());
-        let roster = Roster { table: table_in, hints: hints.clone(), orders: orders_out, rtts: rtts_in };
+        let roster = MembersWriter { table: table_in, hints: hints.clone(), orders: orders_out, rtts: rtts_in };
         (Self { me: name, table, hints, orders, rtts }, roster)
     }
 
@@ -164,21 +164,21 @@ impl Members {
     /// Tells the others, best effort: where much is said at once, some of it is dropped and counted.
     pub fn say(&self, hint: Hint) {
         // A full queue is the overload in which a hint is worth least.
-        let _ = self.orders.try_send(Order::Say(hint));
+        let _ = self.orders.try_send(MembershipCommand::Say(hint));
     }
 
     /// Tells the others that this node was told to stop: it answers still, and nobody should count on it
     /// ([`MemberTable::staying`]). Returns when that is on its way.
     pub async fn announce(&self) {
         // Membership has ended: nobody is to be told.
-        let _ = self.orders.send(Order::Announce).await;
+        let _ = self.orders.send(MembershipCommand::Announce).await;
     }
 
     /// Tells the others that this node goes, and returns when a good part of them should have heard it (a few rounds
     /// of gossip, well under a second). Afterwards this node takes no more part.
     pub async fn leave(&self) {
         let (told, left) = oneshot::channel();
-        if self.orders.send(Order::Leave(told)).await.is_ok() {
+        if self.orders.send(MembershipCommand::Leave(told)).await.is_ok() {
             let _ = left.await;
         }
     }
@@ -190,7 +190,7 @@ impl Members {
     }
 }
 
-impl Roster {
+impl MembersWriter {
     /// Sets one member.
     pub fn set(&self, member: Member, health: Health) {
         self.table.send_modify(|table| Arc::make_mut(table).set(Arc::new(member), health));
@@ -211,7 +211,7 @@ impl Roster {
     /// A member says that it will go.
     pub fn set_leaving(&self, name: &WorkerId) {
         self.table.send_modify(|table| {
-            Arc::make_mut(table).parting.insert(name.clone());
+            Arc::make_mut(table).leaving.insert(name.clone());
         });
     }
 

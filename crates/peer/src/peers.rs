@@ -64,12 +64,12 @@ struct Inner {
     by_name: ArcSwap<BTreeMap<WorkerId, Arc<Peer>>>,
     dialer: Arc<Dialer>,
     members: Option<Members>,
-    lead: Mutex<Option<Lead>>,
+    lead: Mutex<Option<LeaderRecord>>,
     _ends: DropGuard,
 }
 
 /// Who decides, as the store says, which knows better than the members which process of a name that is.
-struct Lead {
+struct LeaderRecord {
     epoch: Epoch,
     name: WorkerId,
     at: SocketAddr,
@@ -148,7 +148,7 @@ impl Peers {
                 if let Some(peer) = lead.take().and_then(|before| before.peer) {
                     peer.forget();
                 }
-                *lead = Some(Lead { epoch, name: name.clone(), at, peer: None });
+                *lead = Some(LeaderRecord { epoch, name: name.clone(), at, peer: None });
             }
         }
     }
@@ -186,7 +186,7 @@ impl Peers {
 }
 
 impl Inner {
-    fn lead(&self) -> MutexGuard<'_, Option<Lead>> {
+    fn lead(&self) -> MutexGuard<'_, Option<LeaderRecord>> {
         self.lead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

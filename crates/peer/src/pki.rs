@@ -28,7 +28,7 @@ pub use self::{
 
 pub(crate) use self::{
     certificate::name_in,
-    keyring::{OVERHEAD, Unopened},
+    keyring::{OVERHEAD, OpenError},
 };
 
 use std::path::PathBuf;

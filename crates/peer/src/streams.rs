@@ -16,9 +16,9 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 
 /// The executor that hyper is given.
 #[derive(Clone, Default)]
-pub(crate) struct Begun(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
+pub(crate) struct StreamSpawner(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
 
-impl<F> hyper::rt::Executor<F> for Begun
+impl<F> hyper::rt::Executor<F> for StreamSpawner
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -33,7 +33,7 @@ where
     }
 }
 
-impl Begun {
+impl StreamSpawner {
     fn take(&self) -> Vec<BoxFuture<'static, ()>> {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -41,12 +41,12 @@ impl Begun {
 
 /// The streams that run.
 pub(crate) struct Streams {
-    begun: Begun,
+    begun: StreamSpawner,
     running: FuturesUnordered<BoxFuture<'static, ()>>,
 }
 
 impl Streams {
-    pub(crate) fn new(begun: Begun) -> Self {
+    pub(crate) fn new(begun: StreamSpawner) -> Self {
         Self { begun, running: FuturesUnordered::new() }
     }
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_panics_has_ended_and_nothing_else_has() {
-        let begun = Begun::default();
+        let begun = StreamSpawner::default();
         begun.execute(async { panic!("in the body of an answer") });
         begun.execute(async {});
         let mut streams = Streams::new(begun);

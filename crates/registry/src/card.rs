@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     document::{Document, whole},
-    matrix::{Matrix, Standing},
+    matrix::{Matrix, VersionStatus},
     parse::local_remedy,
     problem::{Outcome, Problem, Severity, Step},
     schema::{self, SchemaKind},
@@ -101,7 +101,7 @@ impl Reading<'_> {
     fn no_schema(&self, version: &str) -> Problem {
         let known = SCHEMA_VERSIONS.join(", ");
         let message = match self.rules.matrix.standing(version, self.rules.today) {
-            Standing::Sunset(day) => format!("schema version {version} is out of use since {day}"),
+            VersionStatus::Sunset(day) => format!("schema version {version} is out of use since {day}"),
             _ => format!("schema version {version:?} is not one that Berth reads ({known})"),
         };
         let near = self.rules.matrix.near(version).filter(|near| SCHEMA_VERSIONS.contains(&near.as_str()));
@@ -119,19 +119,19 @@ impl Reading<'_> {
             )
         };
         match self.rules.matrix.standing(version, self.rules.today) {
-            Standing::Current => None,
-            Standing::Deprecated(Some(day)) => {
+            VersionStatus::Current => None,
+            VersionStatus::Deprecated(Some(day)) => {
                 problem(format!("schema version {version} goes out of use on {day}"), "move the card to a newer one")
                     .map(Problem::warning)
             }
-            Standing::Deprecated(None) => {
+            VersionStatus::Deprecated(None) => {
                 problem(format!("schema version {version} is deprecated"), "move the card to a newer one")
                     .map(Problem::warning)
             }
-            Standing::Sunset(day) => {
+            VersionStatus::Sunset(day) => {
                 problem(format!("schema version {version} is out of use since {day}"), "move the card to a newer one")
             }
-            Standing::Unknown => {
+            VersionStatus::Unknown => {
                 problem(format!("schema version {version} is not in the compatibility matrix"), "add it there")
             }
         }

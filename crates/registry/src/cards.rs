@@ -13,11 +13,11 @@ use crate::{
     card::{CardRules, CheckedCard, check_card},
     parse::Parsed,
     problem::{Outcome, Problem, Step},
-    remotes::{Answers, Asked, Fault, Found, Remotes, Wanted},
+    remotes::{Answers, FetchedFile, FileRequest, LookupError, Remotes, TagCache},
 };
 
 /// Cards that were looked at, by repository, commit and path.
-pub(crate) type Known = HashMap<(String, Oid, String), Arc<CheckedCard>>;
+pub(crate) type CardCache = HashMap<(String, Oid, String), Arc<CheckedCard>>;
 
 /// A manifest, where it is and what it is meant for.
 type Placed = (Environment, String, Arc<Parsed<DeploymentManifest>>);
@@ -32,10 +32,10 @@ pub(crate) struct Cards {
 }
 
 /// A card of a manifest, found and right.
-struct Good<'a> {
+struct ValidCard<'a> {
     placed: &'a Placed,
     manifest: Arc<DeploymentManifest>,
-    found: Found,
+    found: FetchedFile,
     card: Arc<berth_spec::ModelCard>,
     file: String,
 }
@@ -43,17 +43,17 @@ struct Good<'a> {
 pub(crate) fn find(
     remotes: &Remotes,
     manifests: &[Placed],
-    known: &mut Known,
+    known: &mut CardCache,
     rules: &CardRules<'_>,
     stop: &Stop,
 ) -> Cards {
-    let asked = Asked::default();
+    let asked = TagCache::default();
     let good = manifests.iter().filter_map(|placed| Some((placed, placed.2.value.clone()?)));
     let manifests: Vec<(&Placed, Arc<DeploymentManifest>)> = good.collect();
     let wanted = manifests.iter().map(|(_, manifest)| wanted_card(manifest)).collect();
     let answers = remotes.find(&wanted, &asked, stop);
     let mut cards = Cards { deployments: Vec::new(), problems: Vec::new(), parsed: 0 };
-    let mut current = Known::new();
+    let mut current = CardCache::new();
     let (mut good, mut told) = (Vec::new(), BTreeSet::new());
     for (placed, manifest) in manifests {
         let card = &manifest.model_card_ref;
@@ -82,7 +82,7 @@ pub(crate) fn find(
             }
         }
         if let Some(card) = &checked.card {
-            good.push(Good { placed, card: Arc::clone(card), manifest, found, file });
+            good.push(ValidCard { placed, card: Arc::clone(card), manifest, found, file });
         }
     }
     *known = current;
@@ -90,18 +90,22 @@ pub(crate) fn find(
     cards
 }
 
-fn wanted_card(manifest: &DeploymentManifest) -> Wanted {
+fn wanted_card(manifest: &DeploymentManifest) -> FileRequest {
     let card = &manifest.model_card_ref;
-    Wanted { repository: card.repository.clone(), reference: card.reference.clone(), path: Some(card.path.clone()) }
+    FileRequest {
+        repository: card.repository.clone(),
+        reference: card.reference.clone(),
+        path: Some(card.path.clone()),
+    }
 }
 
 /// Finds the commits of the code.
-fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop, cards: &mut Cards) {
-    let wanted = |one: &Good<'_>| {
+fn with_code(remotes: &Remotes, good: Vec<ValidCard<'_>>, asked: &TagCache, stop: &Stop, cards: &mut Cards) {
+    let wanted = |one: &ValidCard<'_>| {
         let code = &one.card.code;
-        Wanted { repository: code.repository.clone(), reference: code.reference.clone(), path: None }
+        FileRequest { repository: code.repository.clone(), reference: code.reference.clone(), path: None }
     };
-    let all: BTreeSet<Wanted> = good.iter().map(wanted).collect();
+    let all: BTreeSet<FileRequest> = good.iter().map(wanted).collect();
     let answers: Answers = remotes.find(&all, asked, stop);
     let mut told = BTreeSet::new();
     for one in good {
@@ -122,13 +126,13 @@ fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop,
             }
             Some(Err(fault)) if told.insert(one.file.clone()) => {
                 let (message, remedy) = match fault {
-                    Fault::Git(error) => {
+                    LookupError::Git(error) => {
                         (format!("the code cannot be found: {}", error.what()), no_code(error).to_owned())
                     }
-                    Fault::Moved { before, now, memory } => moved(&one.card.code.reference, before, now, memory),
+                    LookupError::Moved { before, now, memory } => moved(&one.card.code.reference, before, now, memory),
                 };
                 let mut problem = Problem::new(Step::Cards, "code-ref", &one.file, message);
-                problem = problem.transient(matches!(fault, Fault::Git(error) if error.is_transient()));
+                problem = problem.transient(matches!(fault, LookupError::Git(error) if error.is_transient()));
                 "code.ref".clone_into(&mut problem.path);
                 problem.manifest.clone_from(path);
                 cards.problems.push(problem.remedy(remedy));
@@ -139,7 +143,7 @@ fn with_code(remotes: &Remotes, good: Vec<Good<'_>>, asked: &Asked, stop: &Stop,
 }
 
 /// The tag of the repository and the version in the card are usually the same.
-fn version_warning(one: &Good<'_>) -> Option<Problem> {
+fn version_warning(one: &ValidCard<'_>) -> Option<Problem> {
     let reference = &one.manifest.model_card_ref.reference;
     let version = &one.card.metadata.version;
     let differs = reference.strip_prefix('v').is_some_and(|tag| tag != version);
@@ -151,14 +155,14 @@ fn version_warning(one: &Good<'_>) -> Option<Problem> {
 }
 
 /// A card that is not there, or not where it was.
-fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &Fault) -> Problem {
+fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &LookupError) -> Problem {
     let at = |step, pointer: &str, rule, message| placed.2.problem(step, pointer, rule, message);
     match fault {
-        Fault::Moved { before, now, memory } => {
+        LookupError::Moved { before, now, memory } => {
             let (message, remedy) = moved(&manifest.model_card_ref.reference, before, now, memory);
             at(Step::References, "/model_card_ref/ref", "moved-tag", message).remedy(remedy)
         }
-        Fault::Git(error) => {
+        LookupError::Git(error) => {
             let pointer = match error.category {
                 Category::RefNotFound => "/model_card_ref/ref",
                 Category::PathNotFound | Category::TooLarge | Category::Invalid => "/model_card_ref/path",
@@ -213,7 +217,7 @@ fn moved(tag: &str, before: &Oid, now: &Oid, memory: &Path) -> (String, String) 
 }
 
 /// The card is known, but whether its tag is still where it was could not be asked.
-fn from_memory(placed: &Placed, found: &Found) -> Option<Problem> {
+fn from_memory(placed: &Placed, found: &FetchedFile) -> Option<Problem> {
     let error = found.unasked.as_ref()?;
     let message = format!("the card is known from before, but its repository does not answer: {}", error.what());
     let problem = placed.2.problem(Step::Cards, "/model_card_ref/repository", "repository-unreachable", message);

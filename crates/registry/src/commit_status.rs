@@ -71,9 +71,9 @@ pub fn request(
     mark: Mark,
     words: &str,
 ) -> Result<Request, String> {
-    let place = Place::of(settings, repository)?;
+    let place = ApiEndpoint::of(settings, repository)?;
     let context = settings.context.clone();
-    let Place { api, name } = &place;
+    let ApiEndpoint { api, name } = &place;
     let form = |url: String, token, body| Request { url, headers: Vec::new(), token, body };
     Ok(match settings.provider {
         StatusProvider::Github => Request {
@@ -144,12 +144,12 @@ pub fn is_at_home(url: &str, repository: &str) -> bool {
 }
 
 /// Where the interface is, and what it calls the repository.
-struct Place {
+struct ApiEndpoint {
     api: String,
     name: String,
 }
 
-impl Place {
+impl ApiEndpoint {
     fn of(settings: &CommitStatus, repository: &str) -> Result<Self, String> {
         let (host, path) = host_and_path(repository).unwrap_or_default();
         let name = match &settings.repository {

@@ -26,13 +26,13 @@ const MOST_CARDS: usize = 20_000;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     folder: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<LedgerData>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Known {
+struct LedgerData {
     /// By repository.
-    repositories: BTreeMap<String, OfRepository>,
+    repositories: BTreeMap<String, RepositoryTags>,
     /// Tags that were met in this pass; they count once a commit that names them is accepted.
     #[serde(skip)]
     met: BTreeMap<(String, String), Oid>,
@@ -42,12 +42,12 @@ struct Known {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct OfRepository {
+struct RepositoryTags {
     tags: BTreeMap<String, Oid>,
     abbreviations: BTreeMap<String, Oid>,
 }
 
-impl Known {
+impl LedgerData {
     fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join("ledger.json");
         match fs::read(&path) {
@@ -76,7 +76,7 @@ impl Ledger {
     /// Reads what is remembered in `folder`; a file that cannot be read is an error: without it a moved tag would pass.
     pub(crate) fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder.join("cards"))?;
-        let known = Known::read(folder)?;
+        let known = LedgerData::read(folder)?;
         Ok(Self { folder: folder.to_owned(), known: Mutex::new(known) })
     }
 
@@ -128,7 +128,7 @@ impl Ledger {
         });
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut LedgerData) -> T) -> T {
         work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -141,7 +141,7 @@ impl Ledger {
             // Held until the file is dropped.
             let lock = fs::File::create(self.folder.join("ledger.lock"))?;
             lock.file().lock()?;
-            known.join(Known::read(&self.folder)?);
+            known.join(LedgerData::read(&self.folder)?);
             let text = serde_json::to_vec_pretty(known).map_err(io::Error::other)?;
             replace(&self.file(), &text)?;
             // Not before: a tag that was met while the disk was full would be trusted anew after a restart.

@@ -37,7 +37,7 @@ struct Row {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct MatrixDocument {
     compatibility: BTreeMap<String, Row>,
     #[serde(default, rename = "rules")]
     _rules: Vec<String>,
@@ -45,7 +45,7 @@ struct Text {
 
 /// How a version stands on a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum VersionStatus<'a> {
     /// In use.
     Current,
     /// In use until a day, if one is named.
@@ -73,7 +73,7 @@ impl Matrix {
         let Some(document) = document else {
             return Err(vec![problem("the matrix is empty".to_owned()).remedy("`berth schema matrix` prints one")]);
         };
-        let text_of: Text = Document::typed(document.json.clone()).map_err(|(pointer, error)| {
+        let text_of: MatrixDocument = Document::typed(document.json.clone()).map_err(|(pointer, error)| {
             let (place, path) = document.place(&pointer);
             let problem = problem(format!("this is no matrix: {error}")).at(place, &path, text);
             vec![problem.remedy("`berth schema matrix` prints one")]
@@ -114,14 +114,14 @@ impl Matrix {
 
     /// How a version stands on `today` (`2026-01-31`).
     #[must_use]
-    pub fn standing(&self, name: &str, today: &str) -> Standing<'_> {
-        let Some(row) = version(name).and_then(|parsed| self.covering(parsed)) else { return Standing::Unknown };
+    pub fn standing(&self, name: &str, today: &str) -> VersionStatus<'_> {
+        let Some(row) = version(name).and_then(|parsed| self.covering(parsed)) else { return VersionStatus::Unknown };
         match row.sunset_date.as_deref() {
             // Dates of this form compare as texts.
-            Some(day) if day <= today => Standing::Sunset(day),
-            Some(day) => Standing::Deprecated(Some(day)),
-            None if row.deprecated => Standing::Deprecated(None),
-            None => Standing::Current,
+            Some(day) if day <= today => VersionStatus::Sunset(day),
+            Some(day) => VersionStatus::Deprecated(Some(day)),
+            None if row.deprecated => VersionStatus::Deprecated(None),
+            None => VersionStatus::Current,
         }
     }
 
@@ -241,10 +241,10 @@ mod tests {
         let matrix = Matrix::embedded();
         assert!(matrix.supports(["3.1.0"], "3.0.0") && !matrix.supports(["3.0.0"], "3.1.0"));
         assert!(matrix.supports(["2.2.0"], "2.0.0") && !matrix.supports(["2.2.0"], "3.0.0"));
-        assert_eq!(matrix.standing("3.0.0", "2026-11-22"), Standing::Current);
-        assert_eq!(matrix.standing("2.1.0", "2025-12-31"), Standing::Deprecated(Some("2026-01-01")));
-        assert_eq!(matrix.standing("2.2.0", "2026-01-01"), Standing::Sunset("2026-01-01"));
-        assert_eq!(matrix.standing("9.0.0", "2026-01-01"), Standing::Unknown);
+        assert_eq!(matrix.standing("3.0.0", "2026-11-22"), VersionStatus::Current);
+        assert_eq!(matrix.standing("2.1.0", "2025-12-31"), VersionStatus::Deprecated(Some("2026-01-01")));
+        assert_eq!(matrix.standing("2.2.0", "2026-01-01"), VersionStatus::Sunset("2026-01-01"));
+        assert_eq!(matrix.standing("9.0.0", "2026-01-01"), VersionStatus::Unknown);
     }
 
     #[test]

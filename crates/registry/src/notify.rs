@@ -69,15 +69,15 @@ pub struct Notice {
 
 /// What was told to one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct LastSent {
     at: Time,
     severity: NotificationSeverity,
 }
 
 /// Decides for one target what is told.
 #[derive(Debug, Default)]
-pub struct Desk {
-    told: BTreeMap<(String, String), Told>,
+pub struct Deduplicator {
+    told: BTreeMap<(String, String), LastSent>,
     sent: VecDeque<Time>,
     held: u64,
 }
@@ -98,7 +98,7 @@ pub enum Verdict {
     TooMany,
 }
 
-impl Desk {
+impl Deduplicator {
     /// Decides about one notice for the target that this desk is for.
     pub fn take(&mut self, target: &Notification, notice: &Notice, now: Time) -> Verdict {
         if !concerns(target, notice) {
@@ -127,7 +127,7 @@ impl Desk {
         if notice.resolved {
             self.told.remove(&key);
         } else {
-            self.remember(key, Told { at: now, severity: notice.severity });
+            self.remember(key, LastSent { at: now, severity: notice.severity });
         }
         Verdict::Send { held: std::mem::take(&mut self.held) }
     }
@@ -136,7 +136,7 @@ impl Desk {
     /// arrived, so that it may be told again.
     pub fn recall(&mut self, target: &Notification, notice: &Notice, at: Time) {
         if concerns(target, notice) {
-            self.remember((notice.kind.clone(), notice.subject.clone()), Told { at, severity: notice.severity });
+            self.remember((notice.kind.clone(), notice.subject.clone()), LastSent { at, severity: notice.severity });
         }
     }
 
@@ -151,7 +151,7 @@ impl Desk {
         self.held += messages;
     }
 
-    fn remember(&mut self, key: (String, String), told: Told) {
+    fn remember(&mut self, key: (String, String), told: LastSent) {
         if self.told.len() >= REMEMBERED
             && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| key.clone())
         {
@@ -206,7 +206,8 @@ mod tests {
     #[test]
     fn the_same_thing_is_told_once_until_it_gets_worse_or_ends() {
         use NotificationSeverity::{Critical, Error};
-        let (mut desk, ops) = (Desk::default(), target(NotificationAudience::Ops, NotificationSeverity::Warning));
+        let (mut desk, ops) =
+            (Deduplicator::default(), target(NotificationAudience::Ops, NotificationSeverity::Warning));
         let at = |minutes: u64| Time::ZERO + Duration::from_secs(minutes * 60);
         let send = Verdict::Send { held: 0 };
         assert_eq!(desk.take(&ops, &notice("a", Error), at(0)), send);
@@ -222,8 +223,8 @@ mod tests {
     #[test]
     fn people_hear_what_is_theirs_and_bad_enough() {
         use NotificationSeverity::{Error, Info};
-        let mut desk = Desk::default();
-        let take = |desk: &mut Desk, audience, severity| {
+        let mut desk = Deduplicator::default();
+        let take = |desk: &mut Deduplicator, audience, severity| {
             desk.take(&target(audience, severity), &notice("a", Error), Time::ZERO)
         };
         assert_eq!(take(&mut desk, NotificationAudience::Ml, Info), Verdict::NotForThem);
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_end_is_told_to_whom_an_earlier_leader_told_the_beginning() {
-        let (mut desk, ops) = (Desk::default(), target(NotificationAudience::Ops, NotificationSeverity::Error));
+        let (mut desk, ops) = (Deduplicator::default(), target(NotificationAudience::Ops, NotificationSeverity::Error));
         let over = |subject| Notice { resolved: true, ..notice(subject, NotificationSeverity::Error) };
         desk.recall(&ops, &notice("a", NotificationSeverity::Error), Time::ZERO);
         desk.recall(&ops, &notice("b", NotificationSeverity::Warning), Time::ZERO);
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn an_outage_is_not_a_flood() {
-        let (mut desk, all) = (Desk::default(), target(NotificationAudience::All, NotificationSeverity::Info));
+        let (mut desk, all) = (Deduplicator::default(), target(NotificationAudience::All, NotificationSeverity::Info));
         let verdicts: Vec<Verdict> = (0..50)
             .map(|n| desk.take(&all, &notice(&n.to_string(), NotificationSeverity::Error), Time::ZERO))
             .collect();

@@ -251,14 +251,14 @@ fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
 
 /// A file of `workers/secrets`.
 #[derive(Debug)]
-pub(crate) struct SecretsOf {
+pub(crate) struct SecretsFile {
     pub(crate) worker: String,
     /// It only says where Vault has them.
     pub(crate) is_vault: bool,
 }
 
 /// Step 6 for the secrets of one worker.
-pub(crate) fn secrets(file: &str, text: &str) -> Parsed<SecretsOf> {
+pub(crate) fn secrets(file: &str, text: &str) -> Parsed<SecretsFile> {
     let mut parsed = Parsed::empty(file, text);
     for found in berth_secrets::check(text, file) {
         let problem = Problem::new(Step::Workers, "secrets", file, found.message);
@@ -272,7 +272,7 @@ pub(crate) fn secrets(file: &str, text: &str) -> Parsed<SecretsOf> {
         parsed.note_places(&document);
         let worker = document.json.get("worker_id").and_then(Value::as_str);
         let is_vault = document.json.pointer("/secrets/backend").and_then(Value::as_str) == Some("vault");
-        parsed.value = worker.map(|worker| Arc::new(SecretsOf { worker: worker.to_owned(), is_vault }));
+        parsed.value = worker.map(|worker| Arc::new(SecretsFile { worker: worker.to_owned(), is_vault }));
     }
     parsed
 }

@@ -41,7 +41,7 @@ impl fmt::Debug for Remotes {
 
 /// What is wanted of a repository: a commit, and perhaps a file of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
+pub(crate) struct FileRequest {
     pub(crate) repository: String,
     pub(crate) reference: String,
     pub(crate) path: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Wanted {
 
 /// What was found.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FetchedFile {
     pub(crate) commit: Oid,
     /// The file, if one was wanted.
     pub(crate) text: Option<Arc<str>>,
@@ -59,7 +59,7 @@ pub(crate) struct Found {
 
 /// Why nothing was found.
 #[derive(Debug, Clone)]
-pub(crate) enum Fault {
+pub(crate) enum LookupError {
     Git(GitError),
     /// The tag is not where it was when it was first seen, which is remembered in a file.
     Moved {
@@ -69,18 +69,18 @@ pub(crate) enum Fault {
     },
 }
 
-impl From<GitError> for Fault {
+impl From<GitError> for LookupError {
     fn from(error: GitError) -> Self {
         Self::Git(error)
     }
 }
 
 /// Answers of one pass.
-pub(crate) type Answers = BTreeMap<Wanted, Result<Found, Fault>>;
+pub(crate) type Answers = BTreeMap<FileRequest, Result<FetchedFile, LookupError>>;
 
 /// The tags of repositories as they were asked for in one pass.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(Mutex<BTreeMap<String, Result<Arc<RemoteRefs>, GitError>>>);
+pub(crate) struct TagCache(Mutex<BTreeMap<String, Result<Arc<RemoteRefs>, GitError>>>);
 
 impl Remotes {
     /// With copies, cards and the memory of tags in `folder`.
@@ -104,8 +104,8 @@ impl Remotes {
     }
 
     /// Finds all of `wanted`, several repositories at once.
-    pub(crate) fn find(&self, wanted: &BTreeSet<Wanted>, asked: &Asked, stop: &Stop) -> Answers {
-        let mut by_repository: BTreeMap<&str, Vec<&Wanted>> = BTreeMap::new();
+    pub(crate) fn find(&self, wanted: &BTreeSet<FileRequest>, asked: &TagCache, stop: &Stop) -> Answers {
+        let mut by_repository: BTreeMap<&str, Vec<&FileRequest>> = BTreeMap::new();
         for one in wanted {
             by_repository.entry(&one.repository).or_default().push(one);
         }
@@ -132,7 +132,7 @@ impl Remotes {
         self.ledger.settle(accepted)
     }
 
-    fn of_repository(&self, repository: &str, wanted: &[&Wanted], asked: &Asked, stop: &Stop) -> Answers {
+    fn of_repository(&self, repository: &str, wanted: &[&FileRequest], asked: &TagCache, stop: &Stop) -> Answers {
         let remote = match Remote::parse(repository, self.protocols) {
             Ok(remote) => remote,
             Err(error) => return wanted.iter().map(|one| ((*one).clone(), Err(error.clone().into()))).collect(),
@@ -145,7 +145,7 @@ impl Remotes {
         for one in wanted {
             // A host that does not answer is not waited for once per card.
             let found = visit.find(one, broken.as_ref());
-            if let Err(Fault::Git(error)) = &found
+            if let Err(LookupError::Git(error)) = &found
                 && matches!(
                     error.category,
                     Category::Network | Category::TimedOut | Category::Auth | Category::Certificate
@@ -177,12 +177,12 @@ struct Visit<'a> {
     repository: &'a str,
     remote: &'a Remote,
     credentials: Credentials,
-    asked: &'a Asked,
+    asked: &'a TagCache,
     stop: &'a Stop,
 }
 
 impl Visit<'_> {
-    fn find(&self, wanted: &Wanted, broken: Option<&GitError>) -> Result<Found, Fault> {
+    fn find(&self, wanted: &FileRequest, broken: Option<&GitError>) -> Result<FetchedFile, LookupError> {
         let Some(rev) = Rev::pinned(&wanted.reference) else {
             let detail = format!("{:?} is neither a version tag nor a commit", wanted.reference);
             return Err(error(Category::Invalid, self.remote, detail).into());
@@ -195,11 +195,11 @@ impl Visit<'_> {
             Some(path) => Some(self.card(&rev, &commit, path, broken)?),
             None => None,
         };
-        Ok(Found { commit, text, unasked })
+        Ok(FetchedFile { commit, text, unasked })
     }
 
     /// Fetches all tags whose cards are new in one call. If that fails each is tried by itself, and says why.
-    fn fetch_new_tags(&self, wanted: &[&Wanted]) {
+    fn fetch_new_tags(&self, wanted: &[&FileRequest]) {
         let new = wanted.iter().filter_map(|one| {
             let (Some(Rev::Tag(tag)), Some(path)) = (Rev::pinned(&one.reference), &one.path) else { return None };
             let (commit, unasked) = self.tag(&tag).ok()?;
@@ -215,7 +215,7 @@ impl Visit<'_> {
     }
 
     /// Where a tag is, held against where it was.
-    fn tag(&self, tag: &str) -> Result<(Oid, Option<GitError>), Fault> {
+    fn tag(&self, tag: &str) -> Result<(Oid, Option<GitError>), LookupError> {
         let before = self.remotes.ledger.tag(self.repository, tag);
         match (self.refs(), before) {
             (Ok(refs), before) => match (refs.tag(tag).cloned(), before) {
@@ -224,7 +224,7 @@ impl Visit<'_> {
                     Err(error(Category::RefNotFound, self.remote, detail).into())
                 }
                 (Some(now), Some(before)) if now != before => {
-                    Err(Fault::Moved { before, now, memory: self.remotes.ledger.file() })
+                    Err(LookupError::Moved { before, now, memory: self.remotes.ledger.file() })
                 }
                 (Some(now), before) => {
                     if before.is_none() {
@@ -251,7 +251,7 @@ impl Visit<'_> {
     }
 
     /// A commit by its digits; that it is there is checked once.
-    fn commit(&self, rev: &Rev, digits: &str, broken: Option<&GitError>) -> Result<Oid, Fault> {
+    fn commit(&self, rev: &Rev, digits: &str, broken: Option<&GitError>) -> Result<Oid, LookupError> {
         if let Some(known) = self.remotes.ledger.abbreviation(self.repository, digits) {
             return Ok(known);
         }
@@ -265,7 +265,7 @@ impl Visit<'_> {
         Ok(commit)
     }
 
-    fn card(&self, rev: &Rev, commit: &Oid, path: &str, broken: Option<&GitError>) -> Result<Arc<str>, Fault> {
+    fn card(&self, rev: &Rev, commit: &Oid, path: &str, broken: Option<&GitError>) -> Result<Arc<str>, LookupError> {
         let ledger = &self.remotes.ledger;
         if let Some(text) = ledger.card(self.repository, commit, path) {
             return Ok(text.into());
@@ -288,7 +288,7 @@ impl Visit<'_> {
         Ok(text.into())
     }
 
-    fn fetched(&self, rev: &Rev, broken: Option<&GitError>) -> Result<Arc<Mirror>, Fault> {
+    fn fetched(&self, rev: &Rev, broken: Option<&GitError>) -> Result<Arc<Mirror>, LookupError> {
         if let Some(error) = broken {
             return Err(error.clone().into());
         }

@@ -17,13 +17,13 @@ const MOST: usize = 2_000;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Checked {
+pub(crate) struct SignatureCheck {
     pub(crate) problems: Vec<Problem>,
     /// Who signed the commit itself, by a key that is trusted.
     pub(crate) signer: Option<Signer>,
 }
 
-impl From<Problem> for Checked {
+impl From<Problem> for SignatureCheck {
     fn from(problem: Problem) -> Self {
         Self { problems: vec![problem], signer: None }
     }
@@ -36,7 +36,7 @@ pub(crate) fn check(
     before: Option<&Oid>,
     settings: &Settings,
     stop: &Stop,
-) -> Result<Checked, GitError> {
+) -> Result<SignatureCheck, GitError> {
     let (vouching, rules) = match before {
         Some(before) => {
             let tree = Tree::Commit { repository: repository.clone(), commit: before.clone() };
@@ -49,7 +49,7 @@ pub(crate) fn check(
         None => (commit, settings.signatures.clone()),
     };
     if !rules.required {
-        return Ok(Checked::default());
+        return Ok(SignatureCheck::default());
     }
     let keys = match trusted(repository, vouching, &rules, stop) {
         Ok(keys) => keys,
@@ -67,7 +67,7 @@ pub(crate) fn check(
         let message = format!("more than {MOST} commits at once");
         return Ok(Problem::new(Step::Structure, "signature", "", message).remedy("push fewer at a time").into());
     }
-    let mut checked = Checked::default();
+    let mut checked = SignatureCheck::default();
     for info in commits {
         match repository.verify_commit(&info.oid, &keys, stop) {
             Ok(signer) if info.oid == *commit => checked.signer = Some(signer),

@@ -92,7 +92,7 @@ impl Tree {
         let files = match self {
             Self::Folder(root) => walk(root)?,
             Self::Commit { repository, commit } => {
-                let of = |entry: berth_git::Entry| File {
+                let of = |entry: berth_git::TreeEntry| File {
                     path: entry.path,
                     mode: entry.mode,
                     size: entry.size,

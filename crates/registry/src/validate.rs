@@ -61,14 +61,14 @@ pub struct Pass<'a> {
 pub struct Validator {
     remotes: Option<Remotes>,
     protocols: Protocols,
-    memory: Mutex<Memory>,
+    memory: Mutex<ValidationCache>,
 }
 
 /// What was looked at in earlier passes.
 #[derive(Debug, Default)]
-struct Memory {
-    files: local::Memory,
-    cards: cards::Known,
+struct ValidationCache {
+    files: local::FileCache,
+    cards: cards::CardCache,
     /// What the cards were checked against.
     card_rules: Option<(Matrix, String)>,
 }
@@ -96,7 +96,7 @@ impl Validator {
             Tree::Commit { repository, commit } => Some(repository.commit(commit, pass.stop)?),
             Tree::Folder(_) => None,
         };
-        let mut report = Round { validator: self, pass, memory: &mut memory }.run(commit.as_ref())?;
+        let mut report = ValidationRun { validator: self, pass, memory: &mut memory }.run(commit.as_ref())?;
         report.commit = commit;
         if let Some(remotes) = &self.remotes
             && let Err(error) = remotes.settle(report.is_accepted())
@@ -114,13 +114,13 @@ impl Validator {
 }
 
 /// One pass.
-struct Round<'a> {
+struct ValidationRun<'a> {
     validator: &'a Validator,
     pass: &'a Pass<'a>,
-    memory: &'a mut Memory,
+    memory: &'a mut ValidationCache,
 }
 
-impl Round<'_> {
+impl ValidationRun<'_> {
     fn run(&mut self, commit: Option<&CommitInfo>) -> Result<Report, GitError> {
         let offline = self.validator.remotes.is_none();
         let stop = self.pass.stop;

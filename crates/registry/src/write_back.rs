@@ -59,7 +59,7 @@ pub fn is_own(path: &str) -> bool {
 
 /// What a branch holds of ours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct BranchContents {
     /// `transactions/actual-state.yaml`, if it is there.
     pub state: Option<String>,
     /// Error files: path and text.
@@ -121,7 +121,7 @@ impl WriteBack {
     }
 
     /// The branch was read: at the start, and when somebody else has written to it.
-    pub fn found(&mut self, found: Found, now: Time) {
+    pub fn found(&mut self, found: BranchContents, now: Time) {
         self.branch = Some(Branch::read(found));
         self.compare(false, now);
     }

@@ -54,7 +54,7 @@ pub struct Document {
     /// Whose secrets they are.
     pub worker: WorkerId,
     /// The secrets in the order of the file.
-    pub secrets: Vec<Entry>,
+    pub secrets: Vec<SecretEntry>,
     /// The data keys, each wrapped for one or several recipients.
     pub keys: Vec<WrappedKey>,
     /// Covers all of the above but `head` and `keys`.
@@ -63,7 +63,7 @@ pub struct Document {
 
 /// One secret, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct SecretEntry {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -134,7 +134,8 @@ impl Document {
     /// The data keys that something in the file is encrypted with, and the seal's.
     #[must_use]
     pub fn used(&self) -> Vec<DataId> {
-        let mut used: Vec<DataId> = self.secrets.iter().flat_map(Entry::sealed).map(|sealed| sealed.data).collect();
+        let mut used: Vec<DataId> =
+            self.secrets.iter().flat_map(SecretEntry::sealed).map(|sealed| sealed.data).collect();
         used.push(self.seal.data);
         used.sort_unstable();
         used.dedup();
@@ -145,7 +146,8 @@ impl Document {
     pub(crate) fn sealed_text(&self) -> Vec<u8> {
         let mut text = Canonical::new("berth secrets file 1");
         text.part(self.worker.as_str());
-        let by_name: BTreeMap<&str, &Entry> = self.secrets.iter().map(|entry| (entry.name.as_str(), entry)).collect();
+        let by_name: BTreeMap<&str, &SecretEntry> =
+            self.secrets.iter().map(|entry| (entry.name.as_str(), entry)).collect();
         text.count(by_name.len());
         for (name, entry) in by_name {
             text.part(name);
@@ -162,7 +164,7 @@ impl Document {
     }
 }
 
-impl Entry {
+impl SecretEntry {
     /// Its encrypted fields.
     pub fn sealed(&self) -> impl Iterator<Item = &Sealed> {
         self.fields.iter().filter_map(|(_, field)| match field {

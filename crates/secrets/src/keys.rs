@@ -6,7 +6,7 @@
 //! | `pkcs11:token=…;object=…?module-path=…&pin-source=…` | in an HSM, which never hands it out |
 //! | `exec:/PATH` | with a KMS, which a program asks |
 
-mod aside;
+mod blocking_thread;
 mod exec;
 mod file;
 mod oaep;
@@ -86,12 +86,12 @@ pub trait Decrypt: fmt::Debug + Send + Sync {
 
 /// What keepers are given beside their name. Nothing is taken from the environment by itself.
 #[derive(Clone, Default)]
-pub struct Surroundings {
+pub struct KeyEnvironment {
     /// Variables that a plug-in may see, and that `pin-source=env:NAME` may name.
     pub environment: BTreeMap<String, String>,
 }
 
-impl fmt::Debug for Surroundings {
+impl fmt::Debug for KeyEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.environment.keys()).finish()
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Surroundings {
 ///
 /// # Errors
 /// No such key, or one that is open to others; with the remedy.
-pub fn open(text: &str, around: &Surroundings) -> Result<Box<dyn Decrypt>, KeyError> {
+pub fn open(text: &str, around: &KeyEnvironment) -> Result<Box<dyn Decrypt>, KeyError> {
     match text.split_once(':') {
         Some(("file", path)) => Ok(Box::new(File::open(&PathBuf::from(path))?)),
         Some(("pkcs11", _)) => Ok(Box::new(Hsm::open(&text.parse()?, around)?)),

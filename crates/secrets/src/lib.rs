@@ -24,17 +24,17 @@ mod seal;
 
 pub mod keys;
 
-mod safe;
+mod credential_store;
 mod status;
 
 pub mod vault;
 
 pub use self::{
-    document::{Contents, Document, Entry, Stored, WrappedKey, check},
+    credential_store::CredentialStore,
+    document::{Contents, Document, SecretEntry, Stored, WrappedKey, check},
     envelope::{DataId, InvalidEnvelope, KeyId, Sealed},
     open::{Keyring, OpenError},
     problem::Problem,
-    safe::Safe,
     seal::{Plain, PlainEntry, SealError, encrypt, plain_of, reseal, rewrap},
     status::{Backend, SecretStatus},
 };

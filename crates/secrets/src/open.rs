@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     data_key::DataKey,
-    document::{Document, Entry, WrappedKey},
+    document::{Document, SecretEntry, WrappedKey},
     envelope::{DataId, KeyId, Sealed},
     keys::{Decrypt, KeyError},
 };
@@ -89,18 +89,18 @@ impl OpenError {
 /// The private keys at hand. What they unwrapped is kept: an answer of a key takes milliseconds, of an HSM more.
 #[derive(Debug, Default)]
 pub struct Keyring {
-    keys: Vec<Keeper>,
+    keys: Vec<TrackedKey>,
     unwrapped: Mutex<BTreeMap<[u8; 32], Arc<DataKey>>>,
 }
 
 /// A key, and since when its keeper is silent.
 #[derive(Debug)]
-struct Keeper {
+struct TrackedKey {
     key: Box<dyn Decrypt>,
     silent: Mutex<Option<(Instant, KeyError)>>,
 }
 
-impl Keeper {
+impl TrackedKey {
     fn unwrap(&self, wrapped: &WrappedKey) -> Result<DataKey, KeyError> {
         let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, error)) = &*silent
@@ -119,7 +119,7 @@ impl Keyring {
     /// With these keys; the first that a file is wrapped for is asked first.
     #[must_use]
     pub fn new(keys: Vec<Box<dyn Decrypt>>) -> Self {
-        let keys = keys.into_iter().map(|key| Keeper { key, silent: Mutex::default() });
+        let keys = keys.into_iter().map(|key| TrackedKey { key, silent: Mutex::default() });
         Self { keys: keys.collect(), unwrapped: Mutex::default() }
     }
 
@@ -159,7 +159,7 @@ impl Keyring {
     pub(crate) fn value(
         &self,
         document: &Document,
-        entry: &Entry,
+        entry: &SecretEntry,
         field: &str,
         sealed: &Sealed,
     ) -> Result<Secret, OpenError> {
@@ -196,7 +196,7 @@ impl Keyring {
                 let held = list(
                     self.keys
                         .iter()
-                        .map(|Keeper { key, .. }| key.id().map_or_else(|| key.name(), KeyId::to_string))
+                        .map(|TrackedKey { key, .. }| key.id().map_or_else(|| key.name(), KeyId::to_string))
                         .collect(),
                 );
                 Err(OpenError::NoKey { data, for_ids, held })

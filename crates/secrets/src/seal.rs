@@ -15,7 +15,7 @@ use berth_spec::{
 pub use self::plain::{Plain, PlainEntry, plain_of};
 use crate::{
     data_key::DataKey,
-    document::{Document, Entry, MAX_KEYS, MAX_SECRETS, Stored, WrappedKey},
+    document::{Document, MAX_KEYS, MAX_SECRETS, SecretEntry, Stored, WrappedKey},
     envelope::{DataId, Sealed},
     keys::PublicKey,
     open::{Keyring, OpenError},
@@ -97,11 +97,11 @@ pub fn encrypt(
 fn merged(
     worker: &WorkerId,
     change: &PlainEntry,
-    kept: Option<&Entry>,
+    kept: Option<&SecretEntry>,
     key: &DataKey,
     data: DataId,
-) -> Result<Entry, SealError> {
-    let mut entry = Entry { name: change.name.clone(), kind: change.kind, fields: Vec::new() };
+) -> Result<SecretEntry, SealError> {
+    let mut entry = SecretEntry { name: change.name.clone(), kind: change.kind, fields: Vec::new() };
     let given: BTreeMap<&str, &FieldValue> = change.fields.iter().map(|(name, value)| (name.as_str(), value)).collect();
     for (name, stored) in kept.iter().flat_map(|entry| &entry.fields) {
         if !given.contains_key(name.as_str()) {
@@ -135,7 +135,7 @@ fn merged(
 }
 
 /// What can be said about a secret before it is encrypted: all, where every field is given; else its given fields alone.
-fn check(change: &PlainEntry, kept: Option<&Entry>) -> Result<(), SealError> {
+fn check(change: &PlainEntry, kept: Option<&SecretEntry>) -> Result<(), SealError> {
     let fields = change.fields.iter().cloned().collect();
     let Err(mut wrong) = Credential::build(change.kind, fields).map(drop) else { return Ok(()) };
     // What is missing may be in the file.
@@ -150,7 +150,7 @@ fn check(change: &PlainEntry, kept: Option<&Entry>) -> Result<(), SealError> {
 }
 
 /// Types whose fields are alternatives: what is missing among the given ones may be there in another form.
-fn excused(kind: Kind, kept: Option<&Entry>) -> bool {
+fn excused(kind: Kind, kept: Option<&SecretEntry>) -> bool {
     matches!(kind, Kind::Azure | Kind::Git) && kept.is_some()
 }
 
@@ -166,7 +166,7 @@ pub fn reseal(document: &Document, keyring: &Keyring, plain: &Plain) -> Result<D
     for wanted in &plain.secrets {
         check(wanted, None)?;
         let old = document.secrets.iter().find(|entry| entry.name == wanted.name && entry.kind == wanted.kind);
-        let mut entry = Entry { name: wanted.name.clone(), kind: wanted.kind, fields: Vec::new() };
+        let mut entry = SecretEntry { name: wanted.name.clone(), kind: wanted.kind, fields: Vec::new() };
         for (name, value) in wanted.fields.iter().filter(|(name, _)| !is_secret(wanted.kind, name)) {
             entry.fields.push((name.clone(), plain_stored(value)));
         }
@@ -289,7 +289,7 @@ fn plain_stored(value: &FieldValue) -> Stored {
     }
 }
 
-fn sealed_field<'a>(entry: &'a Entry, field: &str) -> Option<&'a Sealed> {
+fn sealed_field<'a>(entry: &'a SecretEntry, field: &str) -> Option<&'a Sealed> {
     entry.fields.iter().find(|(name, _)| name == field).and_then(|(_, stored)| match stored {
         Stored::Sealed(sealed) => Some(sealed),
         _ => None,
@@ -297,7 +297,7 @@ fn sealed_field<'a>(entry: &'a Entry, field: &str) -> Option<&'a Sealed> {
 }
 
 /// Fields in the order of their type's table, so that files look alike.
-fn in_order(entry: &mut Entry) {
+fn in_order(entry: &mut SecretEntry) {
     let place = |name: &str| entry.kind.fields().iter().position(|field| field.name == name);
     entry.fields.sort_by_key(|(name, _)| place(name));
 }

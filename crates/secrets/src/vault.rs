@@ -26,9 +26,9 @@ use berth_spec::{Time, WorkerId, credential::Granted};
 
 pub(crate) use self::declared::is_declared;
 pub use self::{
-    brain::{Effect, Event, Left, Vault},
-    call::{Ask, Call, Reply},
-    declared::{Declared, Engine, Want},
+    brain::{Effect, Event, UnrevokedLease, Vault},
+    call::{Call, Reply, VaultRequest},
+    declared::{Declared, Engine, SecretRequest},
     http::Http,
     settings::{SecretId, Settings},
     task::{Handle, Task, build},
@@ -37,7 +37,7 @@ use crate::status::SecretStatus;
 
 /// What Vault gave, whole: a newer one replaces an older one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct VaultSecrets {
     /// By worker and name.
     pub secrets: BTreeMap<WorkerId, BTreeMap<String, Granted>>,
     /// What people may see.

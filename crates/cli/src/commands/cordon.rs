@@ -33,13 +33,13 @@ pub(crate) struct CordonArgs {
 
 /// What is wished for a node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wish {
+pub(crate) enum NodeAction {
     Cordon,
     Uncordon,
     Drain,
 }
 
-impl Wish {
+impl NodeAction {
     const fn path(self) -> &'static str {
         match self {
             Self::Cordon => "cordon",
@@ -49,7 +49,7 @@ impl Wish {
     }
 }
 
-pub(crate) async fn run(args: &CordonArgs, wish: Wish) -> Result<(), Failure> {
+pub(crate) async fn run(args: &CordonArgs, wish: NodeAction) -> Result<(), Failure> {
     let client = args.api.client()?;
     for name in args.target.names()? {
         ask(&client, name, wish).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: &CordonArgs, wish: Wish) -> Result<(), Failure> {
 }
 
 /// Tells the server; the node as it is then.
-pub(crate) async fn ask(client: &Client, name: &str, wish: Wish) -> Result<NodeView, Failure> {
+pub(crate) async fn ask(client: &Client, name: &str, wish: NodeAction) -> Result<NodeView, Failure> {
     let request = client.request(Method::POST, &[Resource::Nodes.plural(), name, wish.path()], &[]);
     match client.json(request).await {
         Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Nodes, name).await),

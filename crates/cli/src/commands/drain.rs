@@ -15,10 +15,10 @@ use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    cordon::{Wish, ask},
+    cordon::{NodeAction, ask},
     nodes::{NodeTarget, steps},
     resource::Resource,
-    wait::Line,
+    wait::StatusLine,
 };
 use crate::{
     client::{ApiArgs, Client},
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &DrainArgs) -> Result<(), Failure> {
     let names = args.target.names()?;
     let deadline = Instant::now() + args.timeout;
     for name in &names {
-        let node = ask(&client, name, Wish::Drain).await?;
+        let node = ask(&client, name, NodeAction::Drain).await?;
         if args.no_wait {
             let left = node.status.drain.map_or(0, |drain| drain.left);
             terminal::print(&format!("node/{name} draining, {} left", replicas(left)))?;
@@ -66,9 +66,9 @@ pub(crate) async fn run(args: &DrainArgs) -> Result<(), Failure> {
         return Ok(());
     }
     for name in names {
-        let mut seen = Seen { last: None, line: Line::new(&format!("node/{name}")) };
+        let mut seen = DrainProgress { last: None, line: StatusLine::new(&format!("node/{name}")) };
         let waited = timeout_at(deadline, wait(&client, name, &mut seen)).await;
-        let Seen { last, line } = seen;
+        let DrainProgress { last, line } = seen;
         drop(line);
         let end = waited.map_err(|_| late(name, args.timeout, last))??;
         terminal::print(&format!("node/{name} {end}"))?;
@@ -81,13 +81,13 @@ fn replicas(count: u32) -> String {
 }
 
 /// What is known so far, and the line that tells it.
-struct Seen {
+struct DrainProgress {
     last: Option<Result<DrainView, Failure>>,
-    line: Line,
+    line: StatusLine,
 }
 
 /// Until nothing is left; how it ended.
-async fn wait(client: &Client, name: &str, seen: &mut Seen) -> Result<&'static str, Failure> {
+async fn wait(client: &Client, name: &str, seen: &mut DrainProgress) -> Result<&'static str, Failure> {
     loop {
         match client.get::<NodeView>(&[Resource::Nodes.plural(), name]).await {
             Ok(node) => {

@@ -71,7 +71,7 @@ impl InferArgs {
 
 /// What a request has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum RequestKind {
     /// One of the Open Inference Protocol.
     Tensors,
     /// Whatever the model card takes.
@@ -105,7 +105,7 @@ impl Caller {
 }
 
 pub(crate) fn run(args: InferArgs) -> Result<(), Failure> {
-    let request = read(&args.filename, if args.is_endpoint() { Wanted::Document } else { Wanted::Tensors })?;
+    let request = read(&args.filename, if args.is_endpoint() { RequestKind::Document } else { RequestKind::Tensors })?;
     if args.is_endpoint() && (args.grpc || !args.model_version.is_empty()) {
         let message = "an endpoint answers over REST, by the version that serves: leave --grpc and --model-version out";
         return Err(Failure::Usage(message.to_owned()));
@@ -136,7 +136,7 @@ async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
 }
 
 /// Reads the request and checks that it is one.
-fn read(path: &Path, wanted: Wanted) -> Result<Value, Failure> {
+fn read(path: &Path, wanted: RequestKind) -> Result<Value, Failure> {
     let (shown, text) = if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|e| Failure::doing("cannot read standard input", e))?;
@@ -146,7 +146,7 @@ fn read(path: &Path, wanted: Wanted) -> Result<Value, Failure> {
     };
     let request: Value =
         serde_json::from_str(&text).map_err(|e| Failure::Invalid(format!("{shown} is not JSON: {e}")))?;
-    if wanted == Wanted::Tensors && request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {
+    if wanted == RequestKind::Tensors && request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {
         let message = "has no list \"inputs\": write {\"inputs\": [{\"name\", \"datatype\", \"shape\", \"data\"}]}, or \
                        name the path of the endpoint (`berth infer /v1/…`) for a model card's own JSON";
         return Err(Failure::Invalid(format!("{shown} {message}")));

@@ -15,7 +15,7 @@ use std::{
 
 use berth_secrets::{
     Document, Keyring, OpenError, Problem, SealError,
-    keys::{self, Decrypt, KeyError, PublicKey, Surroundings},
+    keys::{self, Decrypt, KeyEnvironment, KeyError, PublicKey},
 };
 use berth_spec::Class;
 use clap::{Args, Subcommand, ValueHint};
@@ -100,7 +100,7 @@ impl PrivateArgs {
     }
 
     fn open(&self) -> Result<Vec<Box<dyn Decrypt>>, Failure> {
-        let mut around = Surroundings::default();
+        let mut around = KeyEnvironment::default();
         for name in &self.pass_env {
             let value = std::env::var_os(name)
                 .ok_or_else(|| Failure::Usage(format!("--pass-env: the variable {name} is not set")))?;

@@ -22,11 +22,11 @@ use crate::{
   berth get secrets                          which worker has which credentials; never their values")]
 pub(crate) struct SourceArgs {
     #[command(subcommand)]
-    what: What,
+    what: SourceCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum SourceCommand {
     /// Look at the registry now
     Sync(OneArgs),
     /// List the sources of deployments
@@ -52,14 +52,14 @@ struct ListArgs {
 
 pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
     match &args.what {
-        What::Sync(one) => {
+        SourceCommand::Sync(one) => {
             let client = one.api.client()?;
             let _before: SourceView =
                 client.json(client.request(Method::POST, &["sources", "git", "sync"], &[])).await?;
             terminal::print("source/git is looked at now; `berth source describe` says what comes of it")?;
             Ok(())
         }
-        What::List(list) => {
+        SourceCommand::List(list) => {
             let sources = list.api.client()?.list::<SourceView>(&["sources"], &[]).await?;
             match list.output {
                 form @ (Form::Json | Form::Yaml) => print_value(&sources, form),
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
                 form => Ok(terminal::print(&table(&sources.items, form))?),
             }
         }
-        What::Describe(one) => Ok(terminal::print(&described(&one.api.client()?, "git").await?)?),
+        SourceCommand::Describe(one) => Ok(terminal::print(&described(&one.api.client()?, "git").await?)?),
     }
 }
 

@@ -18,7 +18,7 @@ use clap::Args;
 use futures::{StreamExt, pin_mut};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-pub(crate) use self::progress::Line;
+pub(crate) use self::progress::StatusLine;
 use super::resource::{Resource, Target};
 use crate::{
     client::{ApiArgs, Client},
@@ -119,9 +119,9 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let deadline = Instant::now() + args.timeout;
     for name in &names {
-        let mut seen = Seen { last: Last::Nothing, line: Line::new(&format!("deployment/{name}")) };
+        let mut seen = WaitProgress { last: Last::Nothing, line: StatusLine::new(&format!("deployment/{name}")) };
         let waited = timeout_at(deadline, wait(&client, name, &args.until, &mut seen)).await;
-        let Seen { last, line } = seen;
+        let WaitProgress { last, line } = seen;
         drop(line);
         match waited {
             Ok(done) => done?,
@@ -133,18 +133,18 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
 }
 
 /// What is known so far, and the line that tells it.
-struct Seen {
+struct WaitProgress {
     last: Last,
-    line: Line,
+    line: StatusLine,
 }
 
-impl Seen {
+impl WaitProgress {
     fn note(&mut self, last: Last) {
         self.line.show(&match &last {
             Last::Nothing => String::new(),
             Last::Unreachable(_) => "no server answers yet".to_owned(),
             Last::Absent => "not declared yet".to_owned(),
-            Last::Seen(view) => progress::text(&view.status),
+            Last::Found(view) => progress::text(&view.status),
         });
         self.last = last;
     }
@@ -155,7 +155,7 @@ enum Last {
     Nothing,
     Unreachable(Failure),
     Absent,
-    Seen(Box<DeploymentView>),
+    Found(Box<DeploymentView>),
 }
 
 impl Last {
@@ -167,7 +167,7 @@ impl Last {
                 "{after} there is no deployment {name:?}: `berth get deployments` lists them"
             )),
             Self::Nothing => Failure::TimedOut(format!("deployment/{name}: no answer {after}")),
-            Self::Seen(view) => {
+            Self::Found(view) => {
                 let status = &view.status;
                 let why = status.conditions.iter().find(|condition| condition.status != "True");
                 let why = why.map(|condition| format!(": {} ({})", condition.message, condition.reason));
@@ -188,11 +188,11 @@ impl Last {
     }
 }
 
-async fn wait(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> Result<(), Failure> {
+async fn wait(client: &Client, name: &str, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
     loop {
         match client.get::<DeploymentView>(&["deployments", name]).await {
             Ok(view) if until.holds(&view) => return Ok(()),
-            Ok(view) => seen.note(Last::Seen(Box::new(view))),
+            Ok(view) => seen.note(Last::Found(Box::new(view))),
             Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
             Err(Failure::NotFound(_)) => seen.note(Last::Absent),
             Err(failure @ (Failure::Failed(_) | Failure::TimedOut(_))) => {
@@ -210,7 +210,7 @@ async fn wait(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> Re
 }
 
 /// Watches until it holds; an error means: look again.
-async fn follow(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> Result<(), Failure> {
+async fn follow(client: &Client, name: &str, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
     let query = [("watch", "true".to_owned())];
     let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
     pin_mut!(changes);
@@ -220,7 +220,7 @@ async fn follow(client: &Client, name: &str, until: &Until, seen: &mut Seen) -> 
                 if until.holds(&view) {
                     return Ok(());
                 }
-                seen.note(Last::Seen(view));
+                seen.note(Last::Found(view));
             }
             WatchEvent::Deleted(view) if view.metadata.name == name => {
                 if *until == Until::Deleted {

@@ -9,11 +9,11 @@ use std::{
 
 use berth_control::{
     Config, Metrics,
-    api::{Front, Leader, Relay, Seams},
+    api::{ApiRouter, Leader, Relay, Seams},
     fleet::FleetService,
-    leadership::Me,
-    seat::SeatView,
-    uplink::{GatewayUplink, Road, WorkerUplink},
+    leadership::CandidateInfo,
+    leadership::LeadershipView,
+    uplink::{ConnectContext, GatewayUplink, WorkerUplink},
 };
 use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, local::LocalReplicas};
 use berth_peer::{
@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, watch};
 pub(super) use self::running::Running;
 use super::{
     banner::Banner,
-    control_plane::{self, Deciding, Parts},
-    election::Candidacy,
+    control_plane::{self, ControllerParts, Parts},
+    election::ElectionHandle,
     peer_port::PeerPort,
     settings::NodeSettings,
     store,
@@ -42,7 +42,7 @@ pub(super) struct System {
     pub(super) local: Arc<LocalReplicas>,
     pub(super) running: Running,
     pub(super) control: ControlThread,
-    pub(super) candidacy: Option<Candidacy>,
+    pub(super) election: Option<ElectionHandle>,
     pub(super) banner: Banner,
 }
 
@@ -57,7 +57,7 @@ impl System {
 }
 
 /// What others are told of this node, and the sockets on which it is told.
-struct Presence {
+struct ClusterMembership {
     listener: PeerListener,
     members: Members,
     gossip: Gossip,
@@ -79,22 +79,30 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
             Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
         })?;
     let addresses = (look.local_addr(), api.local_addr()?);
-    let Presence { listener, members, gossip, peers, me, .. } = presence;
-    let (candidacy, deciding, seat) = deciding(settings, &me, (&members, &peers), &mut registry)?;
+    let ClusterMembership { listener, members, gossip, peers, me, .. } = presence;
+    let (election, deciding, leadership) = deciding(settings, &me, (&members, &peers), &mut registry)?;
     let rules = settings.roles.controller.then(|| settings.server.rules());
-    let seams = node_seams(&members, &seat, look.clone(), registry, rules);
-    let road = Road { me: me.name.clone(), incarnation: me.incarnation, peers: peers.clone(), seat: seat.clone() };
-    let (routed, link) = routed(settings, &road, &me);
+    let seams = node_seams(&members, &leadership, look.clone(), registry, rules);
+    let context = ConnectContext {
+        me: me.name.clone(),
+        incarnation: me.incarnation,
+        peers: peers.clone(),
+        leadership: leadership.clone(),
+    };
+    let (routed, link) = routed(settings, &context, &me);
     let worker = worker.map(|worker| {
-        let (uplink, (reports, assignments)) = WorkerUplink::new(road, worker.info().clone());
+        let (uplink, (reports, assignments)) = WorkerUplink::new(context, worker.info().clone());
         (worker, WorkerLink { assignments, reports }, uplink)
     });
     let found = routed.as_ref().map(GatewayUplink::leader);
     let found = found.or_else(|| worker.as_ref().map(|(.., uplink)| uplink.leader()));
     let relay = Relay { peers: peers.clone(), found };
-    let front = Front::new(seat.clone(), Some(relay), seams);
-    let port =
-        PeerPort { fleet: FleetService::new(seat, Some(peers)), front: front.clone(), forwarded: look.forwarded() };
+    let front = ApiRouter::new(leadership.clone(), Some(relay), seams);
+    let port = PeerPort {
+        fleet: FleetService::new(leadership, Some(peers)),
+        front: front.clone(),
+        forwarded: look.forwarded(),
+    };
     let control = control_plane::start(Parts { listener: api, front, deciding })?;
     let banner = Banner::of(addresses, &me, worker.as_ref().map(|(worker, ..)| worker));
     let mut running = Running::start(listener, Arc::new(port), gossip);
@@ -102,7 +110,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     if let Some((worker, link, uplink)) = worker {
         running.worker(worker, link, uplink);
     }
-    Ok(System { members, local, running, control, candidacy, banner })
+    Ok(System { members, local, running, control, election, banner })
 }
 
 fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
@@ -127,7 +135,7 @@ async fn presence(
     settings: &NodeSettings,
     worker: Option<&WorkerInfo>,
     registry: &mut Registry,
-) -> Result<Presence, Failure> {
+) -> Result<ClusterMembership, Failure> {
     let identity = Identity::load(&settings.pki).map_err(|error| Failure::Usage(error.to_string()))?;
     let listener = PeerListener::bind(settings.peer, identity.clone())
         .map_err(|error| Failure::Failed(format!("{error}; --peer takes another address")))?;
@@ -153,7 +161,7 @@ async fn presence(
         .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
     gossip.ask_for_name().await.map_err(|error| Failure::Failed(error.to_string()))?;
     let peers = Peers::start(identity, members.clone(), LinePolicy::default());
-    Ok(Presence { listener, members, gossip, peers, me, loops })
+    Ok(ClusterMembership { listener, members, gossip, peers, me, loops })
 }
 
 /// A number that grows with each start.
@@ -164,9 +172,9 @@ fn now() -> u64 {
 
 /// How a gateway hears of routes. A node that answers no clients needs none, and its part of the data plane only answers what
 /// other nodes forward.
-fn routed(settings: &NodeSettings, road: &Road, me: &Member) -> (Option<GatewayUplink>, GatewayLink) {
+fn routed(settings: &NodeSettings, context: &ConnectContext, me: &Member) -> (Option<GatewayUplink>, GatewayLink) {
     if settings.roles.gateway {
-        let (uplink, (events, routes)) = GatewayUplink::new(road.clone(), me.region().map(str::to_owned));
+        let (uplink, (events, routes)) = GatewayUplink::new(context.clone(), me.region().map(str::to_owned));
         return (Some(uplink), GatewayLink { routes, events });
     }
     let ((events, _), (_, routes)) = (mpsc::channel(1), mpsc::channel(1));
@@ -176,7 +184,7 @@ fn routed(settings: &NodeSettings, road: &Road, me: &Member) -> (Option<GatewayU
 fn gateway(
     settings: &NodeSettings,
     telemetry: &Telemetry,
-    presence: &Presence,
+    presence: &ClusterMembership,
     local: &Arc<LocalReplicas>,
     registry: &mut Registry,
 ) -> Result<(Gateway, berth_mesh::Handle), Failure> {
@@ -202,7 +210,7 @@ fn gateway(
         .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))
 }
 
-type Decision = (Option<Candidacy>, Option<Deciding>, watch::Receiver<SeatView>);
+type Decision = (Option<ElectionHandle>, Option<ControllerParts>, watch::Receiver<LeadershipView>);
 
 /// What a controller needs; a node without that role follows for ever.
 fn deciding(
@@ -211,28 +219,28 @@ fn deciding(
     (members, peers): (&Members, &Peers),
     registry: &mut Registry,
 ) -> Result<Decision, Failure> {
-    let Some(store) = &settings.store else { return Ok((None, None, SeatView::never())) };
+    let Some(store) = &settings.store else { return Ok((None, None, LeadershipView::never())) };
     let store = store::config(store)?;
-    let me = Me { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
-    let (seat, candidacy) = Candidacy::start(store.clone(), me, peers.clone())?;
-    let (view, views) = watch::channel(SeatView::Following { leader: None });
+    let me = CandidateInfo { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
+    let (leadership, election) = ElectionHandle::start(store.clone(), me, peers.clone())?;
+    let (view, views) = watch::channel(LeadershipView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
     let source = settings.source.as_ref().map(|git| git.build(&settings.server.data, registry)).transpose()?;
-    let deciding = Deciding { config, metrics: Metrics::register(registry), store, seat, view, source };
-    Ok((Some(candidacy), Some(deciding), views))
+    let deciding = ControllerParts { config, metrics: Metrics::register(registry), store, leadership, view, source };
+    Ok((Some(election), Some(deciding), views))
 }
 
 fn node_seams(
     members: &Members,
-    seat: &watch::Receiver<SeatView>,
+    leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
     rules: Option<String>,
 ) -> Seams {
-    let (everybody, me, seat) = (members.clone(), members.me().clone(), seat.clone());
+    let (everybody, me, leadership) = (members.clone(), members.me().clone(), leadership.clone());
     let members = move || everybody.table().values().cloned().collect();
     let leader = move || {
-        let (name, epoch) = seat.borrow().leader(&me)?;
+        let (name, epoch) = leadership.borrow().leader(&me)?;
         Some(Leader { name, epoch: Some(epoch) })
     };
     seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), rules)

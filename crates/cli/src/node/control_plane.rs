@@ -9,9 +9,9 @@ use std::{net::TcpListener, time::Duration};
 
 use berth_control::{
     Config, Metrics,
-    api::{self, Front},
-    leadership::Seat,
-    seat::{SeatView, Terms},
+    api::{self, ApiRouter},
+    leadership::Leadership,
+    leadership::{LeaderLoop, LeadershipView},
     source::git::{self, GitSource},
     store::etcd::EtcdConfig,
 };
@@ -30,13 +30,13 @@ use crate::{
 const SOURCE_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a node decides with.
-pub(super) struct Deciding {
+pub(super) struct ControllerParts {
     pub(super) config: Config,
     pub(super) metrics: Metrics,
     pub(super) store: EtcdConfig,
-    pub(super) seat: watch::Receiver<Seat>,
+    pub(super) leadership: watch::Receiver<Leadership>,
     /// Tells the others on this node who decides.
-    pub(super) view: watch::Sender<SeatView>,
+    pub(super) view: watch::Sender<LeadershipView>,
     /// The registry that the leader follows.
     pub(super) source: Option<GitSource>,
 }
@@ -44,9 +44,9 @@ pub(super) struct Deciding {
 /// What it is made of.
 pub(super) struct Parts {
     pub(super) listener: TcpListener,
-    pub(super) front: Front,
+    pub(super) front: ApiRouter,
     /// `None` where the node is no controller.
-    pub(super) deciding: Option<Deciding>,
+    pub(super) deciding: Option<ControllerParts>,
 }
 
 /// Starts the thread.
@@ -71,12 +71,12 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
 }
 
 /// Runs a controller whenever this node leads. Until etcd has answered once, nobody here does.
-async fn decide(deciding: Deciding, stop: CancellationToken) {
-    let Deciding { config, metrics, store, seat, view, source } = deciding;
+async fn decide(deciding: ControllerParts, stop: CancellationToken) {
+    let ControllerParts { config, metrics, store, leadership, view, source } = deciding;
     // Who stands for election on this node asks the same etcd, and tells.
     let connected = election::connect(store, |error| tracing::debug!(event = "store_awaited", error));
     let Some(store) = stop.run_until_cancelled(connected).await else { return };
-    let (terms, mut views) = Terms::new(config, std::sync::Arc::new(store), metrics, seat);
+    let (terms, mut views) = LeaderLoop::new(config, std::sync::Arc::new(store), metrics, leadership);
     let following = follow(source, views.clone(), stop.clone());
     let tell = async {
         loop {
@@ -91,10 +91,10 @@ async fn decide(deciding: Deciding, stop: CancellationToken) {
 
 /// Follows the registry whenever this node leads, for the term. It writes nothing more once the term is over: to the store
 /// because of the term's fence, to the registry because whoever leads next has written there in a later term.
-async fn follow(source: Option<GitSource>, mut views: watch::Receiver<SeatView>, stop: CancellationToken) {
+async fn follow(source: Option<GitSource>, mut views: watch::Receiver<LeadershipView>, stop: CancellationToken) {
     loop {
         let view = views.borrow_and_update().clone();
-        if let SeatView::Leading { handle, epoch } = view {
+        if let LeadershipView::Leading { handle, epoch } = view {
             let over = stop.child_token();
             let following = async {
                 match &source {
@@ -136,8 +136,8 @@ async fn follow(source: Option<GitSource>, mut views: watch::Receiver<SeatView>,
 }
 
 /// Waits until this node does not lead in this term.
-async fn until_not(views: &mut watch::Receiver<SeatView>, epoch: Epoch) {
-    let leads = |view: &SeatView| view.leads() == Some(epoch);
+async fn until_not(views: &mut watch::Receiver<LeadershipView>, epoch: Epoch) {
+    let leads = |view: &LeadershipView| view.leads() == Some(epoch);
     // Nobody tells any more: the end.
     let _gone = views.wait_for(|view| !leads(view)).await.is_err();
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use berth_control::{
-    leadership::{Election, Me, Policy, Seat},
-    store::etcd::{EtcdConfig, EtcdStore, Patience},
+    leadership::{CandidateInfo, Election, Leadership, Policy},
+    store::etcd::{EtcdConfig, EtcdStore, Timeouts},
 };
 use berth_peer::Peers;
 use tokio::sync::{oneshot, watch};
@@ -27,28 +27,32 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// away is called unreachable at first; doubled, so is the wait for the word.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
-/// A candidacy that runs on its own thread.
-pub(super) struct Candidacy {
+/// An election that runs on its own thread.
+pub(super) struct ElectionHandle {
     resign: CancellationToken,
     thread: Option<JoinHandle<()>>,
     over: oneshot::Receiver<()>,
 }
 
-impl Candidacy {
+impl ElectionHandle {
     /// Stands for election. The seat says who leads, and the store is there once etcd has answered. `peers` are told where
     /// the one is who leads.
-    pub(super) fn start(config: EtcdConfig, me: Me, peers: Peers) -> io::Result<(watch::Receiver<Seat>, Self)> {
+    pub(super) fn start(
+        config: EtcdConfig,
+        me: CandidateInfo,
+        peers: Peers,
+    ) -> io::Result<(watch::Receiver<Leadership>, Self)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (seat, seats) = watch::channel(Seat::Following { leader: None });
+        let (leadership, leadership_rx) = watch::channel(Leadership::Following { leader: None });
         let (resign, (ended, over)) = (CancellationToken::new(), oneshot::channel());
         let resigning = resign.clone();
         let run = move || {
-            runtime.block_on(stand(config, me, peers, seat, resigning));
+            runtime.block_on(stand(config, me, peers, leadership, resigning));
             // Nobody waits where the process is leaving at once.
             let _ = ended.send(());
         };
         let thread = thread::Builder::new().name("berth-election".to_owned()).spawn(run)?;
-        Ok((seats, Self { resign, thread: Some(thread), over }))
+        Ok((leadership_rx, Self { resign, thread: Some(thread), over }))
     }
 
     /// Hands over, if this node leads, and stands no more.
@@ -62,9 +66,15 @@ impl Candidacy {
     }
 }
 
-async fn stand(config: EtcdConfig, me: Me, peers: Peers, seat: watch::Sender<Seat>, resign: CancellationToken) {
+async fn stand(
+    config: EtcdConfig,
+    me: CandidateInfo,
+    peers: Peers,
+    leadership: watch::Sender<Leadership>,
+    resign: CancellationToken,
+) {
     let Some(store) = resign.run_until_cancelled(connect(config, store_unreachable)).await else { return };
-    let (mut seats, election) = Election::start(&store, me, Policy::default());
+    let (mut leadership_rx, election) = Election::start(&store, me, Policy::default());
     let (mut found, mut news) = (election.found(), true);
     loop {
         // Before the seat names it: whoever goes there goes to the right process.
@@ -74,10 +84,10 @@ async fn stand(config: EtcdConfig, me: Me, peers: Peers, seat: watch::Sender<Sea
             peers.led_by(&leader.name, leader.epoch, at);
         }
         if news {
-            seat.send_replace(seats.borrow_and_update().clone());
+            leadership.send_replace(leadership_rx.borrow_and_update().clone());
         }
         tokio::select! {
-            changed = seats.changed() => {
+            changed = leadership_rx.changed() => {
                 if changed.is_err() {
                     return;
                 }
@@ -92,14 +102,14 @@ async fn stand(config: EtcdConfig, me: Me, peers: Peers, seat: watch::Sender<Sea
             () = resign.cancelled() => break,
         }
     }
-    seat.send_replace(Seat::Following { leader: None });
+    leadership.send_replace(Leadership::Following { leader: None });
     election.resign().await;
 }
 
 /// A connection to etcd, as soon as there is one. `tell` hears of trouble, of the same once.
 pub(super) async fn connect(config: EtcdConfig, tell: impl Fn(&str)) -> EtcdStore {
     let mut told = None;
-    let mut patience = Patience { whole: TELL_AFTER, ..config.patience };
+    let mut patience = Timeouts { whole: TELL_AFTER, ..config.patience };
     loop {
         match EtcdStore::connect(EtcdConfig { patience, ..config.clone() }).await {
             Ok(store) => return store.with_patience(config.patience),

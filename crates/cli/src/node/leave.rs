@@ -20,7 +20,7 @@ use super::compose::System;
 
 /// How long to go on for the others' sake.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Haste {
+pub(super) enum ShutdownMode {
     /// Models move first, for as long as this.
     Orderly {
         /// The longest wait for them to be elsewhere.
@@ -31,20 +31,20 @@ pub(super) enum Haste {
 }
 
 /// Leaves. Every wait in it is bounded.
-pub(super) async fn leave(system: System, haste: Haste) {
-    let System { members, mut running, control, candidacy, local, .. } = system;
+pub(super) async fn leave(system: System, haste: ShutdownMode) {
+    let System { members, mut running, control, election, local, .. } = system;
     running.stop_gateway();
     // A single controller goes on deciding while its node's models move.
     members.announce().await;
     let successor = others(&members.table(), members.me(), |roles| roles.controller);
-    let candidacy = match candidacy {
-        Some(candidacy) if successor => {
-            candidacy.resign().await;
+    let election = match election {
+        Some(election) if successor => {
+            election.resign().await;
             None
         }
-        candidacy => candidacy,
+        election => election,
     };
-    if let Haste::Orderly { patience } = haste
+    if let ShutdownMode::Orderly { patience } = haste
         && others(&members.table(), members.me(), |roles| roles.worker)
     {
         running.announce();
@@ -60,8 +60,8 @@ pub(super) async fn leave(system: System, haste: Haste) {
     let drained = running.gateway_drained().await;
     let stopped = running.stop_worker().await;
     members.leave().await;
-    if let Some(candidacy) = candidacy {
-        candidacy.resign().await;
+    if let Some(election) = election {
+        election.resign().await;
     }
     control.stop().await;
     running.stop().await;

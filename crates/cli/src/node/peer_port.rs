@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use berth_control::{api::Front, fleet::FleetService};
+use berth_control::{api::ApiRouter, fleet::FleetService};
 use berth_mesh::Forwarded;
 use berth_peer::{PeerBody, PeerHandler};
 use berth_spec::WorkerId;
@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 /// What answers other nodes.
 pub(super) struct PeerPort {
     pub(super) fleet: FleetService,
-    pub(super) front: Front,
+    pub(super) front: ApiRouter,
     pub(super) forwarded: Forwarded,
 }
 
@@ -29,9 +29,9 @@ impl PeerHandler for PeerPort {
         let path = request.uri().path();
         if path.starts_with(berth_control::fleet::PATH) {
             self.fleet.serve(caller, request)
-        } else if Front::is_relayed(path) {
+        } else if ApiRouter::is_relayed(path) {
             self.front.relayed(caller, request)
-        } else if Front::is_own(path) {
+        } else if ApiRouter::is_own(path) {
             self.front.own(&request)
         } else {
             self.forwarded.serve(request)

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         args: NodeArgs,
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn settings_with(certificate: &str, words: &str) -> Result<NodeSettings, String> {
-        let line = Line::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
+        let line = TestArgs::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
         let line = line.map_err(|e| e.to_string())?;
         let certified = |_: &Path| Ok(WorkerId::new(certificate).expect("a name"));
         NodeSettings::new(line.args, certified).map_err(|e| e.to_string())

@@ -19,42 +19,42 @@ use crate::failure::Failure;
 #[derive(Debug, Clone)]
 pub(super) struct File {
     pub(super) path: PathBuf,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<FileSetting>,
     lines: Vec<String>,
 }
 
 /// One setting of a file.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct FileSetting {
     pub(super) key: String,
-    pub(super) key_at: Place,
-    pub(super) value_at: Place,
+    pub(super) key_at: Position,
+    pub(super) value_at: Position,
     /// One word, or those of a list or of a mapping (`KEY=VALUE`).
-    pub(super) value: Words,
+    pub(super) value: SettingValue,
 }
 
 /// What a setting of a file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum SettingValue {
     One(String),
     Many(Vec<String>),
 }
 
 /// Line and column from 1; 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) line: u32,
     column: u32,
 }
 
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(at: Location) -> Self {
         let known = |n: u64| u32::try_from(n).ok().filter(|&n| n < u32::MAX).unwrap_or(0);
         Self { line: known(at.line()), column: known(at.column()) }
     }
 }
 
-impl Words {
+impl SettingValue {
     /// Each of them.
     pub(super) fn each(&self) -> &[String] {
         match self {
@@ -83,7 +83,7 @@ impl File {
                 Ok(file)
             }
             Err(error) => {
-                let at = error.location().map(Place::from).unwrap_or_default();
+                let at = error.location().map(Position::from).unwrap_or_default();
                 let message = error.without_snippet().to_string();
                 // The library ends its messages with the place, which the error has already.
                 let message = message.split(" at line ").next().unwrap_or_default().to_owned();
@@ -96,7 +96,7 @@ impl File {
     /// Something that is wrong in it.
     pub(super) fn error(
         &self,
-        at: Place,
+        at: Position,
         path: &str,
         message: impl Into<String>,
         remedy: impl Into<String>,
@@ -121,7 +121,7 @@ impl File {
 }
 
 /// The mapping, in the order of the file.
-struct Entries(Vec<Entry>);
+struct Entries(Vec<FileSetting>);
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -134,9 +134,9 @@ impl<'de> Deserialize<'de> for Entries {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Entries, A::Error> {
-                let mut entries: Vec<Entry> = Vec::new();
-                while let Some((key, value)) = fields.next_entry::<Spanned<String>, Spanned<Words>>()? {
-                    entries.push(Entry {
+                let mut entries: Vec<FileSetting> = Vec::new();
+                while let Some((key, value)) = fields.next_entry::<Spanned<String>, Spanned<SettingValue>>()? {
+                    entries.push(FileSetting {
                         key: key.value,
                         key_at: key.referenced.into(),
                         value_at: value.referenced.into(),
@@ -150,59 +150,59 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for SettingValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyWords)
+        deserializer.deserialize_any(SettingValueVisitor)
     }
 }
 
-struct AnyWords;
+struct SettingValueVisitor;
 
-impl<'de> Visitor<'de> for AnyWords {
-    type Value = Words;
+impl<'de> Visitor<'de> for SettingValueVisitor {
+    type Value = SettingValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value, a list of values, or a mapping of values")
     }
 
-    fn visit_bool<E>(self, v: bool) -> Result<Words, E> {
-        Ok(Words::One(v.to_string()))
+    fn visit_bool<E>(self, v: bool) -> Result<SettingValue, E> {
+        Ok(SettingValue::One(v.to_string()))
     }
 
-    fn visit_i64<E>(self, v: i64) -> Result<Words, E> {
-        Ok(Words::One(v.to_string()))
+    fn visit_i64<E>(self, v: i64) -> Result<SettingValue, E> {
+        Ok(SettingValue::One(v.to_string()))
     }
 
-    fn visit_u64<E>(self, v: u64) -> Result<Words, E> {
-        Ok(Words::One(v.to_string()))
+    fn visit_u64<E>(self, v: u64) -> Result<SettingValue, E> {
+        Ok(SettingValue::One(v.to_string()))
     }
 
-    fn visit_f64<E>(self, v: f64) -> Result<Words, E> {
-        Ok(Words::One(v.to_string()))
+    fn visit_f64<E>(self, v: f64) -> Result<SettingValue, E> {
+        Ok(SettingValue::One(v.to_string()))
     }
 
-    fn visit_str<E>(self, v: &str) -> Result<Words, E> {
-        Ok(Words::One(v.to_owned()))
+    fn visit_str<E>(self, v: &str) -> Result<SettingValue, E> {
+        Ok(SettingValue::One(v.to_owned()))
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Words, E> {
+    fn visit_unit<E: serde::de::Error>(self) -> Result<SettingValue, E> {
         Err(E::custom("there is no value: give one, or remove the key"))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Words, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<SettingValue, A::Error> {
         let mut words = Vec::new();
         while let Some(item) = items.next_element::<Scalar>()? {
             words.push(item.0);
         }
-        Ok(Words::Many(words))
+        Ok(SettingValue::Many(words))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Words, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<SettingValue, A::Error> {
         let mut words = Vec::new();
         while let Some((key, value)) = fields.next_entry::<String, Scalar>()? {
             words.push(format!("{key}={}", value.0));
         }
-        Ok(Words::Many(words))
+        Ok(SettingValue::Many(words))
     }
 }
 
@@ -211,9 +211,11 @@ struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Words::deserialize(deserializer)? {
-            Words::One(word) => Ok(Self(word)),
-            Words::Many(_) => Err(serde::de::Error::custom("lists and mappings do not go deeper than one level")),
+        match SettingValue::deserialize(deserializer)? {
+            SettingValue::One(word) => Ok(Self(word)),
+            SettingValue::Many(_) => {
+                Err(serde::de::Error::custom("lists and mappings do not go deeper than one level"))
+            }
         }
     }
 }
@@ -224,7 +226,7 @@ mod tests {
 
     fn words(text: &str) -> Result<Vec<(String, u32, Vec<String>)>, String> {
         let file = File::parse(Path::new("berth.yaml"), text).map_err(|e| e.to_string())?;
-        let entry = |entry: Entry| (entry.key, entry.key_at.line, entry.value.each().to_vec());
+        let entry = |entry: FileSetting| (entry.key, entry.key_at.line, entry.value.each().to_vec());
         Ok(file.entries.into_iter().map(entry).collect())
     }
 

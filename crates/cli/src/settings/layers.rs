@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, builder::Resetta
 use super::{
     effective::Effective,
     environment,
-    file::{Entry, File, Words},
+    file::{File, FileSetting, SettingValue},
 };
 use crate::{
     args::{self, Arguments},
@@ -144,7 +144,7 @@ fn check(file: &File, path: &[&str]) -> Result<(), Failure> {
     if errors.is_empty() { Ok(()) } else { Err(file.failure(errors)) }
 }
 
-fn unknown(file: &File, entry: &Entry, path: &[&str], settings: &[&Arg]) -> ManifestError {
+fn unknown(file: &File, entry: &FileSetting, path: &[&str], settings: &[&Arg]) -> ManifestError {
     let (this, other) = match path.last() {
         Some(&"node") => ("node", "up"),
         _ => ("up", "node"),
@@ -161,9 +161,9 @@ fn unknown(file: &File, entry: &Entry, path: &[&str], settings: &[&Arg]) -> Mani
 }
 
 /// What is wrong with a value, if anything is: the flag's own parser says.
-fn wrong(file: &File, entry: &Entry, arg: &Arg) -> Option<ManifestError> {
+fn wrong(file: &File, entry: &FileSetting, arg: &Arg) -> Option<ManifestError> {
     let name = &entry.key;
-    if matches!(entry.value, Words::Many(_)) && !matches!(arg.get_action(), ArgAction::Append) {
+    if matches!(entry.value, SettingValue::Many(_)) && !matches!(arg.get_action(), ArgAction::Append) {
         let message = format!("{name} takes one value, not several");
         return Some(file.error(entry.value_at, name, message, format!("write `{name}: VALUE`")));
     }

@@ -12,14 +12,14 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TypeLabel {
     of: String,
-    wish: Wish,
+    wish: Strength,
     key: String,
     value: String,
 }
 
 /// How much a label matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum Strength {
     Required,
     Preferred,
 }
@@ -34,8 +34,8 @@ impl TypeLabel {
         let mut parts = text.splitn(3, ':');
         let (Some(of), Some(wish), Some(label)) = (parts.next(), parts.next(), parts.next()) else { return Err(how()) };
         let wish = match wish {
-            "required" => Wish::Required,
-            "preferred" => Wish::Preferred,
+            "required" => Strength::Required,
+            "preferred" => Strength::Preferred,
             other => return Err(format!("{other:?} is neither required nor preferred: {}", how())),
         };
         if !is_type(of) {
@@ -70,8 +70,8 @@ pub(super) fn by_type(labels: Vec<TypeLabel>) -> Result<BTreeMap<String, Selecto
     for TypeLabel { of, wish, key, value } in labels {
         let selector = types.entry(of.clone()).or_default();
         let of_wish = match wish {
-            Wish::Required => &mut selector.required,
-            Wish::Preferred => &mut selector.preferred,
+            Strength::Required => &mut selector.required,
+            Strength::Preferred => &mut selector.preferred,
         };
         if let Some(other) = of_wish.insert(key.clone(), value.clone()).filter(|other| *other != value) {
             return Err(Failure::Usage(format!(

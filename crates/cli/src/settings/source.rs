@@ -309,7 +309,7 @@ impl SourceArgs {
                 value.ok_or_else(|| Failure::Usage(format!("--registry-key-env {name}: there is no such variable")))?;
             Ok((name.clone(), value))
         });
-        let around = keys::Surroundings { environment: environment.collect::<Result<_, Failure>>()? };
+        let around = keys::KeyEnvironment { environment: environment.collect::<Result<_, Failure>>()? };
         let open =
             |key: &String| keys::open(key, &around).map_err(|error| Failure::Usage(format!("--registry-key: {error}")));
         Ok(Keyring::new(self.registry_key.iter().map(open).collect::<Result<_, Failure>>()?))

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         args: StoreArgs,
     }
@@ -127,7 +127,7 @@ mod tests {
             ("etcd://root:secret@a", "the settings have places for them"),
             ("etcd://a/b c", "prefix"),
         ] {
-            let error = Line::try_parse_from(["node", "--store", text]).expect_err(text).to_string();
+            let error = TestArgs::try_parse_from(["node", "--store", text]).expect_err(text).to_string();
             assert!(error.contains("--store") && error.contains(says), "{text}: {error}");
         }
     }

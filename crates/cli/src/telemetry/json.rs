@@ -33,7 +33,7 @@ pub(super) struct JsonLogs {
 type Fields = BTreeMap<&'static str, Value>;
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogRecord<'a> {
     timestamp: String,
     component: &'a str,
     level: &'static str,
@@ -97,7 +97,7 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for JsonLogs {
             (_, Some(Value::String(message))) => snake_case(message),
             _ => "log".to_owned(),
         };
-        let line = Line {
+        let line = LogRecord {
             timestamp: terminal::now().to_string(),
             component: self.component(event.metadata()),
             level: level(event.metadata().level()),

@@ -90,7 +90,7 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
     doors.spawn({
         let (handle, stop) = (handle.clone(), stop.clone());
         async move {
-            let served: io::Result<()> = api::serve(listener, api::Front::alone(handle, seams), stop).await;
+            let served: io::Result<()> = api::serve(listener, api::ApiRouter::alone(handle, seams), stop).await;
             served.map_err(|e| Failure::doing("the control API failed", e))
         }
     });

@@ -17,7 +17,7 @@ use crate::handle;
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
-    fault: Fault,
+    fault: RefusalKind,
     /// One word for machines.
     reason: &'static str,
     message: String,
@@ -26,7 +26,7 @@ pub struct ApiError {
 
 /// What kind of refusal: an error class of the system, or one that only HTTP knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum RefusalKind {
     Class(Class),
     /// The request is well-formed, the manifests in it are not.
     InvalidManifest,
@@ -42,10 +42,10 @@ impl ApiError {
     /// An error of a class.
     #[must_use]
     pub fn new(class: Class, message: impl Into<String>) -> Self {
-        Self::of(Fault::Class(class), message)
+        Self::of(RefusalKind::Class(class), message)
     }
 
-    fn of(fault: Fault, message: impl Into<String>) -> Self {
+    fn of(fault: RefusalKind, message: impl Into<String>) -> Self {
         Self { fault, reason: fault.reason(), message: message.into(), details: Vec::new() }
     }
 
@@ -68,7 +68,7 @@ impl ApiError {
             [one] => one.to_string(),
             [first, rest @ ..] => format!("{first} (and {} more, see details)", rest.len()),
         };
-        Self::of(Fault::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
+        Self::of(RefusalKind::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
     }
 
     /// Nobody decides, or whoever does cannot be asked.
@@ -81,19 +81,19 @@ impl ApiError {
     }
 
     pub(crate) fn precondition_failed(message: impl Into<String>) -> Self {
-        Self::of(Fault::PreconditionFailed, message)
+        Self::of(RefusalKind::PreconditionFailed, message)
     }
 
     pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
-        Self::of(Fault::MethodNotAllowed, message)
+        Self::of(RefusalKind::MethodNotAllowed, message)
     }
 
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::of(Fault::Forbidden, message)
+        Self::of(RefusalKind::Forbidden, message)
     }
 
     pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
-        Self::of(Fault::UnsupportedMediaType, message)
+        Self::of(RefusalKind::UnsupportedMediaType, message)
     }
 
     /// The same with what exactly is wrong.
@@ -106,10 +106,10 @@ impl ApiError {
     #[must_use]
     pub const fn class(&self) -> Class {
         match self.fault {
-            Fault::Class(class) => class,
-            Fault::PreconditionFailed => Class::Conflict,
-            Fault::InvalidManifest | Fault::UnsupportedMediaType | Fault::Forbidden => Class::Invalid,
-            Fault::MethodNotAllowed => Class::Unsupported,
+            RefusalKind::Class(class) => class,
+            RefusalKind::PreconditionFailed => Class::Conflict,
+            RefusalKind::InvalidManifest | RefusalKind::UnsupportedMediaType | RefusalKind::Forbidden => Class::Invalid,
+            RefusalKind::MethodNotAllowed => Class::Unsupported,
         }
     }
 
@@ -124,7 +124,7 @@ impl ApiError {
     }
 }
 
-impl Fault {
+impl RefusalKind {
     const fn http_status(self) -> StatusCode {
         match self {
             Self::Class(class) => status::http_status(class),

@@ -30,7 +30,7 @@ pub struct Leader {
 }
 
 /// What is known of nodes, from both sides.
-pub(super) struct Known {
+pub(super) struct NodeInputs {
     pub(super) members: Vec<(Arc<Member>, Health)>,
     pub(super) workers: Vec<WorkerView>,
     pub(super) leader: Option<Leader>,
@@ -45,8 +45,8 @@ struct Sides {
 }
 
 /// Every node, by name.
-pub(super) fn nodes(known: Known, now: Time) -> NodeList {
-    let Known { members, workers, leader, loss } = known;
+pub(super) fn nodes(known: NodeInputs, now: Time) -> NodeList {
+    let NodeInputs { members, workers, leader, loss } = known;
     let mut rows: BTreeMap<WorkerId, Sides> = BTreeMap::new();
     for worker in workers {
         let name = worker.info.id.clone();

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Front, guard};
+use super::{ApiRouter, guard};
 
 /// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
 /// doubled, idle clients may hold twice the memory.
@@ -60,13 +60,13 @@ const BREATH: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// [`io::Error`] when the listener has no address any more; a failed connection is not an error.
-pub async fn serve(listener: TcpListener, front: Front, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: CancellationToken) -> io::Result<()> {
     let address = listener.local_addr()?;
     let guarded = berth_wire::guard::Guard::of(address);
-    let answering = front.clone();
+    let answering = api.clone();
     let answer = move |request: Request| {
-        let front = answering.clone();
-        async move { front.answer(request).await }
+        let router = answering.clone();
+        async move { router.answer(request).await }
     };
     // Around everything, so that nothing is done for a page of another site, here or elsewhere.
     let router = Router::new()
@@ -101,7 +101,7 @@ pub async fn serve(listener: TcpListener, front: Front, shutdown: CancellationTo
         }
     }
     drop(listener);
-    front.stop();
+    api.stop();
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::warn!(
             event = "api_connections_cut",

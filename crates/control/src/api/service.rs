@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use declare::{Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
-use super::{Seams, error::ApiError, others::Others, query::nearest, top::Sampler};
+use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, top::Sampler};
 use crate::{
     Handle,
     handle::{Error, ListRequest},
@@ -32,7 +32,7 @@ pub(crate) struct Service {
     pub(super) handle: Handle,
     /// What the gateway of this node did lately.
     sampler: Arc<Sampler>,
-    others: Others,
+    peer_queries: PeerQueries,
     rules: Option<String>,
     metrics: super::MetricsSource,
     version: String,
@@ -47,13 +47,13 @@ impl Service {
     pub(super) fn new(
         handle: Handle,
         seams: Seams,
-        (sampler, others): (Arc<Sampler>, Others),
+        (sampler, peer_queries): (Arc<Sampler>, PeerQueries),
         shutdown: CancellationToken,
     ) -> Self {
         Self {
             handle,
             sampler,
-            others,
+            peer_queries,
             rules: seams.rules,
             metrics: seams.metrics,
             version: seams.version,

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use berth_spec::{Epoch, Time, WorkerId};
 
-use super::{Effect, Event, Kept, Leader, Policy, Standing};
+use super::{CandidateRole, Effect, Event, Leader, Policy, RenewalResult};
 use crate::store::{
     Rev,
     etcd::{Lease, LeaseId},
@@ -33,21 +33,21 @@ enum State {
     Following { look_at: Time },
     Waiting { until: Time },
     Granting,
-    Claiming { term: Term, claim_at: Option<Time> },
-    Leading { term: Term, epoch: Epoch, keep_at: Option<Time> },
+    Claiming { term: HeldLease, claim_at: Option<Time> },
+    Leading { term: HeldLease, epoch: Epoch, keep_at: Option<Time> },
     Yielding { lease: LeaseId, until: Time },
     Resigned,
 }
 
 /// How far a lease can be relied on.
 #[derive(Debug, Clone, Copy)]
-struct Term {
+struct HeldLease {
     lease: Lease,
     /// When what was last answered had been sent.
     sent: Time,
 }
 
-impl Term {
+impl HeldLease {
     /// Until when it surely lasts.
     fn until(self) -> Time {
         self.sent + self.lease.ttl * 2 / 3
@@ -67,7 +67,7 @@ pub struct Candidate {
     /// Who leads, and as of when that is known.
     leader: Option<Leader>,
     seen: Rev,
-    said: Option<Standing>,
+    said: Option<CandidateRole>,
     resigning: bool,
     chance: u64,
 }
@@ -121,11 +121,11 @@ impl Candidate {
         let mut effects = Vec::new();
         match event {
             Event::Seen { at, leader } => self.see(at, leader, now, &mut effects),
-            Event::Granted { sent, lease } => self.granted(Term { lease, sent }, now, &mut effects),
+            Event::Granted { sent, lease } => self.granted(HeldLease { lease, sent }, now, &mut effects),
             Event::NotGranted if matches!(self.state, State::Granting) => self.follow(now + self.policy.retry),
             Event::Won { lease, epoch } => self.won(lease, epoch, now, &mut effects),
             Event::NotWon { lease } => self.not_won(lease, now, &mut effects),
-            Event::Kept(kept) => self.kept(kept, now, &mut effects),
+            Event::RenewalResult(kept) => self.kept(kept, now, &mut effects),
             Event::Released { lease } => self.released(lease, now, &mut effects),
             Event::Resign => {
                 self.resigning = true;
@@ -166,7 +166,7 @@ impl Candidate {
         }
     }
 
-    fn granted(&mut self, term: Term, now: Time, effects: &mut Vec<Effect>) {
+    fn granted(&mut self, term: HeldLease, now: Time, effects: &mut Vec<Effect>) {
         match self.state {
             State::Granting if self.leader.is_none() && !self.resigning => {
                 self.state = State::Claiming { term, claim_at: None };
@@ -205,7 +205,7 @@ impl Candidate {
         }
     }
 
-    fn kept(&mut self, kept: Kept, now: Time, effects: &mut Vec<Effect>) {
+    fn kept(&mut self, kept: RenewalResult, now: Time, effects: &mut Vec<Effect>) {
         let State::Leading { term, keep_at, .. } = &mut self.state else { return };
         if term.lease.id != kept.lease {
             return;
@@ -282,15 +282,15 @@ impl Candidate {
     /// Says where it sits, if that has changed; first, so that whoever leads stops before the key is given back.
     fn stand(&mut self, effects: &mut Vec<Effect>) {
         let standing = match &self.state {
-            State::Leading { term, epoch, .. } => Standing::Leading { epoch: *epoch, until: term.until() },
+            State::Leading { term, epoch, .. } => CandidateRole::Leading { epoch: *epoch, until: term.until() },
             // A key that is left from before, or is being given back, does not mean that we lead.
             _ => {
                 let other = self.leader.as_ref().filter(|leader| leader.name != self.me);
-                Standing::Following(other.map(|leader| (leader.name.clone(), leader.epoch)))
+                CandidateRole::Following(other.map(|leader| (leader.name.clone(), leader.epoch)))
             }
         };
         let same = match (&self.said, &standing) {
-            (Some(Standing::Leading { epoch: said, .. }), Standing::Leading { epoch, .. }) => said == epoch,
+            (Some(CandidateRole::Leading { epoch: said, .. }), CandidateRole::Leading { epoch, .. }) => said == epoch,
             (said, standing) => said.as_ref() == Some(standing),
         };
         if !same {

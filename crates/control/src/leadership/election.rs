@@ -14,11 +14,14 @@ use futures::{
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{Candidate, Effect, Event, Fence, Kept, Leader, Me, Policy, Seat, Standing, fence::now};
+use super::{
+    Candidate, CandidateInfo, CandidateRole, Effect, Event, Fence, Leader, Leadership, Policy, RenewalResult,
+    fence::now,
+};
 use crate::api::differing;
 use crate::store::{
     Change, Commit, Page, Rev, Store, StoreError, Watch,
-    etcd::{Claim, EtcdStore, LeaseId, Patience},
+    etcd::{Claim, EtcdStore, LeaseId, Timeouts},
     layout::LEADER,
 };
 
@@ -35,13 +38,13 @@ pub struct Election {
 
 impl Election {
     /// Stands for election until [`Election::resign`]. The seat changes as terms begin and end; when it is
-    /// [`Seat::Following`], whatever was done as the leader has to stop, and cannot write any more.
+    /// [`Leadership::Following`], whatever was done as the leader has to stop, and cannot write any more.
     #[must_use]
-    pub fn start(store: &EtcdStore, me: Me, policy: Policy) -> (watch::Receiver<Seat>, Self) {
-        let (seat, seats) = watch::channel(Seat::Following { leader: None });
+    pub fn start(store: &EtcdStore, me: CandidateInfo, policy: Policy) -> (watch::Receiver<Leadership>, Self) {
+        let (leadership, leadership_rx) = watch::channel(Leadership::Following { leader: None });
         let (finds, found) = watch::channel(None);
         let resign = CancellationToken::new();
-        let patience = Patience {
+        let patience = Timeouts {
             connect: policy.ttl / 4,
             answer: policy.ttl / 4,
             whole: policy.ttl / 3,
@@ -52,7 +55,7 @@ impl Election {
             store: store.with_patience(patience),
             me,
             policy,
-            seat,
+            leadership,
             finds,
             fence: None,
             differs: None,
@@ -60,7 +63,7 @@ impl Election {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(run.until(resign.clone()));
-        (seats, Self { tasks, found, resign })
+        (leadership_rx, Self { tasks, found, resign })
     }
 
     /// Whose key was seen last: it changes whenever the key was read, before the seat does.
@@ -82,9 +85,9 @@ impl Election {
 struct Run {
     candidate: Candidate,
     store: EtcdStore,
-    me: Me,
+    me: CandidateInfo,
     policy: Policy,
-    seat: watch::Sender<Seat>,
+    leadership: watch::Sender<Leadership>,
     finds: watch::Sender<Option<Leader>>,
     /// Of the term that we lead.
     fence: Option<Fence>,
@@ -154,20 +157,20 @@ impl Run {
         }
     }
 
-    fn stand(&mut self, standing: Standing) {
+    fn stand(&mut self, standing: CandidateRole) {
         match standing {
-            Standing::Leading { epoch, until } => {
+            CandidateRole::Leading { epoch, until } => {
                 tracing::info!(event = "leader_elected", name = %self.me.name, epoch = epoch.0);
                 let fence = Fence::new(epoch, until);
                 self.fence = Some(fence.clone());
-                self.seat.send_replace(Seat::Leading { epoch, fence });
+                self.leadership.send_replace(Leadership::Leading { epoch, fence });
             }
-            Standing::Following(leader) => {
+            CandidateRole::Following(leader) => {
                 self.end_term();
                 if let Some((name, epoch)) = &leader {
                     tracing::info!(event = "leader_followed", leader = %name, epoch = epoch.0);
                 }
-                self.seat.send_replace(Seat::Following { leader });
+                self.leadership.send_replace(Leadership::Following { leader });
             }
         }
     }
@@ -189,7 +192,7 @@ impl Run {
             Effect::Keep(lease) => async move {
                 let kept = noted(store.keep_alive(lease).await);
                 let ttl = kept.map(Option::unwrap_or_default);
-                Some(Event::Kept(Kept { lease, sent, ttl }))
+                Some(Event::RenewalResult(RenewalResult { lease, sent, ttl }))
             }
             .boxed(),
             Effect::Release(lease) => async move {
@@ -210,7 +213,7 @@ async fn grant(store: EtcdStore, ttl: Duration, sent: Time) -> Option<Event> {
     })
 }
 
-async fn claim(store: EtcdStore, me: Me, lease: LeaseId) -> Option<Event> {
+async fn claim(store: EtcdStore, me: CandidateInfo, lease: LeaseId) -> Option<Event> {
     Some(match noted(store.claim(LEADER, Leader::bytes(&me, lease), lease).await) {
         Some(Claim::Won(rev)) => Event::Won { lease, epoch: Epoch(rev.0) },
         // Another's, or our own from an attempt whose answer was lost: the key says which.

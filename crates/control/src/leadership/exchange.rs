@@ -42,7 +42,7 @@ pub enum Event {
         lease: LeaseId,
     },
     /// A lease was renewed, or not.
-    Kept(Kept),
+    RenewalResult(RenewalResult),
     /// A lease was given back, or that failed.
     Released {
         /// Which.
@@ -56,7 +56,7 @@ pub enum Event {
 
 /// What came of renewing a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct RenewalResult {
     /// Which.
     pub lease: LeaseId,
     /// When it was asked for.
@@ -79,14 +79,14 @@ pub enum Effect {
     /// Give the lease back: the key goes with it.
     Release(LeaseId),
     /// Say where we sit now.
-    Stand(Standing),
+    Stand(CandidateRole),
     /// The term surely lasts until then.
     Extend(Time),
 }
 
 /// Where the candidate sits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum CandidateRole {
     /// Another leads, or nobody.
     Following(Option<(WorkerId, Epoch)>),
     /// It leads.

@@ -4,7 +4,7 @@ use berth_spec::{Epoch, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Me;
+use super::CandidateInfo;
 use crate::store::{Entry, StoreError, etcd::LeaseId};
 
 /// The number of the form below.
@@ -49,7 +49,7 @@ impl Leader {
     }
 
     /// What to write there.
-    pub(super) fn bytes(me: &Me, lease: LeaseId) -> Bytes {
+    pub(super) fn bytes(me: &CandidateInfo, lease: LeaseId) -> Bytes {
         let stored = Stored {
             v: FORM,
             name: me.name.clone(),
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_form_is_kept() {
-        let me = Me {
+        let me = CandidateInfo {
             name: WorkerId::new("a").expect("a name"),
             peer: "10.0.0.1:7947".to_owned(),
             rules: "onnx".to_owned(),

@@ -18,20 +18,20 @@ mod assembly;
 mod auth;
 mod cluster;
 mod config;
-mod fault;
-mod following;
+mod error;
 mod keys;
 mod lease;
 mod read;
 mod resolve;
 mod transaction;
 mod version;
+mod watch;
 
 use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 
-pub use config::{Address, ConfigError, Credentials, EtcdConfig, EtcdTls, Patience};
+pub use config::{Address, ConfigError, Credentials, EtcdConfig, EtcdTls, Timeouts};
 pub use lease::{Claim, Lease, LeaseId};
 
 use super::{Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch};
@@ -43,7 +43,7 @@ use keys::Keys;
 pub struct EtcdStore {
     cluster: Arc<Cluster>,
     keys: Keys,
-    patience: Patience,
+    patience: Timeouts,
 }
 
 impl EtcdStore {
@@ -64,7 +64,7 @@ impl EtcdStore {
 
     /// The same store for somebody who waits less, or more.
     #[must_use]
-    pub fn with_patience(&self, patience: Patience) -> Self {
+    pub fn with_patience(&self, patience: Timeouts) -> Self {
         Self { patience, ..self.clone() }
     }
 }

@@ -15,15 +15,15 @@ use futures::{FutureExt, StreamExt};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    Road,
-    drive::End,
-    line::{Broken, Dialling, Line, client, heard, speech, welcome},
-    search::Whom,
+    ConnectContext,
+    connection::Client,
+    leader_discovery::Target,
+    stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
 };
 
 /// The gateway's side.
-pub(super) struct GatewayEnd {
-    road: Road,
+pub(super) struct GatewayClient {
+    context: ConnectContext,
     region: Option<String>,
     /// The number of the last change that the gateway was given.
     seq: u64,
@@ -33,9 +33,9 @@ pub(super) struct GatewayEnd {
     in_use: BTreeMap<DeploymentName, Demand>,
 }
 
-impl GatewayEnd {
-    pub(super) fn new(road: Road, region: Option<String>) -> Self {
-        Self { road, region, seq: 0, before: 0, in_use: BTreeMap::new() }
+impl GatewayClient {
+    pub(super) fn new(context: ConnectContext, region: Option<String>) -> Self {
+        Self { context, region, seq: 0, before: 0, in_use: BTreeMap::new() }
     }
 
     fn remember(&mut self, demands: &[Demand]) {
@@ -50,18 +50,18 @@ impl GatewayEnd {
     }
 }
 
-type GatewayLine = Line<GatewayEvent, RouteChange>;
+type GatewayStream = ControllerStream<GatewayEvent, RouteChange>;
 
-impl End for GatewayEnd {
+impl Client for GatewayClient {
     const OF: &'static str = "gateway";
-    type Word = GatewayEvent;
-    type Heard = RouteChange;
+    type Outgoing = GatewayEvent;
+    type Incoming = RouteChange;
 
-    fn dial(&self, whom: &Whom) -> Dialling<GatewayEvent, RouteChange> {
-        let (road, region) = (self.road.clone(), self.region.clone());
+    fn dial(&self, whom: &Target) -> Dialling<GatewayEvent, RouteChange> {
+        let (context, region) = (self.context.clone(), self.region.clone());
         match whom {
-            Whom::Here => here(road, region).boxed(),
-            Whom::Node(name) => there(road, name.clone(), region).boxed(),
+            Target::Here => here(context, region).boxed(),
+            Target::Node(name) => there(context, name.clone(), region).boxed(),
         }
     }
 
@@ -91,19 +91,19 @@ impl End for GatewayEnd {
     }
 }
 
-async fn here(road: Road, region: Option<String>) -> Result<GatewayLine, Broken> {
-    let (handle, epoch) = road.here()?;
-    let attached = handle.attach_gateway(road.me.clone(), region).await;
+async fn here(context: ConnectContext, region: Option<String>) -> Result<GatewayStream, Broken> {
+    let (handle, epoch) = context.here()?;
+    let attached = handle.attach_gateway(context.me.clone(), region).await;
     let (speak, changes) = attached.map_err(|error| Broken::Failed(error.to_string()))?;
-    Ok(Line { epoch, far: false, speak, hear: ReceiverStream::new(changes).map(Ok).boxed() })
+    Ok(ControllerStream { epoch, far: false, speak, hear: ReceiverStream::new(changes).map(Ok).boxed() })
 }
 
-async fn there(road: Road, name: WorkerId, region: Option<String>) -> Result<GatewayLine, Broken> {
-    let peer = road.peer(&name)?;
-    let hello = v1::Hello { region, ..road.hello() };
+async fn there(context: ConnectContext, name: WorkerId, region: Option<String>) -> Result<GatewayStream, Broken> {
+    let peer = context.peer(&name)?;
+    let hello = v1::Hello { region, ..context.hello() };
     let hello = v1::GatewayWord { word: Some(gateway_word::Word::Hello(hello)) };
     let (speak, said) = speech(hello, words_of);
-    let mut words = client(&peer).route(road.request(said)).await?.into_inner();
+    let mut words = client(&peer).route(context.request(said)).await?.into_inner();
     let epoch = welcome(&mut words, |word: v1::RouteOrder| match word.order {
         Some(route_order::Order::Welcome(welcome)) => Some(welcome),
         _ => None,
@@ -119,7 +119,7 @@ async fn there(road: Road, name: WorkerId, region: Option<String>) -> Result<Gat
         }
         Ok(change)
     });
-    Ok(Line { epoch, far: true, speak, hear })
+    Ok(ControllerStream { epoch, far: true, speak, hear })
 }
 
 /// An event in the messages that it takes.

@@ -16,38 +16,38 @@ use futures::{FutureExt, StreamExt, stream};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    Road,
-    drive::End,
-    line::{Broken, Dialling, Line, client, heard, speech, welcome},
-    search::Whom,
+    ConnectContext,
+    connection::Client,
+    leader_discovery::Target,
+    stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
 };
 
 /// The worker's side.
-pub(super) struct WorkerEnd {
-    road: Road,
+pub(super) struct WorkerClient {
+    context: ConnectContext,
     info: WorkerInfo,
     /// The controller that is connected has had the whole.
     reported: bool,
 }
 
-impl WorkerEnd {
-    pub(super) fn new(road: Road, info: WorkerInfo) -> Self {
-        Self { road, info, reported: false }
+impl WorkerClient {
+    pub(super) fn new(context: ConnectContext, info: WorkerInfo) -> Self {
+        Self { context, info, reported: false }
     }
 }
 
-type WorkerLine = Line<InventoryChange, FromController>;
+type WorkerStream = ControllerStream<InventoryChange, FromController>;
 
-impl End for WorkerEnd {
+impl Client for WorkerClient {
     const OF: &'static str = "worker";
-    type Word = InventoryChange;
-    type Heard = FromController;
+    type Outgoing = InventoryChange;
+    type Incoming = FromController;
 
-    fn dial(&self, whom: &Whom) -> Dialling<InventoryChange, FromController> {
-        let (road, info) = (self.road.clone(), self.info.clone());
+    fn dial(&self, whom: &Target) -> Dialling<InventoryChange, FromController> {
+        let (context, info) = (self.context.clone(), self.info.clone());
         match whom {
-            Whom::Here => here(road, info).boxed(),
-            Whom::Node(name) => there(road, name.clone(), info).boxed(),
+            Target::Here => here(context, info).boxed(),
+            Target::Node(name) => there(context, name.clone(), info).boxed(),
         }
     }
 
@@ -66,21 +66,21 @@ impl End for WorkerEnd {
     }
 }
 
-async fn here(road: Road, info: WorkerInfo) -> Result<WorkerLine, Broken> {
-    let (handle, epoch) = road.here()?;
+async fn here(context: ConnectContext, info: WorkerInfo) -> Result<WorkerStream, Broken> {
+    let (handle, epoch) = context.here()?;
     let (speak, orders) = handle.attach_worker(info).await?;
     let hear = ReceiverStream::new(orders).map(Ok).boxed();
-    Ok(Line { epoch, far: false, speak, hear })
+    Ok(ControllerStream { epoch, far: false, speak, hear })
 }
 
-async fn there(road: Road, name: berth_spec::WorkerId, info: WorkerInfo) -> Result<WorkerLine, Broken> {
-    let peer = road.peer(&name)?;
-    let hello = v1::Hello { worker: Some((&info).into()), ..road.hello() };
+async fn there(context: ConnectContext, name: berth_spec::WorkerId, info: WorkerInfo) -> Result<WorkerStream, Broken> {
+    let peer = context.peer(&name)?;
+    let hello = v1::Hello { worker: Some((&info).into()), ..context.hello() };
     let hello = v1::WorkerWord { word: Some(worker_word::Word::Hello(hello)) };
     let (speak, said) = speech(hello, |report: InventoryChange| {
         report.in_parts().map(|part| v1::WorkerWord { word: Some(worker_word::Word::Inventory(part)) })
     });
-    let mut words = client(&peer).work(road.request(said)).await?.into_inner();
+    let mut words = client(&peer).work(context.request(said)).await?.into_inner();
     let epoch = welcome(&mut words, |word: v1::WorkerOrder| match word.order {
         Some(worker_order::Order::Welcome(welcome)) => Some(welcome),
         _ => None,
@@ -105,7 +105,7 @@ async fn there(road: Road, name: berth_spec::WorkerId, info: WorkerInfo) -> Resu
         Ok(change.map(FromController::Assigned))
     });
     let hear = stream::iter([Ok(FromController::Attached)]).chain(orders).boxed();
-    Ok(Line { epoch, far: true, speak, hear })
+    Ok(ControllerStream { epoch, far: true, speak, hear })
 }
 
 /// Credentials that this version cannot read are none: what it has stays. The error says nothing of what is in them.

@@ -22,7 +22,7 @@ use std::{
 
 use berth_control::store::{
     Store,
-    etcd::{EtcdConfig, EtcdStore, Patience},
+    etcd::{EtcdConfig, EtcdStore, Timeouts},
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl Etcd {
 
     /// The same, for as long as a cluster may take on a busy machine when it has lost a member.
     pub(crate) async fn patient_store(&self) -> EtcdStore {
-        self.store().await.with_patience(Patience { whole: START, ..Patience::default() })
+        self.store().await.with_patience(Timeouts { whole: START, ..Timeouts::default() })
     }
 
     /// The same, in a place of its own.
@@ -124,7 +124,7 @@ impl Etcd {
     /// A store with these settings, once it can be had.
     pub(crate) async fn open(&self, config: EtcdConfig) -> EtcdStore {
         let patience = config.patience;
-        let patient = EtcdConfig { patience: Patience { whole: START, ..patience }, ..config };
+        let patient = EtcdConfig { patience: Timeouts { whole: START, ..patience }, ..config };
         EtcdStore::connect(patient).await.expect("etcd starts").with_patience(patience)
     }
 

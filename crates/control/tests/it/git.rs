@@ -335,7 +335,7 @@ async fn credentials_go_to_their_worker_and_nowhere_else() {
     let (reports, mut words) = running.handle.attach_worker(info.clone()).await.expect("attached");
     reports.send(crate::fixture::empty_inventory(&info)).await.expect("reported");
     let mut config = forge.config("disk", own());
-    let key = keys::open(&format!("file:{}", private.display()), &keys::Surroundings::default()).expect("a key");
+    let key = keys::open(&format!("file:{}", private.display()), &keys::KeyEnvironment::default()).expect("a key");
     config.keyring = Arc::new(Keyring::new(vec![key]));
     let followed = Followed::start(config, &running.handle, 0);
     followed.until_applied(&good).await;

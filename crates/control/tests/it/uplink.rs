@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_control::uplink::search::{DIAL_WITHIN, Effect, Event, LONGEST_PAUSE, Search, Whom};
+use berth_control::uplink::leader_discovery::{DIAL_WITHIN, Effect, Event, LONGEST_PAUSE, LeaderDiscovery, Target};
 use berth_spec::{Epoch, Time, WorkerId};
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn node(name: &str) -> WorkerId {
 
 /// A search among three controllers, and what it wanted, as text.
 struct Bench {
-    search: Search,
+    leader_discovery: LeaderDiscovery,
     now: Time,
     controllers: Vec<WorkerId>,
 }
@@ -20,14 +20,14 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let controllers = ["a", "b", "c"].map(node).to_vec();
-        Self { search: Search::new(node("me"), 0, Time::ZERO), now: Time::ZERO, controllers }
+        Self { leader_discovery: LeaderDiscovery::new(node("me"), 0, Time::ZERO), now: Time::ZERO, controllers }
     }
 
     fn on(&mut self, event: Event) -> String {
-        let effects = self.search.on(event, &self.controllers, self.now);
+        let effects = self.leader_discovery.on(event, &self.controllers, self.now);
         let show = |effect: Effect| match effect {
-            Effect::Dial(Whom::Here) => "dial here".to_owned(),
-            Effect::Dial(Whom::Node(name)) => format!("dial {name}"),
+            Effect::Dial(Target::Here) => "dial here".to_owned(),
+            Effect::Dial(Target::Node(name)) => format!("dial {name}"),
             Effect::Attach => "attach".to_owned(),
             Effect::HangUp => "hang up".to_owned(),
         };
@@ -36,7 +36,7 @@ impl Bench {
 
     /// Goes to when it wants to be woken, and wakes it.
     fn wake(&mut self) -> (Duration, String) {
-        let at = self.search.wake_at().expect("it waits for something");
+        let at = self.leader_discovery.wake_at().expect("it waits for something");
         let waited = at.since(self.now);
         self.now = self.now.max(at);
         (waited, self.on(Event::Tick))
@@ -54,7 +54,7 @@ fn it_asks_one_after_the_other_and_follows_who_is_named() {
     assert_eq!(bench.on(Event::Failed), "dial b");
     assert_eq!(bench.on(Event::Elsewhere(leader("c", 7))), "dial c");
     assert_eq!(bench.on(Event::Welcomed(Epoch(7))), "attach");
-    assert_eq!((bench.search.attached(), bench.search.wake_at()), (Some(Epoch(7)), None));
+    assert_eq!((bench.leader_discovery.attached(), bench.leader_discovery.wake_at()), (Some(Epoch(7)), None));
     assert_eq!(bench.on(Event::Failed), "", "of a connection that was given up");
     assert_eq!(bench.on(Event::Lost(None)), "hang up");
     let (waited, effects) = bench.wake();
@@ -74,7 +74,7 @@ fn pauses_grow_when_all_are_asked_in_vain_and_end_with_news() {
     }
     assert!(pauses[1] <= Duration::from_millis(50) && pauses[7] >= LONGEST_PAUSE / 2, "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE), "{pauses:?}");
-    assert_eq!(bench.on(Event::Seat(leader("b", 3))), "dial b", "its own seat knows");
+    assert_eq!(bench.on(Event::Leadership(leader("b", 3))), "dial b", "its own seat knows");
     assert_eq!(
         bench.wake(),
         (DIAL_WITHIN, "hang up, dial c".to_owned()),
@@ -86,7 +86,7 @@ fn pauses_grow_when_all_are_asked_in_vain_and_end_with_news() {
 #[test]
 fn who_is_dropped_at_once_comes_back_ever_later() {
     let mut bench = Bench::new();
-    bench.on(Event::Seat(leader("b", 9)));
+    bench.on(Event::Leadership(leader("b", 9)));
     let mut lost_again = |after: Duration| {
         assert_eq!(bench.on(Event::Welcomed(Epoch(9))), "attach");
         bench.now = bench.now + after;
@@ -103,25 +103,25 @@ fn who_is_dropped_at_once_comes_back_ever_later() {
 #[test]
 fn a_leader_of_an_earlier_term_is_none() {
     let mut bench = Bench::new();
-    bench.on(Event::Seat(leader("b", 9)));
+    bench.on(Event::Leadership(leader("b", 9)));
     assert_eq!(bench.on(Event::Welcomed(Epoch(9))), "attach");
     bench.on(Event::Lost(leader("a", 10)));
     assert_eq!(bench.wake().1, "dial a", "the one that was named");
     assert_eq!(bench.on(Event::Welcomed(Epoch(8))), "hang up, dial b", "though it still believes in itself");
     assert_eq!(bench.on(Event::Elsewhere(leader("c", 4))), "dial c", "in its turn, not because it was named");
     assert_eq!(bench.on(Event::Welcomed(Epoch(10))), "attach");
-    assert_eq!(bench.on(Event::Seat(leader("b", 9))), "", "old news");
-    assert_eq!(bench.on(Event::Seat(leader("b", 11))), "hang up, dial b", "a later leader");
+    assert_eq!(bench.on(Event::Leadership(leader("b", 9))), "", "old news");
+    assert_eq!(bench.on(Event::Leadership(leader("b", 11))), "hang up, dial b", "a later leader");
 }
 
 #[test]
 fn where_this_node_leads_it_stays_here_until_it_does_not() {
     let mut bench = Bench::new();
-    assert_eq!(bench.on(Event::Seat(leader("me", 5))), "dial here");
+    assert_eq!(bench.on(Event::Leadership(leader("me", 5))), "dial here");
     assert_eq!(bench.on(Event::Welcomed(Epoch(5))), "attach");
-    assert_eq!(bench.on(Event::Seat(None)), "hang up, dial a", "it does not lead any more, whoever does");
+    assert_eq!(bench.on(Event::Leadership(None)), "hang up, dial a", "it does not lead any more, whoever does");
     assert_eq!(bench.on(Event::Elsewhere(leader("me", 5))), "dial b", "what others believe is old");
-    assert_eq!(bench.on(Event::Seat(leader("me", 6))), "", "it is dialling");
+    assert_eq!(bench.on(Event::Leadership(leader("me", 6))), "", "it is dialling");
     assert_eq!(bench.on(Event::Failed), "dial here");
 }
 
@@ -140,7 +140,7 @@ fn event() -> impl Strategy<Value = Event> {
     let name = prop_oneof![Just("a"), Just("b"), Just("c"), Just("me")];
     let someone = proptest::option::of((name, 0..6_u64).prop_map(|(name, epoch)| (node(name), Epoch(epoch))));
     prop_oneof![
-        someone.clone().prop_map(Event::Seat),
+        someone.clone().prop_map(Event::Leadership),
         (0..6_u64).prop_map(|epoch| Event::Welcomed(Epoch(epoch))),
         someone.clone().prop_map(Event::Elsewhere),
         Just(Event::Failed),
@@ -157,11 +157,11 @@ proptest! {
         for (event, millis) in events {
             bench.now = bench.now + Duration::from_millis(millis);
             bench.on(event);
-            if let Some(epoch) = bench.search.attached() {
+            if let Some(epoch) = bench.leader_discovery.attached() {
                 prop_assert!(epoch >= latest);
                 latest = epoch;
             } else {
-                let at = bench.search.wake_at().expect("it waits for something");
+                let at = bench.leader_discovery.wake_at().expect("it waits for something");
                 prop_assert!(at <= bench.now + DIAL_WITHIN);
             }
         }

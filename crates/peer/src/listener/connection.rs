@@ -31,7 +31,7 @@ use crate::{
     PeerBody,
     peer::window,
     pki::Identity,
-    streams::{Begun, Streams},
+    streams::{StreamSpawner, Streams},
     tls,
 };
 
@@ -129,7 +129,7 @@ async fn run(
     ends: Ends,
 ) -> Result<(), hyper::Error> {
     let service = Serving { caller: caller.clone(), handler };
-    let begun = Begun::default();
+    let begun = StreamSpawner::default();
     let mut connection = pin!(
         http2::Builder::new(begun.clone())
             .timer(TokioTimer::new())

@@ -7,8 +7,8 @@
 //!   └────────────── nobody is left ───────────┘ └─┘
 //! ```
 
+mod leave;
 mod outreach;
-mod parting;
 mod standing;
 
 use std::{
@@ -23,16 +23,16 @@ use foca::{Foca, PostcardCodec, State, Timer};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
-    accused::Accused,
     cards::Cards,
     clock::Timers,
     hints::{Hints, WireHint},
     metrics::Metrics,
     node::Node,
-    packet::{self, Accusation, Card, Kind, Leaving, Newer, PACKET},
+    packet::{self, Card, Kind, Leaving, NewerStart, PACKET, SuspicionNotice},
     policy::Policy,
     rtt::Rtts,
-    swim::{News, Out},
+    suspect_probe::SuspectProbe,
+    swim::{SwimEvent, SwimOutput},
     view::View,
 };
 use crate::members::{Hint, MemberTable};
@@ -103,7 +103,7 @@ pub struct Membership {
     cards: Cards,
     hints: Hints,
     hint_number: u64,
-    accused: Accused,
+    suspects: SuspectProbe,
     rtts: Rtts,
     view: View,
     table: Arc<MemberTable>,
@@ -163,7 +163,7 @@ impl Membership {
             cards: Cards::new(card),
             hints,
             hint_number: 0,
-            accused: Accused::default(),
+            suspects: SuspectProbe::default(),
             rtts: Rtts::default(),
             view: View::default(),
             table: Arc::default(),
@@ -187,7 +187,7 @@ impl Membership {
             Phase::Gone => None,
             Phase::Leaving { next, .. } => Some(next),
             Phase::In => {
-                let others = [self.timers.next(), self.accused.wake_at(), self.view.wake_at(&self.policy)];
+                let others = [self.timers.next(), self.suspects.wake_at(), self.view.wake_at(&self.policy)];
                 others.into_iter().flatten().chain([self.look_at]).min()
             }
         }
@@ -216,16 +216,18 @@ impl Membership {
         let dropped = match Kind::split(packet) {
             None => MALFORMED,
             Some((Kind::Swim, content)) => self.swim(now, |foca, out| foca.handle_data(content, out)),
-            Some((Kind::Ask, content)) => fine(packet::read(content).map(|ask| self.asked(ask, now))),
+            Some((Kind::DescribeRequest, content)) => fine(packet::read(content).map(|ask| self.asked(ask, now))),
             Some((Kind::Cards, content)) => fine(packet::read(content).map(|cards: Vec<Card>| self.learn(cards, now))),
-            Some((Kind::Accusation, content)) => fine(packet::read(content).map(|charge| self.accused(charge, now))),
-            Some((Kind::Newer, content)) => {
-                fine(packet::read(content).map(|newer: Newer| self.claim(newer.start, now)))
+            Some((Kind::SuspicionNotice, content)) => {
+                fine(packet::read(content).map(|charge| self.accused(charge, now)))
+            }
+            Some((Kind::NewerStart, content)) => {
+                fine(packet::read(content).map(|newer: NewerStart| self.claim(newer.start, now)))
             }
             Some((Kind::Leaving, content)) => fine(packet::read(content).map(|said: Leaving| self.parts(&said, now))),
-            Some((Kind::Call, content)) => fine(packet::read(content).map(|call| self.called(call))),
+            Some((Kind::NameQuery, content)) => fine(packet::read(content).map(|call| self.called(call))),
             // It asked before it took part; the answer is late.
-            Some((Kind::Reply, _)) => None,
+            Some((Kind::NameReply, _)) => None,
         };
         if let Some(reason) = dropped {
             self.metrics.drop_for(reason);
@@ -241,10 +243,10 @@ impl Membership {
         while let Some(timer) = self.timers.pop(now) {
             self.swim(now, |foca, out| foca.handle_timer(timer, out));
         }
-        for charge in self.accused.due(now) {
+        for charge in self.suspects.due(now) {
             let (by, to) = (self.foca.identity().clone(), charge.node.gossip);
-            let accusation = Accusation { by, accused: charge.node, suspected: charge.suspected };
-            self.send(to, packet::write(Kind::Accusation, &accusation));
+            let accusation = SuspicionNotice { by, accused: charge.node, suspected: charge.suspected };
+            self.send(to, packet::write(Kind::SuspicionNotice, &accusation));
         }
         if now >= self.look_at {
             self.look_at = now + LOOK;
@@ -267,7 +269,7 @@ impl Membership {
             self.view.up(node, suspect, now, &self.policy);
             self.cards.want(name, node.start, now);
             if !suspect {
-                self.accused.acquit(name);
+                self.suspects.acquit(name);
             }
         }
         for name in self.view.settle(now, &self.policy) {
@@ -289,9 +291,9 @@ impl Membership {
     fn swim(
         &mut self,
         now: Instant,
-        does: impl FnOnce(&mut Swim, &mut Out) -> Result<(), foca::Error>,
+        does: impl FnOnce(&mut Swim, &mut SwimOutput) -> Result<(), foca::Error>,
     ) -> Option<&'static str> {
-        let mut out = Out::default();
+        let mut out = SwimOutput::default();
         let dropped = match does(&mut self.foca, &mut out) {
             Ok(()) => None,
             // An address of a seed was this node's own, by another name.
@@ -301,30 +303,30 @@ impl Membership {
         let (mut changed, mut buried, mut alone) = (false, false, false);
         for news in out.news {
             match news {
-                News::Up(node) => {
+                SwimEvent::Up(node) => {
                     changed = true;
-                    node.name.iter().for_each(|name| self.accused.acquit(name));
+                    node.name.iter().for_each(|name| self.suspects.acquit(name));
                 }
-                News::Down(node) => {
+                SwimEvent::Down(node) => {
                     changed = true;
                     self.view.down(&node, now);
                     node.name.iter().for_each(|name| self.cards.stop_wanting(name));
                     if !node.leaving {
-                        self.accused.accuse(node, None, now, self.policy.confirm);
+                        self.suspects.accuse(node, None, now, self.policy.confirm);
                     }
                 }
-                News::Renamed => changed = true,
-                News::Alone => alone = true,
-                News::Buried => buried = true,
-                News::Heard(node) => self.heard(&node),
-                News::Asked(node, probe) => {
+                SwimEvent::Renamed => changed = true,
+                SwimEvent::Alone => alone = true,
+                SwimEvent::Buried => buried = true,
+                SwimEvent::Heard(node) => self.heard(&node),
+                SwimEvent::Asked(node, probe) => {
                     self.metrics.probes.inc();
                     node.name.into_iter().for_each(|name| self.rtts.asked(name, probe, now));
                 }
-                News::Answered(node, probe) => {
+                SwimEvent::Answered(node, probe) => {
                     node.name.iter().for_each(|name| self.rtts.answered(name, probe, now));
                 }
-                News::Unanswered => {
+                SwimEvent::Unanswered => {
                     self.metrics.unanswered.inc();
                 }
             }
@@ -336,7 +338,7 @@ impl Membership {
         }
         for (after, timer) in out.timers {
             if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
-                self.accused.accuse(member_id.clone(), Some(*incarnation), now, self.policy.suspect_for);
+                self.suspects.accuse(member_id.clone(), Some(*incarnation), now, self.policy.suspect_for);
             }
             self.timers.set(now + after, timer);
         }

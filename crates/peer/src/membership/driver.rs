@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     brain::{Effect, Event, Membership},
+    isolation_warning::IsolationWarning,
     metrics::Metrics,
+    name_check,
     packet::ROOM,
     policy::Policy,
-    silence::Silence,
-    vacancy,
 };
 use crate::{
-    members::{Members, Order, Roster},
-    pki::{Identity, Unopened, certifies},
+    members::{Members, MembersWriter, MembershipCommand},
+    pki::{Identity, OpenError, certifies},
 };
 
 /// How often names of seeds are looked up again: what is behind them may change. Halved: more look-ups. Doubled: a
@@ -102,7 +102,7 @@ pub struct Gossip {
     identity: Identity,
     join: Vec<String>,
     brain: Membership,
-    roster: Roster,
+    roster: MembersWriter,
     metrics: Metrics,
 }
 
@@ -158,7 +158,7 @@ impl Gossip {
         // What cannot be looked up now will be while it runs.
         let seeds = timeout(LOOK_UP_WITHIN, resolve(&self.join)).await.unwrap_or_default();
         let socket = self.socket.try_clone().and_then(UdpSocket::from_std).map_err(GossipError::Thread)?;
-        let taken = vacancy::taken(&socket, &self.identity, &self.brain.me, &seeds).await;
+        let taken = name_check::taken(&socket, &self.identity, &self.brain.me, &seeds).await;
         match taken.map_err(GossipError::Thread)? {
             Some(at) => Err(GossipError::Taken { name: self.name.clone(), at }),
             None => Ok(()),
@@ -198,14 +198,14 @@ impl Gossip {
     async fn take_part(self, shutdown: CancellationToken) -> io::Result<()> {
         let Self { name, socket, identity, join, brain, mut roster, metrics } = self;
         let socket = UdpSocket::from_std(socket)?;
-        let silence = Silence::new(!join.is_empty(), Instant::now().into_std());
+        let isolation = IsolationWarning::new(!join.is_empty(), Instant::now().into_std());
         let mut running = Running {
             name,
             socket,
             identity,
             brain,
             metrics,
-            silence,
+            isolation,
             sealed: Vec::new(),
             told: false,
             leaving: Vec::new(),
@@ -217,7 +217,7 @@ impl Gossip {
         let mut looking = tokio::task::JoinSet::new();
         while !running.is_done() {
             let wake = running.brain.wake_at().map(Instant::from_std);
-            let silent = running.silence.wake_at().map(Instant::from_std);
+            let silent = running.isolation.wake_at().map(Instant::from_std);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -233,7 +233,7 @@ impl Gossip {
                     running.give(Event::Wake, &roster);
                 }
                 () = async { sleep_until(silent.unwrap_or_else(Instant::now)).await }, if silent.is_some() => {
-                    if let Some(why) = running.silence.complaint(Instant::now().into_std()) {
+                    if let Some(why) = running.isolation.complaint(Instant::now().into_std()) {
                         tracing::warn!(event = "join_unanswered", join = join.join(","), why, "no other node answers");
                     }
                 }
@@ -257,7 +257,7 @@ struct Running {
     identity: Identity,
     brain: Membership,
     metrics: Metrics,
-    silence: Silence,
+    isolation: IsolationWarning,
     sealed: Vec<u8>,
     /// Whether it was said that another node has this node's name.
     told: bool,
@@ -269,7 +269,7 @@ impl Running {
         self.brain.wake_at().is_none()
     }
 
-    fn receive(&mut self, buffer: &mut [u8], roster: &Roster) {
+    fn receive(&mut self, buffer: &mut [u8], roster: &MembersWriter) {
         for _ in 0..IN_A_ROW {
             match self.socket.try_recv_from(buffer) {
                 Ok((length, from)) => self.datagram(&mut buffer[..length], from, roster),
@@ -280,7 +280,7 @@ impl Running {
         }
     }
 
-    fn datagram(&mut self, sealed: &mut [u8], from: SocketAddr, roster: &Roster) {
+    fn datagram(&mut self, sealed: &mut [u8], from: SocketAddr, roster: &MembersWriter) {
         self.metrics.received.inc();
         let keyring = self.identity.keyring();
         match keyring.open(sealed) {
@@ -289,10 +289,10 @@ impl Running {
                 let effects = self.brain.on(Event::Datagram(packet), Instant::now().into_std());
                 self.perform(effects, roster);
             }
-            Err(Unopened::Form) => self.metrics.drop_for("form"),
-            Err(Unopened::Key) => {
+            Err(OpenError::Form) => self.metrics.drop_for("form"),
+            Err(OpenError::Key) => {
                 self.metrics.drop_for("key");
-                if self.silence.unopened(from, Instant::now().into_std()) {
+                if self.isolation.unopened(from, Instant::now().into_std()) {
                     tracing::warn!(
                         event = "gossip_foreign",
                         %from,
@@ -301,27 +301,27 @@ impl Running {
                     );
                 }
             }
-            Err(Unopened::Forged) => self.metrics.drop_for("forged"),
+            Err(OpenError::Forged) => self.metrics.drop_for("forged"),
         }
     }
 
-    fn order(&mut self, order: Order, roster: &Roster) {
+    fn order(&mut self, order: MembershipCommand, roster: &MembersWriter) {
         match order {
-            Order::Say(hint) => self.give(Event::Say(hint), roster),
-            Order::Announce => self.give(Event::Announce, roster),
-            Order::Leave(told) => {
+            MembershipCommand::Say(hint) => self.give(Event::Say(hint), roster),
+            MembershipCommand::Announce => self.give(Event::Announce, roster),
+            MembershipCommand::Leave(told) => {
                 self.leaving.push(told);
                 self.give(Event::Leave, roster);
             }
         }
     }
 
-    fn give(&mut self, event: Event<'_>, roster: &Roster) {
+    fn give(&mut self, event: Event<'_>, roster: &MembersWriter) {
         let effects = self.brain.on(event, Instant::now().into_std());
         self.perform(effects, roster);
     }
 
-    fn perform(&mut self, effects: Vec<Effect>, roster: &Roster) {
+    fn perform(&mut self, effects: Vec<Effect>, roster: &MembersWriter) {
         let keyring = self.identity.keyring();
         for effect in effects {
             match effect {
@@ -338,7 +338,7 @@ impl Running {
                 Effect::Table(table) => {
                     log(&roster.table(), &table);
                     let others = table.there().filter(|member| member.name != self.name).count();
-                    self.silence.others(others, Instant::now().into_std());
+                    self.isolation.others(others, Instant::now().into_std());
                     roster.publish(table);
                 }
                 Effect::Hint(hint) => roster.hint(hint),

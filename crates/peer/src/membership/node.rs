@@ -45,9 +45,9 @@ impl Node {
 
 /// Of two nodes with one name there is one. An address without a name may be anybody's.
 #[derive(Debug, Clone)]
-pub(super) struct Place(Option<WorkerId>);
+pub(super) struct MemberAddr(Option<WorkerId>);
 
-impl PartialEq for Place {
+impl PartialEq for MemberAddr {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => one == other,
@@ -57,15 +57,15 @@ impl PartialEq for Place {
 }
 
 impl Identity for Node {
-    type Addr = Place;
+    type Addr = MemberAddr;
 
     fn renew(&self) -> Option<Self> {
         // Who goes does not come back when it hears that it is gone.
         (!self.leaving).then(|| self.renewed())
     }
 
-    fn addr(&self) -> Place {
-        Place(self.name.clone())
+    fn addr(&self) -> MemberAddr {
+        MemberAddr(self.name.clone())
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {

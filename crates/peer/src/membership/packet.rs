@@ -24,25 +24,33 @@ pub(super) const ROOM: usize = 2 * DATAGRAM;
 pub(super) enum Kind {
     /// foca's own.
     Swim = 1,
-    /// [`Ask`].
-    Ask = 2,
+    /// [`DescribeRequest`].
+    DescribeRequest = 2,
     /// [`Card`]s, as many as fit.
     Cards = 3,
-    /// [`Accusation`].
-    Accusation = 4,
-    /// [`Newer`].
-    Newer = 5,
+    /// [`SuspicionNotice`].
+    SuspicionNotice = 4,
+    /// [`NewerStart`].
+    NewerStart = 5,
     /// [`Leaving`].
     Leaving = 6,
-    /// [`Call`].
-    Call = 7,
-    /// [`Reply`].
-    Reply = 8,
+    /// [`NameQuery`].
+    NameQuery = 7,
+    /// [`NameReply`].
+    NameReply = 8,
 }
 
 impl Kind {
-    const ALL: [Self; 8] =
-        [Self::Swim, Self::Ask, Self::Cards, Self::Accusation, Self::Newer, Self::Leaving, Self::Call, Self::Reply];
+    const ALL: [Self; 8] = [
+        Self::Swim,
+        Self::DescribeRequest,
+        Self::Cards,
+        Self::SuspicionNotice,
+        Self::NewerStart,
+        Self::Leaving,
+        Self::NameQuery,
+        Self::NameReply,
+    ];
 
     /// The kind of a packet, and its content. `None`: empty, or of a kind that this version does not know.
     pub(super) fn split(packet: &[u8]) -> Option<(Self, &[u8])> {
@@ -53,14 +61,14 @@ impl Kind {
 
 /// "What do these say of themselves? And this am I."
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ask {
+pub(super) struct DescribeRequest {
     pub(super) me: Card,
     pub(super) names: Vec<WorkerId>,
 }
 
 /// "I am about to take you for dead."
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Accusation {
+pub(super) struct SuspicionNotice {
     pub(super) by: Node,
     /// Who is meant, under the number that is known.
     pub(super) accused: Node,
@@ -70,7 +78,7 @@ pub(super) struct Accusation {
 
 /// "I know a later start of a node with your name."
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Newer {
+pub(super) struct NewerStart {
     pub(super) start: u64,
 }
 
@@ -83,7 +91,7 @@ pub(super) struct Leaving {
 
 /// "I am starting, and am to go by this name: does anybody else?"
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Call {
+pub(super) struct NameQuery {
     pub(super) name: WorkerId,
     /// The start that asks: an answer to an earlier one means nothing.
     pub(super) start: u64,
@@ -93,17 +101,17 @@ pub(super) struct Call {
     pub(super) passed: bool,
 }
 
-/// The answer to a [`Call`].
+/// The answer to a [`NameQuery`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Reply {
-    /// [`Call::start`].
+pub(super) struct NameReply {
+    /// [`NameQuery::start`].
     pub(super) start: u64,
-    pub(super) said: Said,
+    pub(super) said: NameAnswer,
 }
 
 /// What a node says of a name.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Said {
+pub(super) enum NameAnswer {
     /// "I know nobody else by it."
     Free,
     /// "I know somebody, and have passed it on."
@@ -217,9 +225,9 @@ mod tests {
         #[test]
         fn whatever_comes_is_read_or_refused(bytes: Vec<u8>) {
             if let Some((_, content)) = Kind::split(&bytes) {
-                let _ = (read::<Ask>(content), read::<Vec<Card>>(content), read::<Accusation>(content));
-                let _ = (read::<Newer>(content), read::<Leaving>(content));
-                let _ = (read::<Call>(content), read::<Reply>(content));
+                let _ = (read::<DescribeRequest>(content), read::<Vec<Card>>(content), read::<SuspicionNotice>(content));
+                let _ = (read::<NewerStart>(content), read::<Leaving>(content));
+                let _ = (read::<NameQuery>(content), read::<NameReply>(content));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{node::Node, packet::Kind};
 
 /// News from foca.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum SwimEvent {
     Up(Node),
     Down(Node),
     /// One number of a node took the place of another.
@@ -26,31 +26,31 @@ pub(super) enum News {
 
 /// Collects what one call of foca brings about.
 #[derive(Default)]
-pub(super) struct Out {
+pub(super) struct SwimOutput {
     pub(super) packets: Vec<(Node, Vec<u8>)>,
     pub(super) timers: Vec<(Duration, Timer<Node>)>,
-    pub(super) news: Vec<News>,
+    pub(super) news: Vec<SwimEvent>,
 }
 
-impl Runtime<Node> for Out {
+impl Runtime<Node> for SwimOutput {
     fn notify(&mut self, notification: Notification<'_, Node>) {
         let news = match notification {
-            Notification::MemberUp(node) => News::Up(node.clone()),
-            Notification::MemberDown(node) => News::Down(node.clone()),
-            Notification::Rename(..) => News::Renamed,
-            Notification::Idle => News::Alone,
-            Notification::Rejoin(_) => News::Buried,
+            Notification::MemberUp(node) => SwimEvent::Up(node.clone()),
+            Notification::MemberDown(node) => SwimEvent::Down(node.clone()),
+            Notification::Rename(..) => SwimEvent::Renamed,
+            Notification::Idle => SwimEvent::Alone,
+            Notification::Rejoin(_) => SwimEvent::Buried,
             Notification::DataReceived(header) => {
                 if let Message::Ack(probe) = header.message {
-                    self.news.push(News::Answered(header.src.clone(), probe));
+                    self.news.push(SwimEvent::Answered(header.src.clone(), probe));
                 }
-                News::Heard(header.src.clone())
+                SwimEvent::Heard(header.src.clone())
             }
             Notification::DataSent(header) => match header.message {
-                Message::Ping(probe) => News::Asked(header.dst.clone(), probe),
+                Message::Ping(probe) => SwimEvent::Asked(header.dst.clone(), probe),
                 _ => return,
             },
-            Notification::ProbeFailed(..) => News::Unanswered,
+            Notification::ProbeFailed(..) => SwimEvent::Unanswered,
             Notification::Active | Notification::Defunct => return,
         };
         self.news.push(news);

@@ -24,7 +24,7 @@ use super::{cards::Cards, node::Node, policy::Policy};
 use crate::members::MemberTable;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum DisplayState {
     Up,
     Suspect,
     Doubted { since: Instant },
@@ -33,18 +33,18 @@ enum Shown {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct MemberEntry {
     node: Node,
-    shown: Shown,
+    shown: DisplayState,
     recovering_until: Option<Instant>,
 }
 
 /// All nodes but this one.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    nodes: BTreeMap<WorkerId, Seen>,
+    nodes: BTreeMap<WorkerId, MemberEntry>,
     /// Those that say that they will go, this node among them.
-    parting: BTreeSet<WorkerId>,
+    leaving: BTreeSet<WorkerId>,
     changed: bool,
 }
 
@@ -55,17 +55,17 @@ impl View {
         if node.leaving {
             return self.down(node, now);
         }
-        let shown = if suspect { Shown::Suspect } else { Shown::Up };
+        let shown = if suspect { DisplayState::Suspect } else { DisplayState::Up };
         let seen = self.nodes.entry(name.clone()).or_insert_with(|| {
             self.changed = true;
-            Seen { node: node.clone(), shown, recovering_until: None }
+            MemberEntry { node: node.clone(), shown, recovering_until: None }
         });
-        if matches!(seen.shown, Shown::Failed { .. }) {
+        if matches!(seen.shown, DisplayState::Failed { .. }) {
             seen.recovering_until = Some(now + policy.recovering);
         }
         if seen.node.start != node.start {
             // Started anew, it stays.
-            self.changed |= self.parting.remove(name);
+            self.changed |= self.leaving.remove(name);
         }
         if seen.shown != shown || seen.node != *node {
             (seen.node, seen.shown) = (node.clone(), shown);
@@ -75,7 +75,7 @@ impl View {
 
     /// A node that takes part says that it will go.
     pub(super) fn part(&mut self, name: &WorkerId) {
-        self.changed |= self.parting.insert(name.clone());
+        self.changed |= self.leaving.insert(name.clone());
     }
 
     /// A node that no longer does.
@@ -87,9 +87,9 @@ impl View {
         self.changed = true;
         seen.node = node.clone();
         seen.shown = match seen.shown {
-            Shown::Left { .. } => seen.shown,
-            _ if node.leaving => Shown::Left { since: now },
-            Shown::Up | Shown::Suspect => Shown::Doubted { since: now },
+            DisplayState::Left { .. } => seen.shown,
+            _ if node.leaving => DisplayState::Left { since: now },
+            DisplayState::Up | DisplayState::Suspect => DisplayState::Doubted { since: now },
             _ => seen.shown,
         };
     }
@@ -97,16 +97,16 @@ impl View {
     /// What time brings. Returns whom nobody needs to remember.
     pub(super) fn settle(&mut self, now: Instant, policy: &Policy) -> Vec<WorkerId> {
         for seen in self.nodes.values_mut() {
-            if let Shown::Doubted { since } = seen.shown
+            if let DisplayState::Doubted { since } = seen.shown
                 && now >= since + policy.confirm
             {
-                seen.shown = Shown::Failed { since: now };
+                seen.shown = DisplayState::Failed { since: now };
                 self.changed = true;
             }
             self.changed |= seen.recovering_until.take_if(|until| *until <= now).is_some();
         }
-        let old = |seen: &Seen| match seen.shown {
-            Shown::Failed { since } | Shown::Left { since } => now >= since + policy.forget_after,
+        let old = |seen: &MemberEntry| match seen.shown {
+            DisplayState::Failed { since } | DisplayState::Left { since } => now >= since + policy.forget_after,
             _ => false,
         };
         let forgotten: Vec<WorkerId> =
@@ -114,7 +114,7 @@ impl View {
         for name in &forgotten {
             self.changed = true;
             self.nodes.remove(name);
-            self.parting.remove(name);
+            self.leaving.remove(name);
         }
         forgotten
     }
@@ -126,7 +126,7 @@ impl View {
 
     /// Whether a node failed or left.
     pub(super) fn is_gone(&self, name: &WorkerId) -> bool {
-        let gone = |seen: &Seen| matches!(seen.shown, Shown::Failed { .. } | Shown::Left { .. });
+        let gone = |seen: &MemberEntry| matches!(seen.shown, DisplayState::Failed { .. } | DisplayState::Left { .. });
         self.nodes.get(name).is_some_and(gone)
     }
 
@@ -137,8 +137,8 @@ impl View {
 
     /// When a doubted node is believed to be dead.
     pub(super) fn wake_at(&self, policy: &Policy) -> Option<Instant> {
-        let doubted = |seen: &Seen| match seen.shown {
-            Shown::Doubted { since } => Some(since + policy.confirm),
+        let doubted = |seen: &MemberEntry| match seen.shown {
+            DisplayState::Doubted { since } => Some(since + policy.confirm),
             _ => None,
         };
         self.nodes.values().filter_map(doubted).min()
@@ -146,17 +146,22 @@ impl View {
 
     /// Where nodes are that may come back: all that did not leave.
     pub(super) fn reachable(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.nodes.values().filter(|seen| !matches!(seen.shown, Shown::Left { .. })).map(|seen| seen.node.gossip)
+        self.nodes.values().filter(|seen| !matches!(seen.shown, DisplayState::Left { .. })).map(|seen| seen.node.gossip)
     }
 
     /// Where nodes are that failed.
     pub(super) fn failed(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.nodes.values().filter(|seen| matches!(seen.shown, Shown::Failed { .. })).map(|seen| seen.node.gossip)
+        self.nodes
+            .values()
+            .filter(|seen| matches!(seen.shown, DisplayState::Failed { .. }))
+            .map(|seen| seen.node.gossip)
     }
 
     /// Whether some member is at this address.
     pub(super) fn is_there(&self, gossip: SocketAddr) -> bool {
-        self.nodes.values().any(|seen| matches!(seen.shown, Shown::Up | Shown::Suspect) && seen.node.gossip == gossip)
+        self.nodes
+            .values()
+            .any(|seen| matches!(seen.shown, DisplayState::Up | DisplayState::Suspect) && seen.node.gossip == gossip)
     }
 
     /// The table: everybody whose card is here. Members that did not change are taken from `before`.
@@ -167,11 +172,11 @@ impl View {
             let Some(card) = cards.get(name) else { continue };
             let health = match seen.shown {
                 // It was started anew; where it is now its new card will say.
-                Shown::Up if card.start < seen.node.start => Health::Suspect,
-                Shown::Up => Health::Alive,
-                Shown::Suspect | Shown::Doubted { .. } => Health::Suspect,
-                Shown::Failed { .. } => Health::Failed,
-                Shown::Left { .. } => Health::Left,
+                DisplayState::Up if card.start < seen.node.start => Health::Suspect,
+                DisplayState::Up => Health::Alive,
+                DisplayState::Suspect | DisplayState::Doubted { .. } => Health::Suspect,
+                DisplayState::Failed { .. } => Health::Failed,
+                DisplayState::Left { .. } => Health::Left,
             };
             let member = match before.get(name) {
                 Some((member, _)) if member.incarnation == card.start => Arc::clone(member),
@@ -180,7 +185,7 @@ impl View {
             table.set(member, health);
         }
         let recovering = self.nodes.iter().filter(|(_, seen)| seen.recovering_until.is_some());
-        table.set_parting(self.parting.clone());
+        table.set_leaving(self.leaving.clone());
         table.set_recovering(recovering.map(|(name, _)| name.clone()).collect::<BTreeSet<_>>());
         table
     }

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Dialer, held::Held, window};
 use crate::{
     BoxError, PeerBody,
-    streams::{Begun, Streams},
+    streams::{StreamSpawner, Streams},
 };
 
 /// The longest head of an answer.
@@ -87,7 +87,7 @@ impl Line {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (begun, held) = (Begun::default(), Held::new(stream));
+        let (begun, held) = (StreamSpawner::default(), Held::new(stream));
         let (sender, connection) = http2::Builder::new(begun.clone())
             .timer(TokioTimer::new())
             .initial_stream_window_size(window::STREAM)

@@ -27,7 +27,7 @@ pub(crate) const OVERHEAD: usize = HEAD + 16;
 
 /// Why a datagram does not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unopened {
+pub(crate) enum OpenError {
     /// Too short, or of another form.
     #[error("not a sealed datagram")]
     Form,
@@ -107,14 +107,14 @@ impl Keyring {
     ///
     /// # Errors
     /// It is not one of ours.
-    pub(crate) fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], Unopened> {
+    pub(crate) fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
         if sealed.len() < OVERHEAD || sealed[0] != FORM {
-            return Err(Unopened::Form);
+            return Err(OpenError::Form);
         }
         let (head, body) = sealed.split_at_mut(HEAD);
-        let (_, key) = self.keys.iter().find(|(id, _)| id[..] == head[1..=KEY_ID]).ok_or(Unopened::Key)?;
-        let nonce = Nonce::try_assume_unique_for_key(&head[1 + KEY_ID..]).map_err(|_| Unopened::Form)?;
-        let plain = key.open_in_place(nonce, Aad::from(&head[..=KEY_ID]), body).map_err(|_| Unopened::Forged)?;
+        let (_, key) = self.keys.iter().find(|(id, _)| id[..] == head[1..=KEY_ID]).ok_or(OpenError::Key)?;
+        let nonce = Nonce::try_assume_unique_for_key(&head[1 + KEY_ID..]).map_err(|_| OpenError::Form)?;
+        let plain = key.open_in_place(nonce, Aad::from(&head[..=KEY_ID]), body).map_err(|_| OpenError::Forged)?;
         Ok(plain)
     }
 }
@@ -134,13 +134,13 @@ mod tests {
         ring(&old).seal(b"alive", &mut sealed);
         assert_eq!(sealed.len(), 5 + OVERHEAD);
         assert_eq!(ring(&format!("# in rotation\n{new}\n{old}")).open(&mut sealed.clone()), Ok(&b"alive"[..]));
-        assert_eq!(ring(&new).open(&mut sealed.clone()), Err(Unopened::Key));
+        assert_eq!(ring(&new).open(&mut sealed.clone()), Err(OpenError::Key));
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
             changed[at] ^= 1;
             assert!(ring(&old).open(&mut changed).is_err(), "byte {at}");
         }
-        assert_eq!(ring(&old).open(&mut []), Err(Unopened::Form));
+        assert_eq!(ring(&old).open(&mut []), Err(OpenError::Form));
     }
 
     #[test]

@@ -11,21 +11,21 @@ use berth_spec::manifest::endpoint_path;
 use crate::{
     Counts, DeploymentManifest, SecretFile,
     layout::{Environment, Layout},
-    parse::{self, Parsed, SecretsOf, WorkerFile},
+    parse::{self, Parsed, SecretsFile, WorkerFile},
     problem::{Problem, Step},
     tree::{File, Files, Tree},
 };
 
 /// What was looked at in earlier passes.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    manifests: Known<DeploymentManifest>,
-    workers: Known<WorkerFile>,
-    secrets: Known<SecretsOf>,
+pub(super) struct FileCache {
+    manifests: ParsedByContent<DeploymentManifest>,
+    workers: ParsedByContent<WorkerFile>,
+    secrets: ParsedByContent<SecretsFile>,
 }
 
 /// By file and the name of its content.
-type Known<T> = HashMap<(String, String), Arc<Parsed<T>>>;
+type ParsedByContent<T> = HashMap<(String, String), Arc<Parsed<T>>>;
 
 /// What was found.
 pub(super) struct Local {
@@ -55,7 +55,7 @@ impl Reader<'_> {
     pub(super) fn all(
         &self,
         layout: &Layout<'_>,
-        memory: &mut Memory,
+        memory: &mut FileCache,
         protocols: Protocols,
     ) -> Result<Local, GitError> {
         let manifest_files: Vec<&File> = layout.manifests.iter().map(|(_, file)| *file).collect();
@@ -87,7 +87,7 @@ impl Reader<'_> {
     fn look<T>(
         &self,
         files: &[&File],
-        known: &mut Known<T>,
+        known: &mut ParsedByContent<T>,
         (step, parsed): (Step, &mut usize),
         parse: impl Fn(&str, &str) -> Parsed<T>,
     ) -> Result<Vec<Arc<Parsed<T>>>, GitError> {
@@ -95,7 +95,7 @@ impl Reader<'_> {
         let new: Vec<&File> = files.iter().copied().filter(|file| !known.contains_key(&key(file))).collect();
         let contents = self.tree.read(self.files, &new, self.stop)?;
         *parsed += new.len();
-        let mut current = Known::with_capacity(files.len());
+        let mut current = ParsedByContent::with_capacity(files.len());
         let look = |file: &&File| {
             let one = known.remove(&key(file)).unwrap_or_else(|| {
                 Arc::new(match file.text(&contents, step) {
@@ -154,7 +154,7 @@ fn same_endpoint(manifests: &[Arc<Parsed<DeploymentManifest>>]) -> Vec<Problem> 
 }
 
 /// Secrets of workers that are not declared.
-fn of_nobody(secrets: &[Arc<Parsed<SecretsOf>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<Problem> {
+fn of_nobody(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<Problem> {
     let known: BTreeSet<&str> =
         workers.iter().filter_map(|one| Some(one.value.as_ref()?.config.worker_id.as_str())).collect();
     let strange = secrets.iter().filter_map(|one| {
@@ -168,11 +168,11 @@ fn of_nobody(secrets: &[Arc<Parsed<SecretsOf>>], workers: &[Arc<Parsed<WorkerFil
 }
 
 /// Workers whose configuration and whose file of secrets both say what Vault has: only one of them could count.
-fn vault_twice(secrets: &[Arc<Parsed<SecretsOf>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<Problem> {
+fn vault_twice(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<Problem> {
     let both = workers.iter().filter_map(|one| {
         let worker = one.value.as_deref().filter(|worker| worker.vault.is_some())?;
         let id = &worker.config.worker_id;
-        let of_it = |other: &&Arc<Parsed<SecretsOf>>| {
+        let of_it = |other: &&Arc<Parsed<SecretsFile>>| {
             other.value.as_deref().is_some_and(|secrets| secrets.is_vault && secrets.worker == *id)
         };
         let other = secrets.iter().find(of_it)?;
@@ -183,7 +183,7 @@ fn vault_twice(secrets: &[Arc<Parsed<SecretsOf>>], workers: &[Arc<Parsed<WorkerF
 }
 
 /// What is known of credentials, as files of secrets have it.
-fn secret_files(secrets: &[Arc<Parsed<SecretsOf>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<SecretFile> {
+fn secret_files(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<SecretFile> {
     let files = secrets.iter().filter_map(|one| {
         let (path, text) = one.source();
         Some(SecretFile { worker: one.value.as_deref()?.worker.clone(), path: path.to_owned(), text })

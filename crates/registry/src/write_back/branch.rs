@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_git::Edit;
 use berth_spec::Time;
 
-use super::{Found, HISTORY_KEPT, MOST_ERRORS, Observed, is_own};
+use super::{BranchContents, HISTORY_KEPT, MOST_ERRORS, Observed, is_own};
 use crate::{
     actual::{ACTUAL_STATE, ActualState, HISTORY, file_stamp},
     error_file::{ERRORS, ErrorFile, Incident, Subject},
@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Branch {
     pub(super) state: Option<ActualState>,
     /// By what they are about.
-    errors: BTreeMap<Subject, Held>,
+    errors: BTreeMap<Subject, ExistingFile>,
     /// Files among the errors that no controller has written: they stay, and their names are not ours to take.
     foreign: BTreeSet<String>,
     history: BTreeSet<String>,
@@ -24,13 +24,13 @@ pub(super) struct Branch {
 
 /// An error file that is there.
 #[derive(Debug)]
-struct Held {
+struct ExistingFile {
     path: String,
     file: ErrorFile,
 }
 
 /// What is to become of an error file.
-pub(super) enum Turn<'a> {
+pub(super) enum FileAction<'a> {
     /// It is to be written.
     New(&'a Incident),
     /// It says something else now.
@@ -40,7 +40,7 @@ pub(super) enum Turn<'a> {
 }
 
 impl Branch {
-    pub(super) fn read(found: Found) -> Self {
+    pub(super) fn read(found: BranchContents) -> Self {
         let mut branch = Self {
             state: found.state.as_deref().and_then(ActualState::read),
             history: found.history.into_iter().filter(|path| path.starts_with(HISTORY)).collect(),
@@ -54,7 +54,7 @@ impl Branch {
 
     fn keep(&mut self, path: String, text: &str) {
         match ErrorFile::read(text) {
-            Some(file) => drop(self.errors.insert(file.subject(), Held { path, file })),
+            Some(file) => drop(self.errors.insert(file.subject(), ExistingFile { path, file })),
             None => drop(self.foreign.insert(path)),
         }
     }
@@ -81,17 +81,18 @@ impl Branch {
     }
 
     /// Error files that have to change, and how many incidents have none because there are too many.
-    pub(super) fn turns<'a>(&'a self, observed: &'a Observed) -> (Vec<Turn<'a>>, usize) {
+    pub(super) fn turns<'a>(&'a self, observed: &'a Observed) -> (Vec<FileAction<'a>>, usize) {
         let still = |subject: &Subject| {
             observed.open.contains(subject) || observed.incidents.iter().any(|incident| incident.subject == *subject)
         };
-        let over: Vec<Turn<'_>> = self.errors.keys().filter(|subject| !still(subject)).map(Turn::Over).collect();
+        let over: Vec<FileAction<'_>> =
+            self.errors.keys().filter(|subject| !still(subject)).map(FileAction::Over).collect();
         let mut room = MOST_ERRORS.saturating_sub(self.errors.len() - over.len());
         let (mut turns, mut new) = (Vec::new(), Vec::new());
         for incident in &observed.incidents {
             match self.errors.get(&incident.subject) {
                 Some(held) if held.file.means(incident) => {}
-                Some(_) => turns.push(Turn::Now(incident)),
+                Some(_) => turns.push(FileAction::Now(incident)),
                 None => new.push(incident),
             }
         }
@@ -99,7 +100,7 @@ impl Branch {
         new.sort_by_key(|incident| std::cmp::Reverse(incident.severity));
         let left_out = new.len().saturating_sub(room);
         room = room.min(new.len());
-        turns.extend(new.into_iter().take(room).map(Turn::New));
+        turns.extend(new.into_iter().take(room).map(FileAction::New));
         turns.extend(over);
         (turns, left_out)
     }
@@ -112,19 +113,19 @@ impl Branch {
         let (turns, left_out) = self.turns(observed);
         for turn in turns {
             match turn {
-                Turn::New(incident) => {
+                FileAction::New(incident) => {
                     let path = free(&incident.file_name(), &taken);
                     told.push(format!("errors: {}: {}", about(&incident.subject), one_line(&incident.message)));
                     taken.insert(path.clone());
                     edits.push(Edit { path, content: Some(incident.to_yaml().into_bytes()) });
                 }
-                Turn::Now(incident) => {
+                FileAction::Now(incident) => {
                     let Some(held) = self.errors.get(&incident.subject) else { continue };
                     told.push(format!("errors: {} is now: {}", about(&incident.subject), one_line(&incident.message)));
                     let text = ErrorFile::of(incident).since(&held.file).to_yaml();
                     edits.push(Edit { path: held.path.clone(), content: Some(text.into_bytes()) });
                 }
-                Turn::Over(subject) => {
+                FileAction::Over(subject) => {
                     let Some(held) = self.errors.get(subject) else { continue };
                     told.push(format!("errors: {} is resolved", about(subject)));
                     edits.push(Edit { path: held.path.clone(), content: None });

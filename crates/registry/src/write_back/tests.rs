@@ -56,7 +56,7 @@ fn it_waits_for_quiet_writes_once_and_keeps_its_distance() {
     let mut brain = WriteBack::new(Duration::from_secs(30));
     brain.observed(observed(ModelState::Loading, &[]), at(0));
     assert!(brain.wants_branch() && brain.wake_at().is_none(), "nobody knows what is there");
-    brain.found(Found::default(), at(0));
+    brain.found(BranchContents::default(), at(0));
     assert_eq!(brain.wake_at(), Some(at(10)));
     brain.observed(observed(ModelState::Ready, &[]), at(6));
     assert_eq!((brain.take(at(10)), brain.wake_at()), (None, Some(at(16))));
@@ -74,7 +74,7 @@ fn it_waits_for_quiet_writes_once_and_keeps_its_distance() {
 #[test]
 fn heartbeats_are_no_reason_and_restlessness_no_excuse() {
     let mut brain = WriteBack::new(Duration::ZERO);
-    brain.found(Found::default(), at(0));
+    brain.found(BranchContents::default(), at(0));
     brain.observed(observed(ModelState::Ready, &[]), at(0));
     let change = brain.take(at(10)).expect("a change");
     brain.done(&change, at(10));
@@ -93,7 +93,7 @@ fn heartbeats_are_no_reason_and_restlessness_no_excuse() {
 #[test]
 fn errors_get_a_file_each_and_lose_it_again_also_under_the_next_controller() {
     let mut brain = WriteBack::new(Duration::ZERO);
-    brain.found(Found::default(), at(0));
+    brain.found(BranchContents::default(), at(0));
     brain.observed(observed(ModelState::Ready, &["iris", "rose"]), at(0));
     let change = brain.take(at(10)).expect("a change");
     let errors: Vec<_> = paths(&change).into_iter().filter(|(path, _)| path.starts_with(ERRORS)).collect();
@@ -102,7 +102,7 @@ fn errors_get_a_file_each_and_lose_it_again_also_under_the_next_controller() {
     assert_eq!(errors, [(first, true), (second, true)]);
     // Another controller reads what this one wrote.
     let text = |edit: &Edit| String::from_utf8(edit.content.clone().expect("a text")).expect("UTF-8");
-    let found = Found {
+    let found = BranchContents {
         state: change.edits.iter().find(|edit| edit.path == ACTUAL_STATE).map(text),
         errors: change
             .edits
@@ -132,7 +132,7 @@ fn errors_get_a_file_each_and_lose_it_again_also_under_the_next_controller() {
 #[test]
 fn failures_are_tried_again_more_and_more_slowly() {
     let mut brain = WriteBack::new(Duration::ZERO);
-    brain.found(Found::default(), at(0));
+    brain.found(BranchContents::default(), at(0));
     brain.observed(observed(ModelState::Ready, &[]), at(0));
     let mut waits = Vec::new();
     for _ in 0..12 {
@@ -148,7 +148,7 @@ fn failures_are_tried_again_more_and_more_slowly() {
 fn the_past_is_bounded() {
     let mut brain = WriteBack::new(Duration::ZERO);
     let history = (0..HISTORY_KEPT + 5).map(|n| format!("{HISTORY}2024-01-01T00-00-00-{n:04}-state.yaml")).collect();
-    brain.found(Found { history, ..Found::default() }, at(0));
+    brain.found(BranchContents { history, ..BranchContents::default() }, at(0));
     brain.observed(observed(ModelState::Ready, &[]), at(0));
     let change = brain.take(at(10)).expect("a change");
     let gone = change.edits.iter().filter(|edit| edit.content.is_none()).count();
@@ -159,7 +159,7 @@ fn the_past_is_bounded() {
 #[test]
 fn what_the_controller_before_wrote_stays_until_it_is_known_to_be_over() {
     let wrote = observed(ModelState::Ready, &["iris", "rose"]);
-    let found = Found {
+    let found = BranchContents {
         state: Some(wrote.state.to_yaml(at(0))),
         errors: vec![
             ("errors/1-load-failure.yaml".to_owned(), wrote.incidents[0].to_yaml()),
@@ -181,7 +181,7 @@ fn what_the_controller_before_wrote_stays_until_it_is_known_to_be_over() {
 #[test]
 fn error_files_are_bounded_and_the_worst_come_first() {
     let mut brain = WriteBack::new(Duration::ZERO);
-    brain.found(Found::default(), at(0));
+    brain.found(BranchContents::default(), at(0));
     let names: Vec<String> = (0..MOST_ERRORS + 3).map(|n| format!("m{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut many = observed(ModelState::Ready, &names);
@@ -206,7 +206,7 @@ fn error_files_are_bounded_and_the_worst_come_first() {
 fn a_name_that_somebody_else_has_is_not_taken() {
     let mut brain = WriteBack::new(Duration::ZERO);
     let theirs = ("errors/2025-10-28T10-40-00-load-failure.yaml".to_owned(), "of: a person".to_owned());
-    brain.found(Found { errors: vec![theirs], ..Found::default() }, at(0));
+    brain.found(BranchContents { errors: vec![theirs], ..BranchContents::default() }, at(0));
     brain.observed(observed(ModelState::Ready, &["iris"]), at(0));
     let change = brain.take(at(10)).expect("a change");
     assert_eq!(paths(&change)[0], ("errors/2025-10-28T10-40-00-load-failure-2.yaml", true));

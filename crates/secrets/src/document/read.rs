@@ -10,7 +10,7 @@ use berth_spec::{
     },
 };
 
-use super::{Contents, Document, Entry, MAX_FILE, MAX_KEYS, MAX_SECRETS, Stored, WrappedKey};
+use super::{Contents, Document, MAX_FILE, MAX_KEYS, MAX_SECRETS, SecretEntry, Stored, WrappedKey};
 use crate::{
     envelope::{DataId, Sealed},
     problem::{Problem, Problems},
@@ -139,7 +139,7 @@ fn seal(root: &Node, problems: &mut Problems) -> Option<Sealed> {
     text.parse().map_err(|error| problems.add(at, "seal", format!("{error}"), remedy)).ok()
 }
 
-fn secrets(root: &Node, problems: &mut Problems) -> Option<Vec<Entry>> {
+fn secrets(root: &Node, problems: &mut Problems) -> Option<Vec<SecretEntry>> {
     let Some(node) = root.get("secrets") else {
         problems.add(root.at, "secrets", "it is missing", "write secrets: {} where there are none");
         return None;
@@ -153,11 +153,11 @@ fn secrets(root: &Node, problems: &mut Problems) -> Option<Vec<Entry>> {
         problems.add(node.at, "secrets", message, "remove those that it does not need");
         return None;
     }
-    let read: Vec<Option<Entry>> = entries.iter().map(|(key, value)| entry(key, value, problems)).collect();
+    let read: Vec<Option<SecretEntry>> = entries.iter().map(|(key, value)| entry(key, value, problems)).collect();
     read.into_iter().collect()
 }
 
-fn entry(key: &Key, node: &Node, problems: &mut Problems) -> Option<Entry> {
+fn entry(key: &Key, node: &Node, problems: &mut Problems) -> Option<SecretEntry> {
     let path = format!("secrets.{}", key.name);
     if !is_name(&key.name) {
         let remedy = "use letters, digits, '_', '-' and '.', at most 63";
@@ -193,7 +193,7 @@ fn entry(key: &Key, node: &Node, problems: &mut Problems) -> Option<Entry> {
         let message = format!("{kind} lacks its field {}", field.name);
         problems.add(node.at, format!("{path}.{}", field.name), message, format!("add {}", field.name));
     }
-    (before == problems.none()).then(|| Entry { name: key.name.clone(), kind, fields: read })
+    (before == problems.none()).then(|| SecretEntry { name: key.name.clone(), kind, fields: read })
 }
 
 /// A field's value: a secret one must be encrypted, any other may be.

@@ -17,7 +17,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustix::process::{Pid, Signal, kill_process_group};
 use zeroize::Zeroizing;
 
-use super::{Decrypt, KeyError, PublicKey, Surroundings};
+use super::{Decrypt, KeyEnvironment, KeyError, PublicKey};
 use crate::envelope::KeyId;
 
 /// How long a program may take. Halved, a KMS on another continent after a pause of the network fails; doubled, a hung program
@@ -40,7 +40,7 @@ impl Exec {
     ///
     /// # Errors
     /// It is not there, or others may change it.
-    pub fn new(program: &Path, around: &Surroundings) -> Result<Self, KeyError> {
+    pub fn new(program: &Path, around: &KeyEnvironment) -> Result<Self, KeyError> {
         let wrong = |reason: String| KeyError::refused(format!("exec:{}", program.display()), reason);
         if !program.is_absolute() {
             return Err(wrong("write the absolute path of the program, exec:/PATH".to_owned()));

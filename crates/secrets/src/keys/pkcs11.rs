@@ -29,8 +29,8 @@ use cryptoki::{
 use zeroize::Zeroizing;
 
 use super::{
-    Decrypt, KeyError, Pkcs11Uri, PublicKey, Surroundings,
-    aside::{Aside, Silent},
+    Decrypt, KeyEnvironment, KeyError, Pkcs11Uri, PublicKey,
+    blocking_thread::{BlockingThread, NoReply},
     oaep,
 };
 use crate::envelope::KeyId;
@@ -40,7 +40,7 @@ use crate::envelope::KeyId;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The modules that this process uses, each on its thread: PKCS#11 may be initialised once.
-static MODULES: Mutex<Vec<(PathBuf, Arc<Aside<Module>>)>> = Mutex::new(Vec::new());
+static MODULES: Mutex<Vec<(PathBuf, Arc<BlockingThread<Module>>)>> = Mutex::new(Vec::new());
 
 /// The next key's number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -48,7 +48,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// A private key in an HSM.
 pub struct Hsm {
     access: Arc<Access>,
-    module: Arc<Aside<Module>>,
+    module: Arc<BlockingThread<Module>>,
     public: PublicKey,
 }
 
@@ -74,7 +74,7 @@ impl Hsm {
     ///
     /// # Errors
     /// The module, the token, the key or the PIN is not there or not the right one, or the module hangs.
-    pub fn open(uri: &Pkcs11Uri, around: &Surroundings) -> Result<Self, KeyError> {
+    pub fn open(uri: &Pkcs11Uri, around: &KeyEnvironment) -> Result<Self, KeyError> {
         let pin = pin(uri, around)?;
         let module = module(&uri.module_path)
             .ok_or_else(|| KeyError::absent(uri.name(), "no thread can be had for its module"))?;
@@ -107,7 +107,7 @@ impl Drop for Hsm {
 
 impl Access {
     /// Nobody knows whether the module will come back.
-    fn hangs(&self, silent: Silent) -> KeyError {
+    fn hangs(&self, silent: NoReply) -> KeyError {
         let reason = format!(
             "its module {} has not answered for {} s: see whether the HSM and its service can be reached; it is asked again \
              once it has come back, and if it never does, start this process anew",
@@ -255,14 +255,14 @@ fn absent(uri: &Pkcs11Uri, error: &Error) -> KeyError {
 }
 
 /// The thread of a module. `None`: none can be had.
-fn module(path: &Path) -> Option<Arc<Aside<Module>>> {
+fn module(path: &Path) -> Option<Arc<BlockingThread<Module>>> {
     let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, module)) = modules.iter().find(|(known, _)| known == path) {
         return Some(Arc::clone(module));
     }
     let of = path.to_owned();
     let make = move || Module { path: of, loaded: None, sessions: BTreeMap::new() };
-    let module = Arc::new(Aside::start("berth-hsm", PATIENCE, make)?);
+    let module = Arc::new(BlockingThread::start("berth-hsm", PATIENCE, make)?);
     modules.push((path.to_owned(), Arc::clone(&module)));
     Some(module)
 }
@@ -320,7 +320,7 @@ fn slot(module: &Pkcs11, uri: &Pkcs11Uri) -> Result<Slot, KeyError> {
     }
 }
 
-fn pin(uri: &Pkcs11Uri, around: &Surroundings) -> Result<Option<Zeroizing<String>>, KeyError> {
+fn pin(uri: &Pkcs11Uri, around: &KeyEnvironment) -> Result<Option<Zeroizing<String>>, KeyError> {
     let Some(source) = &uri.pin_source else { return Ok(None) };
     let wrong = |reason: String| KeyError::refused(uri.name(), reason);
     let pin = match source.strip_prefix("env:") {
@@ -347,14 +347,14 @@ mod tests {
     fn a_module_that_hangs_is_named_and_not_waited_for() {
         let path = Path::new("/nowhere/hangs.so");
         let make = move || Module { path: path.to_owned(), loaded: None, sessions: BTreeMap::new() };
-        let module = Arc::new(Aside::start("test", Duration::from_millis(20), make).expect("a thread"));
+        let module = Arc::new(BlockingThread::start("test", Duration::from_millis(20), make).expect("a thread"));
         let (_let_go, held) = mpsc::channel::<()>();
         // As long as the test runs.
         assert!(module.ask(move |_| held.recv().is_ok()).is_err());
         MODULES.lock().expect("no panic").push((path.to_owned(), module));
         let uri: Pkcs11Uri = "pkcs11:token=t;object=o?module-path=/nowhere/hangs.so".parse().expect("a URI");
         for _ in 0..3 {
-            let error = Hsm::open(&uri, &Surroundings::default()).expect_err("it hangs");
+            let error = Hsm::open(&uri, &KeyEnvironment::default()).expect_err("it hangs");
             assert!(error.silent && error.transient, "{error:?}");
             for says in ["object=o", "/nowhere/hangs.so has not answered for", "start this process anew"] {
                 assert!(error.to_string().contains(says), "{error}");

@@ -9,7 +9,7 @@ use berth_spec::{
 };
 use serde_json::Value;
 
-use super::{Engine, Reply, Want};
+use super::{Engine, Reply, SecretRequest};
 
 /// The longest message of Vault that is repeated, in characters.
 const MOST_SAID: usize = 200;
@@ -91,7 +91,7 @@ fn lease_in(value: &Value) -> Lease {
 }
 
 /// The credential in what was read, and its lease if it has one.
-pub(super) fn credential(want: &Want, body: &Value) -> Result<(Credential, Scope, Option<Lease>), String> {
+pub(super) fn credential(want: &SecretRequest, body: &Value) -> Result<(Credential, Scope, Option<Lease>), String> {
     let data = match want.engine {
         Engine::Kv2 => body.pointer("/data/data"),
         Engine::Kv1 | Engine::Dynamic => body.get("data"),
@@ -118,7 +118,7 @@ pub(super) fn credential(want: &Want, body: &Value) -> Result<(Credential, Scope
 }
 
 /// One field by our name; `None` for what an engine adds and we do not need.
-fn field(want: &Want, name: &str, value: &Value) -> Result<Option<(String, FieldValue)>, String> {
+fn field(want: &SecretRequest, name: &str, value: &Value) -> Result<Option<(String, FieldValue)>, String> {
     let ours = if want.engine == Engine::Dynamic { renamed(want.kind, name) } else { name };
     let Ok(field) = want.kind.field(ours) else {
         // What a person stored is meant; what an engine says beside it (`arn`, `ttl`) is not.

@@ -12,11 +12,11 @@ use berth_spec::{Generation, Time, WorkerId};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use url::Url;
 
-use self::{calls::Doing, token::Token};
+use self::{calls::PendingCall, token::Token};
 use super::{
-    Call, Declared, Found, Outage, Reply, answer,
+    Call, Declared, Outage, Reply, VaultSecrets, answer,
     answer::Outcome,
-    slot::{Held, Key, Retired, Slot},
+    slot::{ActiveLease, Key, LeaseToRevoke, Slot},
     timing,
 };
 use crate::status::{Backend, SecretStatus};
@@ -53,16 +53,16 @@ pub enum Effect {
     /// Ask this; the answer comes back as [`Event::Answered`].
     Call(Call),
     /// What Vault gave, whole, has changed.
-    Found(Found),
+    VaultSecrets(VaultSecrets),
     /// A lease was to be revoked and was not: it lives to its end.
-    Left(Left),
+    UnrevokedLease(UnrevokedLease),
     /// After [`Event::Stop`]: everything is revoked, or Vault does not answer.
     Stopped,
 }
 
 /// A lease that lives to its end though nobody wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct UnrevokedLease {
     /// The lease.
     pub lease: String,
     /// For which worker it was.
@@ -81,16 +81,16 @@ pub struct Vault {
     slots: BTreeMap<Key, Slot>,
     /// Declared for another Vault.
     elsewhere: Vec<SecretStatus>,
-    retired: Vec<Retired>,
-    flight: BTreeMap<u64, Doing>,
+    retired: Vec<LeaseToRevoke>,
+    flight: BTreeMap<u64, PendingCall>,
     calls: u64,
     look_up: bool,
     bad: Option<Outage>,
     /// To be told.
-    left: Vec<Left>,
+    left: Vec<UnrevokedLease>,
     stopping: bool,
     stopped: bool,
-    told: Found,
+    told: VaultSecrets,
 }
 
 impl Vault {
@@ -112,7 +112,7 @@ impl Vault {
             left: Vec::new(),
             stopping: false,
             stopped: false,
-            told: Found::default(),
+            told: VaultSecrets::default(),
         }
     }
 
@@ -132,7 +132,7 @@ impl Vault {
             let found = self.found();
             if found != self.told {
                 self.told = found.clone();
-                effects.push(Effect::Found(found));
+                effects.push(Effect::VaultSecrets(found));
             }
         } else if self.is_done() && !self.stopped {
             self.stopped = true;
@@ -140,7 +140,7 @@ impl Vault {
             self.left.extend(std::mem::take(&mut self.retired).into_iter().map(|retired| retired.left(&reason)));
             effects.push(Effect::Stopped);
         }
-        let told = self.left.drain(..).map(Effect::Left);
+        let told = self.left.drain(..).map(Effect::UnrevokedLease);
         // In front: nothing comes after the end.
         told.chain(effects).collect()
     }
@@ -210,9 +210,9 @@ impl Vault {
         }));
     }
 
-    fn retire(&mut self, held: Option<Held>, namespace: Option<String>, worker: &WorkerId, at: Time) {
-        if let Some(Held { lease, until, .. }) = held {
-            self.retired.push(Retired { lease: lease.id, namespace, worker: worker.to_string(), at, until });
+    fn retire(&mut self, held: Option<ActiveLease>, namespace: Option<String>, worker: &WorkerId, at: Time) {
+        if let Some(ActiveLease { lease, until, .. }) = held {
+            self.retired.push(LeaseToRevoke { lease: lease.id, namespace, worker: worker.to_string(), at, until });
         }
     }
 
@@ -230,8 +230,9 @@ impl Vault {
         self.flight.is_empty() && (nothing || self.token.secret.is_none() || self.bad.is_some())
     }
 
-    fn found(&self) -> Found {
-        let mut found = Found { status: self.elsewhere.clone(), outage: self.bad.clone(), ..Found::default() };
+    fn found(&self) -> VaultSecrets {
+        let mut found =
+            VaultSecrets { status: self.elsewhere.clone(), outage: self.bad.clone(), ..VaultSecrets::default() };
         let weather = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
         for (key, slot) in &self.slots {
             if let Some(value) = &slot.value {

@@ -11,7 +11,7 @@ pub struct Call {
     /// Which, for its answer.
     pub id: u64,
     /// What.
-    pub ask: Ask,
+    pub ask: VaultRequest,
     /// With this token; logging in needs none.
     pub token: Option<Secret>,
     /// In this namespace.
@@ -22,7 +22,7 @@ pub struct Call {
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
+pub enum VaultRequest {
     /// A token, by AppRole. The driver knows the role and its secret.
     LogIn,
     /// More time for our token.

@@ -54,7 +54,7 @@ impl FromStr for Engine {
 
 /// One secret that a worker needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Want {
+pub struct SecretRequest {
     /// Its type.
     pub kind: Kind,
     /// Where it is, as `vault kv get` and `vault read` take it.
@@ -67,7 +67,7 @@ pub struct Want {
     pub fields: Fields,
 }
 
-impl Want {
+impl SecretRequest {
     /// Where its API is, below `/v1/`.
     #[must_use]
     pub fn api_path(&self) -> String {
@@ -88,7 +88,7 @@ pub struct Declared {
     /// The namespace of the paths.
     pub namespace: Option<String>,
     /// By the names of the secrets.
-    pub wants: BTreeMap<String, Want>,
+    pub wants: BTreeMap<String, SecretRequest>,
 }
 
 /// Whether a file's `secrets` refer to Vault; a secret may be called `backend`, and is a mapping then.
@@ -157,7 +157,7 @@ impl Declared {
     }
 }
 
-fn wants(node: &Node, path: &str, problems: &mut Problems) -> Option<BTreeMap<String, Want>> {
+fn wants(node: &Node, path: &str, problems: &mut Problems) -> Option<BTreeMap<String, SecretRequest>> {
     let at = node.place_of("paths");
     let Some(Value::Map(entries)) = node.get("paths").map(|paths| &paths.value) else {
         problems.add(at, format!("{path}.paths"), "it is missing, or no mapping", "write paths: {TYPE: PATH}");
@@ -206,7 +206,7 @@ fn wants(node: &Node, path: &str, problems: &mut Problems) -> Option<BTreeMap<St
     Some(wants)
 }
 
-fn named(node: &Node, path: &str, problems: &mut Problems) -> Option<Want> {
+fn named(node: &Node, path: &str, problems: &mut Problems) -> Option<SecretRequest> {
     let Value::Map(entries) = &node.value else { return None };
     let text = |name: &str| node.get(name).and_then(Node::text);
     let kind = match text("type").map(str::parse::<Kind>) {
@@ -283,7 +283,7 @@ fn checked(
     engine: Engine,
     mount: Option<String>,
     fields: Fields,
-) -> Result<Want, (&'static str, &'static str)> {
+) -> Result<SecretRequest, (&'static str, &'static str)> {
     if !is_path(&path) || !path.contains('/') {
         return Err((
             "this is no path of Vault",
@@ -306,7 +306,7 @@ fn checked(
     if engine == Engine::Kv2 && mount.is_none() && path.split('/').nth(1) == Some("data") {
         return Err(("it has the data/ of the API in it", "leave data/ out, or write the mount as well"));
     }
-    Ok(Want { kind, path, engine, mount, fields })
+    Ok(SecretRequest { kind, path, engine, mount, fields })
 }
 
 fn is_path(text: &str) -> bool {

@@ -8,7 +8,7 @@ use serde_json::json;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::{Ask, Call, Reply, SecretId, Settings};
+use super::{Call, Reply, SecretId, Settings, VaultRequest};
 
 /// How long one call may take. Halved, a dynamic engine that asks a cloud may fail; doubled, a hung Vault is noticed later.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -73,22 +73,22 @@ impl Http {
         Ok(Reply { status, body })
     }
 
-    fn request(&self, ask: &Ask) -> Result<(Method, String, Option<serde_json::Value>), String> {
+    fn request(&self, ask: &VaultRequest) -> Result<(Method, String, Option<serde_json::Value>), String> {
         let post = |path: &str, body| Ok((Method::PUT, path.to_owned(), body));
         match ask {
-            Ask::LogIn => {
+            VaultRequest::LogIn => {
                 let secret = self.secret_id()?;
                 let body = json!({"role_id": self.settings.role_id, "secret_id": secret.expose()});
                 Ok((Method::POST, format!("auth/{}/login", self.settings.mount), Some(body)))
             }
-            Ask::RenewToken => post("auth/token/renew-self", Some(json!({}))),
-            Ask::LookUpToken => Ok((Method::GET, "auth/token/lookup-self".to_owned(), None)),
-            Ask::Read(path) => Ok((Method::GET, path.clone(), None)),
-            Ask::Renew { lease, increment } => {
+            VaultRequest::RenewToken => post("auth/token/renew-self", Some(json!({}))),
+            VaultRequest::LookUpToken => Ok((Method::GET, "auth/token/lookup-self".to_owned(), None)),
+            VaultRequest::Read(path) => Ok((Method::GET, path.clone(), None)),
+            VaultRequest::Renew { lease, increment } => {
                 post("sys/leases/renew", Some(json!({"lease_id": lease, "increment": increment.as_secs()})))
             }
-            Ask::Revoke(lease) => post("sys/leases/revoke", Some(json!({"lease_id": lease}))),
-            Ask::RevokeToken => post("auth/token/revoke-self", Some(json!({}))),
+            VaultRequest::Revoke(lease) => post("sys/leases/revoke", Some(json!({"lease_id": lease}))),
+            VaultRequest::RevokeToken => post("auth/token/revoke-self", Some(json!({}))),
         }
     }
 

@@ -14,7 +14,7 @@ use berth_spec::{
     credential::{Credential, Granted, Scope},
 };
 
-use super::{Left, Want, answer::Lease, timing};
+use super::{SecretRequest, UnrevokedLease, answer::Lease, timing};
 use crate::status::{Backend, SecretStatus};
 
 /// Of which worker, by which name.
@@ -29,7 +29,7 @@ pub(super) enum Job {
 
 /// A lease that we hold.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct ActiveLease {
     pub(super) lease: Lease,
     pub(super) until: Time,
     /// How much was granted first: what renewals ask for.
@@ -38,7 +38,7 @@ pub(super) struct Held {
 
 /// A lease to revoke, and when.
 #[derive(Debug, Clone)]
-pub(super) struct Retired {
+pub(super) struct LeaseToRevoke {
     pub(super) lease: String,
     pub(super) namespace: Option<String>,
     pub(super) worker: String,
@@ -46,21 +46,21 @@ pub(super) struct Retired {
     pub(super) until: Time,
 }
 
-impl Retired {
+impl LeaseToRevoke {
     /// It could not be revoked.
-    pub(super) fn left(self, problem: &str) -> Left {
-        Left { lease: self.lease, worker: self.worker, problem: problem.to_owned() }
+    pub(super) fn left(self, problem: &str) -> UnrevokedLease {
+        UnrevokedLease { lease: self.lease, worker: self.worker, problem: problem.to_owned() }
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) want: Want,
+    pub(super) want: SecretRequest,
     pub(super) namespace: Option<String>,
     /// Counts changes of `want`: answers to older ones are not taken.
     pub(super) version: u64,
     pub(super) value: Option<Granted>,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<ActiveLease>,
     pub(super) job: Job,
     /// `None` while it is being asked for.
     pub(super) due: Option<Time>,
@@ -72,7 +72,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(want: Want, namespace: Option<String>, now: Time) -> Self {
+    pub(super) fn new(want: SecretRequest, namespace: Option<String>, now: Time) -> Self {
         Self {
             want,
             namespace,
@@ -89,7 +89,12 @@ impl Slot {
     }
 
     /// The same secret, declared otherwise: what we have stays until there is something new. The old lease comes back.
-    pub(super) fn redeclare(&mut self, want: Want, namespace: Option<String>, now: Time) -> Option<Held> {
+    pub(super) fn redeclare(
+        &mut self,
+        want: SecretRequest,
+        namespace: Option<String>,
+        now: Time,
+    ) -> Option<ActiveLease> {
         let old = std::mem::replace(self, Self::new(want, namespace, now));
         (self.version, self.value) = (old.version + 1, old.value);
         old.held
@@ -101,7 +106,7 @@ impl Slot {
         (credential, scope, lease): (Credential, Scope, Option<Lease>),
         chance: f64,
         now: Time,
-    ) -> Option<Held> {
+    ) -> Option<ActiveLease> {
         let until = lease.as_ref().filter(|lease| lease.ttl > Duration::ZERO).map(|lease| now + lease.ttl);
         self.value = Some(Granted { credential, scope, expires: until });
         self.well(now);
@@ -113,7 +118,7 @@ impl Slot {
         (self.job, self.due) = (job, Some(now + wait));
         let held = lease.filter(|lease| !lease.id.is_empty()).map(|lease| {
             let increment = lease.ttl;
-            Held { lease, until: until.unwrap_or(now), increment }
+            ActiveLease { lease, until: until.unwrap_or(now), increment }
         });
         let old = std::mem::replace(&mut self.held, held);
         let kept = self.held.as_ref().map(|held| held.lease.id.as_str());

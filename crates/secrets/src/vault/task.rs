@@ -11,7 +11,7 @@ use std::{
 use berth_spec::{Time, WorkerId};
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
-use super::{Call, Declared, Effect, Event, Found, Http, Left, Reply, Vault};
+use super::{Call, Declared, Effect, Event, Http, Reply, UnrevokedLease, Vault, VaultSecrets};
 
 /// How long we revoke at the end. Halved, a slow Vault keeps leases until they end by themselves; doubled, a process stops
 /// later where Vault hangs.
@@ -21,7 +21,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Handle {
     wanted: watch::Sender<BTreeMap<WorkerId, Declared>>,
-    found: watch::Receiver<Arc<Found>>,
+    found: watch::Receiver<Arc<VaultSecrets>>,
 }
 
 impl Handle {
@@ -36,7 +36,7 @@ impl Handle {
 
     /// What Vault gave, newest.
     #[must_use]
-    pub fn found(&self) -> watch::Receiver<Arc<Found>> {
+    pub fn found(&self) -> watch::Receiver<Arc<VaultSecrets>> {
         self.found.clone()
     }
 }
@@ -47,7 +47,7 @@ pub struct Task {
     brain: Vault,
     http: Http,
     wanted: watch::Receiver<BTreeMap<WorkerId, Declared>>,
-    found: watch::Sender<Arc<Found>>,
+    found: watch::Sender<Arc<VaultSecrets>>,
     /// The clock's time when `began` was: from there on the monotonic clock counts.
     epoch: Time,
     began: Instant,
@@ -57,7 +57,7 @@ pub struct Task {
 #[must_use]
 pub fn build(brain: Vault, http: Http) -> (Handle, Task) {
     let (wanted, wants) = watch::channel(BTreeMap::new());
-    let (tell, found) = watch::channel(Arc::new(Found::default()));
+    let (tell, found) = watch::channel(Arc::new(VaultSecrets::default()));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let epoch = Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
     let task = Task { brain, http, wanted: wants, found: tell, epoch, began: Instant::now() };
@@ -77,9 +77,9 @@ impl Task {
             for effect in self.brain.on(event, now) {
                 match effect {
                     Effect::Call(call) => self.start(&mut flight, call),
-                    Effect::Found(found) => drop(self.found.send_replace(Arc::new(found))),
-                    Effect::Left(left) => {
-                        let Left { lease, worker, problem } = left;
+                    Effect::VaultSecrets(found) => drop(self.found.send_replace(Arc::new(found))),
+                    Effect::UnrevokedLease(left) => {
+                        let UnrevokedLease { lease, worker, problem } = left;
                         tracing::warn!(event = "vault_lease_left", lease, worker, problem, "it ends by itself");
                     }
                     Effect::Stopped => return,

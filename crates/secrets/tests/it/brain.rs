@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use berth_secrets::vault::{Ask, Call, Declared, Effect, Event, Found, Left, Reply, Vault};
+use berth_secrets::vault::{Call, Declared, Effect, Event, Reply, UnrevokedLease, Vault, VaultRequest, VaultSecrets};
 use berth_spec::{Credential, Time, WorkerId, manifest::node::Node};
 use serde_json::{Value, json};
 
@@ -36,15 +36,15 @@ fn dynamic() -> Value {
 /// As the driver would put it.
 fn request(call: &Call) -> Request {
     let (method, path, body) = match &call.ask {
-        Ask::LogIn => ("POST", "auth/approle/login", json!({"role_id": "role", "secret_id": "secret-id"})),
-        Ask::RenewToken => ("PUT", "auth/token/renew-self", json!({})),
-        Ask::LookUpToken => ("GET", "auth/token/lookup-self", Value::Null),
-        Ask::Read(path) => ("GET", path.as_str(), Value::Null),
-        Ask::Renew { lease, increment } => {
+        VaultRequest::LogIn => ("POST", "auth/approle/login", json!({"role_id": "role", "secret_id": "secret-id"})),
+        VaultRequest::RenewToken => ("PUT", "auth/token/renew-self", json!({})),
+        VaultRequest::LookUpToken => ("GET", "auth/token/lookup-self", Value::Null),
+        VaultRequest::Read(path) => ("GET", path.as_str(), Value::Null),
+        VaultRequest::Renew { lease, increment } => {
             ("PUT", "sys/leases/renew", json!({"lease_id": lease, "increment": increment.as_secs()}))
         }
-        Ask::Revoke(lease) => ("PUT", "sys/leases/revoke", json!({"lease_id": lease})),
-        Ask::RevokeToken => ("PUT", "auth/token/revoke-self", json!({})),
+        VaultRequest::Revoke(lease) => ("PUT", "sys/leases/revoke", json!({"lease_id": lease})),
+        VaultRequest::RevokeToken => ("PUT", "auth/token/revoke-self", json!({})),
     };
     Request {
         method: method.to_owned(),
@@ -60,7 +60,7 @@ struct World {
     now: Time,
     brain: Vault,
     vault: FakeVault,
-    found: Found,
+    found: VaultSecrets,
     /// Nobody answers while it is set.
     unplugged: bool,
     /// Answers are kept back while it is set.
@@ -68,7 +68,7 @@ struct World {
     most_in_flight: usize,
     stopped: bool,
     /// Leases that live to their end.
-    left: Vec<Left>,
+    left: Vec<UnrevokedLease>,
     /// Looked at after each step.
     law: fn(&World),
 }
@@ -79,7 +79,7 @@ impl World {
             now: Time(BEGIN * 1_000_000_000),
             brain: Vault::new(ADDR.parse().expect("a URL"), None, 7),
             vault: FakeVault::new(),
-            found: Found::default(),
+            found: VaultSecrets::default(),
             unplugged: false,
             slow: None,
             most_in_flight: 0,
@@ -113,8 +113,8 @@ impl World {
                             None => events.push_back(self.answered(&call)),
                         }
                     }
-                    Effect::Found(found) => self.found = found,
-                    Effect::Left(left) => self.left.push(left),
+                    Effect::VaultSecrets(found) => self.found = found,
+                    Effect::UnrevokedLease(left) => self.left.push(left),
                     Effect::Stopped => self.stopped = true,
                 }
             }
@@ -286,7 +286,7 @@ fn what_comes_late_is_revoked_in_its_own_namespace() {
     let answered = world.answered(&read);
     world.tell(answered);
     let late = world.slow.take().expect("kept back");
-    let revoke = late.iter().find(|call| matches!(call.ask, Ask::Revoke(_))).expect("a revocation");
+    let revoke = late.iter().find(|call| matches!(call.ask, VaultRequest::Revoke(_))).expect("a revocation");
     assert_eq!(revoke.namespace.as_deref(), Some("one"));
 }
 

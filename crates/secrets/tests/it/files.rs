@@ -1,6 +1,6 @@
 use berth_secrets::{
-    Contents, Document, OpenError, Plain, Safe, SealError, SecretStatus, Stored, check, encrypt, plain_of, reseal,
-    rewrap, vault::Found,
+    Contents, CredentialStore, Document, OpenError, Plain, SealError, SecretStatus, Stored, check, encrypt, plain_of,
+    reseal, rewrap, vault::VaultSecrets,
 };
 use berth_spec::{Credential, Generation, Time, WorkerId, credential::Kind};
 
@@ -259,7 +259,7 @@ fn files_that_refer_to_vault_are_understood() {
                 sts: {type: s3_credentials, path: aws/creds/reader, region: us-east-1, hosts: [models]}\n";
     assert_eq!(check(text, "worker-us-east-1a-secrets.yaml"), []);
     let Ok(Contents::Vault(_, declared)) = Contents::parse(text, "-") else { panic!("Vault") };
-    let paths: Vec<String> = declared.wants.values().map(berth_secrets::vault::Want::api_path).collect();
+    let paths: Vec<String> = declared.wants.values().map(berth_secrets::vault::SecretRequest::api_path).collect();
     assert_eq!(paths, ["secret/data/workers/us-east-1a/s3", "aws/creds/reader"]);
     for (from, to, says) in [
         ("https://vault", "http://vault", "not encrypted"),
@@ -280,7 +280,7 @@ fn files_that_refer_to_vault_are_understood() {
 
 #[test]
 fn a_safe_numbers_what_changes_and_keeps_what_was_good() {
-    let (mut safe, keyring) = (Safe::default(), keyring(&["one"]));
+    let (mut safe, keyring) = (CredentialStore::default(), keyring(&["one"]));
     let path = "workers/secrets/worker-us-east-1a-secrets.yaml".to_owned();
     let files = |text: String| vec![(path.clone(), text)];
     let good = encrypted().to_yaml();
@@ -310,17 +310,17 @@ fn a_safe_numbers_what_changes_and_keeps_what_was_good() {
 /// A file may refer to Vault where no controller has one: somebody must be told.
 #[test]
 fn what_vault_should_give_is_told_until_it_does() {
-    let mut safe = Safe::default();
+    let mut safe = CredentialStore::default();
     let text = "worker_id: worker-us-east-1a\nsecrets:\n  backend: vault\n  vault_addr: https://vault.acme.com\n  \
                 paths: {git_token: secret/x}\n";
     let files = [("workers/secrets/worker-us-east-1a-secrets.yaml".to_owned(), text.to_owned())];
     safe.from_files(&files, &keyring(&["one"]), NOW);
-    let problem = |safe: &Safe| safe.status().first().and_then(|status| status.problem.clone());
+    let problem = |safe: &CredentialStore| safe.status().first().and_then(|status| status.problem.clone());
     assert!(problem(&safe).is_some_and(|problem| problem.contains("have a Vault")));
     let status = SecretStatus { problem: None, ..safe.status().remove(0) };
-    safe.from_vault(&Found { status: vec![status], ..Found::default() }, NOW);
+    safe.from_vault(&VaultSecrets { status: vec![status], ..VaultSecrets::default() }, NOW);
     assert_eq!((safe.status().len(), problem(&safe)), (1, None));
-    safe.from_vault(&Found::default(), NOW);
+    safe.from_vault(&VaultSecrets::default(), NOW);
     safe.from_files(&[], &keyring(&["one"]), NOW);
     assert_eq!(safe.status(), []);
 }

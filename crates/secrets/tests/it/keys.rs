@@ -11,8 +11,8 @@ use std::{
 };
 
 use berth_secrets::{
-    Document, KeyId, Keyring, Safe, encrypt,
-    keys::{Decrypt, Exec, File, KeyError, PublicKey, Surroundings, generate, open},
+    CredentialStore, Document, KeyId, Keyring, encrypt,
+    keys::{Decrypt, Exec, File, KeyEnvironment, KeyError, PublicKey, generate, open},
 };
 use berth_spec::WorkerId;
 use fs_err as fs;
@@ -61,7 +61,7 @@ fn keys_that_others_may_read_or_that_are_none_are_refused() {
     assert!(error.contains("/nowhere/key"), "{error}");
     for (text, says) in [("vault:x", "no such keys"), ("exec:relative", "absolute"), ("pkcs11:object=x", "module-path")]
     {
-        let error = open(text, &Surroundings::default()).expect_err(text).to_string();
+        let error = open(text, &KeyEnvironment::default()).expect_err(text).to_string();
         assert!(error.contains(says), "{error}");
     }
 }
@@ -95,12 +95,12 @@ fn a_program_unwraps_and_sees_only_what_it_may() {
         private.display()
     );
     let program = script(folder.path(), "kms", &body);
-    let around = Surroundings { environment: [("ALLOWED".to_owned(), "yes".to_owned())].into() };
+    let around = KeyEnvironment { environment: [("ALLOWED".to_owned(), "yes".to_owned())].into() };
     let key = open(&format!("exec:{}", program.display()), &around).expect("a program");
     let keyring = Keyring::new(vec![key]);
     assert_eq!(keyring.open(&document).expect("it opens").len(), 3);
 
-    let refused = Keyring::new(vec![Box::new(Exec::new(&program, &Surroundings::default()).expect("a program"))]);
+    let refused = Keyring::new(vec![Box::new(Exec::new(&program, &KeyEnvironment::default()).expect("a program"))]);
     let error = refused.open(&document).expect_err("it may not see the variable").to_string();
     assert!(error.contains("environment") && error.contains("exit status: 3"), "{error}");
 }
@@ -140,7 +140,7 @@ fn a_keeper_that_does_not_answer_is_asked_once_for_all_files() {
             (format!("workers/secrets/{name}-secrets.yaml"), document.to_yaml())
         })
         .into();
-    let mut safe = Safe::default();
+    let mut safe = CredentialStore::default();
     safe.from_files(&files, &keyring, NOW);
     assert_eq!((asked.load(Ordering::Relaxed), safe.awaits_keys()), (1, true));
     let problems: Vec<_> = safe.status().into_iter().filter_map(|status| status.problem).collect();
@@ -161,7 +161,7 @@ fn a_program_that_fails_hangs_or_babbles_is_told() {
         ("hangs", "sleep 600 & wait", soon, "did not answer"),
     ] {
         let program = script(folder.path(), name, body);
-        let key = Exec::new(&program, &Surroundings::default()).expect("a program").within(within);
+        let key = Exec::new(&program, &KeyEnvironment::default()).expect("a program").within(within);
         let begun = Instant::now();
         let error = key.unwrap(&id, &[1; 512]).expect_err(name).to_string();
         assert!(error.contains(says), "{name}: {error}");
@@ -169,7 +169,7 @@ fn a_program_that_fails_hangs_or_babbles_is_told() {
     }
     let open_to_all = script(folder.path(), "open", "exit 0");
     mode(&open_to_all, 0o777);
-    let error = Exec::new(&open_to_all, &Surroundings::default()).expect_err("others may change it").to_string();
+    let error = Exec::new(&open_to_all, &KeyEnvironment::default()).expect_err("others may change it").to_string();
     assert!(error.contains("chmod go-w"), "{error}");
 }
 
@@ -245,7 +245,7 @@ fn within_the_process_of_an_hsm() {
     let (folder, keys) = (PathBuf::from(folder), PathBuf::from(keys));
     let public = PublicKey::read(&keys.join("one.pub")).expect("a public key");
     let document = encrypt(&worker(), &plain(PLAIN), std::slice::from_ref(&public), None, NOW).expect("a file");
-    let around = Surroundings { environment: [("PIN".to_owned(), "1234".to_owned())].into() };
+    let around = KeyEnvironment { environment: [("PIN".to_owned(), "1234".to_owned())].into() };
     let uri =
         |object: &str, pin: &str| format!("pkcs11:token=berth;object={object}?module-path={MODULE}&pin-source={pin}");
     let file = format!("file:{}", folder.join("pin").display());

@@ -12,7 +12,7 @@ use axum::{
     extract::State,
     http::{HeaderMap, Method, StatusCode, Uri},
 };
-use berth_secrets::vault::{Ask, Call, Handle, Http, SecretId, Settings, Vault, build};
+use berth_secrets::vault::{Call, Handle, Http, SecretId, Settings, Vault, VaultRequest, build};
 use berth_spec::{Secret, WorkerId};
 use serde_json::json;
 use tokio::{
@@ -111,7 +111,13 @@ async fn credentials_come_over_http_and_are_revoked_at_the_end() {
 #[tokio::test]
 async fn who_does_not_answer_or_answers_wrongly_is_told() {
     let mut tasks: JoinSet<()> = JoinSet::new();
-    let call = |path: &str| Call { id: 1, ask: Ask::Read(path.to_owned()), token: None, namespace: None, worker: None };
+    let call = |path: &str| Call {
+        id: 1,
+        ask: VaultRequest::Read(path.to_owned()),
+        token: None,
+        namespace: None,
+        worker: None,
+    };
     let router = Router::new()
         .route("/v1/large", axum::routing::get(|| async { "x".repeat(2 << 20) }))
         .route("/v1/away", axum::routing::get(|| async { axum::response::Redirect::temporary("/v1/large") }));
@@ -133,7 +139,7 @@ async fn who_does_not_answer_or_answers_wrongly_is_told() {
         Http::new(Settings { ca: Some("/nowhere.pem".into()), ..settings(&addr, SecretId::Given(Secret::new("x"))) });
     assert!(error.is_err_and(|error| error.contains("/nowhere.pem")));
     let lost = Http::new(settings(&addr, SecretId::File("/nowhere".into()))).expect("a client");
-    let login = Call { ask: Ask::LogIn, ..call("") };
+    let login = Call { ask: VaultRequest::LogIn, ..call("") };
     let error = lost.call(&login).await.expect_err("no secret id");
     assert!(error.contains("/nowhere"), "{error}");
 }
@@ -181,7 +187,7 @@ async fn the_authority_that_is_named_is_believed_and_no_other() {
         Some(path)
     };
     let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).expect("another authority").cert.pem();
-    let call = Call { id: 1, ask: Ask::LookUpToken, token: None, namespace: None, worker: None };
+    let call = Call { id: 1, ask: VaultRequest::LookUpToken, token: None, namespace: None, worker: None };
     let addr = format!("https://localhost:{port}");
     let ask = async |ca| {
         let settings = Settings { ca, ..settings(&addr, SecretId::Given(Secret::new("x"))) };

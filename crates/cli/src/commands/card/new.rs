@@ -41,7 +41,7 @@ enum Framework {
 }
 
 /// What differs between frameworks.
-struct Words {
+struct FrameworkTemplate {
     name: &'static str,
     version: &'static str,
     dependencies: &'static [&'static str],
@@ -51,44 +51,44 @@ struct Words {
 }
 
 impl Framework {
-    const fn words(self) -> Words {
+    const fn words(self) -> FrameworkTemplate {
         match self {
-            Self::Sklearn => Words {
+            Self::Sklearn => FrameworkTemplate {
                 name: "sklearn",
                 version: "1.7.2",
                 dependencies: &["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"],
                 weights: "model.joblib",
                 load: "    import joblib\n\n    model = joblib.load(path)\n    return lambda features: model.predict([features])[0].item()\n",
             },
-            Self::Pytorch => Words {
+            Self::Pytorch => FrameworkTemplate {
                 name: "pytorch",
                 version: "2.9.0",
                 dependencies: &["torch==2.9.0", "numpy==2.3.4"],
                 weights: "model.pt",
                 load: "    import torch\n\n    model = torch.jit.load(path).eval()\n\n    def predict(features):\n        with torch.no_grad():\n            return model(torch.tensor([features]))[0].tolist()\n\n    return predict\n",
             },
-            Self::Xgboost => Words {
+            Self::Xgboost => FrameworkTemplate {
                 name: "xgboost",
                 version: "3.1.1",
                 dependencies: &["xgboost==3.1.1", "numpy==2.3.4"],
                 weights: "model.ubj",
                 load: "    import numpy\n    import xgboost\n\n    model = xgboost.Booster(model_file=path)\n    return lambda features: model.predict(xgboost.DMatrix(numpy.array([features])))[0].item()\n",
             },
-            Self::Tensorflow => Words {
+            Self::Tensorflow => FrameworkTemplate {
                 name: "tensorflow",
                 version: "2.20.0",
                 dependencies: &["tensorflow==2.20.0", "numpy==2.3.4"],
                 weights: "model.keras",
                 load: "    import numpy\n    import tensorflow\n\n    model = tensorflow.keras.models.load_model(path)\n    return lambda features: model(numpy.array([features])).numpy()[0].tolist()\n",
             },
-            Self::Onnx => Words {
+            Self::Onnx => FrameworkTemplate {
                 name: "onnx",
                 version: "1.23.2",
                 dependencies: &["onnxruntime==1.23.2", "numpy==2.3.4"],
                 weights: "model.onnx",
                 load: "    import numpy\n    import onnxruntime\n\n    session = onnxruntime.InferenceSession(path)\n    name = session.get_inputs()[0].name\n    return lambda features: session.run(None, {name: numpy.array([features], numpy.float32)})[0][0].tolist()\n",
             },
-            Self::Custom => Words {
+            Self::Custom => FrameworkTemplate {
                 name: "custom",
                 version: "1.0.0",
                 dependencies: &[],

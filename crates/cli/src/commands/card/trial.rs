@@ -7,7 +7,7 @@
 //! Nothing is skipped and nothing is imitated: what passes here passes on a worker with the same Python and the same access
 //! to packages and weights.
 
-mod said;
+mod log_printer;
 
 use std::{
     collections::BTreeMap,
@@ -82,7 +82,7 @@ pub(super) struct TrialArgs {
 pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<(), Failure> {
     // What is wrong with the request is better known before the load than after it.
     let request = args.request.as_deref().map(fs::read).transpose()?;
-    said::show();
+    log_printer::show();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?;
     let scratch = tempfile::tempdir()?;

@@ -41,7 +41,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
     // What ends the editor must not end us before the plain text is gone.
     super::super::block_on(async {
         let _kept = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-        let shown = Shown::new(&plain.to_yaml())?;
+        let shown = PlainTextFile::new(&plain.to_yaml())?;
         loop {
             shown.edit()?;
             let text = plain_text(Some(&shown.file))?;
@@ -85,12 +85,12 @@ fn again(failure: &Failure) -> bool {
 }
 
 /// Plain text where an editor can change it; overwritten and removed when it is dropped.
-struct Shown {
+struct PlainTextFile {
     folder: PathBuf,
     file: PathBuf,
 }
 
-impl Shown {
+impl PlainTextFile {
     fn new(text: &str) -> Result<Self, Failure> {
         let memory = Path::new(MEMORY);
         let parent = if memory.is_dir() {
@@ -126,7 +126,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for PlainTextFile {
     fn drop(&mut self) {
         // An editor may have put another file in its place, or a copy beside it: all of them.
         let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -10,12 +10,12 @@ use crate::terminal;
 const WIDTH: u16 = 80;
 
 /// One line of the terminal. Dropping it leaves the terminal clean.
-pub(crate) struct Line {
+pub(crate) struct StatusLine {
     /// What the line begins with; `None` where standard error is no terminal.
     name: Option<String>,
 }
 
-impl Line {
+impl StatusLine {
     /// For what is written `deployment/iris`.
     pub(crate) fn new(name: &str) -> Self {
         Self { name: io::stderr().is_terminal().then(|| name.to_owned()) }
@@ -31,7 +31,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.name.is_some() {
             write("\r\x1b[2K");

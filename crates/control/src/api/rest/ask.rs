@@ -27,9 +27,9 @@ use crate::{
 pub(super) type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The query of a request, not read yet.
-pub(super) struct Asked(Option<String>);
+pub(super) struct RawParameters(Option<String>);
 
-impl FromRequestParts<Arc<Service>> for Asked {
+impl FromRequestParts<Arc<Service>> for RawParameters {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
@@ -56,7 +56,7 @@ impl FromRequestParts<Arc<Service>> for Named {
     }
 }
 
-impl Asked {
+impl RawParameters {
     /// Reads it, with only the `known` parameters.
     pub(super) fn read(&self, known: &[&str]) -> Result<Query, ApiError> {
         Query::parse(self.0.as_deref(), known)

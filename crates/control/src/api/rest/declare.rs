@@ -10,7 +10,7 @@ use axum::{
 };
 use berth_wire::api::{Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
 
-use super::ask::{Answer, Asked, expect, write};
+use super::ask::{Answer, RawParameters, expect, write};
 use crate::api::{
     body::Manifests,
     error::ApiError,
@@ -40,7 +40,7 @@ use crate::api::{
 )]
 pub(super) async fn apply(
     State(service): State<Arc<Service>>,
-    asked: Asked,
+    asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Applied> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;
@@ -63,7 +63,7 @@ pub(super) async fn apply(
 )]
 pub(super) async fn plan(
     State(service): State<Arc<Service>>,
-    asked: Asked,
+    asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<PlanView> {
     let query = asked.read(&["delete"])?;
@@ -85,7 +85,7 @@ pub(super) async fn plan(
 )]
 pub(super) async fn validate(
     State(service): State<Arc<Service>>,
-    asked: Asked,
+    asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Validated> {
     asked.nothing()?;
@@ -116,7 +116,7 @@ pub(super) async fn validate(
 pub(super) async fn put(
     State(service): State<Arc<Service>>,
     Path(of): Path<String>,
-    asked: Asked,
+    asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
@@ -146,7 +146,7 @@ pub(super) async fn put(
 pub(super) async fn delete(
     State(service): State<Arc<Service>>,
     Path(of): Path<String>,
-    asked: Asked,
+    asked: RawParameters,
     headers: HeaderMap,
 ) -> Answer<ApplyResult> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;

@@ -6,7 +6,7 @@ use axum::{Json, extract::State};
 use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, NodeList, NodeView};
 
-use super::ask::{Answer, Asked, Named};
+use super::ask::{Answer, Named, RawParameters};
 use crate::api::service::Service;
 
 /// Every node with its capacity and load, and who leads.
@@ -18,7 +18,7 @@ use crate::api::service::Service;
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn nodes(State(service): State<Arc<Service>>, asked: Asked) -> Answer<NodeList> {
+pub(super) async fn nodes(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<NodeList> {
     let query = asked.read(&["labelSelector"])?;
     let selector = query.text("labelSelector").unwrap_or_default().parse()?;
     service.nodes(&selector).await.map(Json)

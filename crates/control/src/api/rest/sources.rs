@@ -10,7 +10,7 @@ use axum::{
 };
 use berth_wire::api::{ErrorBody, List, SecretView, SourceView};
 
-use super::ask::{Answer, Asked};
+use super::ask::{Answer, RawParameters};
 use crate::api::{error::ApiError, service::Service};
 
 /// The sources of deployments: the Git registry, if one is followed.
@@ -18,7 +18,7 @@ use crate::api::{error::ApiError, service::Service};
     get, path = "/v1/sources", tag = "tell",
     responses((status = 200, description = "At most one", body = List<SourceView>))
 )]
-pub(super) async fn sources(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<SourceView>> {
+pub(super) async fn sources(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<SourceView>> {
     asked.nothing()?;
     Ok(Json(service.sources()))
 }
@@ -31,7 +31,7 @@ pub(super) async fn sources(State(service): State<Arc<Service>>, asked: Asked) -
         (status = 404, description = "None is followed", body = ErrorBody),
     )
 )]
-pub(super) async fn source(State(service): State<Arc<Service>>, asked: Asked) -> Answer<SourceView> {
+pub(super) async fn source(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<SourceView> {
     asked.nothing()?;
     service.source().map(Json)
 }
@@ -44,7 +44,7 @@ pub(super) async fn source(State(service): State<Arc<Service>>, asked: Asked) ->
         (status = 404, description = "None is followed", body = ErrorBody),
     )
 )]
-pub(super) async fn sync(State(service): State<Arc<Service>>, asked: Asked) -> Answer<SourceView> {
+pub(super) async fn sync(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<SourceView> {
     asked.nothing()?;
     service.sync().map(Json)
 }
@@ -74,7 +74,7 @@ pub(super) async fn webhook(
     get, path = "/v1/secrets", tag = "tell",
     responses((status = 200, description = "By worker and name", body = List<SecretView>))
 )]
-pub(super) async fn secrets(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<SecretView>> {
+pub(super) async fn secrets(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<SecretView>> {
     asked.nothing()?;
     service.secrets().await.map(Json)
 }

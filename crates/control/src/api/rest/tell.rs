@@ -11,11 +11,11 @@ use berth_wire::api::{
     AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, ReplicaView, RevisionView, TopView, WorkerView,
 };
 
-use super::ask::{Answer, Asked, lines, tagged};
+use super::ask::{Answer, RawParameters, lines, tagged};
 use crate::{
     api::{
         error::ApiError,
-        others::MOST_MODELS,
+        peer_queries::MOST_MODELS,
         query::Query,
         service::{Page, Service, name},
         watch::{Watch, version},
@@ -43,7 +43,10 @@ const MOST_EVENTS: usize = 10_000;
         (status = 503, description = "Not now", body = ErrorBody),
     )
 )]
-pub(super) async fn deployments(State(service): State<Arc<Service>>, asked: Asked) -> Result<Response, ApiError> {
+pub(super) async fn deployments(
+    State(service): State<Arc<Service>>,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
     let query = asked.read(&["labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
     let selector = query.text("labelSelector").unwrap_or_default();
     if query.flag("watch")? {
@@ -65,7 +68,7 @@ pub(super) async fn deployments(State(service): State<Arc<Service>>, asked: Aske
 pub(super) async fn deployment(
     State(service): State<Arc<Service>>,
     Path(of): Path<String>,
-    asked: Asked,
+    asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
     let found = service.get(&name(&of)?).await?;
@@ -84,7 +87,7 @@ pub(super) async fn deployment(
 pub(super) async fn explain(
     State(service): State<Arc<Service>>,
     Path(of): Path<String>,
-    asked: Asked,
+    asked: RawParameters,
 ) -> Answer<ExplainView> {
     asked.nothing()?;
     service.explain(&name(&of)?).await.map(Json)
@@ -95,7 +98,7 @@ pub(super) async fn explain(
     get, path = "/v1/workers", tag = "tell",
     responses((status = 200, description = "By name", body = List<WorkerView>))
 )]
-pub(super) async fn workers(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<WorkerView>> {
+pub(super) async fn workers(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<WorkerView>> {
     asked.nothing()?;
     service.workers().await.map(Json)
 }
@@ -112,7 +115,7 @@ pub(super) async fn workers(State(service): State<Arc<Service>>, asked: Asked) -
 pub(super) async fn worker(
     State(service): State<Arc<Service>>,
     Path(id): Path<String>,
-    asked: Asked,
+    asked: RawParameters,
 ) -> Answer<WorkerView> {
     asked.nothing()?;
     service.worker(&id).await.map(Json)
@@ -124,7 +127,7 @@ pub(super) async fn worker(
     params(("deployment" = Option<String>, Query, description = "Only those of this deployment")),
     responses((status = 200, description = "By revision and worker", body = List<ReplicaView>))
 )]
-pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<ReplicaView>> {
+pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<ReplicaView>> {
     let query = asked.read(&["deployment"])?;
     let of = query.text("deployment").map(name).transpose()?;
     service.replicas(of.as_ref()).await.map(Json)
@@ -140,7 +143,7 @@ pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: Asked) 
     ),
     responses((status = 200, description = "By deployment", body = List<RevisionView>))
 )]
-pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<RevisionView>> {
+pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<RevisionView>> {
     let query = asked.read(&["labelSelector", "limit", "continue"])?;
     service.revisions(&page(&query)?.equalities_only()?).await.map(Json)
 }
@@ -155,7 +158,7 @@ pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: Asked)
     ),
     responses((status = 200, description = "By name", body = List<AliasView>))
 )]
-pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: Asked) -> Answer<List<AliasView>> {
+pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<AliasView>> {
     let query = asked.read(&["labelSelector", "limit", "continue"])?;
     service.aliases(&page(&query)?.equalities_only()?).await.map(Json)
 }
@@ -174,7 +177,7 @@ pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: Asked) -
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) -> Result<Response, ApiError> {
+pub(super) async fn events(State(service): State<Arc<Service>>, asked: RawParameters) -> Result<Response, ApiError> {
     let query = asked.read(&["deployment", "limit", "resourceVersion", "watch"])?;
     let filter = EventFilter {
         deployment: query.text("deployment").map(name).transpose()?,
@@ -193,7 +196,7 @@ pub(super) async fn events(State(service): State<Arc<Service>>, asked: Asked) ->
     params(("limit" = Option<u32>, Query, description = "The most models; 100 unless given")),
     responses((status = 200, description = "Figures", body = TopView))
 )]
-pub(super) async fn top(State(service): State<Arc<Service>>, asked: Asked) -> Answer<TopView> {
+pub(super) async fn top(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<TopView> {
     let query = asked.read(&["limit"])?;
     service.top(query.number("limit", MOST_MODELS)?.unwrap_or(100)).await.map(Json)
 }

@@ -141,10 +141,10 @@ impl Service {
         write: Write,
         expect: Expect,
     ) -> Result<ApplyResult, ApiError> {
-        let others = documents.0.len() - 1;
+        let peer_queries = documents.0.len() - 1;
         let found = &documents.0[0].name;
-        if others > 0 {
-            let message = format!("a PUT takes one document, this one has {}", others + 1);
+        if peer_queries > 0 {
+            let message = format!("a PUT takes one document, this one has {}", peer_queries + 1);
             return Err(ApiError::invalid("body", message, "use POST /v1/apply for many"));
         }
         if found != name {

@@ -6,7 +6,7 @@ use berth_wire::api::{NodeList, NodeView};
 use super::Service;
 use crate::api::{
     error::ApiError,
-    node::{self, Known},
+    node::{self, NodeInputs},
     query::nearest,
     selector::LabelSelector,
 };
@@ -19,23 +19,23 @@ impl Service {
     pub(crate) async fn nodes(&self, selector: &LabelSelector) -> Result<NodeList, ApiError> {
         let mut nodes = self.known_nodes().await?;
         nodes.items.retain(|node| selector.matches(&node.metadata.labels));
-        self.others.remark(&mut nodes.items, self.rules.as_deref()).await;
+        self.peer_queries.remark(&mut nodes.items, self.rules.as_deref()).await;
         Ok(nodes)
     }
 
     /// One node.
     pub(crate) async fn node(&self, name: &str) -> Result<NodeView, ApiError> {
         let nodes = self.known_nodes().await?.items;
-        let (mut found, others): (Vec<NodeView>, Vec<NodeView>) =
+        let (mut found, peer_queries): (Vec<NodeView>, Vec<NodeView>) =
             nodes.into_iter().partition(|node| node.metadata.name == name);
-        self.others.remark(&mut found, self.rules.as_deref()).await;
-        let known = others.iter().map(|node| node.metadata.name.as_str());
+        self.peer_queries.remark(&mut found, self.rules.as_deref()).await;
+        let known = peer_queries.iter().map(|node| node.metadata.name.as_str());
         found.into_iter().next().ok_or_else(|| nobody("node", name, known))
     }
 
     async fn known_nodes(&self) -> Result<NodeList, ApiError> {
         let (workers, loss) = (self.handle.workers().await?, self.handle.mass_loss().await?);
-        let known = Known { members: (self.members)(), workers, leader: (self.leader)(), loss };
+        let known = NodeInputs { members: (self.members)(), workers, leader: (self.leader)(), loss };
         Ok(node::nodes(known, self.handle.now()))
     }
 

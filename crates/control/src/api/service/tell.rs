@@ -94,9 +94,9 @@ impl Service {
 
     pub(crate) async fn worker(&self, id: &str) -> Result<WorkerView, ApiError> {
         let workers = self.workers().await?;
-        let (found, others): (Vec<WorkerView>, Vec<WorkerView>) =
+        let (found, peer_queries): (Vec<WorkerView>, Vec<WorkerView>) =
             workers.items.into_iter().partition(|worker| worker.metadata.name == id);
-        let known = others.iter().map(|worker| worker.metadata.name.as_str());
+        let known = peer_queries.iter().map(|worker| worker.metadata.name.as_str());
         found.into_iter().next().ok_or_else(|| nobody("worker", id, known))
     }
 
@@ -135,7 +135,7 @@ impl Service {
     /// The `limit` busiest models of all gateways, and the memory of all workers.
     pub(crate) async fn top(&self, limit: usize) -> Result<TopView, ApiError> {
         let now = (self.handle.clock)();
-        let (mut tops, missing) = self.others.tops(limit).await;
+        let (mut tops, missing) = self.peer_queries.tops(limit).await;
         if self.has_gateway() {
             tops.push(self.sampler.look(now, limit));
         }

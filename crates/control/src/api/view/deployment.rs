@@ -102,7 +102,7 @@ pub(super) fn condition(condition: &Condition) -> ConditionView {
 }
 
 fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
-    let said = Said::of(replica.residency.as_ref(), replica.lost);
+    let said = ResidencyText::of(replica.residency.as_ref(), replica.lost);
     ReplicaDetail {
         revision: replica.revision.to_string(),
         worker: replica.worker.to_string(),
@@ -148,7 +148,7 @@ fn died(deaths: &Deaths) -> String {
 }
 
 /// What a residency says to people.
-pub(super) struct Said {
+pub(super) struct ResidencyText {
     pub(super) state: &'static str,
     pub(super) message: String,
     pub(super) progress: Option<Progress>,
@@ -157,7 +157,7 @@ pub(super) struct Said {
     pub(super) measured: bool,
 }
 
-impl Said {
+impl ResidencyText {
     /// Of a worker that is lost nobody knows what it holds: nothing of it is to be counted.
     pub(super) fn of(residency: Option<&Residency>, lost: bool) -> Self {
         let said = Self::last(residency);
@@ -271,15 +271,15 @@ mod tests {
                 "the store did not answer (network, attempt 2, tried again at 1970-01-01T00:00:01.000Z)",
             ),
         ] {
-            let said = Said::of(residency.as_ref(), false);
+            let said = ResidencyText::of(residency.as_ref(), false);
             assert_eq!((said.state, said.message.as_str()), (state, message));
         }
-        assert_eq!(Said::of(Some(&fetching), false).progress, Some(Progress { done: 1, total: Some(4) }));
+        assert_eq!(ResidencyText::of(Some(&fetching), false).progress, Some(Progress { done: 1, total: Some(4) }));
         for (residency, message) in [
             (Some(fetching), "its worker is lost and last said Fetching"),
             (None, "its worker is lost and had not reported it"),
         ] {
-            let said = Said::of(residency.as_ref(), true);
+            let said = ResidencyText::of(residency.as_ref(), true);
             assert_eq!((said.state, said.message.as_str(), said.progress), ("Unknown", message, None));
         }
     }

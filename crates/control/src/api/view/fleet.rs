@@ -6,7 +6,7 @@ use berth_wire::api::{
     WeightedRevision, WorkerSpec, WorkerStatus, WorkerView,
 };
 
-use super::{deployment::Said, head};
+use super::{deployment::ResidencyText, head};
 use crate::handle;
 
 /// A worker; `replicas` are those of the whole system.
@@ -41,7 +41,7 @@ pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
 /// A replica.
 pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
     let (api_version, kind) = head::<ReplicaView>();
-    let said = Said::of(view.residency.as_ref(), view.lost);
+    let said = ResidencyText::of(view.residency.as_ref(), view.lost);
     let ready_since = match &view.residency {
         Some(Residency::Ready(ready)) if ready.is_up() && !view.lost => Some(Timestamp(ready.since)),
         _ => None,

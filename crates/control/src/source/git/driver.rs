@@ -409,7 +409,7 @@ async fn optional<F: Future>(future: Option<F>) -> F::Output {
 }
 
 /// Vault has something else to say.
-async fn changed(found: &mut Option<watch::Receiver<Arc<vault::Found>>>) {
+async fn changed(found: &mut Option<watch::Receiver<Arc<vault::VaultSecrets>>>) {
     match found {
         Some(receiver) => {
             if receiver.changed().await.is_err() {

@@ -141,7 +141,7 @@ impl Eyes {
             Err(error) => return Err(error),
         };
         let files = repository.list(commit, SECRETS, stop)?;
-        let is_yaml = |file: &berth_git::Entry| file.path.ends_with(".yaml") || file.path.ends_with(".yml");
+        let is_yaml = |file: &berth_git::TreeEntry| file.path.ends_with(".yaml") || file.path.ends_with(".yml");
         let files = files.into_iter().filter(is_yaml);
         let mut secrets: Vec<(String, String)> =
             files.map(|file| Ok((file.path.clone(), text(&file.path)?))).collect::<Result<_, GitError>>()?;

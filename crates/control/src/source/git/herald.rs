@@ -19,7 +19,7 @@ use std::{
 use berth_registry::{
     Settings,
     commit_status::Mark,
-    notify::{Desk, Notice, Verdict},
+    notify::{Deduplicator, Notice, Verdict},
     settings::{Notification, NotificationKind},
 };
 use berth_spec::{Event, Time, event::Severity};
@@ -155,7 +155,7 @@ struct Target {
     /// In logs and metrics: never its whole URL, which may be a secret.
     name: String,
     settings: Notification,
-    desk: Desk,
+    desk: Deduplicator,
     queue: Queue<Letter>,
 }
 
@@ -293,7 +293,7 @@ impl Herald {
             let target = match before.remove(&key) {
                 Some(target) => Target { name, settings: settings.clone(), ..target },
                 None => {
-                    let mut desk = Desk::default();
+                    let mut desk = Deduplicator::default();
                     self.known.iter().for_each(|(notice, at)| desk.recall(settings, notice, *at));
                     Target { name, settings: settings.clone(), desk, queue: Queue::default() }
                 }
@@ -455,7 +455,7 @@ mod tests {
             audience: NotificationAudience::All,
             min_severity: NotificationSeverity::Info,
         };
-        Target { name: name(&settings), settings, desk: Desk::default(), queue: Queue::default() }
+        Target { name: name(&settings), settings, desk: Deduplicator::default(), queue: Queue::default() }
     }
 
     /// What happens to a matter and to its target: a letter each.

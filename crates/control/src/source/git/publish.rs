@@ -18,7 +18,7 @@ use berth_git::{Category, Credentials, Draft, GitError, History, Identity, Mirro
 use berth_registry::{
     actual::{ACTUAL_STATE, HISTORY},
     error_file::ERRORS,
-    write_back::{Change, Found, WRITER, is_own},
+    write_back::{BranchContents, Change, WRITER, is_own},
 };
 use berth_spec::Epoch;
 
@@ -87,10 +87,10 @@ pub(super) enum Written {
 
 impl Publisher {
     /// What the branch holds of ours, and its tip.
-    pub(super) fn read(&self, stop: &Stop) -> Result<(Found, Option<Oid>), GitError> {
-        let Some(tip) = self.tip(stop)? else { return Ok((Found::default(), None)) };
+    pub(super) fn read(&self, stop: &Stop) -> Result<(BranchContents, Option<Oid>), GitError> {
+        let Some(tip) = self.tip(stop)? else { return Ok((BranchContents::default(), None)) };
         let repository = self.mirror.repository();
-        let mut found = Found::default();
+        let mut found = BranchContents::default();
         for entry in repository.list(&tip, "transactions", stop)? {
             if entry.path == ACTUAL_STATE {
                 found.state = Some(self.text(&tip, &entry.path, stop)?);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use berth_secrets::{
-    Keyring, Safe,
-    vault::{self, Found},
+    CredentialStore, Keyring,
+    vault::{self, VaultSecrets},
 };
 use berth_spec::{CredentialSet, Time, WorkerId};
 
@@ -21,7 +21,7 @@ pub(super) struct Safekeeping {
 
 #[derive(Default)]
 struct Held {
-    safe: Safe,
+    safe: CredentialStore,
     /// The files that were taken last: path and text.
     files: Vec<(String, String)>,
     /// Counts what was taken out of it.
@@ -62,7 +62,7 @@ impl Safekeeping {
     }
 
     /// All that Vault gave.
-    pub(super) fn found(&self, found: &Found, now: Time) -> Kept {
+    pub(super) fn found(&self, found: &VaultSecrets, now: Time) -> Kept {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.safe.from_vault(found, now);
         held.take()

@@ -15,7 +15,7 @@ use berth_registry::{
     Audience, Desired, Settings,
     error_file::{Incident, IncidentKind},
     settings::WriteBackMode,
-    write_back::{Change, Found, Observed, WriteBack},
+    write_back::{BranchContents, Change, Observed, WriteBack},
 };
 use berth_spec::{Epoch, Time};
 use tokio::{sync::watch, task::JoinSet};
@@ -76,7 +76,7 @@ pub(super) struct Scribe {
 
 /// What runs on a thread.
 enum Done {
-    Read(Result<(Found, Option<Oid>), GitError>),
+    Read(Result<(BranchContents, Option<Oid>), GitError>),
     Wrote(Change, Result<Written, GitError>),
 }
 

@@ -22,7 +22,7 @@ use crate::store::{Change, Commit, Rev};
 
 /// Why the stream is no longer of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Halt {
+pub(super) enum WatchEnd {
     /// What comes next is forgotten.
     Compacted {
         /// The oldest rev that is not.
@@ -36,7 +36,7 @@ pub(super) enum Halt {
 
 /// What has been told, and what is being put together.
 #[derive(Debug)]
-pub(super) struct Assembly {
+pub(super) struct WatchAssembly {
     keys: Keys,
     /// Everything up to here has been told.
     applied: Rev,
@@ -44,7 +44,7 @@ pub(super) struct Assembly {
     partial: Vec<Event>,
 }
 
-impl Assembly {
+impl WatchAssembly {
     /// For a watch that tells everything after `applied`.
     pub(super) fn new(keys: Keys, applied: Rev) -> Self {
         Self { keys, applied, partial: Vec::new() }
@@ -62,12 +62,12 @@ impl Assembly {
     }
 
     /// Takes in what the stream says, and gives the commits that are complete.
-    pub(super) fn take(&mut self, answer: WatchResponse, progress: Progress) -> Result<Vec<Commit>, Halt> {
+    pub(super) fn take(&mut self, answer: WatchResponse, progress: Progress) -> Result<Vec<Commit>, WatchEnd> {
         if answer.compact_revision > 0 {
-            return Err(Halt::Compacted { oldest: keys::rev(answer.compact_revision) });
+            return Err(WatchEnd::Compacted { oldest: keys::rev(answer.compact_revision) });
         }
         if answer.canceled {
-            return Err(Halt::Cancelled(answer.cancel_reason));
+            return Err(WatchEnd::Cancelled(answer.cancel_reason));
         }
         if answer.events.is_empty() && self.partial.is_empty() {
             return Ok(self.quiet(&answer, progress).into_iter().collect());
@@ -87,7 +87,7 @@ impl Assembly {
         })
     }
 
-    fn whole(&mut self) -> Result<Vec<Commit>, Halt> {
+    fn whole(&mut self) -> Result<Vec<Commit>, WatchEnd> {
         let mut commits: Vec<Commit> = Vec::new();
         for event in mem::take(&mut self.partial) {
             let Some(kv) = event.kv else { continue };
@@ -98,7 +98,7 @@ impl Assembly {
             }
             let last = commits.last().map(|commit| commit.rev);
             if last.is_some_and(|last| rev < last) {
-                return Err(Halt::Disorder(format!("revision {rev} came after {}", last.unwrap_or_default())));
+                return Err(WatchEnd::Disorder(format!("revision {rev} came after {}", last.unwrap_or_default())));
             }
             if last != Some(rev) {
                 commits.push(Commit { rev, changes: Vec::new() });
@@ -148,8 +148,8 @@ mod tests {
         commits.iter().map(|commit| (commit.rev.0, commit.changes.iter().map(Change::key).collect())).collect()
     }
 
-    fn assembly(applied: u64) -> Assembly {
-        Assembly::new(Keys::new("/berth"), Rev(applied))
+    fn assembly(applied: u64) -> WatchAssembly {
+        WatchAssembly::new(Keys::new("/berth"), Rev(applied))
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let commits = watch.take(told(&[("/a", 5), ("/b", 6), ("/c", 7)], false), Progress::Ordered).expect("commits");
         assert_eq!(shown(&commits), [(7, vec!["/c"])]);
         let backwards = watch.take(told(&[("/a", 9), ("/b", 8)], false), Progress::Ordered);
-        assert!(matches!(backwards, Err(Halt::Disorder(_))), "{backwards:?}");
+        assert!(matches!(backwards, Err(WatchEnd::Disorder(_))), "{backwards:?}");
     }
 
     #[test]
@@ -200,11 +200,11 @@ mod tests {
     #[test]
     fn the_end_says_why() {
         let compacted = WatchResponse { canceled: true, compact_revision: 8, ..WatchResponse::default() };
-        assert_eq!(assembly(4).take(compacted, Progress::Ordered), Err(Halt::Compacted { oldest: Rev(8) }));
+        assert_eq!(assembly(4).take(compacted, Progress::Ordered), Err(WatchEnd::Compacted { oldest: Rev(8) }));
         let reason = "etcdserver: permission denied".to_owned();
         let cancelled =
             WatchResponse { created: true, canceled: true, cancel_reason: reason.clone(), ..WatchResponse::default() };
-        assert_eq!(assembly(4).take(cancelled, Progress::Ordered), Err(Halt::Cancelled(reason)));
+        assert_eq!(assembly(4).take(cancelled, Progress::Ordered), Err(WatchEnd::Cancelled(reason)));
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use tonic::{
     transport::Channel,
 };
 
-use super::{config::Credentials, fault::Fault};
+use super::{config::Credentials, error::EtcdError};
 use crate::store::StoreError;
 
 type Token = MetadataValue<Ascii>;
@@ -28,19 +28,19 @@ impl Login {
     }
 
     /// The token, fetched over `channel` where there is none. Two that find none at once fetch two, and both are good.
-    pub(super) async fn token(&self, channel: Channel, endpoint: &str) -> Result<Token, Fault> {
+    pub(super) async fn token(&self, channel: Channel, endpoint: &str) -> Result<Token, EtcdError> {
         if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone() {
             return Ok(token);
         }
         let Credentials { user, password } = self.credentials.clone();
         let answer = AuthClient::new(channel).authenticate(AuthenticateRequest { name: user, password }).await;
         // Whatever happened to it, nothing that was asked for has been sent.
-        let answer = answer.map_err(|status| match Fault::of(&status, endpoint) {
-            Fault::Lost(reason) => Fault::NotSent(reason),
+        let answer = answer.map_err(|status| match EtcdError::of(&status, endpoint) {
+            EtcdError::Lost(reason) => EtcdError::NotSent(reason),
             fault => fault,
         })?;
         let mut token: Token = answer.into_inner().token.parse().map_err(|_| {
-            Fault::Final(StoreError::Failed(format!("etcd at {endpoint} gave a token that cannot be sent back")))
+            EtcdError::Final(StoreError::Failed(format!("etcd at {endpoint} gave a token that cannot be sent back")))
         })?;
         token.set_sensitive(true);
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
@@ -57,9 +57,9 @@ impl Login {
 /// What is written on every request: the token, and that a member which has lost its leader must not answer. Without the
 /// latter a member that is cut off keeps a watch open for ever and tells it nothing.
 #[derive(Clone)]
-pub(super) struct Stamp(pub(super) Option<Token>);
+pub(super) struct CallMetadata(pub(super) Option<Token>);
 
-impl Interceptor for Stamp {
+impl Interceptor for CallMetadata {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         if let Some(token) = &self.0 {

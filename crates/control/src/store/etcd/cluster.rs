@@ -25,9 +25,9 @@ use tonic::{
 pub(super) use backoff::Backoff;
 
 use super::{
-    EtcdConfig, EtcdTls, Patience,
-    auth::{Login, Stamp},
-    fault::Fault,
+    EtcdConfig, EtcdTls, Timeouts,
+    auth::{CallMetadata, Login},
+    error::EtcdError,
     keys,
 };
 use crate::store::{Rev, StoreError};
@@ -45,7 +45,7 @@ const PONG: Duration = Duration::from_secs(3);
 const WORTH_IT: Duration = Duration::from_millis(100);
 
 /// An endpoint, ready for a request.
-pub(super) type Line = InterceptedService<Channel, Stamp>;
+pub(super) type EtcdChannel = InterceptedService<Channel, CallMetadata>;
 
 /// Whether something may be asked again after it may have been received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) enum Repeat {
 }
 
 /// An answer that says what it knows.
-pub(super) trait Answer {
+pub(super) trait EtcdReply {
     /// Its header.
     fn header(&self) -> Option<&ResponseHeader>;
     /// Its revision is the store's at a moment between question and answer, rather than one member's.
@@ -66,7 +66,7 @@ pub(super) trait Answer {
 
 macro_rules! answers {
     ($($name:ty: $ordered:literal),*) => {$(
-        impl Answer for $name {
+        impl EtcdReply for $name {
             fn header(&self) -> Option<&ResponseHeader> {
                 self.header.as_ref()
             }
@@ -169,9 +169,9 @@ impl Cluster {
     }
 
     /// Asks one endpoint once.
-    pub(super) async fn attempt<T, F, A>(&self, member: usize, wait: Duration, ask: F) -> Result<T, Fault>
+    pub(super) async fn attempt<T, F, A>(&self, member: usize, wait: Duration, ask: F) -> Result<T, EtcdError>
     where
-        F: FnOnce(Line) -> A,
+        F: FnOnce(EtcdChannel) -> A,
         A: Future<Output = Result<T, Status>>,
     {
         let Member { address, channel } = &self.members[member];
@@ -180,20 +180,20 @@ impl Cluster {
                 Some(login) => Some(login.token(channel.clone(), address).await?),
                 None => None,
             };
-            let line = InterceptedService::new(channel.clone(), Stamp(token));
-            ask(line).await.map_err(|status| Fault::of(&status, address))
+            let line = InterceptedService::new(channel.clone(), CallMetadata(token));
+            ask(line).await.map_err(|status| EtcdError::of(&status, address))
         };
         match tokio::time::timeout(wait, exchange).await {
             Ok(answer) => answer,
-            Err(_) => Err(Fault::Lost(format!("no answer from {address} within {} ms", wait.as_millis()))),
+            Err(_) => Err(EtcdError::Lost(format!("no answer from {address} within {} ms", wait.as_millis()))),
         }
     }
 
     /// Asks, and asks the next endpoint where one fails, as long as `patience` and `repeat` allow.
-    pub(super) async fn call<T, F, A>(&self, patience: Patience, repeat: Repeat, ask: F) -> Result<T, Fault>
+    pub(super) async fn call<T, F, A>(&self, patience: Timeouts, repeat: Repeat, ask: F) -> Result<T, EtcdError>
     where
-        T: Answer,
-        F: Fn(Line) -> A,
+        T: EtcdReply,
+        F: Fn(EtcdChannel) -> A,
         A: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + patience.whole;
@@ -210,13 +210,13 @@ impl Cluster {
             };
             match &fault {
                 // Every endpoint may have to be told once that the token is old.
-                Fault::Token(_) if self.has_login() && tokens <= self.members.len() => {
+                EtcdError::Token(_) if self.has_login() && tokens <= self.members.len() => {
                     tokens += 1;
                     self.forget_token();
                     continue;
                 }
-                Fault::NotSent(_) | Fault::Behind(_) => self.leave(member),
-                Fault::Lost(_) => {
+                EtcdError::NotSent(_) | EtcdError::Behind(_) => self.leave(member),
+                EtcdError::Lost(_) => {
                     self.leave(member);
                     if repeat == Repeat::Unsent {
                         return Err(fault);
@@ -233,13 +233,15 @@ impl Cluster {
     }
 
     /// Checks that an answer is of the cluster that others were of, and not of its past.
-    fn check<T: Answer>(&self, answer: &T, floor: Rev, member: usize) -> Result<(), Fault> {
+    fn check<T: EtcdReply>(&self, answer: &T, floor: Rev, member: usize) -> Result<(), EtcdError> {
         answer.header().map_or(Ok(()), |header| {
             self.same(header, member)?;
             let rev = keys::rev(header.revision);
             if T::ORDERED {
                 if rev < floor {
-                    return Err(Fault::Behind(format!("it answered as of revision {rev} after {floor} had been seen")));
+                    return Err(EtcdError::Behind(format!(
+                        "it answered as of revision {rev} after {floor} had been seen"
+                    )));
                 }
                 self.saw(rev);
             }
@@ -248,10 +250,10 @@ impl Cluster {
     }
 
     /// Checks that an answer is of the same cluster.
-    pub(super) fn same(&self, header: &ResponseHeader, member: usize) -> Result<(), Fault> {
+    pub(super) fn same(&self, header: &ResponseHeader, member: usize) -> Result<(), EtcdError> {
         let known = self.id.compare_exchange(0, header.cluster_id, Ordering::AcqRel, Ordering::Acquire);
         match known {
-            Err(known) if known != header.cluster_id => Err(Fault::Final(StoreError::Replaced {
+            Err(known) if known != header.cluster_id => Err(EtcdError::Final(StoreError::Replaced {
                 endpoint: self.members[member].address.clone(),
                 reason: format!("it belongs to cluster {:x}, not to {known:x}", header.cluster_id),
             })),

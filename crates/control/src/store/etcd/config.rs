@@ -20,7 +20,7 @@ pub struct EtcdConfig {
     /// Who we are, where etcd's authentication is on.
     pub credentials: Option<Credentials>,
     /// How long to wait for what.
-    pub patience: Patience,
+    pub patience: Timeouts,
 }
 
 /// How connections to etcd are secured.
@@ -61,7 +61,7 @@ impl fmt::Debug for Credentials {
 
 /// How long to wait for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a connection. Halved, members far away are not reached; doubled, a dead one is left that much later.
     pub connect: Duration,
     /// For one answer of one endpoint. Halved, a member whose disk is slow for a moment is left too early; doubled, a
@@ -75,7 +75,7 @@ pub struct Patience {
     pub progress: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -157,7 +157,7 @@ impl From<Address> for EtcdConfig {
             prefix: address.prefix.unwrap_or_else(|| PREFIX.to_owned()),
             tls: address.tls.then(EtcdTls::default),
             credentials: None,
-            patience: Patience::default(),
+            patience: Timeouts::default(),
         }
     }
 }

@@ -12,8 +12,8 @@ use tonic::{Response, Status};
 
 use super::{
     EtcdStore,
-    cluster::{Answer, Line, Repeat},
-    fault::Fault,
+    cluster::{EtcdChannel, EtcdReply, Repeat},
+    error::EtcdError,
     keys, read, transaction,
 };
 use crate::store::{Compare, Entry, Rev, StoreError};
@@ -48,9 +48,9 @@ pub enum Claim {
 }
 
 /// The one answer of a stream that is asked once.
-struct Kept(LeaseKeepAliveResponse);
+struct KeepAliveReply(LeaseKeepAliveResponse);
 
-impl Answer for Kept {
+impl EtcdReply for KeepAliveReply {
     fn header(&self) -> Option<&ResponseHeader> {
         self.0.header.as_ref()
     }
@@ -65,7 +65,7 @@ impl EtcdStore {
     pub async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let request = LeaseGrantRequest { ttl: i64::try_from(seconds).unwrap_or(i64::MAX), id: 0 };
-        let ask = move |line: Line| async move { LeaseClient::new(line).lease_grant(request).await };
+        let ask = move |line: EtcdChannel| async move { LeaseClient::new(line).lease_grant(request).await };
         let granted = self.cluster.call(self.patience, Repeat::Always, ask).await.map_err(|fault| self.error(fault))?;
         Ok(Lease { id: LeaseId(granted.id), ttl: seconds_of(granted.ttl) })
     }
@@ -76,14 +76,16 @@ impl EtcdStore {
     /// Those of [`Store::commit`](crate::store::Store::commit).
     pub async fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, StoreError> {
         let request = LeaseKeepAliveRequest { id: lease.0 };
-        let ask = move |line: Line| async move {
+        let ask = move |line: EtcdChannel| async move {
             let mut answers = LeaseClient::new(line).lease_keep_alive(stream::iter([request])).await?.into_inner();
             let answer = answers.message().await?;
-            answer.map(|answer| Response::new(Kept(answer))).ok_or_else(|| Status::unavailable("the stream ended"))
+            answer
+                .map(|answer| Response::new(KeepAliveReply(answer)))
+                .ok_or_else(|| Status::unavailable("the stream ended"))
         };
         match self.cluster.call(self.patience, Repeat::Always, ask).await {
-            Ok(Kept(answer)) if answer.ttl > 0 => Ok(Some(seconds_of(answer.ttl))),
-            Ok(_) | Err(Fault::NoLease) => Ok(None),
+            Ok(KeepAliveReply(answer)) if answer.ttl > 0 => Ok(Some(seconds_of(answer.ttl))),
+            Ok(_) | Err(EtcdError::NoLease) => Ok(None),
             Err(fault) => Err(self.error(fault)),
         }
     }
@@ -94,9 +96,9 @@ impl EtcdStore {
     /// Those of [`Store::commit`](crate::store::Store::commit).
     pub async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
         let request = LeaseRevokeRequest { id: lease.0 };
-        let ask = move |line: Line| async move { LeaseClient::new(line).lease_revoke(request).await };
+        let ask = move |line: EtcdChannel| async move { LeaseClient::new(line).lease_revoke(request).await };
         match self.cluster.call(self.patience, Repeat::Always, ask).await {
-            Ok(_) | Err(Fault::NoLease) => Ok(()),
+            Ok(_) | Err(EtcdError::NoLease) => Ok(()),
             Err(fault) => Err(self.error(fault)),
         }
     }
@@ -114,13 +116,13 @@ impl EtcdStore {
             success: vec![RequestOp { request: Some(Request::RequestPut(put)) }],
             failure: vec![RequestOp { request: Some(Request::RequestRange(look)) }],
         };
-        let ask = |line: Line| {
+        let ask = |line: EtcdChannel| {
             let request = request.clone();
             async move { read::client(line).txn(request).await }
         };
         let answer = match self.cluster.call(self.patience, Repeat::Unsent, ask).await {
             Ok(answer) => answer,
-            Err(Fault::Lost(reason)) => return Err(StoreError::Uncertain { reason }),
+            Err(EtcdError::Lost(reason)) => return Err(StoreError::Uncertain { reason }),
             Err(fault) => return Err(self.error(fault)),
         };
         if answer.succeeded {

@@ -4,8 +4,8 @@ use berth_wire::etcd::{CompactionRequest, RangeRequest, RangeResponse, kv_client
 
 use super::{
     EtcdStore,
-    cluster::{Line, Repeat},
-    fault::Fault,
+    cluster::{EtcdChannel, Repeat},
+    error::EtcdError,
     keys::{self, revision},
 };
 use crate::store::{Entry, Listing, Page, Rev, StoreError};
@@ -15,20 +15,20 @@ use crate::store::{Entry, Listing, Page, Rev, StoreError};
 const ANSWER: usize = 32 << 20;
 
 /// Asks an endpoint for a range of keys.
-pub(super) fn client(line: Line) -> KvClient<Line> {
+pub(super) fn client(line: EtcdChannel) -> KvClient<EtcdChannel> {
     KvClient::new(line).max_decoding_message_size(ANSWER)
 }
 
 impl EtcdStore {
-    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Fault> {
-        let ask = |line: Line| {
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
+        let ask = |line: EtcdChannel| {
             let request = request.clone();
             async move { client(line).range(request).await }
         };
         self.cluster.call(self.patience, Repeat::Always, ask).await
     }
 
-    pub(super) fn error(&self, fault: Fault) -> StoreError {
+    pub(super) fn error(&self, fault: EtcdError) -> StoreError {
         fault.into_error(&self.cluster.addresses())
     }
 
@@ -38,8 +38,8 @@ impl EtcdStore {
         Ok(found.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))
     }
 
-    /// What the key held at a rev; `Err(Fault::Compacted)` where that is forgotten.
-    pub(super) async fn read_past(&self, key: &str, at: Rev) -> Result<Option<Entry>, Fault> {
+    /// What the key held at a rev; `Err(EtcdError::Compacted)` where that is forgotten.
+    pub(super) async fn read_past(&self, key: &str, at: Rev) -> Result<Option<Entry>, EtcdError> {
         let request = RangeRequest { key: self.keys.full(key), revision: revision(at), ..RangeRequest::default() };
         Ok(self.range(request).await?.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))
     }
@@ -60,9 +60,9 @@ impl EtcdStore {
             };
             match self.range(request).await {
                 Ok(found) => return Ok(self.listing(found, page.at)),
-                Err(Fault::TooMuch) if limit > 1 => limit = limit.div_ceil(4),
+                Err(EtcdError::TooMuch) if limit > 1 => limit = limit.div_ceil(4),
                 // Which is the oldest is not said; whoever lists starts anew anyway.
-                Err(Fault::Compacted) => return Err(StoreError::Compacted { oldest: page.at.next() }),
+                Err(EtcdError::Compacted) => return Err(StoreError::Compacted { oldest: page.at.next() }),
                 Err(fault) => return Err(self.error(fault)),
             }
         }
@@ -83,10 +83,10 @@ impl EtcdStore {
     pub(super) async fn forget(&self, before: Rev) -> Result<(), StoreError> {
         let before = before.min(self.read_rev().await?);
         let request = CompactionRequest { revision: revision(before) };
-        let ask = move |line: Line| async move { client(line).compact(request).await };
+        let ask = move |line: EtcdChannel| async move { client(line).compact(request).await };
         match self.cluster.call(self.patience, Repeat::Always, ask).await {
             // Somebody has forgotten as much already.
-            Ok(_) | Err(Fault::Compacted) => Ok(()),
+            Ok(_) | Err(EtcdError::Compacted) => Ok(()),
             Err(fault) => Err(self.error(fault)),
         }
     }

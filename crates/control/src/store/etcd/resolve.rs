@@ -11,8 +11,8 @@ use berth_wire::etcd::{RangeRequest, RequestOp, TxnRequest, request_op::Request,
 
 use super::{
     EtcdStore,
-    cluster::{Line, Repeat},
-    fault::Fault,
+    cluster::{EtcdChannel, Repeat},
+    error::EtcdError,
     keys::revision,
     read,
     transaction::guard,
@@ -31,7 +31,7 @@ impl EtcdStore {
         outcome.ok_or(StoreError::Uncertain { reason: lost })
     }
 
-    async fn look(&self, txn: &Txn, seen: Rev) -> Result<Option<Outcome>, Fault> {
+    async fn look(&self, txn: &Txn, seen: Rev) -> Result<Option<Outcome>, EtcdError> {
         let found = self.held(txn, Rev::NONE).await?;
         if let Some(rev) = landed(txn, &found).filter(|rev| *rev > seen) {
             return Ok(Some(Outcome::Committed(rev)));
@@ -60,14 +60,14 @@ impl EtcdStore {
     }
 
     /// What the keys that it writes hold, all at one rev.
-    async fn held(&self, txn: &Txn, at: Rev) -> Result<Vec<Option<Entry>>, Fault> {
+    async fn held(&self, txn: &Txn, at: Rev) -> Result<Vec<Option<Entry>>, EtcdError> {
         let read = |op: &Op| {
             let range =
                 RangeRequest { key: self.keys.full(op.key()), revision: revision(at), ..RangeRequest::default() };
             RequestOp { request: Some(Request::RequestRange(range)) }
         };
         let request = TxnRequest { success: txn.ops.iter().map(read).collect(), ..TxnRequest::default() };
-        let ask = |line: Line| {
+        let ask = |line: EtcdChannel| {
             let request = request.clone();
             async move { read::client(line).txn(request).await }
         };

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use super::{
     EtcdStore,
-    cluster::{Line, Repeat},
-    fault::Fault,
+    cluster::{EtcdChannel, Repeat},
+    error::EtcdError,
     keys::{self, Keys, revision},
     read,
 };
@@ -51,12 +51,12 @@ impl EtcdStore {
                 Ok((true, rev)) => return Ok(Outcome::Committed(rev)),
                 Ok((false, _)) if lost.is_none() => return Ok(Outcome::Conflict),
                 Ok((false, _)) => return self.resolve(&txn, seen, lost.unwrap_or_default()).await,
-                Err(Fault::Lost(reason)) if guard(&txn).is_some() && Instant::now() + AGAIN < deadline => {
+                Err(EtcdError::Lost(reason)) if guard(&txn).is_some() && Instant::now() + AGAIN < deadline => {
                     tracing::debug!(event = "store_answer_lost", reason, again = true);
                     lost = Some(reason);
                     tokio::time::sleep(AGAIN).await;
                 }
-                Err(Fault::Lost(reason)) => return self.resolve(&txn, seen, reason).await,
+                Err(EtcdError::Lost(reason)) => return self.resolve(&txn, seen, reason).await,
                 // Only the first attempt is in doubt, and this one says nothing of it.
                 Err(fault) => {
                     return Err(match lost {
@@ -69,10 +69,10 @@ impl EtcdStore {
     }
 
     /// Sends it until something may have received it: whether the comparisons held, and the rev.
-    async fn send(&self, request: &TxnRequest, repeat: Repeat, deadline: Instant) -> Result<(bool, Rev), Fault> {
+    async fn send(&self, request: &TxnRequest, repeat: Repeat, deadline: Instant) -> Result<(bool, Rev), EtcdError> {
         let mut patience = self.patience;
         patience.whole = deadline.saturating_duration_since(Instant::now());
-        let ask = |line: Line| {
+        let ask = |line: EtcdChannel| {
             let request = request.clone();
             async move { read::client(line).txn(request).await }
         };

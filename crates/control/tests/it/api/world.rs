@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::{
     Config, Handle,
-    api::{self, Front, Leader, Seams, top::ModelCounters},
+    api::{self, ApiRouter, Leader, Seams, top::ModelCounters},
     build,
     store::memory::MemoryStore,
 };
@@ -87,7 +87,7 @@ impl World {
             leader: Arc::new(move || leader.clone()),
             rules: None,
         };
-        let served = api::serve(listener, Front::alone(handle.clone(), seams), shutdown.clone());
+        let served = api::serve(listener, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
         Self { base, handle, shutdown, tasks, client: client() }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_control::store::{
     Compare, Op, Outcome, Rev, Store, StoreError, Txn,
-    etcd::{EtcdConfig, EtcdStore, Patience},
+    etcd::{EtcdConfig, EtcdStore, Timeouts},
 };
 use berth_spec::Class;
 use bytes::Bytes;
@@ -12,12 +12,12 @@ use bytes::Bytes;
 use super::{Etcd, Proxy};
 use crate::fixture::put_all;
 
-fn hasty() -> Patience {
-    Patience {
+fn hasty() -> Timeouts {
+    Timeouts {
         connect: Duration::from_millis(500),
         answer: Duration::from_millis(500),
         whole: Duration::from_secs(60),
-        ..Patience::default()
+        ..Timeouts::default()
     }
 }
 
@@ -114,13 +114,13 @@ async fn a_write_that_never_arrived_and_lost_the_race_is_a_conflict() {
 #[tokio::test]
 async fn an_etcd_that_is_gone_is_named() {
     let Some(mut etcd) = Etcd::start() else { return };
-    let store = etcd.store().await.with_patience(Patience { whole: Duration::from_secs(1), ..hasty() });
+    let store = etcd.store().await.with_patience(Timeouts { whole: Duration::from_secs(1), ..hasty() });
     etcd.kill(0);
     let error = store.get("/a").await.expect_err("nobody is there");
     assert!(error.to_string().contains(&etcd.endpoints()[0]), "{error}");
     assert!(matches!(error.class(), Class::Waiting { .. }), "{error}");
     etcd.revive(0);
-    let patient = Patience { whole: Duration::from_secs(60), ..hasty() };
+    let patient = Timeouts { whole: Duration::from_secs(60), ..hasty() };
     assert_eq!(store.with_patience(patient).get("/a").await.expect("it is back"), None);
 }
 
@@ -152,7 +152,7 @@ async fn an_etcd_that_lost_its_past_is_not_taken_for_the_same() {
     etcd.revive(0);
     // The same names give the same cluster id, so only the revision tells.
     etcd.open(etcd.config()).await;
-    let store = store.with_patience(Patience { whole: Duration::from_secs(2), ..hasty() });
+    let store = store.with_patience(Timeouts { whole: Duration::from_secs(2), ..hasty() });
     let until = std::time::Instant::now() + Duration::from_secs(120);
     loop {
         let error = store.get("/a").await.expect_err("its revision is lower");

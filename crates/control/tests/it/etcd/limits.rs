@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_control::store::{MAX_OPS, Op, Outcome, Page, Store, StoreError, Txn, etcd::Patience};
+use berth_control::store::{MAX_OPS, Op, Outcome, Page, Store, StoreError, Txn, etcd::Timeouts};
 use berth_spec::Class;
 use bytes::Bytes;
 
@@ -71,7 +71,7 @@ async fn what_is_within_our_limits_is_within_etcds() {
 #[tokio::test]
 async fn a_full_etcd_says_what_to_do_and_still_answers() {
     let Some(etcd) = Etcd::with(1, &["--quota-backend-bytes=1048576"]) else { return };
-    let patience = Patience { whole: Duration::from_secs(3), ..Patience::default() };
+    let patience = Timeouts { whole: Duration::from_secs(3), ..Timeouts::default() };
     let store = etcd.store().await.with_patience(patience);
     let mut written = 0;
     let error = loop {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_control::store::{
     Store, StoreError,
-    etcd::{Credentials, EtcdConfig, EtcdStore, EtcdTls, Patience},
+    etcd::{Credentials, EtcdConfig, EtcdStore, EtcdTls, Timeouts},
 };
 use futures::StreamExt;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use super::Etcd;
 use crate::fixture::put_all;
 
-fn hasty() -> Patience {
-    Patience { whole: Duration::from_secs(2), ..Patience::default() }
+fn hasty() -> Timeouts {
+    Timeouts { whole: Duration::from_secs(2), ..Timeouts::default() }
 }
 
 /// An authority, and a certificate and key of it, in a folder as etcd wants them.
@@ -62,7 +62,7 @@ async fn tls_with_certificates_on_both_sides() {
     };
 
     let trusted = with(read(Some(&authority), Some((&certificate, &key))));
-    let store = etcd.open(EtcdConfig { patience: Patience::default(), ..trusted }).await;
+    let store = etcd.open(EtcdConfig { patience: Timeouts::default(), ..trusted }).await;
     let mut watch = store.watch("/", store.rev().await.expect("a rev").next()).await.expect("a watch");
     put_all(&store, &["/a"]).await;
     assert_eq!(watch.next().await.expect("open").expect("a commit").changes.len(), 1);

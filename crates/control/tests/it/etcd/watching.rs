@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_control::store::{
     Change, Commit, Op, Outcome, Rev, Store, StoreError, Txn, Watch,
-    etcd::{EtcdConfig, EtcdStore, Patience},
+    etcd::{EtcdConfig, EtcdStore, Timeouts},
 };
 use bytes::Bytes;
 use futures::StreamExt;
@@ -110,7 +110,7 @@ async fn a_listing_is_of_one_moment_or_says_that_it_is_forgotten() {
 #[tokio::test]
 async fn an_idle_watch_stays_and_others_writes_are_not_told() {
     let Some(etcd) = Etcd::start() else { return };
-    let patience = Patience { progress: Duration::from_millis(200), ..Patience::default() };
+    let patience = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
     let (store, other) = (etcd.store().await.with_patience(patience), etcd.store_at("/other").await);
     put_all(&store, &["/a"]).await;
     let from = store.rev().await.expect("a rev");
@@ -159,7 +159,7 @@ async fn a_watcher_and_a_writer_survive_the_death_of_any_member() {
 async fn a_member_that_stands_still_is_left() {
     let Some(etcd) = Etcd::with(3, &[]) else { return };
     let (answer, progress) = (Duration::from_secs(1), Duration::from_millis(500));
-    let patience = Patience { answer, progress, whole: LONG, ..Patience::default() };
+    let patience = Timeouts { answer, progress, whole: LONG, ..Timeouts::default() };
     let (store, writer) = (etcd.store().await.with_patience(patience), etcd.store().await.with_patience(patience));
     let from = store.rev().await.expect("a rev").next();
     let mut watch = store.watch("/", from).await.expect("a watch");

@@ -1,6 +1,6 @@
 //! The control API of a node that does not lead.
 
-use berth_control::seat::SeatView;
+use berth_control::leadership::LeadershipView;
 use berth_spec::Epoch;
 use berth_wire::control::v1::{GetRequest, control_client::ControlClient};
 use futures::StreamExt;
@@ -71,13 +71,13 @@ async fn where_nobody_leads_it_says_so_and_what_works() {
     // Each takes the other for the leader: the request goes one way, and not back again.
     for (index, other) in [(0, "b"), (1, "a")] {
         let leader = Some((node(other), Epoch(4)));
-        stage.nodes[index].seat.send_replace(SeatView::Following { leader });
+        stage.nodes[index].leadership.send_replace(LeadershipView::Following { leader });
     }
     let (status, _, text) = get(&base, "/v1/deployments").await;
     assert!(status == 503 && text.contains("NoLeader"), "{status} {text}");
     assert_eq!(get(&base, "/readyz").await.0, 200, "it knows whom to ask");
 
-    stage.nodes[0].seat.send_replace(SeatView::Following { leader: Some((node("stranger"), Epoch(5))) });
+    stage.nodes[0].leadership.send_replace(LeadershipView::Following { leader: Some((node("stranger"), Epoch(5))) });
     let (status, _, text) = get(&base, "/v1/deployments").await;
     assert!(status == 503 && text.contains("stranger"), "{status} {text}");
     stage.elect(0);

@@ -9,15 +9,15 @@ use std::{
 use berth_control::{
     Config, Handle, Metrics,
     api::{
-        self, Front, Leader, Relay, Seams,
+        self, ApiRouter, Leader, Relay, Seams,
         top::{ModelCounters, TopSource},
     },
     build_with,
     fleet::{self, FleetService},
     handle::{GatewayEnds, WorkerEnds},
-    seat::SeatView,
+    leadership::LeadershipView,
     store::{Store, memory::MemoryStore},
-    uplink::{GatewayUplink, Road, WorkerUplink},
+    uplink::{ConnectContext, GatewayUplink, WorkerUplink},
 };
 use berth_peer::{Identity, PeerBody, PeerHandler, PeerListener, Peers, pki::Authority};
 use berth_spec::{
@@ -36,7 +36,7 @@ use crate::fixture::{inventory, ready};
 /// A node that may lead.
 pub(super) struct Node {
     pub(super) name: WorkerId,
-    pub(super) seat: watch::Sender<SeatView>,
+    pub(super) leadership: watch::Sender<LeadershipView>,
     pub(super) peers: Peers,
     pub(super) identity: Identity,
     /// Of its control API.
@@ -60,17 +60,17 @@ pub(super) struct Stage {
 
 struct Port {
     fleet: FleetService,
-    front: Front,
+    front: ApiRouter,
 }
 
 impl PeerHandler for Port {
     fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         if request.uri().path().starts_with(fleet::PATH) {
             self.fleet.serve(caller, request)
-        } else if Front::is_own(request.uri().path()) {
+        } else if ApiRouter::is_own(request.uri().path()) {
             self.front.own(&request)
         } else {
-            assert!(Front::is_relayed(request.uri().path()), "{}", request.uri());
+            assert!(ApiRouter::is_relayed(request.uri().path()), "{}", request.uri());
             self.front.relayed(caller, request)
         }
     }
@@ -100,10 +100,10 @@ impl Stage {
             let name = node(name);
             let others = addresses.iter().filter(|(other, _)| *other != name).cloned();
             let peers = Peers::fixed(identity.clone(), others);
-            let (seat, views) = watch::channel(SeatView::Following { leader: None });
+            let (leadership, views) = watch::channel(LeadershipView::Following { leader: None });
             let relay = Relay { peers: peers.clone(), found: None };
             let members = addresses.iter().map(|(name, at)| member(name, *at)).collect();
-            let front = Front::new(views.clone(), Some(relay), seams(&name, members, views.clone()));
+            let front = ApiRouter::new(views.clone(), Some(relay), seams(&name, members, views.clone()));
             let port = Port { fleet: FleetService::new(views, Some(peers.clone())), front: front.clone() };
             let (handler, port) = (Arc::new(port), stop.child_token());
             let shutdown = port.clone();
@@ -112,7 +112,7 @@ impl Stage {
             let api = format!("http://{}", listener.local_addr().expect("bound"));
             let served = api::serve(listener, front, stop.clone());
             tasks.spawn(async move { served.await.expect("it listens") });
-            nodes.push(Node { name, seat, peers, identity, api, port, term: None });
+            nodes.push(Node { name, leadership, peers, identity, api, port, term: None });
         }
         let (store, metrics) = (Arc::new(MemoryStore::default()), Metrics::register(&mut Registry::default()));
         Self { nodes, store, metrics, epoch: 0, tasks, stop, _folder: folder }
@@ -131,10 +131,10 @@ impl Stage {
         self.tasks.spawn(async move { control.run(term).await.map(|_| ()).expect("it runs") });
         let leader = self.nodes[index].name.clone();
         for (other, node) in self.nodes.iter_mut().enumerate() {
-            node.seat.send_replace(if other == index {
-                SeatView::Leading { handle: handle.clone(), epoch }
+            node.leadership.send_replace(if other == index {
+                LeadershipView::Leading { handle: handle.clone(), epoch }
             } else {
-                SeatView::Following { leader: Some((leader.clone(), epoch)) }
+                LeadershipView::Following { leader: Some((leader.clone(), epoch)) }
             });
         }
         self.nodes[index].term = Some(over.drop_guard());
@@ -142,28 +142,28 @@ impl Stage {
     }
 
     /// A way from a node that is told nothing by its own seat.
-    pub(super) fn road(&self, index: usize) -> Road {
+    pub(super) fn context(&self, index: usize) -> ConnectContext {
         let Node { name, peers, .. } = &self.nodes[index];
-        Road { me: name.clone(), incarnation: 1, peers: peers.clone(), seat: SeatView::never() }
+        ConnectContext { me: name.clone(), incarnation: 1, peers: peers.clone(), leadership: LeadershipView::never() }
     }
 
-    pub(super) fn worker(&mut self, road: Road, info: WorkerInfo) -> WorkerEnds {
-        let (uplink, ends) = WorkerUplink::new(road, info);
+    pub(super) fn worker(&mut self, context: ConnectContext, info: WorkerInfo) -> WorkerEnds {
+        let (uplink, ends) = WorkerUplink::new(context, info);
         let stop = self.stop.clone();
         self.tasks.spawn(uplink.run(stop));
         ends
     }
 
-    pub(super) fn gateway(&mut self, road: Road) -> GatewayEnds {
-        let (uplink, ends) = GatewayUplink::new(road, Some("eu".to_owned()));
+    pub(super) fn gateway(&mut self, context: ConnectContext) -> GatewayEnds {
+        let (uplink, ends) = GatewayUplink::new(context, Some("eu".to_owned()));
         let stop = self.stop.clone();
         self.tasks.spawn(uplink.run(stop));
         ends
     }
 
     /// A worker that makes ready whatever it is assigned, and checks that nothing was left out.
-    pub(super) fn obedient_worker(&mut self, road: Road, info: WorkerInfo) -> watch::Receiver<Held> {
-        let (reports, mut orders) = self.worker(road, info.clone());
+    pub(super) fn obedient_worker(&mut self, context: ConnectContext, info: WorkerInfo) -> watch::Receiver<Held> {
+        let (reports, mut orders) = self.worker(context, info.clone());
         let (tell, held) = watch::channel(Held::default());
         self.tasks.spawn(async move {
             while let Some(order) = orders.recv().await {
@@ -179,8 +179,8 @@ impl Stage {
     }
 
     /// A gateway that routes by what it is told, and checks that nothing was left out.
-    pub(super) fn obedient_gateway(&mut self, road: Road) -> watch::Receiver<Routed> {
-        let (events, mut changes) = self.gateway(road);
+    pub(super) fn obedient_gateway(&mut self, context: ConnectContext) -> watch::Receiver<Routed> {
+        let (events, mut changes) = self.gateway(context);
         let (tell, routed) = watch::channel(Routed::default());
         self.tasks.spawn(async move {
             while let Some(change) = changes.recv().await {
@@ -280,7 +280,7 @@ fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
     (Arc::new(member), Health::Alive)
 }
 
-fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, seat: watch::Receiver<SeatView>) -> Seams {
+fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch::Receiver<LeadershipView>) -> Seams {
     let (version, me) = (name.to_string(), name.clone());
     Seams {
         metrics: Arc::new(|| "# EOF\n".to_owned()),
@@ -289,7 +289,7 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, seat: watch::Rece
         version,
         members: Arc::new(move || members.clone()),
         leader: Arc::new(move || {
-            let (name, epoch) = seat.borrow().leader(&me)?;
+            let (name, epoch) = leadership.borrow().leader(&me)?;
             Some(Leader { name, epoch: Some(epoch) })
         }),
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_control::{Handle, seat::SeatView, uplink::Road};
+use berth_control::{Handle, leadership::LeadershipView, uplink::ConnectContext};
 use berth_spec::{Demand, FromController, GatewayEvent, Time, status::Phase};
 use berth_wire::fleet::v1::{self, fleet_client::FleetClient};
 use futures::stream;
@@ -35,8 +35,8 @@ async fn phase(handle: &Handle, deployment: &str, wanted: Phase) {
 #[tokio::test]
 async fn a_worker_and_a_gateway_find_the_leader_and_hear_of_what_is_declared() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
-    let mut held = stage.obedient_worker(stage.road(2), worker("c", 1));
-    let mut routed = stage.obedient_gateway(stage.road(2));
+    let mut held = stage.obedient_worker(stage.context(2), worker("c", 1));
+    let mut routed = stage.obedient_gateway(stage.context(2));
     // Nobody leads yet: they ask, and go on asking. Then one of those whom they ask says who does.
     let handle = stage.elect(1);
     until(&mut held, |held| held.attached == 1).await;
@@ -53,9 +53,10 @@ async fn a_worker_and_a_gateway_find_the_leader_and_hear_of_what_is_declared() {
 async fn leaders_change_while_much_is_declared_and_nothing_is_lost() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
     let mut handle = stage.elect(0);
-    let mut held = stage.obedient_worker(stage.road(2), worker("c", 1));
-    let mut routed = stage.obedient_gateway(stage.road(2));
-    let mut local = stage.obedient_gateway(Road { seat: stage.nodes[0].seat.subscribe(), ..stage.road(0) });
+    let mut held = stage.obedient_worker(stage.context(2), worker("c", 1));
+    let mut routed = stage.obedient_gateway(stage.context(2));
+    let mut local = stage
+        .obedient_gateway(ConnectContext { leadership: stage.nodes[0].leadership.subscribe(), ..stage.context(0) });
     let mut declared = 0;
     for leader in [0, 1, 0, 1, 1] {
         handle = stage.elect(leader);
@@ -92,7 +93,7 @@ async fn eight_thousand_routes_come_whole() {
     };
     let requests = (0..8_000).map(named).collect();
     assert!(handle.apply_all(requests).await.iter().all(Result::is_ok));
-    let mut routed = stage.obedient_gateway(stage.road(1));
+    let mut routed = stage.obedient_gateway(stage.context(1));
     until(&mut routed, |routed| routed.routes.len() == 8_000).await;
     assert_eq!((routed.borrow().wholes, routed.borrow().seq), (1, 1), "in parts, and one change for all that");
 }
@@ -101,10 +102,10 @@ async fn eight_thousand_routes_come_whole() {
 async fn a_gateway_that_does_not_read_holds_up_nobody_and_misses_nothing() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
     let handle = stage.elect(0);
-    let (events, mut slow) = stage.gateway(stage.road(1));
+    let (events, mut slow) = stage.gateway(stage.context(1));
     let first = timeout(PATIENCE, slow.recv()).await.expect("in time").expect("every route");
     events.send(GatewayEvent::Applied(first.seq)).await.expect("it is heard");
-    let mut quick = stage.obedient_gateway(stage.road(2));
+    let mut quick = stage.obedient_gateway(stage.context(2));
     until(&mut quick, |routed| routed.wholes == 1).await;
     for i in 0..60 {
         let extra = format!("  replicas: {{min: 0, max: 1}}\n  timeout: {}s\n", 1 + i);
@@ -129,7 +130,7 @@ async fn a_gateway_that_does_not_read_holds_up_nobody_and_misses_nothing() {
 async fn a_new_leader_hears_at_once_who_waits_and_what_is_held() {
     let mut stage = Stage::of(&["a", "b", "c"]).await;
     let first = stage.elect(0);
-    let (events, mut changes) = stage.gateway(stage.road(2));
+    let (events, mut changes) = stage.gateway(stage.context(2));
     timeout(PATIENCE, changes.recv()).await.expect("in time").expect("every route");
     first.apply(apply("iris", "  replicas: {min: 0, max: 1}\n")).await.expect("applied");
     let demand = |waiting| Demand {
@@ -143,7 +144,7 @@ async fn a_new_leader_hears_at_once_who_waits_and_what_is_held() {
     drop(first);
     stage.elect(1);
     // The gateway says nothing more: that two wait, the new leader hears all the same.
-    let mut held = stage.obedient_worker(stage.road(2), worker("c", 1));
+    let mut held = stage.obedient_worker(stage.context(2), worker("c", 1));
     until(&mut held, |held| held.replicas.len() == 1).await;
 }
 
@@ -152,7 +153,7 @@ async fn a_worker_says_everything_to_whoever_it_is_attached_to_and_hears_what_it
     let mut stage = Stage::of(&["a", "b"]).await;
     stage.elect(0);
     let info = worker("b", 1);
-    let (reports, mut orders) = stage.worker(stage.road(1), info.clone());
+    let (reports, mut orders) = stage.worker(stage.context(1), info.clone());
     let first = timeout(PATIENCE, orders.recv()).await.expect("in time");
     assert_eq!(first, Some(FromController::Attached));
     // A change, before it has said everything: it would mean nothing.
@@ -168,11 +169,11 @@ async fn a_node_speaks_by_any_name_that_its_certificate_is_good_for() {
     let mut stage = Stage::of(&["a", "node-b"]).await;
     stage.elect(0);
     for me in ["b", "node-b"] {
-        let road = Road { me: node(me), ..stage.road(1) };
-        let (_reports, mut orders) = stage.worker(road.clone(), worker(me, 1));
+        let context = ConnectContext { me: node(me), ..stage.context(1) };
+        let (_reports, mut orders) = stage.worker(context.clone(), worker(me, 1));
         let first = timeout(PATIENCE, orders.recv()).await.expect("in time");
         assert_eq!(first, Some(FromController::Attached), "{me}");
-        let (_events, mut changes) = stage.gateway(road);
+        let (_events, mut changes) = stage.gateway(context);
         assert!(timeout(PATIENCE, changes.recv()).await.expect("in time").is_some(), "{me}");
     }
 }
@@ -191,7 +192,9 @@ async fn who_is_not_who_he_says_or_speaks_another_protocol_is_refused() {
     };
     let nobody = ask(hello("b", 1)).await;
     assert_eq!((nobody.code(), nobody.metadata().get("berth-leader")), (tonic::Code::FailedPrecondition, None));
-    stage.nodes[0].seat.send_replace(SeatView::Following { leader: Some((node("b"), berth_spec::Epoch(7))) });
+    stage.nodes[0]
+        .leadership
+        .send_replace(LeadershipView::Following { leader: Some((node("b"), berth_spec::Epoch(7))) });
     let elsewhere = ask(hello("b", 1)).await;
     assert_eq!(elsewhere.metadata().get("berth-leader").expect("named"), "b");
     assert_eq!(elsewhere.metadata().get("berth-epoch").expect("named"), "7");
@@ -213,8 +216,8 @@ async fn the_leader_is_found_where_the_store_has_it() {
     // Who is there is not the one who leads.
     let members = [(node("a"), c), (node("c"), c)];
     let peers = berth_peer::Peers::fixed(stage.nodes[1].identity.clone(), members);
-    let road = Road { peers: peers.clone(), ..stage.road(1) };
-    let mut held = stage.obedient_worker(road, worker("b", 1));
+    let context = ConnectContext { peers: peers.clone(), ..stage.context(1) };
+    let mut held = stage.obedient_worker(context, worker("b", 1));
     until(&mut held, |held| held.attached == 1).await;
     let leader = peers.leader(&node("a")).expect("it is known");
     assert_eq!(leader.member().peer, a, "c said where it is");
@@ -224,8 +227,8 @@ async fn the_leader_is_found_where_the_store_has_it() {
 async fn of_two_processes_with_one_name_the_earlier_is_told_what_to_do() {
     let mut stage = Stage::of(&["a", "b"]).await;
     stage.elect(0);
-    let road = berth_control::uplink::Road { incarnation: 2, ..stage.road(1) };
-    let mut later = stage.obedient_worker(road, worker("b", 2));
+    let context = berth_control::uplink::ConnectContext { incarnation: 2, ..stage.context(1) };
+    let mut later = stage.obedient_worker(context, worker("b", 2));
     until(&mut later, |held| held.attached == 1).await;
     let info = worker("b", 1);
     let hello = v1::Hello {

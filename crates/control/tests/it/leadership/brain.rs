@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_control::{
-    leadership::{Candidate, Effect, Event, Kept, Leader, Policy, Standing},
+    leadership::{Candidate, CandidateRole, Effect, Event, Leader, Policy, RenewalResult},
     store::{
         Rev,
         etcd::{Lease, LeaseId},
@@ -38,7 +38,7 @@ impl Bench {
             candidate: Candidate::new(name("me"), Policy::default(), 7),
             now: Time::ZERO + Duration::from_secs(9),
         };
-        assert_eq!(bench.on(Event::Tick), [Effect::Stand(Standing::Following(None)), Effect::Look]);
+        assert_eq!(bench.on(Event::Tick), [Effect::Stand(CandidateRole::Following(None)), Effect::Look]);
         bench
     }
 
@@ -56,7 +56,7 @@ impl Bench {
     }
 
     fn kept(&mut self, lease: i64, sent: Time, ttl: Option<Duration>) -> Vec<Effect> {
-        self.on(Event::Kept(Kept { lease: LeaseId(lease), sent, ttl }))
+        self.on(Event::RenewalResult(RenewalResult { lease: LeaseId(lease), sent, ttl }))
     }
 
     /// One that has led term 5 with lease 1 since now.
@@ -66,7 +66,7 @@ impl Bench {
         assert_eq!(bench.after(100), [Effect::Grant]);
         assert_eq!(bench.granted(1), [Effect::Claim(LeaseId(1))]);
         let until = bench.now + TTL * 2 / 3;
-        let leads = Effect::Stand(Standing::Leading { epoch: Epoch(5), until });
+        let leads = Effect::Stand(CandidateRole::Leading { epoch: Epoch(5), until });
         assert_eq!(bench.on(Event::Won { lease: LeaseId(1), epoch: Epoch(5) }), [leads]);
         assert_eq!(bench.candidate.leads(bench.now), Some(Epoch(5)));
         bench
@@ -74,7 +74,7 @@ impl Bench {
 }
 
 fn follows(other: Option<(&str, u64)>) -> Effect {
-    Effect::Stand(Standing::Following(other.map(|(other, epoch)| (name(other), Epoch(epoch)))))
+    Effect::Stand(CandidateRole::Following(other.map(|(other, epoch)| (name(other), Epoch(epoch)))))
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_claim_whose_answer_is_lost_is_looked_up() {
     };
     let mut ours = claimed();
     let won = ours.on(seen(6, Some(leader("me", 1, 6))));
-    assert!(matches!(won[..], [Effect::Stand(Standing::Leading { epoch: Epoch(6), .. })]), "{won:?}");
+    assert!(matches!(won[..], [Effect::Stand(CandidateRole::Leading { epoch: Epoch(6), .. })]), "{won:?}");
     let mut theirs = claimed();
     let lost = theirs.on(seen(6, Some(leader("other", 2, 6))));
     assert_eq!(lost, [follows(Some(("other", 6))), Effect::Release(LeaseId(1))]);
@@ -254,7 +254,7 @@ impl Model {
                 if let Some(end) = end {
                     *end = now + TTL;
                 }
-                (Some(Event::Kept(Kept { lease, sent: request.sent, ttl: Some(ttl) })), false)
+                (Some(Event::RenewalResult(RenewalResult { lease, sent: request.sent, ttl: Some(ttl) })), false)
             }
             Effect::Release(lease) => {
                 self.leases.remove(&lease);
@@ -386,7 +386,7 @@ impl World {
                     let event = match effect {
                         Effect::Grant => Event::NotGranted,
                         Effect::Claim(lease) => Event::NotWon { lease },
-                        Effect::Keep(lease) => Event::Kept(Kept { lease, sent, ttl: None }),
+                        Effect::Keep(lease) => Event::RenewalResult(RenewalResult { lease, sent, ttl: None }),
                         Effect::Release(lease) => Event::Released { lease },
                         _ => Event::Tick,
                     };

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_control::{
-    leadership::{Election, Fence, Me, Policy, Seat},
+    leadership::{CandidateInfo, Election, Fence, Leadership, Policy},
     store::{
         Compare, Outcome, Rev, Store, StoreError, Txn, etcd::EtcdConfig, fenced::Fenced, layout::LEADER,
         memory::MemoryStore,
@@ -21,36 +21,46 @@ use crate::{
 /// What a machine that compiles beside the tests may need until something comes about.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn me(name: &str) -> Me {
-    Me { name: WorkerId::new(name).expect("a name"), peer: "127.0.0.1:7947".to_owned(), rules: String::new() }
+fn me(name: &str) -> CandidateInfo {
+    CandidateInfo {
+        name: WorkerId::new(name).expect("a name"),
+        peer: "127.0.0.1:7947".to_owned(),
+        rules: String::new(),
+    }
 }
 
-async fn stand(etcd: &Etcd, name: &str) -> (watch::Receiver<Seat>, Election) {
+async fn stand(etcd: &Etcd, name: &str) -> (watch::Receiver<Leadership>, Election) {
     Election::start(&etcd.store().await, me(name), Policy::default())
 }
 
 /// Waits until it leads.
-async fn leads(seats: &mut watch::Receiver<Seat>) -> (Epoch, Fence) {
-    let led = tokio::time::timeout(PATIENCE, seats.wait_for(|seat| matches!(seat, Seat::Leading { .. })));
+async fn leads(leadership_rx: &mut watch::Receiver<Leadership>) -> (Epoch, Fence) {
+    let led = tokio::time::timeout(
+        PATIENCE,
+        leadership_rx.wait_for(|leadership| matches!(leadership, Leadership::Leading { .. })),
+    );
     match &*led.await.expect("in time").expect("it runs") {
-        Seat::Leading { epoch, fence } => (*epoch, fence.clone()),
-        Seat::Following { .. } => unreachable!("it was waited for"),
+        Leadership::Leading { epoch, fence } => (*epoch, fence.clone()),
+        Leadership::Following { .. } => unreachable!("it was waited for"),
     }
 }
 
 /// Waits until it follows the named one.
-async fn follows(seats: &mut watch::Receiver<Seat>, name: &str) -> Epoch {
-    let named = |seat: &Seat| matches!(seat, Seat::Following { leader: Some((leader, _)) } if leader.as_str() == name);
-    let seat = tokio::time::timeout(PATIENCE, seats.wait_for(named)).await;
-    match &*seat.expect("in time").expect("it runs") {
-        Seat::Following { leader: Some((_, epoch)) } => *epoch,
+async fn follows(leadership_rx: &mut watch::Receiver<Leadership>, name: &str) -> Epoch {
+    let named = |leadership: &Leadership| matches!(leadership, Leadership::Following { leader: Some((leader, _)) } if leader.as_str() == name);
+    let leadership = tokio::time::timeout(PATIENCE, leadership_rx.wait_for(named)).await;
+    match &*leadership.expect("in time").expect("it runs") {
+        Leadership::Following { leader: Some((_, epoch)) } => *epoch,
         other => unreachable!("it was waited for: {other:?}"),
     }
 }
 
 /// Waits until it does not lead.
-async fn steps_down(seats: &mut watch::Receiver<Seat>) {
-    let follows = tokio::time::timeout(PATIENCE, seats.wait_for(|seat| matches!(seat, Seat::Following { .. })));
+async fn steps_down(leadership_rx: &mut watch::Receiver<Leadership>) {
+    let follows = tokio::time::timeout(
+        PATIENCE,
+        leadership_rx.wait_for(|leadership| matches!(leadership, Leadership::Following { .. })),
+    );
     drop(follows.await.expect("in time").expect("it runs"));
 }
 
@@ -81,7 +91,7 @@ async fn who_resigns_hands_over_at_once() {
     let (mut c, third) = stand(&etcd, "c").await;
     assert_eq!(follows(&mut c, "b").await, later);
     third.resign().await;
-    assert!(matches!(&*b.borrow(), Seat::Leading { epoch, .. } if *epoch == later));
+    assert!(matches!(&*b.borrow(), Leadership::Leading { epoch, .. } if *epoch == later));
     second.resign().await;
     assert_eq!(etcd.store().await.get(LEADER).await.expect("a read"), None);
 }
@@ -123,7 +133,9 @@ async fn a_leader_stays_through_a_member_that_dies() {
     let (mut b, _second) = stand(&etcd, "b").await;
     assert_eq!(follows(&mut b, "a").await, epoch);
     // Two renewals later it still leads.
-    let gone = tokio::time::timeout(policy.ttl, a.wait_for(|seat| matches!(seat, Seat::Following { .. }))).await;
+    let gone =
+        tokio::time::timeout(policy.ttl, a.wait_for(|leadership| matches!(leadership, Leadership::Following { .. })))
+            .await;
     assert!(gone.is_err(), "it lost its term");
 }
 

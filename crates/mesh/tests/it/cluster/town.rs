@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_mesh::{Config, Fleet, Forwarded};
 use berth_peer::{
-    EventLoops, Identity, LinePolicy, Members, PeerBody, PeerHandler, PeerListener, Peers, Roster, pki::Authority,
+    EventLoops, Identity, LinePolicy, Members, MembersWriter, PeerBody, PeerHandler, PeerListener, Peers,
+    pki::Authority,
 };
 use berth_spec::{Health, Member, Roles, RouteChange, WorkerId, routes::Readiness};
 use futures::future::BoxFuture;
@@ -23,7 +24,7 @@ pub(crate) fn worker(name: &str) -> WorkerId {
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) house: House,
-    pub(crate) roster: Roster,
+    pub(crate) roster: MembersWriter,
     /// It ends with everything that is connected, as a process does.
     port: Option<Runtime>,
 }

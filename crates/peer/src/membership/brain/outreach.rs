@@ -8,7 +8,7 @@ use rand::{RngExt as _, seq::IteratorRandom as _};
 use super::{CARD, Membership, Phase};
 use crate::membership::{
     node::Node,
-    packet::{self, Ask, Card, Kind, PACKET},
+    packet::{self, Card, DescribeRequest, Kind, PACKET},
 };
 
 /// How many addresses a lonely node announces to at once.
@@ -63,7 +63,13 @@ impl Membership {
         let me = self.cards.own().clone();
         for name in &names {
             if let Some(to) = self.view.node(name).map(|node| node.gossip) {
-                self.send(to, packet::write(Kind::Ask, &Ask { me: me.clone(), names: vec![name.clone()] }));
+                self.send(
+                    to,
+                    packet::write(
+                        Kind::DescribeRequest,
+                        &DescribeRequest { me: me.clone(), names: vec![name.clone()] },
+                    ),
+                );
             }
         }
         if let Some(other) = self.foca.iter_members().choose(&mut self.rng).map(|member| member.id().gossip) {
@@ -73,11 +79,11 @@ impl Membership {
                 room.checked_sub(size).inspect(|left| room = *left).is_some()
             };
             let names = names.into_iter().filter(fits).collect();
-            self.send(other, packet::write(Kind::Ask, &Ask { me, names }));
+            self.send(other, packet::write(Kind::DescribeRequest, &DescribeRequest { me, names }));
         }
     }
 
-    pub(super) fn asked(&mut self, ask: Ask, now: Instant) {
+    pub(super) fn asked(&mut self, ask: DescribeRequest, now: Instant) {
         if let Some(answer) = packet::pack_cards(self.cards.of(&ask.names)) {
             self.send(ask.me.gossip, answer);
         }

@@ -8,7 +8,7 @@ use foca::State;
 use super::{Effect, Membership, Phase};
 use crate::membership::{
     node::Node,
-    packet::{self, Accusation, Call, Kind, Newer, Reply, Said},
+    packet::{self, Kind, NameAnswer, NameQuery, NameReply, NewerStart, SuspicionNotice},
 };
 
 /// How often a node claims its name against another that has it too, before it gives way.
@@ -16,7 +16,7 @@ const CLAIMS: u32 = 3;
 
 impl Membership {
     /// Somebody is about to take this node for dead, or has done so: it answers at once.
-    pub(super) fn accused(&mut self, Accusation { by, accused, suspected }: Accusation, now: Instant) {
+    pub(super) fn accused(&mut self, SuspicionNotice { by, accused, suspected }: SuspicionNotice, now: Instant) {
         if accused.name.as_ref() != Some(&self.me.name) || self.phase != Phase::In {
             return;
         }
@@ -42,31 +42,31 @@ impl Membership {
         let packet = if node.name.as_ref().is_some_and(|name| self.view.is_gone(name)) {
             // What is later is dead: who speaks may take the name, however often it claimed it in vain.
             let (by, accused) = (self.foca.identity().clone(), known.clone());
-            packet::write(Kind::Accusation, &Accusation { by, accused, suspected: None })
+            packet::write(Kind::SuspicionNotice, &SuspicionNotice { by, accused, suspected: None })
         } else {
-            packet::write(Kind::Newer, &Newer { start: known.start })
+            packet::write(Kind::NewerStart, &NewerStart { start: known.start })
         };
         self.send(node.gossip, packet);
     }
 
     /// A process is starting, and asks whether its name is free. Who goes by it refuses it, unless it goes; who knows
     /// somebody elsewhere passes the question on, for what it knows may be old.
-    pub(super) fn called(&mut self, call: Call) {
+    pub(super) fn called(&mut self, call: NameQuery) {
         let (start, to, mine) = (call.start, call.gossip, call.name == self.me.name);
         if mine && to == self.me.gossip || call.passed && !mine {
             return;
         }
         let holder = self.view.node(&call.name).filter(|node| node.gossip != to && !self.view.is_gone(&call.name));
         let said = match holder.map(|node| node.gossip) {
-            _ if mine && (self.phase != Phase::In || self.parting_at.is_some()) => Said::Free,
-            _ if mine => Said::Taken { at: self.me.peer },
+            _ if mine && (self.phase != Phase::In || self.parting_at.is_some()) => NameAnswer::Free,
+            _ if mine => NameAnswer::Taken { at: self.me.peer },
             Some(holder) => {
-                self.send(holder, packet::write(Kind::Call, &Call { passed: true, ..call }));
-                Said::Passed
+                self.send(holder, packet::write(Kind::NameQuery, &NameQuery { passed: true, ..call }));
+                NameAnswer::Passed
             }
-            None => Said::Free,
+            None => NameAnswer::Free,
         };
-        self.send(to, packet::write(Kind::Reply, &Reply { start, said }));
+        self.send(to, packet::write(Kind::NameReply, &NameReply { start, said }));
     }
 
     /// Takes a later start than the one that others know under this name.

@@ -2,29 +2,29 @@
 
 use berth_spec::Time;
 
-use super::{GRACE, MOST_CALLS, Vault, token::Keep};
+use super::{GRACE, MOST_CALLS, Vault, token::TokenRenewal};
 use crate::vault::{
-    Ask, Call, Effect, Outage, Reply, answer,
+    Call, Effect, Outage, Reply, VaultRequest, answer,
     answer::Outcome,
-    slot::{Job, Key, Retired},
+    slot::{Job, Key, LeaseToRevoke},
     timing,
 };
 
 /// What a call in flight is for.
 #[derive(Debug)]
-pub(super) enum Doing {
+pub(super) enum PendingCall {
     LogIn,
     RenewToken,
     LookUp,
-    Read(Reading),
+    Read(PendingRead),
     Renew(Key, u64),
-    Revoke(Retired),
+    Revoke(LeaseToRevoke),
     RevokeToken,
 }
 
 /// A secret that is being read: which, as it was declared then, with which token.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct PendingRead {
     key: Key,
     version: u64,
     token: u64,
@@ -56,23 +56,26 @@ impl Vault {
         if !self.stopping && due(self.token.due) {
             self.token.due = None;
             return Some(match self.token.next {
-                Keep::LogIn => self.call(Doing::LogIn, Ask::LogIn, None, None),
-                Keep::Renew => self.call(Doing::RenewToken, Ask::RenewToken, self.namespace.clone(), None),
+                TokenRenewal::LogIn => self.call(PendingCall::LogIn, VaultRequest::LogIn, None, None),
+                TokenRenewal::Renew => {
+                    self.call(PendingCall::RenewToken, VaultRequest::RenewToken, self.namespace.clone(), None)
+                }
             });
         }
         self.token.secret.as_ref()?;
         if let Some(at) = self.retired.iter().position(|retired| retired.at <= now) {
             let retired = self.retired.swap_remove(at);
             let (namespace, worker) = (retired.namespace.clone(), Some(retired.worker.clone()));
-            let ask = Ask::Revoke(retired.lease.clone());
-            return Some(self.call(Doing::Revoke(retired), ask, namespace, worker));
+            let ask = VaultRequest::Revoke(retired.lease.clone());
+            return Some(self.call(PendingCall::Revoke(retired), ask, namespace, worker));
         }
         if self.stopping {
             let last = self.flight.is_empty() && self.retired.is_empty();
-            return last.then(|| self.call(Doing::RevokeToken, Ask::RevokeToken, self.namespace.clone(), None));
+            return last
+                .then(|| self.call(PendingCall::RevokeToken, VaultRequest::RevokeToken, self.namespace.clone(), None));
         }
         if std::mem::take(&mut self.look_up) {
-            return Some(self.call(Doing::LookUp, Ask::LookUpToken, self.namespace.clone(), None));
+            return Some(self.call(PendingCall::LookUp, VaultRequest::LookUpToken, self.namespace.clone(), None));
         }
         // The one that waits longest.
         let (_, key) =
@@ -83,21 +86,27 @@ impl Vault {
         let (namespace, worker) = (slot.namespace.clone(), Some(key.0.to_string()));
         let (doing, ask) = match (slot.job, &slot.held) {
             (Job::Renew, Some(held)) => {
-                let ask = Ask::Renew { lease: held.lease.id.clone(), increment: held.lease.ttl };
-                (Doing::Renew(key, slot.version), ask)
+                let ask = VaultRequest::Renew { lease: held.lease.id.clone(), increment: held.lease.ttl };
+                (PendingCall::Renew(key, slot.version), ask)
             }
             _ => {
-                let reading = Reading { key, version: slot.version, token, namespace: namespace.clone() };
-                (Doing::Read(reading), Ask::Read(slot.want.api_path()))
+                let reading = PendingRead { key, version: slot.version, token, namespace: namespace.clone() };
+                (PendingCall::Read(reading), VaultRequest::Read(slot.want.api_path()))
             }
         };
         Some(self.call(doing, ask, namespace, worker))
     }
 
-    fn call(&mut self, doing: Doing, ask: Ask, namespace: Option<String>, worker: Option<String>) -> Call {
+    fn call(
+        &mut self,
+        doing: PendingCall,
+        ask: VaultRequest,
+        namespace: Option<String>,
+        worker: Option<String>,
+    ) -> Call {
         self.calls += 1;
-        let token = if ask == Ask::LogIn { None } else { self.token.secret.clone() };
-        let namespace = if ask == Ask::LogIn { self.namespace.clone() } else { namespace };
+        let token = if ask == VaultRequest::LogIn { None } else { self.token.secret.clone() };
+        let namespace = if ask == VaultRequest::LogIn { self.namespace.clone() } else { namespace };
         self.flight.insert(self.calls, doing);
         Call { id: self.calls, ask, token, namespace, worker }
     }
@@ -123,13 +132,13 @@ impl Vault {
             _ => self.bad = None,
         }
         match doing {
-            Doing::LogIn => self.logged_in(outcome, now),
-            Doing::RenewToken => self.token_renewed(outcome, now),
-            Doing::LookUp => self.looked_up(&outcome, now),
-            Doing::Read(reading) => self.read(reading, outcome, now),
-            Doing::Renew(key, version) => self.renewed(&key, version, outcome, now),
+            PendingCall::LogIn => self.logged_in(outcome, now),
+            PendingCall::RenewToken => self.token_renewed(outcome, now),
+            PendingCall::LookUp => self.looked_up(&outcome, now),
+            PendingCall::Read(reading) => self.read(reading, outcome, now),
+            PendingCall::Renew(key, version) => self.renewed(&key, version, outcome, now),
             // Where nobody answers it is tried again while the lease lives.
-            Doing::Revoke(retired) => match outcome {
+            PendingCall::Revoke(retired) => match outcome {
                 Outcome::Unavailable(_) if retired.until > now => self.retired.push(retired),
                 Outcome::Denied if retired.until > now && !self.stopping => self.left.push(retired.left(
                     "the policy of our role does not allow it: add sys/leases/revoke with capabilities = [\"update\"]",
@@ -137,7 +146,7 @@ impl Vault {
                 // It is revoked, or was gone already.
                 _ => {}
             },
-            Doing::RevokeToken => self.token.secret = None,
+            PendingCall::RevokeToken => self.token.secret = None,
         }
     }
 
@@ -152,8 +161,8 @@ impl Vault {
         self.bad = Some(Outage { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
     }
 
-    fn read(&mut self, reading: Reading, outcome: Outcome, now: Time) {
-        let Reading { key, version, token, namespace } = reading;
+    fn read(&mut self, reading: PendingRead, outcome: Outcome, now: Time) {
+        let PendingRead { key, version, token, namespace } = reading;
         let (key, chance) = (&key, self.chance());
         let found = match (&outcome, self.slots.get(key).filter(|slot| slot.version == version)) {
             (Outcome::Done(body), Some(slot)) => answer::credential(&slot.want, body),
@@ -190,7 +199,7 @@ impl Vault {
         let lease = answer::lease(body);
         if !lease.id.is_empty() {
             let until = now + lease.ttl;
-            self.retired.push(Retired { lease: lease.id, namespace, worker: key.0.to_string(), at: now, until });
+            self.retired.push(LeaseToRevoke { lease: lease.id, namespace, worker: key.0.to_string(), at: now, until });
         }
     }
 

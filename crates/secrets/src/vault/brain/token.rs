@@ -14,7 +14,7 @@ const FRESH: Duration = Duration::from_secs(30);
 
 /// How a token is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum TokenRenewal {
     LogIn,
     Renew,
 }
@@ -27,7 +27,7 @@ pub(super) struct Token {
     since: Time,
     until: Option<Time>,
     increment: Duration,
-    pub(super) next: Keep,
+    pub(super) next: TokenRenewal,
     /// `None` while it is being asked for, and for a token that does not end.
     pub(super) due: Option<Time>,
     failures: u32,
@@ -42,7 +42,7 @@ impl Default for Token {
             since: Time::ZERO,
             until: None,
             increment: Duration::ZERO,
-            next: Keep::LogIn,
+            next: TokenRenewal::LogIn,
             due: Some(Time::ZERO),
             failures: 0,
             problem: None,
@@ -58,13 +58,13 @@ impl Token {
     /// It is good no more.
     pub(super) fn lost(&mut self, now: Time) {
         (self.secret, self.until) = (None, None);
-        (self.next, self.due) = (Keep::LogIn, Some(now));
+        (self.next, self.due) = (TokenRenewal::LogIn, Some(now));
     }
 
     fn failed(&mut self, problem: String, chance: f64, now: Time) {
         self.failures = self.failures.saturating_add(1);
         self.problem = Some(problem);
-        (self.next, self.due) = (Keep::LogIn, Some(now + timing::retry(self.failures, chance)));
+        (self.next, self.due) = (TokenRenewal::LogIn, Some(now + timing::retry(self.failures, chance)));
     }
 }
 
@@ -96,9 +96,9 @@ impl Vault {
         // What was leased with the old token ends with it: read anew in the first half of what is left of it.
         let left = self.token.until.map_or(Duration::ZERO, |until| until.since(now)) / 2;
         let (next, wait) = if lease.renewable {
-            (Keep::Renew, timing::renewal(lease.ttl, chance))
+            (TokenRenewal::Renew, timing::renewal(lease.ttl, chance))
         } else {
-            (Keep::LogIn, timing::replacement(lease.ttl, chance))
+            (TokenRenewal::LogIn, timing::replacement(lease.ttl, chance))
         };
         self.token = Token {
             secret: Some(secret),
@@ -133,12 +133,12 @@ impl Vault {
                 self.token.until = Some(until);
                 // Near its longest life renewals bring less and less: a new one in time.
                 (self.token.next, self.token.due) = if longer && lease.renewable {
-                    (Keep::Renew, Some(now + timing::renewal(lease.ttl, chance)))
+                    (TokenRenewal::Renew, Some(now + timing::renewal(lease.ttl, chance)))
                 } else {
-                    (Keep::LogIn, Some(now + timing::replacement(lease.ttl, chance)))
+                    (TokenRenewal::LogIn, Some(now + timing::replacement(lease.ttl, chance)))
                 };
             }
-            Outcome::Rejected(_) => (self.token.next, self.token.due) = (Keep::LogIn, Some(now)),
+            Outcome::Rejected(_) => (self.token.next, self.token.due) = (TokenRenewal::LogIn, Some(now)),
             Outcome::Denied | Outcome::Missing => self.token.lost(now),
         }
     }

@@ -151,8 +151,12 @@ async fn exchange(mut command: Command, body: Incoming) -> io::Result<Response<B
     let mut output = BufReader::new(output);
     let head = head(&mut output).await?;
     // Process and feeding live as long as the answer: dropped early, they end.
-    let held =
-        Held { output: ReaderStream::new(output), _child: child, _feeding: feeding, until: Instant::now() + LONGEST };
+    let held = ResponseStream {
+        output: ReaderStream::new(output),
+        _child: child,
+        _feeding: feeding,
+        until: Instant::now() + LONGEST,
+    };
     let body = futures::stream::try_unfold(held, |mut held| async move {
         match tokio::time::timeout_at(held.until, held.output.next()).await {
             Ok(part) => Ok(part.transpose()?.map(|part| (Frame::data(part), held))),
@@ -165,7 +169,7 @@ async fn exchange(mut command: Command, body: Incoming) -> io::Result<Response<B
 }
 
 /// An answer on its way.
-struct Held {
+struct ResponseStream {
     output: ReaderStream<BufReader<ChildStdout>>,
     _child: Child,
     _feeding: JoinSet<()>,

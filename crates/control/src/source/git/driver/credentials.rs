@@ -123,7 +123,7 @@ impl Driver {
     }
 
     /// Vault has a breaker of its own: while it is away one call at a time looks whether it is back.
-    pub(super) fn show_vault(&self, found: &vault::Found) {
+    pub(super) fn show_vault(&self, found: &vault::VaultSecrets) {
         let Some(settings) = &self.config.vault else { return };
         let name = format!("vault {}", settings.addr.origin().ascii_serialization());
         let breaker = match &found.outage {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use berth_control::{
     Config, Handle, Metrics,
     handle::Error,
-    leadership::{Fence, Seat},
-    seat::{SeatView, Terms},
+    leadership::{Fence, Leadership},
+    leadership::{LeaderLoop, LeadershipView},
     store::{Op, Outcome, Store, StoreError, Txn, layout, memory::MemoryStore},
 };
 use berth_spec::{Epoch, FromController, WorkerId};
@@ -30,25 +30,25 @@ async fn elect(store: &dyn Store) -> Epoch {
     }
 }
 
-async fn leads(views: &mut watch::Receiver<SeatView>, epoch: Epoch) -> Handle {
+async fn leads(views: &mut watch::Receiver<LeadershipView>, epoch: Epoch) -> Handle {
     let view = timeout(PATIENCE, views.wait_for(|view| view.leads() == Some(epoch))).await.expect("in time");
     match view.expect("it runs").clone() {
-        SeatView::Leading { handle, .. } => handle,
-        SeatView::Following { .. } => panic!("it leads"),
+        LeadershipView::Leading { handle, .. } => handle,
+        LeadershipView::Following { .. } => panic!("it leads"),
     }
 }
 
 #[tokio::test]
 async fn a_term_ends_when_the_store_says_so_and_the_next_goes_on_from_there() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let (seat, seats) = watch::channel(Seat::Following { leader: None });
+    let (leadership, leadership_rx) = watch::channel(Leadership::Following { leader: None });
     let metrics = Metrics::register(&mut Registry::default());
-    let (terms, mut views) = Terms::new(Config::default(), Arc::clone(&store), metrics, seats);
+    let (terms, mut views) = LeaderLoop::new(Config::default(), Arc::clone(&store), metrics, leadership_rx);
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     tasks.spawn(terms.run(stop.clone()));
 
     let first = elect(&*store).await;
-    seat.send_replace(Seat::Leading { epoch: first, fence: Fence::unlimited(first) });
+    leadership.send_replace(Leadership::Leading { epoch: first, fence: Fence::unlimited(first) });
     let handle = leads(&mut views, first).await;
     let info = worker("w", 1);
     let (reports, mut orders) = handle.attach_worker(info.clone()).await.expect("attached");
@@ -69,18 +69,18 @@ async fn a_term_ends_when_the_store_says_so_and_the_next_goes_on_from_there() {
     another.1.apply(apply("lily", "  replicas: 1\n")).await.expect("the new one declares");
     // What the new one declared the old one sees, plans for, and cannot store.
     let over = timeout(PATIENCE, views.wait_for(|view| view.leads().is_none())).await.expect("in time");
-    assert!(matches!(&*over.expect("it runs"), SeatView::Following { leader: None }));
+    assert!(matches!(&*over.expect("it runs"), LeadershipView::Following { leader: None }));
     while timeout(PATIENCE, orders.recv()).await.expect("the stream ends").is_some() {}
 
     let leader = Some((WorkerId::new("other").expect("a name"), second));
-    seat.send_replace(Seat::Following { leader: leader.clone() });
+    leadership.send_replace(Leadership::Following { leader: leader.clone() });
     let known = timeout(PATIENCE, views.wait_for(|view| view.leader(&info.id) == leader)).await.expect("in time");
     drop(known.expect("it runs"));
     let third = elect(&*store).await;
-    seat.send_replace(Seat::Leading { epoch: third, fence: Fence::unlimited(third) });
+    leadership.send_replace(Leadership::Leading { epoch: third, fence: Fence::unlimited(third) });
     let handle = leads(&mut views, third).await;
     assert!(handle.get(&name("iris")).await.is_ok() && handle.get(&name("lily")).await.is_ok());
-    seat.send_replace(Seat::Following { leader: None });
+    leadership.send_replace(Leadership::Following { leader: None });
     timeout(PATIENCE, views.wait_for(|view| view.leads().is_none())).await.expect("in time").expect("it runs");
     stop.cancel();
     while tasks.join_next().await.is_some() {}

@@ -21,7 +21,7 @@ const WAITING: usize = 16;
 type Question<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// Who is asked.
-pub(super) struct Aside<T> {
+pub(super) struct BlockingThread<T> {
     questions: mpsc::SyncSender<Question<T>>,
     /// Since when the thread is busy with one question.
     busy: Arc<Mutex<Option<Instant>>>,
@@ -30,12 +30,12 @@ pub(super) struct Aside<T> {
 
 /// It did not answer in time, or has not come back from an earlier question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Silent {
+pub(super) struct NoReply {
     /// How long it has been busy with what it is busy with.
     pub(super) busy: Duration,
 }
 
-impl<T: 'static> Aside<T> {
+impl<T: 'static> BlockingThread<T> {
     /// A thread that makes and keeps what is asked. `None`: no thread can be had.
     pub(super) fn start(name: &str, patience: Duration, make: impl FnOnce() -> T + Send + 'static) -> Option<Self> {
         let (questions, asked) = mpsc::sync_channel::<Question<T>>(WAITING);
@@ -58,7 +58,7 @@ impl<T: 'static> Aside<T> {
     pub(super) fn ask<A: Send + 'static>(
         &self,
         question: impl FnOnce(&mut T) -> A + Send + 'static,
-    ) -> Result<A, Silent> {
+    ) -> Result<A, NoReply> {
         if self.busy_for() >= self.patience {
             return Err(self.silent());
         }
@@ -88,8 +88,8 @@ impl<T: 'static> Aside<T> {
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    fn silent(&self) -> Silent {
-        Silent { busy: self.busy_for().max(self.patience) }
+    fn silent(&self) -> NoReply {
+        NoReply { busy: self.busy_for().max(self.patience) }
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn who_hangs_is_not_waited_for_and_serves_again_when_he_comes_back() {
         let patience = Duration::from_millis(20);
-        let aside = Aside::start("test", patience, || 0_u32).expect("a thread");
+        let aside = BlockingThread::start("test", patience, || 0_u32).expect("a thread");
         let (let_go, held) = mpsc::channel::<()>();
         let hung = aside.ask(move |kept| {
             *kept = 2;

@@ -17,11 +17,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Road,
-    line::{Broken, Dialling, Line},
-    search::{Effect, Event, Search, Whom},
+    ConnectContext,
+    leader_discovery::{Effect, Event, LeaderDiscovery, Target},
+    stream::{Broken, ControllerStream, Dialling},
 };
-use crate::seat::{self, SeatView};
+use crate::leadership::{self, LeadershipView};
 
 /// What may wait on its way to or from a worker or gateway, which joins what comes after. Halved or doubled, nothing is
 /// seen.
@@ -36,44 +36,44 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const WITHOUT: Duration = Duration::from_secs(6);
 
 /// What is particular to workers and to gateways.
-pub(super) trait End: Send + 'static {
+pub(super) trait Client: Send + 'static {
     /// Whose way it is, in the log.
     const OF: &'static str;
     /// What is said.
-    type Word: Send + 'static;
+    type Outgoing: Send + 'static;
     /// What is heard.
-    type Heard: Send + 'static;
+    type Incoming: Send + 'static;
 
     /// Connects.
-    fn dial(&self, whom: &Whom) -> Dialling<Self::Word, Self::Heard>;
+    fn dial(&self, whom: &Target) -> Dialling<Self::Outgoing, Self::Incoming>;
 
     /// A connection is there: what is to be said first?
-    fn attached(&mut self) -> Option<Self::Word>;
+    fn attached(&mut self) -> Option<Self::Outgoing>;
 
     /// What a word becomes on this connection; `None`: it means nothing there.
-    fn up(&mut self, word: Self::Word) -> Option<Self::Word>;
+    fn up(&mut self, word: Self::Outgoing) -> Option<Self::Outgoing>;
 
     /// What something that was heard becomes.
-    fn down(&mut self, heard: Self::Heard) -> Self::Heard;
+    fn down(&mut self, heard: Self::Incoming) -> Self::Incoming;
 }
 
 /// Both channels towards a worker or gateway, and what leads to a controller.
-pub(super) struct Drive<E: End> {
-    road: Road,
+pub(super) struct Connection<E: Client> {
+    context: ConnectContext,
     end: E,
-    words: mpsc::Receiver<E::Word>,
-    heard: mpsc::Sender<E::Heard>,
+    words: mpsc::Receiver<E::Outgoing>,
+    heard: mpsc::Sender<E::Incoming>,
     leader: watch::Sender<Option<(WorkerId, Epoch)>>,
 }
 
 /// The other ends of the channels.
-pub(super) type Ends<E> = (mpsc::Sender<<E as End>::Word>, mpsc::Receiver<<E as End>::Heard>);
+pub(super) type Channels<E> = (mpsc::Sender<<E as Client>::Outgoing>, mpsc::Receiver<<E as Client>::Incoming>);
 
-impl<E: End> Drive<E> {
-    pub(super) fn new(road: Road, end: E) -> (Self, Ends<E>) {
+impl<E: Client> Connection<E> {
+    pub(super) fn new(context: ConnectContext, end: E) -> (Self, Channels<E>) {
         let (speak, words) = mpsc::channel(CHANNEL);
         let (heard, hear) = mpsc::channel(CHANNEL);
-        (Self { road, end, words, heard, leader: watch::channel(None).0 }, (speak, hear))
+        (Self { context, end, words, heard, leader: watch::channel(None).0 }, (speak, hear))
     }
 
     /// Who was found to lead; it stays the last one while there is no connection.
@@ -83,16 +83,16 @@ impl<E: End> Drive<E> {
 
     pub(super) async fn run(self, shutdown: CancellationToken) {
         let start = Instant::now();
-        let search = Search::new(self.road.me.clone(), rand::random(), Time::ZERO);
-        let seat = self.road.seat.clone();
+        let leader_discovery = LeaderDiscovery::new(self.context.me.clone(), rand::random(), Time::ZERO);
+        let leadership = self.context.leadership.clone();
         let mut running = Running {
-            drive: self,
-            search,
-            seat,
+            connection: self,
+            leader_discovery,
+            leadership,
             start,
             dialling: None,
-            line: None,
-            without: Without::Since(start),
+            stream: None,
+            detachment: Detachment::Since(start),
             trouble: None,
             refused: None,
             first: None,
@@ -104,110 +104,110 @@ impl<E: End> Drive<E> {
     }
 }
 
-struct Running<E: End> {
-    drive: Drive<E>,
-    search: Search,
-    seat: watch::Receiver<SeatView>,
+struct Running<E: Client> {
+    connection: Connection<E>,
+    leader_discovery: LeaderDiscovery,
+    leadership: watch::Receiver<LeadershipView>,
     start: Instant,
-    dialling: Option<Dialling<E::Word, E::Heard>>,
-    line: Option<Line<E::Word, E::Heard>>,
-    without: Without,
+    dialling: Option<Dialling<E::Outgoing, E::Incoming>>,
+    stream: Option<ControllerStream<E::Outgoing, E::Incoming>>,
+    detachment: Detachment,
     /// Why the last one who was asked is not the one.
     trouble: Option<String>,
     /// Why the leader would not have it, when it was asked last.
     refused: Option<String>,
     /// What is to be said before anything else.
-    first: Option<E::Word>,
+    first: Option<E::Outgoing>,
     /// On its way up.
-    up: Option<E::Word>,
+    up: Option<E::Outgoing>,
     /// On its way down.
-    down: Option<E::Heard>,
+    down: Option<E::Incoming>,
 }
 
 /// Whether there is a controller, and whether it was told that there is none.
-enum Without {
+enum Detachment {
     Attached,
     Since(Instant),
     Told,
 }
 
 /// What the loop woke up for.
-enum Wake<E: End> {
-    Seat,
+enum Wake<E: Client> {
+    Leadership,
     Tick,
-    Dialled(Result<Line<E::Word, E::Heard>, Broken>),
+    Dialled(Result<ControllerStream<E::Outgoing, E::Incoming>, Broken>),
     /// The next word; `None`: nobody will speak any more.
-    Word(Option<E::Word>),
+    Outgoing(Option<E::Outgoing>),
     Spoke,
-    Heard(Option<Result<E::Heard, Broken>>),
+    Incoming(Option<Result<E::Incoming, Broken>>),
     Delivered,
     Gone,
 }
 
-impl<E: End> Running<E> {
+impl<E: Client> Running<E> {
     async fn run(&mut self) {
         loop {
             match self.next().await {
-                Wake::Seat => self.look_at_seat(),
+                Wake::Leadership => self.look_at_seat(),
                 Wake::Tick => self.feed(Event::Tick),
                 Wake::Dialled(dialled) => self.dialled(dialled),
-                Wake::Word(Some(word)) => self.up = self.drive.end.up(word),
-                Wake::Word(None) => return self.farewell().await,
+                Wake::Outgoing(Some(word)) => self.up = self.connection.end.up(word),
+                Wake::Outgoing(None) => return self.farewell().await,
                 Wake::Spoke | Wake::Delivered => {}
-                Wake::Heard(Some(Ok(heard))) => self.down = Some(self.drive.end.down(heard)),
-                Wake::Heard(Some(Err(broken))) => self.lost(broken),
-                Wake::Heard(None) => self.lost(Broken::Failed("the controller ended".to_owned())),
+                Wake::Incoming(Some(Ok(heard))) => self.down = Some(self.connection.end.down(heard)),
+                Wake::Incoming(Some(Err(broken))) => self.lost(broken),
+                Wake::Incoming(None) => self.lost(Broken::Failed("the controller ended".to_owned())),
                 Wake::Gone => return,
             }
         }
     }
 
     async fn next(&mut self) -> Wake<E> {
-        let wake = self.search.wake_at().map(|at| self.start + at.since(Time::ZERO));
-        let Self { drive, seat, dialling, line, first, up, down, .. } = self;
-        let (connected, speaking, hearing) = (line.is_some(), first.is_some() || up.is_some(), down.is_some());
+        let wake = self.leader_discovery.wake_at().map(|at| self.start + at.since(Time::ZERO));
+        let Self { connection, leadership, dialling, stream, first, up, down, .. } = self;
+        let (connected, speaking, hearing) = (stream.is_some(), first.is_some() || up.is_some(), down.is_some());
         tokio::select! {
-            () = seat::changed(seat) => Wake::Seat,
+            () = leadership::changed(leadership) => Wake::Leadership,
             () = optional(wake.map(sleep_until)) => Wake::Tick,
             dialled = optional(dialling.as_mut()) => {
                 *dialling = None;
                 Wake::Dialled(dialled)
             }
-            word = drive.words.recv(), if connected && !speaking => Wake::Word(word),
-            heard = drive.heard.reserve(), if hearing => {
+            word = connection.words.recv(), if connected && !speaking => Wake::Outgoing(word),
+            heard = connection.heard.reserve(), if hearing => {
                 if let (Ok(room), Some(down)) = (heard, down.take()) {
                     room.send(down);
                 }
                 Wake::Delivered
             }
             // While it is connected, its last words tell when it is gone.
-            () = drive.heard.closed(), if !connected => Wake::Gone,
-            woke = on_line(line, speaking, hearing) => match woke {
-                OnLine::Room(room) => {
+            () = connection.heard.closed(), if !connected => Wake::Gone,
+            woke = stream_event(stream, speaking, hearing) => match woke {
+                StreamEvent::Room(room) => {
                     if let Some(word) = first.take().or_else(|| up.take()) {
                         room.send(word);
                     }
                     Wake::Spoke
                 }
-                OnLine::Heard(heard) => Wake::Heard(heard),
+                StreamEvent::Incoming(heard) => Wake::Incoming(heard),
             },
         }
     }
 
     fn look_at_seat(&mut self) {
-        let leader = self.seat.borrow_and_update().leader(&self.drive.road.me);
-        self.feed(Event::Seat(leader));
+        let leader = self.leadership.borrow_and_update().leader(&self.connection.context.me);
+        self.feed(Event::Leadership(leader));
     }
 
-    fn dialled(&mut self, dialled: Result<Line<E::Word, E::Heard>, Broken>) {
+    fn dialled(&mut self, dialled: Result<ControllerStream<E::Outgoing, E::Incoming>, Broken>) {
         match dialled {
-            Ok(line) => {
-                let epoch = line.epoch;
-                self.line = Some(line);
+            Ok(stream) => {
+                let epoch = stream.epoch;
+                self.stream = Some(stream);
                 self.feed(Event::Welcomed(epoch));
                 // Refused: it is an earlier leader's.
-                if self.search.attached().is_none() {
-                    self.line = None;
+                if self.leader_discovery.attached().is_none() {
+                    self.stream = None;
                 }
             }
             Err(Broken::Elsewhere { leader, at }) => {
@@ -232,7 +232,7 @@ impl<E: End> Running<E> {
 
     fn lost(&mut self, broken: Broken) {
         tracing::info!(event = "controller_lost", reason = %broken, "going on with what is known");
-        self.without = Without::Since(Instant::now());
+        self.detachment = Detachment::Since(Instant::now());
         let leader = match broken {
             Broken::Elsewhere { leader, at } => {
                 self.hear_where(leader.as_ref(), at);
@@ -246,21 +246,21 @@ impl<E: End> Running<E> {
     /// A node that does not lead says who does, and where that one is: it has it from the store.
     fn hear_where(&self, leader: Option<&(WorkerId, Epoch)>, at: Option<SocketAddr>) {
         if let (Some((name, epoch)), Some(at)) = (leader, at) {
-            self.drive.road.peers.led_by(name, *epoch, at);
+            self.connection.context.peers.led_by(name, *epoch, at);
         }
     }
 
     fn feed(&mut self, event: Event) {
         let now = Time::ZERO + self.start.elapsed();
-        let controllers: Vec<WorkerId> = self.drive.road.controllers();
+        let controllers: Vec<WorkerId> = self.connection.context.controllers();
         self.complain(controllers.len());
-        for effect in self.search.on(event, &controllers, now) {
+        for effect in self.leader_discovery.on(event, &controllers, now) {
             match effect {
                 Effect::Dial(whom) => {
-                    self.line = None;
-                    self.dialling = Some(self.drive.end.dial(&whom));
+                    self.stream = None;
+                    self.dialling = Some(self.connection.end.dial(&whom));
                 }
-                Effect::HangUp => (self.line, self.dialling) = (None, None),
+                Effect::HangUp => (self.stream, self.dialling) = (None, None),
                 Effect::Attach => self.attach(),
             }
         }
@@ -268,11 +268,11 @@ impl<E: End> Running<E> {
 
     /// Tells, once, that no controller was found for long, and what came of asking.
     fn complain(&mut self, controllers: usize) {
-        let Without::Since(since) = self.without else { return };
+        let Detachment::Since(since) = self.detachment else { return };
         if since.elapsed() < WITHOUT {
             return;
         }
-        self.without = Without::Told;
+        self.detachment = Detachment::Told;
         let why = match (self.trouble.take(), controllers) {
             (_, 0) => "the members name no other controller".to_owned(),
             (Some(trouble), _) => trouble,
@@ -282,22 +282,22 @@ impl<E: End> Running<E> {
     }
 
     fn attach(&mut self) {
-        let epoch = self.line.as_ref().map_or(Epoch(0), |line| line.epoch);
-        let name = match self.search.whom() {
-            Some(Whom::Node(name)) => name.clone(),
-            Some(Whom::Here) | None => self.drive.road.me.clone(),
+        let epoch = self.stream.as_ref().map_or(Epoch(0), |stream| stream.epoch);
+        let name = match self.leader_discovery.whom() {
+            Some(Target::Node(name)) => name.clone(),
+            Some(Target::Here) | None => self.connection.context.me.clone(),
         };
         tracing::info!(event = "controller_attached", leader = %name, %epoch);
-        self.drive.leader.send_replace(Some((name, epoch)));
-        (self.refused, self.trouble, self.without) = (None, None, Without::Attached);
-        self.first = self.drive.end.attached();
+        self.connection.leader.send_replace(Some((name, epoch)));
+        (self.refused, self.trouble, self.detachment) = (None, None, Detachment::Attached);
+        self.first = self.connection.end.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.
-        self.up = self.up.take().and_then(|word| self.drive.end.up(word));
+        self.up = self.up.take().and_then(|word| self.connection.end.up(word));
     }
 
     /// Nobody will speak any more: lets what was said last arrive.
     async fn farewell(&mut self) {
-        let Some(Line { speak, mut hear, far: true, .. }) = self.line.take() else { return };
+        let Some(ControllerStream { speak, mut hear, far: true, .. }) = self.stream.take() else { return };
         drop(speak);
         let ended = async { while let Some(Ok(_)) = hear.next().await {} };
         if timeout(FAREWELL, ended).await.is_err() {
@@ -306,20 +306,24 @@ impl<E: End> Running<E> {
     }
 }
 
-enum OnLine<'a, W, H> {
+enum StreamEvent<'a, W, H> {
     Room(mpsc::Permit<'a, W>),
-    Heard(Option<Result<H, Broken>>),
+    Incoming(Option<Result<H, Broken>>),
 }
 
 /// What happens on the line; never ready where there is none.
-async fn on_line<W, H>(line: &mut Option<Line<W, H>>, speaking: bool, hearing: bool) -> OnLine<'_, W, H> {
-    let Some(Line { speak, hear, .. }) = line else { return std::future::pending().await };
+async fn stream_event<W, H>(
+    stream: &mut Option<ControllerStream<W, H>>,
+    speaking: bool,
+    hearing: bool,
+) -> StreamEvent<'_, W, H> {
+    let Some(ControllerStream { speak, hear, .. }) = stream else { return std::future::pending().await };
     tokio::select! {
         room = speak.reserve(), if speaking => match room {
-            Ok(room) => OnLine::Room(room),
-            Err(_) => OnLine::Heard(None),
+            Ok(room) => StreamEvent::Room(room),
+            Err(_) => StreamEvent::Incoming(None),
         },
-        heard = hear.next(), if !hearing => OnLine::Heard(heard),
+        heard = hear.next(), if !hearing => StreamEvent::Incoming(heard),
         else => std::future::pending().await,
     }
 }

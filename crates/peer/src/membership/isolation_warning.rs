@@ -29,7 +29,7 @@ enum State {
 
 /// Who is not heard.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct IsolationWarning {
     state: State,
     /// There is somebody to join.
     joins: bool,
@@ -38,7 +38,7 @@ pub(super) struct Silence {
     foreign_told: Option<Instant>,
 }
 
-impl Silence {
+impl IsolationWarning {
     /// Nobody was heard yet.
     pub(super) fn new(joins: bool, now: Instant) -> Self {
         Self { state: State::Alone { since: now }, joins, foreign: None, foreign_told: None }
@@ -99,16 +99,18 @@ mod tests {
         let begun = Instant::now();
         let at = |seconds: u64| begun + Duration::from_secs(seconds);
         let from = SocketAddr::from(([10, 0, 0, 9], 7946));
-        let mut silence = Silence::new(true, begun);
-        assert_eq!((silence.wake_at(), silence.complaint(at(2))), (Some(at(3)), None));
-        assert!(silence.complaint(at(3)).is_some_and(|text| text.contains("no node runs there")));
-        assert_eq!((silence.wake_at(), silence.complaint(at(60))), (None, None), "once");
-        silence.others(2, at(61));
-        silence.others(0, at(70));
-        assert!(silence.unopened(from, at(71)) && !silence.unopened(from, at(72)) && silence.unopened(from, at(131)));
-        assert_eq!(silence.wake_at(), Some(at(73)), "it is alone again");
-        assert!(silence.complaint(at(131)).is_some_and(|text| text.contains("from 10.0.0.9:7946")));
-        let mut first = Silence::new(false, begun);
+        let mut isolation = IsolationWarning::new(true, begun);
+        assert_eq!((isolation.wake_at(), isolation.complaint(at(2))), (Some(at(3)), None));
+        assert!(isolation.complaint(at(3)).is_some_and(|text| text.contains("no node runs there")));
+        assert_eq!((isolation.wake_at(), isolation.complaint(at(60))), (None, None), "once");
+        isolation.others(2, at(61));
+        isolation.others(0, at(70));
+        assert!(
+            isolation.unopened(from, at(71)) && !isolation.unopened(from, at(72)) && isolation.unopened(from, at(131))
+        );
+        assert_eq!(isolation.wake_at(), Some(at(73)), "it is alone again");
+        assert!(isolation.complaint(at(131)).is_some_and(|text| text.contains("from 10.0.0.9:7946")));
+        let mut first = IsolationWarning::new(false, begun);
         assert_eq!((first.wake_at(), first.complaint(at(60))), (None, None), "it was to join nobody");
     }
 }

@@ -17,7 +17,7 @@ use tonic::{
 use crate::{
     Handle,
     handle::Error,
-    seat::{self, SeatView},
+    leadership::{self, LeadershipView},
 };
 
 /// How long a node may take to say who it is. Halved, a node at the other end of the world with a lost packet must begin
@@ -46,8 +46,8 @@ pub(super) fn missing() -> Status {
 }
 
 /// Lets streams in while this node leads.
-pub(super) struct Door {
-    pub(super) seat: watch::Receiver<SeatView>,
+pub(super) struct Acceptor {
+    pub(super) leadership: watch::Receiver<LeadershipView>,
     pub(super) peers: Option<Peers>,
 }
 
@@ -60,31 +60,32 @@ pub(super) struct Admitted {
     pub(super) welcome: Welcome,
 }
 
-impl Door {
+impl Acceptor {
     /// Checks who speaks and whether this node leads.
-    pub(super) fn admit(&self, caller: &WorkerId, hello: &Hello) -> Result<Admitted, Status> {
-        let node = WorkerId::new(hello.node.as_str()).ok().filter(|node| certifies(caller, node)).ok_or_else(|| {
-            Status::permission_denied(format!(
-                "{caller} speaks as {:?}: a node speaks for itself, by a name that its certificate is good for",
-                hello.node
-            ))
-        })?;
+    pub(super) fn admit(&self, caller: &WorkerId, handshake: &Hello) -> Result<Admitted, Status> {
+        let node =
+            WorkerId::new(handshake.node.as_str()).ok().filter(|node| certifies(caller, node)).ok_or_else(|| {
+                Status::permission_denied(format!(
+                    "{caller} speaks as {:?}: a node speaks for itself, by a name that its certificate is good for",
+                    handshake.node
+                ))
+            })?;
         let version = |version: u32| u16::try_from(version).unwrap_or(u16::MAX);
-        let theirs = (version(hello.oldest), version(hello.newest));
+        let theirs = (version(handshake.oldest), version(handshake.newest));
         let protocol = common_protocol(PROTOCOL, theirs).ok_or_else(|| {
             Status::unimplemented(format!(
                 "{node} speaks the protocols {} to {}, this node {} to {}: upgrade one version at a time",
                 theirs.0, theirs.1, PROTOCOL.0, PROTOCOL.1
             ))
         })?;
-        match &*self.seat.borrow() {
-            SeatView::Leading { handle, epoch } => Ok(Admitted {
+        match &*self.leadership.borrow() {
+            LeadershipView::Leading { handle, epoch } => Ok(Admitted {
                 handle: handle.clone(),
                 node,
                 epoch: *epoch,
                 welcome: Welcome { epoch: epoch.0, protocol: protocol.into() },
             }),
-            SeatView::Following { leader } => Err(self.elsewhere(leader.as_ref())),
+            LeadershipView::Following { leader } => Err(self.elsewhere(leader.as_ref())),
         }
     }
 
@@ -100,9 +101,9 @@ impl Door {
 
     /// What a node is told when the controller has ended its stream.
     pub(super) fn not_leading(&self) -> Status {
-        match &*self.seat.borrow() {
-            SeatView::Following { leader } => self.elsewhere(leader.as_ref()),
-            SeatView::Leading { .. } => Status::aborted("the controller ended this stream: connect again"),
+        match &*self.leadership.borrow() {
+            LeadershipView::Following { leader } => self.elsewhere(leader.as_ref()),
+            LeadershipView::Leading { .. } => Status::aborted("the controller ended this stream: connect again"),
         }
     }
 
@@ -127,8 +128,8 @@ impl Door {
 }
 
 /// Waits until this node does not lead in this term.
-pub(super) async fn until_over(seat: &mut watch::Receiver<SeatView>, epoch: Epoch) {
-    while seat.borrow_and_update().leads() == Some(epoch) {
-        seat::changed(seat).await;
+pub(super) async fn until_over(leadership: &mut watch::Receiver<LeadershipView>, epoch: Epoch) {
+    while leadership.borrow_and_update().leads() == Some(epoch) {
+        leadership::changed(leadership).await;
     }
 }

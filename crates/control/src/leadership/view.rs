@@ -5,10 +5,8 @@
 //! (who leads)           │  └───▶ SeatView::Following { leader }        ──▶ api: relayed, fleet: sent there
 //!                       └ one controller per term, with a fenced store
 //! ```
-//! A process that is alone leads always: [`SeatView::alone`]. A node without the role of a controller follows always:
-//! [`SeatView::never`].
-
-mod terms;
+//! A process that is alone leads always: [`LeadershipView::alone`]. A node without the role of a controller follows always:
+//! [`LeadershipView::never`].
 
 use std::fmt;
 
@@ -17,11 +15,9 @@ use tokio::sync::watch;
 
 use crate::Handle;
 
-pub use terms::Terms;
-
 /// Who answers here.
 #[derive(Clone)]
-pub enum SeatView {
+pub enum LeadershipView {
     /// This node decides.
     Leading {
         /// The way to the controller of this term.
@@ -36,7 +32,7 @@ pub enum SeatView {
     },
 }
 
-impl SeatView {
+impl LeadershipView {
     /// For a process that is alone: it decides as long as it lives. The term is 0: there is no other.
     #[must_use]
     pub fn alone(handle: Handle) -> watch::Receiver<Self> {
@@ -68,7 +64,7 @@ impl SeatView {
     }
 }
 
-impl fmt::Debug for SeatView {
+impl fmt::Debug for LeadershipView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leading { epoch, .. } => write!(f, "Leading({epoch})"),
@@ -78,9 +74,9 @@ impl fmt::Debug for SeatView {
     }
 }
 
-/// Waits until `seat` is no longer what it was when it was last looked at. For ever once nobody can change it.
-pub(crate) async fn changed(seat: &mut watch::Receiver<SeatView>) {
-    if seat.changed().await.is_err() {
+/// Waits until `leadership` is no longer what it was when it was last looked at. For ever once nobody can change it.
+pub(crate) async fn changed(leadership: &mut watch::Receiver<LeadershipView>) {
+    if leadership.changed().await.is_err() {
         std::future::pending().await
     }
 }

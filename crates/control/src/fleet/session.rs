@@ -13,11 +13,11 @@ use futures::{Stream, stream};
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
-use super::hello::{Door, until_over};
-use crate::seat::SeatView;
+use super::handshake::{Acceptor, until_over};
+use crate::leadership::LeadershipView;
 
 /// One stream.
-pub(super) struct Pump<W, E, O, H, C, P> {
+pub(super) struct Session<W, E, O, H, C, P> {
     pub(super) words: Streaming<W>,
     /// What a word means; nothing, before its last part.
     pub(super) heard: H,
@@ -28,22 +28,22 @@ pub(super) struct Pump<W, E, O, H, C, P> {
     /// The parts of an order; none of some.
     pub(super) change: C,
     pub(super) parts: Option<P>,
-    pub(super) term: Term,
+    pub(super) term: TermGuard,
 }
 
 /// As long as it lasts.
-pub(super) struct Term {
-    door: Arc<Door>,
-    seat: watch::Receiver<SeatView>,
+pub(super) struct TermGuard {
+    acceptor: Arc<Acceptor>,
+    leadership: watch::Receiver<LeadershipView>,
     epoch: Epoch,
     node: WorkerId,
     over: bool,
 }
 
-impl Term {
-    pub(super) fn new(door: Arc<Door>, epoch: Epoch, node: WorkerId) -> Self {
-        let seat = door.seat.clone();
-        Self { door, seat, epoch, node, over: false }
+impl TermGuard {
+    pub(super) fn new(acceptor: Arc<Acceptor>, epoch: Epoch, node: WorkerId) -> Self {
+        let leadership = acceptor.leadership.clone();
+        Self { acceptor, leadership, epoch, node, over: false }
     }
 
     fn end(&mut self, why: &'static str) {
@@ -52,7 +52,7 @@ impl Term {
     }
 }
 
-impl<W, E, O, H, C, P> Pump<W, E, O, H, C, P>
+impl<W, E, O, H, C, P> Session<W, E, O, H, C, P>
 where
     W: Send + 'static,
     E: Send + 'static,
@@ -64,7 +64,7 @@ where
 {
     /// What the node is told, part by part, until the stream ends.
     pub(super) fn run(self) -> impl Stream<Item = Result<P::Item, Status>> + Send + 'static {
-        stream::unfold(self, |mut pump| async move { pump.next().await.map(|part| (part, pump)) })
+        stream::unfold(self, |mut session| async move { session.next().await.map(|part| (part, session)) })
     }
 
     async fn next(&mut self) -> Option<Result<P::Item, Status>> {
@@ -78,7 +78,7 @@ where
             self.parts = None;
             let idle = self.pending.is_none();
             let over = tokio::select! {
-                () = until_over(&mut self.term.seat, self.term.epoch) => true,
+                () = until_over(&mut self.term.leadership, self.term.epoch) => true,
                 order = self.orders.recv() => match order {
                     Some(order) => {
                         self.parts = (self.change)(order);
@@ -114,6 +114,6 @@ where
 
     fn not_leading(&mut self) -> Option<Result<P::Item, Status>> {
         self.term.end("this node does not lead any more");
-        Some(Err(self.term.door.not_leading()))
+        Some(Err(self.term.acceptor.not_leading()))
     }
 }

@@ -16,14 +16,14 @@ use tracing_subscriber::{
 /// Shows from now on what the model's code says, on standard error.
 pub(super) fn show() {
     // Where something else takes the logs of this process, it shows them.
-    let _ = tracing_subscriber::registry().with(Said).try_init();
+    let _ = tracing_subscriber::registry().with(LogPrinter).try_init();
 }
 
-struct Said;
+struct LogPrinter;
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogPrinter {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut words = Words::default();
+        let mut words = EventText::default();
         event.record(&mut words);
         if let Some(text) = words.shown() {
             eprint!("{text}");
@@ -33,13 +33,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
 
 /// The fields of an event that are of interest here.
 #[derive(Default)]
-struct Words {
+struct EventText {
     event: String,
     text: String,
     lines: u64,
 }
 
-impl Words {
+impl EventText {
     /// How it is shown; `None` for what the worker says of itself.
     fn shown(&self) -> Option<String> {
         let text = match self.event.as_str() {
@@ -55,7 +55,7 @@ impl Words {
     }
 }
 
-impl Visit for Words {
+impl Visit for EventText {
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "lines" {
             self.lines = value;
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_models_words_are_shown_and_the_workers_are_not() {
-        let words = |event: &str, text: &str| Words { event: event.to_owned(), text: text.to_owned(), lines: 7 };
+        let words = |event: &str, text: &str| EventText { event: event.to_owned(), text: text.to_owned(), lines: 7 };
         for (event, text, shown) in [
             ("model_output", "one\ntwo\n", Some("         | one\n         | two\n")),
             ("model_log", "fine", Some("         | fine\n")),

@@ -16,10 +16,10 @@ use berth_spec::Epoch;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::SeatView;
+use super::LeadershipView;
 use crate::{
     Config, Ended, Metrics, build_with,
-    leadership::{Fence, Seat},
+    leadership::{Fence, Leadership},
     store::{Store, StoreError, fenced::Fenced},
 };
 
@@ -28,46 +28,46 @@ use crate::{
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs a controller whenever this node leads.
-pub struct Terms {
+pub struct LeaderLoop {
     config: Config,
     store: Arc<dyn Store>,
     metrics: Metrics,
-    seat: watch::Receiver<Seat>,
-    view: watch::Sender<SeatView>,
+    leadership: watch::Receiver<Leadership>,
+    view: watch::Sender<LeadershipView>,
 }
 
-impl Terms {
-    /// `seat` says when this node leads; `store` is the one of all terms. It begins to work when [`Terms::run`] is awaited.
+impl LeaderLoop {
+    /// `leadership` says when this node leads; `store` is the one of all terms. It begins to work when [`LeaderLoop::run`] is awaited.
     #[must_use]
     pub fn new(
         config: Config,
         store: Arc<dyn Store>,
         metrics: Metrics,
-        seat: watch::Receiver<Seat>,
-    ) -> (Self, watch::Receiver<SeatView>) {
-        let (view, views) = watch::channel(following(&seat.borrow()));
-        (Self { config, store, metrics, seat, view }, views)
+        leadership: watch::Receiver<Leadership>,
+    ) -> (Self, watch::Receiver<LeadershipView>) {
+        let (view, views) = watch::channel(following(&leadership.borrow()));
+        (Self { config, store, metrics, leadership, view }, views)
     }
 
     /// Decides while this node leads, until `shutdown`. A plan on its way to the store is stored before it returns.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            let seat = self.seat.borrow_and_update().clone();
-            match seat {
-                Seat::Following { .. } => {
-                    self.view.send_replace(following(&seat));
+            let leadership = self.leadership.borrow_and_update().clone();
+            match leadership {
+                Leadership::Following { .. } => {
+                    self.view.send_replace(following(&leadership));
                     tokio::select! {
-                        changed = self.seat.changed() => if changed.is_err() {
+                        changed = self.leadership.changed() => if changed.is_err() {
                             // Who elects has ended: nothing will change until the end.
                             shutdown.cancelled().await;
                         },
                         () = shutdown.cancelled() => {}
                     }
                 }
-                Seat::Leading { epoch, fence } => self.term(epoch, fence, &shutdown).await,
+                Leadership::Leading { epoch, fence } => self.term(epoch, fence, &shutdown).await,
             }
             if shutdown.is_cancelled() {
-                self.view.send_replace(SeatView::Following { leader: None });
+                self.view.send_replace(LeadershipView::Following { leader: None });
                 return;
             }
         }
@@ -98,16 +98,16 @@ impl Terms {
     async fn decide(&mut self, epoch: Epoch, fence: Fence, shutdown: &CancellationToken) -> Result<Ended, StoreError> {
         let store: Arc<dyn Store> = Arc::new(Fenced::new(Arc::clone(&self.store), fence));
         let (control, handle) = build_with(self.config.clone(), store, self.metrics.clone());
-        self.view.send_replace(SeatView::Leading { handle, epoch });
+        self.view.send_replace(LeadershipView::Leading { handle, epoch });
         let over = shutdown.child_token();
         let deciding = control.run(over.clone());
         tokio::pin!(deciding);
         let ended = tokio::select! {
             ended = &mut deciding => Some(ended),
-            () = until_not(&mut self.seat, epoch) => None,
+            () = until_not(&mut self.leadership, epoch) => None,
         };
         // Before anything else: whoever asks is not to be sent to a controller that is at its end.
-        self.view.send_replace(SeatView::Following { leader: None });
+        self.view.send_replace(LeadershipView::Following { leader: None });
         match ended {
             Some(ended) => ended,
             None => {
@@ -119,7 +119,7 @@ impl Terms {
 
     /// Waits until the term is over, or for `most`; says whether it is.
     async fn until_over(&mut self, epoch: Epoch, most: Option<Duration>, shutdown: &CancellationToken) -> bool {
-        self.view.send_replace(SeatView::Following { leader: None });
+        self.view.send_replace(LeadershipView::Following { leader: None });
         let pause = async {
             match most {
                 Some(most) => tokio::time::sleep(most).await,
@@ -127,7 +127,7 @@ impl Terms {
             }
         };
         tokio::select! {
-            () = until_not(&mut self.seat, epoch) => true,
+            () = until_not(&mut self.leadership, epoch) => true,
             () = shutdown.cancelled() => true,
             () = pause => false,
         }
@@ -135,16 +135,16 @@ impl Terms {
 }
 
 /// Waits until this node does not lead in this term. For ever once nobody elects any more: the fence ends the term.
-async fn until_not(seat: &mut watch::Receiver<Seat>, epoch: Epoch) {
-    let leads = |seat: &Seat| matches!(seat, Seat::Leading { epoch: now, .. } if *now == epoch);
-    if seat.wait_for(|seat| !leads(seat)).await.is_err() {
+async fn until_not(leadership: &mut watch::Receiver<Leadership>, epoch: Epoch) {
+    let leads = |leadership: &Leadership| matches!(leadership, Leadership::Leading { epoch: now, .. } if *now == epoch);
+    if leadership.wait_for(|leadership| !leads(leadership)).await.is_err() {
         std::future::pending().await
     }
 }
 
-fn following(seat: &Seat) -> SeatView {
-    match seat {
-        Seat::Following { leader } => SeatView::Following { leader: leader.clone() },
-        Seat::Leading { .. } => SeatView::Following { leader: None },
+fn following(leadership: &Leadership) -> LeadershipView {
+    match leadership {
+        Leadership::Following { leader } => LeadershipView::Following { leader: leader.clone() },
+        Leadership::Leading { .. } => LeadershipView::Following { leader: None },
     }
 }

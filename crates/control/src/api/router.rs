@@ -22,13 +22,13 @@ use tower::ServiceExt;
 
 use super::{
     Seams, grpc,
-    others::{self, OWN, Others},
+    peer_queries::{self, OWN, PeerQueries},
     relay::{self, RELAY},
     rest,
     service::Service,
     top::Sampler,
 };
-use crate::{Handle, seat::SeatView};
+use crate::{Handle, leadership::LeadershipView};
 
 /// How requests get to the node that leads.
 #[derive(Clone)]
@@ -41,38 +41,38 @@ pub struct Relay {
 
 /// Answers requests of the control API, here or elsewhere. Cheap to clone; clones are one.
 #[derive(Clone)]
-pub struct Front(Arc<Inner>);
+pub struct ApiRouter(Arc<Inner>);
 
 struct Inner {
-    seat: watch::Receiver<SeatView>,
+    leadership: watch::Receiver<LeadershipView>,
     relay: Option<Relay>,
     seams: Seams,
     /// What this node's gateway did lately.
     sampler: Arc<Sampler>,
     /// Ends watches, which would not end by themselves.
     stop: CancellationToken,
-    term: Mutex<Option<Term>>,
+    term: Mutex<Option<TermRouter>>,
 }
 
 /// The router of a term.
-struct Term {
+struct TermRouter {
     epoch: Epoch,
     router: Router,
     _over: DropGuard,
 }
 
-impl Front {
+impl ApiRouter {
     /// `relay` is `None` for a process that is alone.
     #[must_use]
-    pub fn new(seat: watch::Receiver<SeatView>, relay: Option<Relay>, seams: Seams) -> Self {
+    pub fn new(leadership: watch::Receiver<LeadershipView>, relay: Option<Relay>, seams: Seams) -> Self {
         let (sampler, stop) = (Arc::new(Sampler::new(Arc::clone(&seams.top))), CancellationToken::new());
-        Self(Arc::new(Inner { seat, relay, seams, sampler, stop, term: Mutex::new(None) }))
+        Self(Arc::new(Inner { leadership, relay, seams, sampler, stop, term: Mutex::new(None) }))
     }
 
     /// For a process that is alone.
     #[must_use]
     pub fn alone(handle: Handle, seams: Seams) -> Self {
-        Self::new(SeatView::alone(handle), None, seams)
+        Self::new(LeadershipView::alone(handle), None, seams)
     }
 
     /// Ends all watches: the port is closing.
@@ -102,10 +102,10 @@ impl Front {
         caller: &WorkerId,
         request: http::Request<Incoming>,
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
-        let (front, caller) = (self.clone(), caller.clone());
+        let (router, caller) = (self.clone(), caller.clone());
         Box::pin(async move {
             let request = request.map(axum::body::Body::new);
-            let response = match (front.router(), relay::stripped(request)) {
+            let response = match (router.router(), relay::stripped(request)) {
                 (Some(router), Ok(request)) => routed(router, request).await,
                 (None, Ok(request)) => {
                     tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
@@ -117,7 +117,7 @@ impl Front {
         })
     }
 
-    /// Whether a path on the port for other nodes is one that [`Front::relayed`] answers.
+    /// Whether a path on the port for other nodes is one that [`ApiRouter::relayed`] answers.
     #[must_use]
     pub fn is_relayed(path: &str) -> bool {
         path.strip_prefix(RELAY).is_some_and(|rest| rest.starts_with('/'))
@@ -126,32 +126,32 @@ impl Front {
     /// Answers what another node asks of this one; its path begins with [`OWN`].
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (uri, Inner { sampler, seams, .. }) = (request.uri(), &*self.0);
-        let response = others::answer(uri.path(), uri.query(), sampler, seams.rules.as_deref());
+        let response = peer_queries::answer(uri.path(), uri.query(), sampler, seams.rules.as_deref());
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 
-    /// Whether a path on the port for other nodes is one that [`Front::own`] answers.
+    /// Whether a path on the port for other nodes is one that [`ApiRouter::own`] answers.
     #[must_use]
     pub fn is_own(path: &str) -> bool {
         path.starts_with(OWN)
     }
 
     fn leader(&self) -> Option<(WorkerId, Epoch)> {
-        let seat = match &*self.0.seat.borrow() {
-            SeatView::Following { leader } => leader.clone(),
-            SeatView::Leading { .. } => None,
+        let leadership = match &*self.0.leadership.borrow() {
+            LeadershipView::Following { leader } => leader.clone(),
+            LeadershipView::Leading { .. } => None,
         };
         let found = self.0.relay.as_ref().and_then(|relay| relay.found.as_ref()?.borrow().clone());
         // The later one knows better.
-        [seat, found].into_iter().flatten().max_by_key(|(_, epoch)| *epoch)
+        [leadership, found].into_iter().flatten().max_by_key(|(_, epoch)| *epoch)
     }
 
     /// The router, where this node leads.
     fn router(&self) -> Option<Router> {
         let mut term = self.0.term.lock().unwrap_or_else(PoisonError::into_inner);
-        let (handle, epoch) = match &*self.0.seat.borrow() {
-            SeatView::Leading { handle, epoch } => (handle.clone(), *epoch),
-            SeatView::Following { .. } => {
+        let (handle, epoch) = match &*self.0.leadership.borrow() {
+            LeadershipView::Leading { handle, epoch } => (handle.clone(), *epoch),
+            LeadershipView::Following { .. } => {
                 *term = None;
                 return None;
             }
@@ -161,11 +161,11 @@ impl Front {
             return Some(current.router.clone());
         }
         let over = self.0.stop.child_token();
-        let others = Others(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
-        let gateways = (Arc::clone(&self.0.sampler), others);
+        let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
+        let gateways = (Arc::clone(&self.0.sampler), peer_queries);
         let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
         let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
-        *term = Some(Term { epoch, router: router.clone(), _over: over.drop_guard() });
+        *term = Some(TermRouter { epoch, router: router.clone(), _over: over.drop_guard() });
         Some(router)
     }
 }

@@ -12,14 +12,14 @@ use tonic::{
     metadata::{MetadataMap, MetadataValue},
 };
 
-use super::Road;
-use crate::{Handle, handle::Error, seat::SeatView};
+use super::ConnectContext;
+use crate::{Handle, handle::Error, leadership::LeadershipView};
 
 /// Words on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
 const SPEAKING: usize = 4;
 
 /// A connection.
-pub(super) struct Line<W, H> {
+pub(super) struct ControllerStream<W, H> {
     /// The term of the controller at the other end.
     pub(super) epoch: Epoch,
     /// It is on another node: what was said last is still on its way when it has been said.
@@ -31,7 +31,7 @@ pub(super) struct Line<W, H> {
 }
 
 /// A connection that is being made.
-pub(super) type Dialling<W, H> = BoxFuture<'static, Result<Line<W, H>, Broken>>;
+pub(super) type Dialling<W, H> = BoxFuture<'static, Result<ControllerStream<W, H>, Broken>>;
 
 /// Why there is no connection, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -84,12 +84,12 @@ fn leader_in(metadata: &MetadataMap) -> (Option<(WorkerId, Epoch)>, Option<Socke
     (leader(), text(LEADER_PEER).and_then(|at| at.parse().ok()))
 }
 
-impl Road {
+impl ConnectContext {
     /// The controller of this process.
     pub(super) fn here(&self) -> Result<(Handle, Epoch), Broken> {
-        match &*self.seat.borrow() {
-            SeatView::Leading { handle, epoch } => Ok((handle.clone(), *epoch)),
-            SeatView::Following { leader } => Err(Broken::Elsewhere { leader: leader.clone(), at: None }),
+        match &*self.leadership.borrow() {
+            LeadershipView::Leading { handle, epoch } => Ok((handle.clone(), *epoch)),
+            LeadershipView::Following { leader } => Err(Broken::Elsewhere { leader: leader.clone(), at: None }),
         }
     }
 

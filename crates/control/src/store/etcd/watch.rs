@@ -23,9 +23,9 @@ use tonic::{Code, Status, Streaming};
 
 use super::{
     EtcdStore,
-    assembly::{Assembly, Halt},
-    cluster::{Backoff, Line},
-    fault::Fault,
+    assembly::{WatchAssembly, WatchEnd},
+    cluster::{Backoff, EtcdChannel},
+    error::EtcdError,
     keys::{self, revision},
     read,
     version::Progress,
@@ -42,7 +42,7 @@ const MESSAGE: usize = 32 << 20;
 struct Following {
     store: EtcdStore,
     prefix: String,
-    assembly: Assembly,
+    assembly: WatchAssembly,
     stream: Option<Stream>,
     /// Told, and not yet taken.
     commits: VecDeque<Commit>,
@@ -73,7 +73,7 @@ impl EtcdStore {
         let mut following = Following {
             store: self.clone(),
             prefix: prefix.to_owned(),
-            assembly: Assembly::new(self.keys.clone(), Rev(from.0 - 1)),
+            assembly: WatchAssembly::new(self.keys.clone(), Rev(from.0 - 1)),
             stream: None,
             commits: VecDeque::new(),
             backoff: Backoff::default(),
@@ -81,8 +81,8 @@ impl EtcdStore {
             over: false,
         };
         match self.read_past(prefix, from).await {
-            Ok(_) | Err(Fault::Future) => {}
-            Err(Fault::Compacted) => return Err(following.compacted(from).await),
+            Ok(_) | Err(EtcdError::Future) => {}
+            Err(EtcdError::Compacted) => return Err(following.compacted(from).await),
             Err(fault) => return Err(self.error(fault)),
         }
         let commits = stream::unfold(following, |mut following| async move {
@@ -120,7 +120,7 @@ impl Following {
     }
 
     /// One step: opens a stream, or takes in what it says next. An error names the endpoint.
-    async fn advance(&mut self) -> Result<(), (usize, Fault)> {
+    async fn advance(&mut self) -> Result<(), (usize, EtcdError)> {
         let Some(stream) = &mut self.stream else {
             let member = self.store.cluster.pick();
             self.stream = Some(self.open(member).await.map_err(|fault| (member, fault))?);
@@ -140,9 +140,11 @@ impl Following {
         let commits = self.assembly.take(answer, progress).map_err(|halt| {
             let address = cluster.address(member);
             let fault = match halt {
-                Halt::Compacted { oldest } => Fault::Final(StoreError::Compacted { oldest }),
-                Halt::Cancelled(reason) => Fault::of_cancel(&reason, address),
-                Halt::Disorder(reason) => Fault::Final(StoreError::Replaced { endpoint: address.to_owned(), reason }),
+                WatchEnd::Compacted { oldest } => EtcdError::Final(StoreError::Compacted { oldest }),
+                WatchEnd::Cancelled(reason) => EtcdError::of_cancel(&reason, address),
+                WatchEnd::Disorder(reason) => {
+                    EtcdError::Final(StoreError::Replaced { endpoint: address.to_owned(), reason })
+                }
             };
             (member, fault)
         })?;
@@ -158,7 +160,7 @@ impl Following {
 
     /// Opens a stream on one endpoint. The read before it shows that the endpoint is part of the majority, and that the
     /// store still knows what has been told.
-    async fn open(&mut self, member: usize) -> Result<Stream, Fault> {
+    async fn open(&mut self, member: usize) -> Result<Stream, EtcdError> {
         let (from, told) = (self.assembly.resume_at(), self.assembly.applied());
         let store = &self.store;
         let (requests, outgoing) = mpsc::channel(REQUESTS);
@@ -172,7 +174,7 @@ impl Following {
         let look = RangeRequest { key: create.key.clone(), count_only: true, ..RangeRequest::default() };
         // There is room: the channel is new.
         let _sent = requests.try_send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) });
-        let ask = |line: Line| async move {
+        let ask = |line: EtcdChannel| async move {
             let found = read::client(line.clone()).range(look).await?.into_inner();
             let progress = match MaintenanceClient::new(line.clone()).status(StatusRequest {}).await {
                 Ok(status) => Progress::of(&status.into_inner().version),
@@ -190,7 +192,10 @@ impl Following {
         // A watch may begin in the future, so the store need not know what was never told. What was, it has to know.
         let now = keys::rev(header.revision);
         if told > now && store.cluster.seen() > now {
-            return Err(Fault::Behind(format!("it is at revision {now} after {} had been seen", store.cluster.seen())));
+            return Err(EtcdError::Behind(format!(
+                "it is at revision {now} after {} had been seen",
+                store.cluster.seen()
+            )));
         }
         let (every, opened) = (store.patience.progress, Instant::now());
         Ok(Stream { member, answers, requests, progress, opened, every, ask_at: opened + every, unanswered: None })
@@ -205,7 +210,7 @@ impl Following {
     }
 
     /// Gets ready for another stream; an error where that would not help.
-    async fn recover(&mut self, member: usize, fault: Fault) -> Result<(), StoreError> {
+    async fn recover(&mut self, member: usize, fault: EtcdError) -> Result<(), StoreError> {
         // One that was open for long was good, also where nothing happened on it.
         if self.stream.take().is_some_and(|stream| stream.opened.elapsed() > stream.every * 2) {
             self.healthy();
@@ -214,9 +219,9 @@ impl Following {
         let since = *self.failing.get_or_insert_with(Instant::now);
         let lasting = since.elapsed() > self.store.patience.whole;
         match &fault {
-            Fault::NotSent(_) | Fault::Lost(_) => cluster.leave(member),
-            Fault::Behind(_) if !lasting => cluster.leave(member),
-            Fault::Token(_) if cluster.has_login() && !lasting => cluster.forget_token(),
+            EtcdError::NotSent(_) | EtcdError::Lost(_) => cluster.leave(member),
+            EtcdError::Behind(_) if !lasting => cluster.leave(member),
+            EtcdError::Token(_) if cluster.has_login() && !lasting => cluster.forget_token(),
             _ => return Err(fault.into_error(cluster.address(member))),
         }
         let pause = self.backoff.failed(cluster.members());
@@ -231,7 +236,7 @@ impl Following {
 
 impl Stream {
     /// What it says next; `None` after a question was sent.
-    async fn next(&mut self, address: &str) -> Result<Option<WatchResponse>, Fault> {
+    async fn next(&mut self, address: &str) -> Result<Option<WatchResponse>, EtcdError> {
         tokio::select! {
             // What has come is taken before the time is looked at.
             biased;
@@ -239,8 +244,8 @@ impl Stream {
                 self.unanswered = None;
                 match answer {
                     Ok(Some(answer)) => Ok(Some(answer)),
-                    Ok(None) => Err(Fault::Lost(format!("{address} ended the watch"))),
-                    Err(status) => Err(Fault::of(&status, address)),
+                    Ok(None) => Err(EtcdError::Lost(format!("{address} ended the watch"))),
+                    Err(status) => Err(EtcdError::of(&status, address)),
                 }
             }
             () = tokio::time::sleep_until(self.ask_at) => self.ask(address).map(|()| None),
@@ -248,15 +253,15 @@ impl Stream {
     }
 
     /// Asks how far it has got, so that silence can be told from a dead stream.
-    fn ask(&mut self, address: &str) -> Result<(), Fault> {
+    fn ask(&mut self, address: &str) -> Result<(), EtcdError> {
         let now = Instant::now();
         if self.unanswered.is_some() && self.progress != Progress::Unanswered {
             let silence = self.every.as_millis() * 2;
-            return Err(Fault::Lost(format!("{address} says nothing on a watch for {silence} ms")));
+            return Err(EtcdError::Lost(format!("{address} says nothing on a watch for {silence} ms")));
         }
         self.unanswered = Some(now);
         self.ask_at = now + self.every;
         let ask = WatchRequest { request_union: Some(RequestUnion::ProgressRequest(WatchProgressRequest {})) };
-        self.requests.try_send(ask).map_err(|_| Fault::Lost(format!("{address} takes no questions on a watch")))
+        self.requests.try_send(ask).map_err(|_| EtcdError::Lost(format!("{address} takes no questions on a watch")))
     }
 }

@@ -19,13 +19,13 @@ use crate::{
     document::{Contents, Document},
     open::Keyring,
     status::{Backend, SecretStatus},
-    vault::{Declared, Found, Want},
+    vault::{Declared, SecretRequest, VaultSecrets},
 };
 
 /// The credentials of all workers.
 #[derive(Debug, Default)]
-pub struct Safe {
-    workers: BTreeMap<WorkerId, Held>,
+pub struct CredentialStore {
+    workers: BTreeMap<WorkerId, WorkerSecrets>,
     /// What the files want from Vault.
     declared: BTreeMap<WorkerId, Declared>,
     /// The keeper of a key did not answer.
@@ -34,7 +34,7 @@ pub struct Safe {
 
 /// Those of one worker.
 #[derive(Debug, Default)]
-struct Held {
+struct WorkerSecrets {
     set: Arc<CredentialSet>,
     files: BTreeMap<String, Granted>,
     vault: BTreeMap<String, Granted>,
@@ -44,7 +44,7 @@ struct Held {
     declared: Vec<SecretStatus>,
 }
 
-impl Safe {
+impl CredentialStore {
     /// Takes all files of secrets that there are: `(path, text)`. Blocks while keys are asked. Returns whose set changed.
     pub fn from_files(&mut self, files: &[(String, String)], keyring: &Keyring, now: Time) -> Vec<WorkerId> {
         let mut seen = BTreeSet::new();
@@ -98,7 +98,7 @@ impl Safe {
     }
 
     /// Takes all that Vault gave. Returns whose set changed.
-    pub fn from_vault(&mut self, found: &Found, now: Time) -> Vec<WorkerId> {
+    pub fn from_vault(&mut self, found: &VaultSecrets, now: Time) -> Vec<WorkerId> {
         for held in self.workers.values_mut() {
             held.vault.clear();
             held.vault_status.clear();
@@ -177,7 +177,7 @@ impl Safe {
     }
 }
 
-impl Held {
+impl WorkerSecrets {
     /// Keeps what there is, and says why nothing newer came.
     fn refused(&mut self, worker: &WorkerId, document: Option<&Document>, problem: &str) {
         let known: BTreeMap<String, SecretStatus> =
@@ -222,7 +222,7 @@ fn stated(worker: &WorkerId, name: &str, granted: &Granted, document: &Document,
 }
 
 /// What a file refers to Vault for, before Vault has said anything.
-fn awaited(worker: &WorkerId, name: &str, want: &Want) -> SecretStatus {
+fn awaited(worker: &WorkerId, name: &str, want: &SecretRequest) -> SecretStatus {
     SecretStatus {
         worker: worker.clone(),
         name: name.to_owned(),

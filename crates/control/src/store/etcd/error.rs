@@ -8,7 +8,7 @@ use crate::store::StoreError;
 
 /// Why there is no answer, and so what can be done about it.
 #[derive(Debug, Clone)]
-pub(super) enum Fault {
+pub(super) enum EtcdError {
     /// It did not get there: it can be sent elsewhere, whatever it is.
     NotSent(String),
     /// It may have got there: what writes may have been done.
@@ -29,7 +29,7 @@ pub(super) enum Fault {
     Final(StoreError),
 }
 
-impl Fault {
+impl EtcdError {
     /// What a status means that came from `endpoint`, or was made up on the way there.
     pub(super) fn of(status: &Status, endpoint: &str) -> Self {
         let text = status.message();
@@ -139,19 +139,19 @@ fn chain(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    fn kind(fault: &Fault) -> &'static str {
+    fn kind(fault: &EtcdError) -> &'static str {
         match fault {
-            Fault::NotSent(_) => "not sent",
-            Fault::Lost(_) => "lost",
-            Fault::Behind(_) => "behind",
-            Fault::Token(_) => "token",
-            Fault::Compacted => "compacted",
-            Fault::Future => "future",
-            Fault::TooMuch => "too much",
-            Fault::NoLease => "no lease",
-            Fault::Final(StoreError::Full { .. }) => "full",
-            Fault::Final(StoreError::Refused { .. }) => "refused",
-            Fault::Final(_) => "final",
+            EtcdError::NotSent(_) => "not sent",
+            EtcdError::Lost(_) => "lost",
+            EtcdError::Behind(_) => "behind",
+            EtcdError::Token(_) => "token",
+            EtcdError::Compacted => "compacted",
+            EtcdError::Future => "future",
+            EtcdError::TooMuch => "too much",
+            EtcdError::NoLease => "no lease",
+            EtcdError::Final(StoreError::Full { .. }) => "full",
+            EtcdError::Final(StoreError::Refused { .. }) => "refused",
+            EtcdError::Final(_) => "final",
         }
     }
 
@@ -177,13 +177,13 @@ mod tests {
             (Status::data_loss("etcdserver: corrupt cluster"), "final"),
             (unreached(), "not sent"),
         ] {
-            assert_eq!(kind(&Fault::of(&status, "a:1")), wanted, "{status:?}");
+            assert_eq!(kind(&EtcdError::of(&status, "a:1")), wanted, "{status:?}");
         }
     }
 
     #[test]
     fn errors_name_the_endpoint_and_the_remedy() {
-        let told = |status: &Status| Fault::of(status, "a:1").into_error("a:1,b:2").to_string();
+        let told = |status: &Status| EtcdError::of(status, "a:1").into_error("a:1,b:2").to_string();
         let full = told(&Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
         assert!(full.contains("a:1") && full.contains("defrag"), "{full}");
         let denied = told(&Status::permission_denied("etcdserver: permission denied"));

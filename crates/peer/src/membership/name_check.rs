@@ -21,7 +21,7 @@ use std::{
 use berth_spec::Member;
 use tokio::net::UdpSocket;
 
-use super::packet::{self, Call, Kind, Reply, Said};
+use super::packet::{self, Kind, NameAnswer, NameQuery, NameReply};
 use crate::pki::Identity;
 
 /// How often it is asked. Halved: more packets at each start. Doubled: what is lost is asked again later.
@@ -48,7 +48,7 @@ const ANSWERS: usize = 64;
 
 /// What is known of a name so far.
 #[derive(Debug)]
-struct Vacancy {
+struct NameCheck {
     begun: Instant,
     /// When somebody answered first.
     answered: Option<Instant>,
@@ -56,19 +56,19 @@ struct Vacancy {
     passed: BTreeSet<SocketAddr>,
 }
 
-impl Vacancy {
+impl NameCheck {
     const fn new(now: Instant) -> Self {
         Self { begun: now, answered: None, passed: BTreeSet::new() }
     }
 
     /// Somebody answers. `Err`: where the process is that goes by the name.
-    fn hear(&mut self, from: SocketAddr, said: &Said, now: Instant) -> Result<(), SocketAddr> {
+    fn hear(&mut self, from: SocketAddr, said: &NameAnswer, now: Instant) -> Result<(), SocketAddr> {
         self.answered.get_or_insert(now);
         match said {
-            Said::Free => drop(self.passed.remove(&from)),
-            Said::Passed if self.passed.len() < ANSWERS => drop(self.passed.insert(from)),
-            Said::Passed => {}
-            Said::Taken { at } => return Err(*at),
+            NameAnswer::Free => drop(self.passed.remove(&from)),
+            NameAnswer::Passed if self.passed.len() < ANSWERS => drop(self.passed.insert(from)),
+            NameAnswer::Passed => {}
+            NameAnswer::Taken { at } => return Err(*at),
         }
         Ok(())
     }
@@ -94,38 +94,39 @@ pub(super) async fn taken(
     if seeds.is_empty() {
         return Ok(None);
     }
-    let call = Call { name: me.name.clone(), start: me.incarnation, gossip: me.gossip, passed: false };
-    let call = packet::write(Kind::Call, &call);
+    let call = NameQuery { name: me.name.clone(), start: me.incarnation, gossip: me.gossip, passed: false };
+    let call = packet::write(Kind::NameQuery, &call);
     let now = || tokio::time::Instant::now().into_std();
-    let (mut vacancy, mut ask_at) = (Vacancy::new(now()), now());
+    let (mut name_check, mut ask_at) = (NameCheck::new(now()), now());
     let (mut sealed, mut buffer) = (Vec::new(), vec![0; super::packet::ROOM]);
-    while now() < vacancy.free_at() {
+    while now() < name_check.free_at() {
         if now() >= ask_at {
             ask_at = now() + EVERY;
             for seed in &seeds {
                 say(socket, identity, &call, *seed, &mut sealed).await;
             }
         }
-        let wake = tokio::time::Instant::from_std(ask_at.min(vacancy.free_at()));
+        let wake = tokio::time::Instant::from_std(ask_at.min(name_check.free_at()));
         let received = tokio::time::timeout_at(wake, socket.recv_from(&mut buffer)).await;
         // It is time for something; or a former datagram met a closed port.
         let Ok(Ok((length, from))) = received else { continue };
         let keyring = identity.keyring();
         let Ok(packet) = keyring.open(&mut buffer[..length]) else { continue };
         match Kind::split(packet) {
-            Some((Kind::Reply, content)) => {
-                let Some(reply) = packet::read::<Reply>(content).filter(|reply| reply.start == me.incarnation) else {
+            Some((Kind::NameReply, content)) => {
+                let Some(reply) = packet::read::<NameReply>(content).filter(|reply| reply.start == me.incarnation)
+                else {
                     continue;
                 };
-                if let Err(at) = vacancy.hear(from, &reply.said, now()) {
+                if let Err(at) = name_check.hear(from, &reply.said, now()) {
                     return Ok(Some(at));
                 }
             }
             // All start at once, and nobody is a member yet: each has only its own name.
-            Some((Kind::Call, content)) => {
-                let other = packet::read::<Call>(content).filter(|call| call.name != me.name && !call.passed);
-                if let Some(Call { start, gossip, .. }) = other {
-                    let free = packet::write(Kind::Reply, &Reply { start, said: Said::Free });
+            Some((Kind::NameQuery, content)) => {
+                let other = packet::read::<NameQuery>(content).filter(|call| call.name != me.name && !call.passed);
+                if let Some(NameQuery { start, gossip, .. }) = other {
+                    let free = packet::write(Kind::NameReply, &NameReply { start, said: NameAnswer::Free });
                     say(socket, identity, &free, gossip, &mut sealed).await;
                 }
             }
@@ -150,15 +151,15 @@ mod tests {
         let (a, b) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
         let begun = Instant::now();
         let after = |millis| begun + Duration::from_millis(millis);
-        let mut vacancy = Vacancy::new(begun);
-        assert_eq!(vacancy.free_at(), begun + UNANSWERED);
-        assert_eq!(vacancy.hear(a, &Said::Free, after(1)), Ok(()));
-        assert_eq!(vacancy.free_at(), after(1) + SETTLE);
-        assert_eq!(vacancy.hear(b, &Said::Passed, after(2)), Ok(()));
-        assert_eq!(vacancy.hear(a, &Said::Free, after(3)), Ok(()));
-        assert_eq!(vacancy.free_at(), begun + PASSED, "a does not know what b knows");
-        assert_eq!(vacancy.hear(b, &Said::Free, after(1_500)), Ok(()));
-        assert!(vacancy.free_at() <= after(1_500), "b has given it up");
-        assert_eq!(vacancy.hear(a, &Said::Taken { at: b }, after(1_501)), Err(b));
+        let mut name_check = NameCheck::new(begun);
+        assert_eq!(name_check.free_at(), begun + UNANSWERED);
+        assert_eq!(name_check.hear(a, &NameAnswer::Free, after(1)), Ok(()));
+        assert_eq!(name_check.free_at(), after(1) + SETTLE);
+        assert_eq!(name_check.hear(b, &NameAnswer::Passed, after(2)), Ok(()));
+        assert_eq!(name_check.hear(a, &NameAnswer::Free, after(3)), Ok(()));
+        assert_eq!(name_check.free_at(), begun + PASSED, "a does not know what b knows");
+        assert_eq!(name_check.hear(b, &NameAnswer::Free, after(1_500)), Ok(()));
+        assert!(name_check.free_at() <= after(1_500), "b has given it up");
+        assert_eq!(name_check.hear(a, &NameAnswer::Taken { at: b }, after(1_501)), Err(b));
     }
 }

@@ -47,9 +47,9 @@ struct Rules {
 
 /// The other nodes; nobody, where there is one alone.
 #[derive(Clone)]
-pub(super) struct Others(pub(super) Option<Peers>);
+pub(super) struct PeerQueries(pub(super) Option<Peers>);
 
-impl Others {
+impl PeerQueries {
     /// What the other gateways did lately, and who of them does not answer.
     pub(super) async fn tops(&self, limit: usize) -> (Vec<GatewayTop>, Vec<WorkerId>) {
         let peers = self.of(|roles| roles.gateway);

@@ -17,7 +17,7 @@ pub(super) const EVERY: Duration = Duration::from_millis(50);
 
 /// What a node is accused of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Charge {
+pub(super) struct Suspicion {
     pub(super) node: Node,
     /// The incarnation that is suspected; `None`: it is said to be dead.
     pub(super) suspected: Option<u16>,
@@ -26,15 +26,15 @@ pub(super) struct Charge {
 
 /// The accused.
 #[derive(Default)]
-pub(super) struct Accused {
-    charges: BTreeMap<WorkerId, Charge>,
+pub(super) struct SuspectProbe {
+    charges: BTreeMap<WorkerId, Suspicion>,
     next: Option<Instant>,
 }
 
-impl Accused {
+impl SuspectProbe {
     pub(super) fn accuse(&mut self, node: Node, suspected: Option<u16>, now: Instant, window: Duration) {
         let Some(name) = node.name.clone() else { return };
-        self.charges.insert(name, Charge { node, suspected, until: now + window });
+        self.charges.insert(name, Suspicion { node, suspected, until: now + window });
         self.next = Some(now);
     }
 
@@ -50,7 +50,7 @@ impl Accused {
     }
 
     /// Whom to tell now.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Charge> {
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Suspicion> {
         if self.next.is_none_or(|next| next > now) {
             return Vec::new();
         }

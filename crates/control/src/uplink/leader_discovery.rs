@@ -33,7 +33,7 @@ const GOOD: Duration = Duration::from_secs(5);
 
 /// Where to connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whom {
+pub enum Target {
     /// To this process.
     Here,
     /// To another node.
@@ -44,7 +44,7 @@ pub enum Whom {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// This node's seat says who leads, if it knows: perhaps this node itself.
-    Seat(Option<(WorkerId, Epoch)>),
+    Leadership(Option<(WorkerId, Epoch)>),
     /// Who was dialled leads.
     Welcomed(Epoch),
     /// Who was dialled does not lead, but perhaps knows who does.
@@ -53,7 +53,7 @@ pub enum Event {
     Failed,
     /// The connection has ended, and perhaps its end said who leads now.
     Lost(Option<(WorkerId, Epoch)>),
-    /// The time of [`Search::wake_at`] has come.
+    /// The time of [`LeaderDiscovery::wake_at`] has come.
     Tick,
 }
 
@@ -61,7 +61,7 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connect. A connection that is there, or being made, is dropped.
-    Dial(Whom),
+    Dial(Target),
     /// The connection that was made is good: use it.
     Attach,
     /// Drop what is there or being made.
@@ -71,13 +71,13 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Searching { at: Time },
-    Dialling { whom: Whom, until: Time },
-    Attached { whom: Whom, epoch: Epoch, since: Time },
+    Dialling { whom: Target, until: Time },
+    Attached { whom: Target, epoch: Epoch, since: Time },
 }
 
 /// The brain.
 #[derive(Debug)]
-pub struct Search {
+pub struct LeaderDiscovery {
     me: WorkerId,
     state: State,
     /// The latest term that was met.
@@ -85,7 +85,7 @@ pub struct Search {
     /// Who is said to lead, in a term no earlier than `latest`.
     said: Option<(WorkerId, Epoch)>,
     /// Whom it was connected to last.
-    last: Option<Whom>,
+    last: Option<Target>,
     /// Who was asked in this round.
     asked: BTreeSet<WorkerId>,
     /// Rounds in vain.
@@ -95,7 +95,7 @@ pub struct Search {
     chance: u64,
 }
 
-impl Search {
+impl LeaderDiscovery {
     /// Not connected. `chance` is a random number.
     #[must_use]
     pub fn new(me: WorkerId, chance: u64, now: Time) -> Self {
@@ -133,7 +133,7 @@ impl Search {
 
     /// Whom it is attached to.
     #[must_use]
-    pub fn whom(&self) -> Option<&Whom> {
+    pub fn whom(&self) -> Option<&Target> {
         match &self.state {
             State::Attached { whom, .. } => Some(whom),
             State::Searching { .. } | State::Dialling { .. } => None,
@@ -143,7 +143,7 @@ impl Search {
     /// Takes in what happened. `controllers` are the nodes that may lead, those first that answer, without this one.
     pub fn on(&mut self, event: Event, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
         match (event, self.state.clone()) {
-            (Event::Seat(leader), state) => self.seat(leader, &state, controllers, now),
+            (Event::Leadership(leader), state) => self.leadership(leader, &state, controllers, now),
             (Event::Welcomed(epoch), State::Dialling { whom, .. }) if epoch >= self.latest => {
                 self.latest = epoch;
                 self.last = Some(whom.clone());
@@ -180,7 +180,7 @@ impl Search {
         }
     }
 
-    fn seat(
+    fn leadership(
         &mut self,
         leader: Option<(WorkerId, Epoch)>,
         state: &State,
@@ -193,8 +193,8 @@ impl Search {
         }
         let news = self.hear(leader);
         match state {
-            State::Attached { whom: Whom::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
-            State::Dialling { whom: Whom::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
+            State::Attached { whom: Target::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
+            State::Dialling { whom: Target::Here, .. } if !leads => self.hang_up_and_search(controllers, now),
             State::Attached { epoch, .. } => {
                 let later = self.said.as_ref().is_some_and(|(_, said)| said > epoch);
                 if later { self.hang_up_and_search(controllers, now) } else { Vec::new() }
@@ -231,7 +231,7 @@ impl Search {
     fn next(&mut self, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
         if let Some(name) = self.candidate(controllers) {
             self.asked.insert(name.clone());
-            let whom = if name == self.me { Whom::Here } else { Whom::Node(name) };
+            let whom = if name == self.me { Target::Here } else { Target::Node(name) };
             self.state = State::Dialling { whom: whom.clone(), until: now + DIAL_WITHIN };
             return vec![Effect::Dial(whom)];
         }
@@ -248,9 +248,9 @@ impl Search {
     fn candidate(&self, controllers: &[WorkerId]) -> Option<WorkerId> {
         let said = self.said.iter().map(|(name, _)| name);
         let last = self.last.iter().filter_map(|last| match last {
-            Whom::Node(name) => Some(name),
+            Target::Node(name) => Some(name),
             // Whether this node leads, its seat says.
-            Whom::Here => None,
+            Target::Here => None,
         });
         let start = self.turn % controllers.len().max(1);
         let turns = controllers[start..].iter().chain(&controllers[..start]);
