@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::entry::Entry;
+use crate::deployment::DeploymentState;
 
 /// How often use is told. Halved: twice the events for the controller. Doubled: recency is a second coarser.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ const FLUSH: Duration = Duration::from_secs(1);
 const BATCH: usize = 1_024;
 
 /// Who was used and who is waited for since the controller was told last.
-pub(crate) struct Ledger {
-    listed: Mutex<Vec<Arc<Entry>>>,
+pub(crate) struct DemandTracker {
+    listed: Mutex<Vec<Arc<DeploymentState>>>,
     /// Deployments that a client asked to page out.
     page_outs: Mutex<Vec<DeploymentName>>,
     /// A miss or a page-out: do not wait for the tick.
@@ -39,7 +39,7 @@ pub(crate) struct Ledger {
     started: (Instant, u64),
 }
 
-impl Ledger {
+impl DemandTracker {
     pub(crate) fn new() -> Arc<Self> {
         let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Arc::new(Self {
@@ -51,13 +51,13 @@ impl Ledger {
     }
 
     /// Notes a request.
-    pub(crate) fn touch(&self, entry: &Arc<Entry>, now: Instant) {
+    pub(crate) fn touch(&self, entry: &Arc<DeploymentState>, now: Instant) {
         entry.hot().usage.requests.fetch_add(1, Relaxed);
         self.used(entry, now);
     }
 
     /// Notes that a request waits, which was noted before: the controller is told at once.
-    pub(crate) fn demand(&self, entry: &Arc<Entry>, now: Instant) {
+    pub(crate) fn demand(&self, entry: &Arc<DeploymentState>, now: Instant) {
         self.used(entry, now);
         self.urgent.notify_one();
     }
@@ -67,7 +67,7 @@ impl Ledger {
         self.urgent.notify_one();
     }
 
-    fn used(&self, entry: &Arc<Entry>, now: Instant) {
+    fn used(&self, entry: &Arc<DeploymentState>, now: Instant) {
         let since = u64::try_from((now - self.started.0).as_nanos()).unwrap_or(u64::MAX);
         entry.hot().usage.last_used.store(self.started.1.saturating_add(since), Relaxed);
         self.list(entry);
@@ -84,19 +84,19 @@ impl Ledger {
     }
 
     /// The deployments that somebody waits for (and some that were used lately).
-    pub(crate) fn listed(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn listed(&self) -> Vec<Arc<DeploymentState>> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sees to it that the controller is told of this deployment; one relaxed load when it will be anyway.
-    pub(crate) fn list(&self, entry: &Arc<Entry>) {
+    pub(crate) fn list(&self, entry: &Arc<DeploymentState>) {
         let listed = &entry.hot().usage.listed;
         if !listed.load(Relaxed) && !listed.swap(true, Relaxed) {
             self.listed.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(entry));
         }
     }
 
-    /// Empties the ledger. What is still waited for or in flight is listed again, so that its end is told, too.
+    /// Empties the demand. What is still waited for or in flight is listed again, so that its end is told, too.
     fn take(&self) -> Vec<GatewayEvent> {
         let entries = mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
         let page_outs = mem::take(&mut *self.page_outs.lock().unwrap_or_else(PoisonError::into_inner));
@@ -108,13 +108,13 @@ impl Ledger {
         events
     }
 
-    fn word(&self, entry: &Arc<Entry>) -> Demand {
+    fn word(&self, entry: &Arc<DeploymentState>) -> Demand {
         let hot = entry.hot();
         // Unlisted first: a request that comes now lists it again rather than being forgotten.
         hot.usage.listed.store(false, Relaxed);
         let demand = Demand {
             deployment: entry.name.clone(),
-            waiting: hot.lot.waiting(),
+            waiting: hot.queue.waiting(),
             in_flight: hot.usage.in_flight.load(Relaxed),
             last_used: Time(hot.usage.last_used.load(Relaxed)),
             requests: hot.usage.requests.swap(0, Relaxed),

@@ -12,8 +12,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    hop::place::Ready,
-    kept::Keeper,
+    endpoint::Ready,
+    route_cache::RouteCache,
     routes::{Applier, Missing},
     stack::Stack,
 };
@@ -21,7 +21,7 @@ use crate::{
 /// Puts what is heard in force.
 pub(crate) struct Follow {
     pub(crate) applier: Applier,
-    pub(crate) keeper: Keeper,
+    pub(crate) cache: RouteCache,
     pub(crate) stack: Arc<Stack>,
     /// Hear no more.
     pub(crate) told: CancellationToken,
@@ -84,7 +84,7 @@ impl Follow {
                         match self.applier.apply(change) {
                             Ok(()) => {
                                 (asked, word) = (false, Some(GatewayEvent::Applied(seq)));
-                                self.keeper.changed(Instant::now());
+                                self.cache.changed(Instant::now());
                             }
                             Err(Missing { have, base }) if !asked => {
                                 tracing::warn!(have, base, "routes: changes are missing; asking for everything");
@@ -102,7 +102,7 @@ impl Follow {
                         room.send(word);
                     }
                 }
-                () = self.stack.parking.replicas.inserted() => self.applier.refresh(&self.stack.ledger.listed()),
+                () = self.stack.parking.replicas.inserted() => self.applier.refresh(&self.stack.demand.listed()),
                 said = heard.next() => match said {
                     Word::Hint(hint) => {
                         let ready = if hint.ready { Ready::Yes } else { Ready::No };
@@ -111,14 +111,14 @@ impl Follow {
                     Word::Missed(missed) => tracing::debug!(missed, "hints were missed"),
                     // Who waits may have somewhere to go now. Where lines follow later, they look again by themselves.
                     Word::Members => {
-                        let waiting = self.stack.ledger.listed();
-                        waiting.iter().filter_map(|entry| entry.used()).for_each(|hot| hot.lot.wake());
+                        let waiting = self.stack.demand.listed();
+                        waiting.iter().filter_map(|entry| entry.used()).for_each(|hot| hot.queue.wake());
                     }
                 },
-                () = self.keeper.due() => self.keeper.write(&self.stack.routes),
+                () = self.cache.due() => self.cache.write(&self.stack.routes),
                 () = self.told.cancelled() => break,
             }
         }
-        self.keeper.close(&self.stack.routes).await;
+        self.cache.close(&self.stack.routes).await;
     }
 }

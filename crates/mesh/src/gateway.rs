@@ -24,22 +24,24 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admit::Door,
+    admission::Admission,
     config::Config,
-    demand::Ledger,
+    demand::DemandTracker,
+    endpoint::{fleet::Fleet, forwarding::Forwarding},
+    exporter::Exporter,
     follow::{Follow, Heard},
     hints,
-    hop::{fleet::Fleet, journey::Forwarding},
-    ingress::{Forwarded, Ingress},
-    kept::Keeper,
+    ingress::{Ingress, peer::PeerService},
     listener::{self, Listener},
     local::LocalReplicas,
-    metrics::{Exporter, Totals, hop::Served},
-    parking::{Parking, Total},
+    metrics::{Totals, forward::Served},
+    parking::Parking,
     resolved::Resolver,
+    route_cache::RouteCache,
     routes::{Applier, Routes},
     stack::Stack,
     top,
+    wait_queue::Total,
 };
 
 /// What a gateway hears and says.
@@ -68,7 +70,7 @@ pub struct Gateway {
     applier: Applier,
     members: Option<Members>,
     /// The door of requests that other nodes sent.
-    hops: Arc<Door>,
+    hops: Arc<Admission>,
 }
 
 /// A look into a gateway from outside; cheap to clone.
@@ -76,7 +78,7 @@ pub struct Gateway {
 pub struct Handle {
     stack: Arc<Stack>,
     address: Option<SocketAddr>,
-    forwarded: Forwarded,
+    peer_service: PeerService,
 }
 
 /// Takes the port and makes everything that serving needs. `me` is the worker whose replicas `replicas` holds; `fleet` the
@@ -94,9 +96,9 @@ pub fn build(
     let listener = config.http.map(listener::bind).transpose()?;
     let address = listener.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
     let limits = &config.limits;
-    let (routes, ledger) = (Arc::new(Routes::new()), Ledger::new());
-    let (door, totals) = (Door::new(limits.requests), Arc::new(Totals::default()));
-    let (hops, served) = (Door::new(limits.requests), Arc::new(Served::default()));
+    let (routes, demand) = (Arc::new(Routes::new()), DemandTracker::new());
+    let (admission, totals) = (Admission::new(limits.requests), Arc::new(Totals::default()));
+    let (hops, served) = (Admission::new(limits.requests), Arc::new(Served::default()));
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
     if let Some(members) = members.clone() {
@@ -105,28 +107,28 @@ pub fn build(
     let exporter = Exporter {
         routes: Arc::clone(&routes),
         totals: Arc::clone(&totals),
-        door: Arc::clone(&door),
+        admission: Arc::clone(&admission),
         forwarding: forwarding.clone(),
         served: Arc::clone(&served),
     };
     registry.register_collector(Box::new(exporter));
     let total = Total::new(limits.parked);
-    let parking = Parking { replicas: Arc::clone(&replicas), ledger: Arc::clone(&ledger), total };
+    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), total };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);
-    let forwarded = Forwarded::new(replicas, limits.clone(), (Arc::clone(&hops), served), config.spans.clone());
+    let peer_service = PeerService::new(replicas, limits.clone(), (Arc::clone(&hops), served), config.spans.clone());
     let stack = Arc::new(Stack {
         routes,
         parking,
-        ledger,
-        door,
+        demand,
+        admission,
         totals,
         limits: limits.clone(),
         forwarding,
         leaving: AtomicBool::new(false),
     });
-    let handle = Handle { stack: Arc::clone(&stack), address, forwarded };
+    let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     Ok((Gateway { listener, config, stack, applier, members, hops }, handle))
 }
 
@@ -143,15 +145,15 @@ impl Gateway {
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
-        let keeper = match &config.routes_file {
-            Some(path) => Keeper::open(path.clone(), &mut applier).await,
-            None => Keeper::off(),
+        let cache = match &config.routes_file {
+            Some(path) => RouteCache::open(path.clone(), &mut applier).await,
+            None => RouteCache::off(),
         };
-        let followed = Follow { applier, keeper, stack: Arc::clone(&stack), told: told.clone() };
+        let followed = Follow { applier, cache, stack: Arc::clone(&stack), told: told.clone() };
         tasks.spawn(followed.run(routes, events.clone(), Heard::of(members)));
         tasks.spawn({
             let (stack, told) = (Arc::clone(&stack), told.clone());
-            async move { stack.ledger.run(events, told).await }
+            async move { stack.demand.run(events, told).await }
         });
         let port = match listener.map(TcpListener::from_std).transpose()? {
             Some(listener) => {
@@ -180,25 +182,25 @@ impl Gateway {
         // One of several has told its clients to go elsewhere: what still comes on a connection before that is closed is
         // served. One that is alone refuses at once.
         let alone = config.limits.lame_duck.is_zero();
-        let inside = if alone { stack.door.close() } else { stack.door.inside() };
+        let inside = if alone { stack.admission.close() } else { stack.admission.inside() };
         stopping.cancel();
         tracing::info!(inside, "gateway: draining");
         let drained = async {
             if alone {
                 hops.close();
-                stack.door.emptied().await;
+                stack.admission.emptied().await;
                 hops.emptied().await;
             }
             // The last answers are being written.
             if port.await.is_err() {
                 tracing::error!("gateway: the listener panicked");
             }
-            stack.door.close();
+            stack.admission.close();
             hops.close();
             hops.emptied().await;
         };
         let in_time = timeout(config.limits.drain, drained).await.is_ok();
-        let left = if in_time { 0 } else { stack.door.close() };
+        let left = if in_time { 0 } else { stack.admission.close() };
         hops.close();
         cut.cancel();
         told.cancel();
@@ -231,14 +233,14 @@ impl Handle {
     /// Inferences inside now, parked ones included.
     #[must_use]
     pub fn inside(&self) -> u32 {
-        self.stack.door.inside()
+        self.stack.admission.inside()
     }
 
     /// What answers the inference requests that other nodes forward here: for the peer port. It is there from the start
     /// and until the gateway has drained.
     #[must_use]
-    pub fn forwarded(&self) -> Forwarded {
-        self.forwarded.clone()
+    pub fn peer_service(&self) -> PeerService {
+        self.peer_service.clone()
     }
 
     /// Every deployment that had a request, by name.

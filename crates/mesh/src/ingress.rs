@@ -3,16 +3,11 @@
 //! `application/grpc` goes to the gRPC service, everything else to REST; both on one port, over HTTP/1.1 and HTTP/2. A
 //! panic anywhere below fails its own request and nothing else.
 
-pub(crate) mod body;
 mod fault;
-mod forwarded;
 pub(crate) mod grpc;
-mod heavy;
-mod paced;
 mod path;
-mod reply;
+pub(crate) mod peer;
 mod rest;
-mod stream;
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -23,15 +18,16 @@ use hyper::body::Incoming;
 use tower_service::Service as _;
 use tracing::Instrument as _;
 
-pub use self::forwarded::Forwarded;
-pub(crate) use self::reply::{ReplyBody, infallible};
-use self::{
-    fault::{Fault, panicked},
-    grpc::{GrpcFace, unary},
-    paced::Paced,
-    rest::Rest,
+use crate::{
+    body::{reply::ReplyBody, timeout::BodyTimeout},
+    config::SpanHook,
+    ingress::{
+        fault::{Fault, panicked},
+        grpc::{GrpcFace, unary},
+        rest::Rest,
+    },
+    stack::Stack,
 };
-use crate::{config::SpanHook, stack::Stack};
 
 /// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
 pub(crate) const EXTENSIONS: &[&str] = &[
@@ -112,7 +108,7 @@ impl Ingress {
             }
             let streams = request.uri().path().ends_with(STREAMING);
             let pause = (!streams).then_some(self.body_idle);
-            let Ok(response) = self.grpc.clone().call(request.map(|body| Paced::new(body, pause))).await;
+            let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, pause))).await;
             response.map(ReplyBody::Grpc)
         } else {
             self.rest.answer(request).await

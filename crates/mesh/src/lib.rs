@@ -25,28 +25,36 @@ pub mod oip;
 mod follow;
 mod gateway;
 mod hints;
-mod kept;
 mod listener;
+mod route_cache;
 
 mod ingress;
 mod repository;
-mod stack;
 mod statistics;
 
-mod hop;
+mod forward;
+mod stack;
 
-mod admit;
 mod demand;
-mod entry;
+mod deployment;
 mod parking;
 mod resolved;
 mod routes;
 
+mod endpoint;
+
+mod admission;
+mod body;
+mod not_run;
+mod offload;
+mod wait_queue;
+
+mod exporter;
 mod latency;
 mod metrics;
 pub mod top;
 
 pub use config::{Config, Limits, PropagateHook, SpanHook};
+pub use endpoint::fleet::Fleet;
 pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};
-pub use hop::fleet::Fleet;
-pub use ingress::Forwarded;
+pub use ingress::peer::PeerService;

@@ -25,8 +25,12 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use self::connection::{Begun, Ends};
-use crate::{config::Limits, ingress::Ingress, metrics::Totals};
+use crate::{
+    config::Limits,
+    ingress::Ingress,
+    listener::connection::{Begun, Ends},
+    metrics::Totals,
+};
 
 /// Connections that wait in the kernel to be accepted. Halved: bursts of new clients see resets. Doubled: nothing;
 /// the kernel cuts it to its own bound.

@@ -13,23 +13,19 @@
 //! woken request asks for a lease, and parks again if another change came between.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use berth_spec::{InferError, Time, inference::Shed, routes::OnMiss};
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
+use crate::wait_queue::Total;
 use crate::{
-    demand::Ledger,
-    entry::{Entry, Leased, NoLease},
+    demand::DemandTracker,
+    deployment::{DeploymentState, Leased},
     local::LocalReplicas,
+    resolved::NoLease,
 };
 
 /// When to try again after a queue was full or a load took too long: about a small model's load.
@@ -40,66 +36,10 @@ const RETRY_VERSION: Duration = Duration::from_secs(15);
 /// done; beyond the second, somebody may have changed something meanwhile.
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// One deployment's waiting requests.
-#[derive(Default)]
-pub(crate) struct Lot {
-    waiting: AtomicU32,
-    changed: Notify,
-}
-
-/// Requests parked now, over all deployments, and their bound.
-pub(crate) struct Total {
-    parked: AtomicU32,
-    max: u32,
-}
-
-/// A place in a lot; leaving it is dropping it.
-struct Slot<'a> {
-    lot: &'a Lot,
-    total: &'a Total,
-}
-
-impl Total {
-    pub(crate) fn new(max: u32) -> Self {
-        Self { parked: AtomicU32::new(0), max }
-    }
-}
-
-impl Lot {
-    /// Requests parked here.
-    pub(crate) fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Lets every waiter look at the route again.
-    pub(crate) fn wake(&self) {
-        self.changed.notify_waiters();
-    }
-
-    /// Resolves at the next change of the route after it was first polled or enabled.
-    pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
-        self.changed.notified()
-    }
-
-    fn enter<'a>(&'a self, queue: u32, total: &'a Total) -> Option<Slot<'a>> {
-        let here = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let everywhere = total.parked.fetch_add(1, Ordering::Relaxed);
-        let place = Slot { lot: self, total };
-        (here < queue && everywhere < total.max).then_some(place)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.lot.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.total.parked.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// What parking works with.
 pub(crate) struct Parking {
     pub(crate) replicas: Arc<LocalReplicas>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) demand: Arc<DemandTracker>,
     pub(crate) total: Total,
 }
 
@@ -121,7 +61,7 @@ impl Parking {
     /// A lease now, or as soon as one can be had before `deadline`. Anything else is an error of the right kind.
     pub(crate) async fn lease(
         &self,
-        entry: &Arc<Entry>,
+        entry: &Arc<DeploymentState>,
         version: Option<&str>,
         deadline: Instant,
     ) -> Result<Leased, InferError> {
@@ -131,7 +71,7 @@ impl Parking {
     /// What `look` finds now, or as soon as it finds something before `deadline`.
     pub(crate) async fn find<T: Send>(
         &self,
-        entry: &Arc<Entry>,
+        entry: &Arc<DeploymentState>,
         version: Option<&str>,
         deadline: Instant,
         mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
@@ -150,7 +90,7 @@ impl Parking {
 
     async fn park<T: Send>(
         &self,
-        entry: &Arc<Entry>,
+        entry: &Arc<DeploymentState>,
         version: Option<&str>,
         deadline: Instant,
         look: impl FnMut(Look) -> Result<T, NoLease> + Send,
@@ -158,16 +98,16 @@ impl Parking {
         let hot = entry.hot();
         hot.stats.miss();
         let queue = entry.route().terms.concurrency.queue;
-        let Some(place) = hot.lot.enter(queue, &self.total) else {
+        let Some(place) = hot.queue.enter(queue, &self.total) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
         };
-        self.ledger.demand(entry, Instant::now());
+        self.demand.demand(entry, Instant::now());
         let waited = wait(entry, version, deadline, look).await;
         drop(place);
-        if hot.lot.waiting() == 0 {
-            self.ledger.released();
+        if hot.queue.waiting() == 0 {
+            self.demand.released();
         }
         waited
     }
@@ -175,7 +115,7 @@ impl Parking {
 
 /// Waits for a replica, or for the word that there will be none.
 async fn wait<T: Send>(
-    entry: &Arc<Entry>,
+    entry: &Arc<DeploymentState>,
     version: Option<&str>,
     deadline: Instant,
     mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
@@ -184,7 +124,7 @@ async fn wait<T: Send>(
     let mut why = Look::First;
     loop {
         // Listen first, look second: a change between the two must not be slept through.
-        let mut changed = std::pin::pin!(hot.lot.changed());
+        let mut changed = std::pin::pin!(hot.queue.changed());
         changed.as_mut().enable();
         match look(why) {
             Ok(found) => return Ok(found),
@@ -202,7 +142,7 @@ async fn wait<T: Send>(
 }
 
 /// The error for people and machines of a request that got no lease and will not wait.
-pub(crate) fn refusal(entry: &Entry, version: Option<&str>, no: NoLease) -> InferError {
+pub(crate) fn refusal(entry: &DeploymentState, version: Option<&str>, no: NoLease) -> InferError {
     let name = entry.name.as_str();
     match no {
         NoLease::Gone => InferError::NotFound(format!("model {name:?} was deleted")),
@@ -261,7 +201,7 @@ mod tests {
     use super::*;
     use crate::resolved::{Resolved, Terms};
 
-    fn cold(name: &str) -> Arc<Entry> {
+    fn cold(name: &str) -> Arc<DeploymentState> {
         let name = DeploymentName::new(name).expect("a name");
         let route = Route {
             deployment: name.clone(),
@@ -275,7 +215,7 @@ mod tests {
             endpoint: None,
         };
         let terms = Arc::new(Terms::of(&route));
-        Arc::new(Entry::new(
+        Arc::new(DeploymentState::new(
             name,
             Arc::new(Resolved { targets: [].into_iter().collect(), split: Box::default(), terms }),
         ))
@@ -284,8 +224,8 @@ mod tests {
     /// The clock goes on only when nothing else can be done: what happens at one moment of it has waited for no tick.
     #[tokio::test(start_paused = true)]
     async fn a_miss_is_told_at_once_and_again_with_each_tick() {
-        let (entry, ledger) = (cold("iris"), Ledger::new());
-        let parking = Parking { replicas: Arc::default(), ledger: Arc::clone(&ledger), total: Total::new(1) };
+        let (entry, demand) = (cold("iris"), DemandTracker::new());
+        let parking = Parking { replicas: Arc::default(), demand: Arc::clone(&demand), total: Total::new(1) };
         let (events, mut heard) = mpsc::channel(1);
         let story = async {
             // The first tick comes at once: the miss is between two others.
@@ -307,7 +247,7 @@ mod tests {
         };
         tokio::select! {
             at = story => assert_eq!(at, [Duration::ZERO, Duration::from_millis(700)]),
-            () = ledger.run(events, CancellationToken::new()) => panic!("it goes on"),
+            () = demand.run(events, CancellationToken::new()) => panic!("it goes on"),
         }
     }
 

@@ -9,7 +9,7 @@ use berth_spec::{Class, InferError, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    entry::Entry,
+    deployment::DeploymentState,
     oip::describe::{IndexEntry, RepositoryParameters, State},
     resolved::Resolved,
     stack::Stack,
@@ -60,8 +60,8 @@ pub(crate) async fn load(
     if parameters.overrides {
         return Err(Error::Overrides(entry.name.to_string()));
     }
-    let _pass = stack.door.enter()?;
-    stack.ledger.touch(&entry, Instant::now());
+    let _permit = stack.admission.enter()?;
+    stack.demand.touch(&entry, Instant::now());
     let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
     stack.reachable(&entry, deadline).await?;
     Ok(())
@@ -73,18 +73,18 @@ pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>
     if !entry.route().terms.on_demand {
         return Err(Error::Resident(entry.name.to_string()));
     }
-    let _pass = stack.door.enter()?;
+    let _permit = stack.admission.enter()?;
     let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
     let hot = entry.hot();
     let mut asked = false;
     loop {
-        let mut changed = std::pin::pin!(hot.lot.changed());
+        let mut changed = std::pin::pin!(hot.queue.changed());
         changed.as_mut().enable();
         if !entry.route().any_ready() {
             return Ok(());
         }
         if !asked {
-            stack.ledger.page_out(&entry.name);
+            stack.demand.page_out(&entry.name);
             asked = true;
         }
         if timeout_at(deadline, changed).await.is_err() {
@@ -95,10 +95,10 @@ pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>
 }
 
 /// Calls `each` for every version of `entry` that the index tells: all reachable ones, or one without a version.
-pub(crate) fn index(entry: &Entry, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
+pub(crate) fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
     let route = entry.route();
     let name = entry.name.as_str();
-    let waiting = entry.used().is_some_and(|hot| hot.lot.waiting() > 0);
+    let waiting = entry.used().is_some_and(|hot| hot.queue.waiting() > 0);
     let mut tell = |version: &str, state: State, reason: &str| {
         if !ready_only || state == State::Ready {
             each(IndexEntry { name, version, state, reason });
@@ -133,6 +133,6 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
 }
 
 /// The deployments that the index tells, in the order of their names.
-pub(crate) fn entries(stack: &Stack) -> Vec<Arc<Entry>> {
+pub(crate) fn entries(stack: &Stack) -> Vec<Arc<DeploymentState>> {
     stack.routes.all()
 }

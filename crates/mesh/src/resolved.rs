@@ -1,4 +1,4 @@
-//! A route, resolved: to the replicas of this process and to the places on other nodes.
+//! A route, resolved: to the replicas of this process and to the endpoints on other nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,7 @@ use berth_spec::{
 };
 
 use crate::{
-    entry::NoLease,
-    hop::{
-        fleet::Remotes,
-        place::{Places, Ready},
-    },
+    endpoint::{Endpoints, Ready, fleet::Remotes},
     local::{LocalReplicas, Replica},
 };
 
@@ -50,6 +46,19 @@ pub(crate) struct Terms {
     pub(crate) gone: bool,
 }
 
+/// Why there is no lease now.
+#[derive(Debug)]
+pub(crate) enum NoLease {
+    /// The deployment was deleted.
+    Gone,
+    /// No version of that name.
+    NoSuchVersion,
+    /// That version is not ready, though others are: it will not be loaded by waiting.
+    VersionNotReady,
+    /// Nothing is ready, and the route says what to do.
+    Miss(OnMiss),
+}
+
 /// Reachable revisions. A cold deployment has one, and there are many of those: it is held in place.
 #[derive(Clone)]
 pub(crate) enum Targets {
@@ -68,7 +77,7 @@ pub(crate) struct Target {
     /// The replica, where it is ready and was found here when the route came.
     pub(crate) replica: Option<Arc<Replica>>,
     /// Where else it can be had. A cold one has none.
-    pub(crate) places: Option<Arc<Places>>,
+    pub(crate) endpoints: Option<Arc<Endpoints>>,
 }
 
 impl FromIterator<Target> for Targets {
@@ -108,35 +117,35 @@ impl Terms {
 impl Target {
     fn new(version: &Version, resolver: &Resolver, before: Option<&Resolved>) -> Self {
         let ready = version.ready.contains(&resolver.me);
-        let places = |remotes: &Arc<Remotes>| {
+        let endpoints = |remotes: &Arc<Remotes>| {
             let mut known = before.into_iter().flat_map(|before| before.targets.iter());
-            let known = known.find(|target| target.revision == version.revision).and_then(|t| t.places.as_deref());
+            let known = known.find(|target| target.revision == version.revision).and_then(|t| t.endpoints.as_deref());
             let elsewhere = version.ready.iter().filter(|worker| **worker != resolver.me);
-            Places::of((&version.revision, &version.name), elsewhere, known, remotes)
+            Endpoints::of((&version.revision, &version.name), elsewhere, known, remotes)
         };
         Self {
             version: version.name.as_str().into(),
             revision: version.revision.clone(),
             ready,
             replica: ready.then(|| resolver.replicas.get(&version.revision)).flatten(),
-            places: resolver.remotes.as_ref().and_then(places),
+            endpoints: resolver.remotes.as_ref().and_then(endpoints),
         }
     }
 
     /// The route says that it is ready somewhere, or a hint does.
     fn is_ready(&self) -> bool {
-        self.ready || self.places.is_some()
+        self.ready || self.endpoints.is_some()
     }
 
     /// It would answer now, here or elsewhere.
     pub(crate) fn answers(&self) -> bool {
         self.replica.as_ref().is_some_and(|replica| !replica.is_draining())
-            || self.places.as_ref().is_some_and(|places| places.any())
+            || self.endpoints.as_ref().is_some_and(|endpoints| endpoints.any())
     }
 }
 
 impl Resolved {
-    /// Looks up what a route leads to; what is known of places from the route `before` is kept.
+    /// Looks up what a route leads to; what is known of endpoints from the route `before` is kept.
     pub(crate) fn new(route: &Route, terms: Arc<Terms>, resolver: &Resolver, before: Option<&Self>) -> Self {
         let targets: Targets = route.versions.iter().map(|version| Target::new(version, resolver, before)).collect();
         let index = |revision: &RevisionId| targets.iter().position(|target| target.revision == *revision);
@@ -154,8 +163,8 @@ impl Resolved {
         let hinted = |target: &Target| {
             let mut target = target.clone();
             if target.revision == *revision {
-                let places = target.places.as_deref();
-                target.places = Places::hinted((revision, &target.version), said, places, remotes);
+                let endpoints = target.endpoints.as_deref();
+                target.endpoints = Endpoints::hinted((revision, &target.version), said, endpoints, remotes);
             }
             target
         };
@@ -180,7 +189,7 @@ impl Resolved {
     /// holds none itself, as a deleted entry is freed some time later.
     pub(crate) fn gone(&self) -> Self {
         let targets =
-            self.targets.iter().map(|target| Target { replica: None, places: None, ..target.clone() }).collect();
+            self.targets.iter().map(|target| Target { replica: None, endpoints: None, ..target.clone() }).collect();
         let terms = Arc::new(Terms { gone: true, ..self.terms.as_ref().clone() });
         Self { targets, terms, split: self.split.clone() }
     }
@@ -194,7 +203,7 @@ impl Resolved {
     pub(crate) fn any_near(&self) -> bool {
         self.targets.iter().any(|target| {
             target.replica.as_ref().is_some_and(|replica| !replica.is_draining())
-                || target.places.as_ref().is_some_and(|places| places.any_near())
+                || target.endpoints.as_ref().is_some_and(|endpoints| endpoints.any_near())
         })
     }
 
@@ -212,19 +221,19 @@ impl Resolved {
             None => shared(*at),
         };
         let mut asked = self.targets.iter().enumerate().filter(asked);
-        asked.any(|(_, target)| target.places.as_ref().is_some_and(|places| places.any()))
+        asked.any(|(_, target)| target.endpoints.as_ref().is_some_and(|endpoints| endpoints.any()))
     }
 
     /// Other nodes are asked for it.
     pub(crate) fn has_places(&self) -> bool {
-        self.targets.iter().any(|target| target.places.is_some())
+        self.targets.iter().any(|target| target.endpoints.is_some())
     }
 
     /// A replica answers here now, and nowhere else can one be had: there is nothing to choose.
     pub(crate) fn only_here(&self) -> bool {
         let mut here = false;
         for target in self.targets.iter() {
-            if target.places.is_some() {
+            if target.endpoints.is_some() {
                 return false;
             }
             here |= target.replica.as_ref().is_some_and(|replica| !replica.is_draining());
@@ -242,7 +251,7 @@ impl Resolved {
         match &*self.split {
             // A hint may come before the first route that shares traffic out.
             [] => {
-                let hinted = self.targets.iter().find(|target| target.places.is_some());
+                let hinted = self.targets.iter().find(|target| target.endpoints.is_some());
                 hinted.ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
             }
             [only] => Ok(at(only)),

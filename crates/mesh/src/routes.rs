@@ -10,17 +10,17 @@ use berth_spec::{DeploymentName, NameKey, RevisionId, Route, RouteChange, Worker
 use papaya::HashMap;
 
 use crate::{
-    entry::Entry,
-    hop::place::Ready,
+    deployment::DeploymentState,
+    endpoint::Ready,
     resolved::{Resolved, Resolver, Terms},
 };
 
 /// The deployments of this gateway.
 pub(crate) struct Routes {
-    entries: HashMap<DeploymentName, Arc<Entry>>,
+    entries: HashMap<DeploymentName, Arc<DeploymentState>>,
     /// Those that answer at a path of their own, by that path: those of one path in the order of their names. Most of
     /// 100,000 have none.
-    endpoints: HashMap<Box<str>, Arc<[Arc<Entry>]>>,
+    endpoints: HashMap<Box<str>, Arc<[Arc<DeploymentState>]>>,
     readiness: ArcSwap<Readiness>,
     /// Somebody has said which deployments there are.
     told: AtomicBool,
@@ -37,12 +37,12 @@ impl Routes {
     }
 
     /// The deployment of this name. Takes whatever a client sent.
-    pub(crate) fn find(&self, name: NameKey<'_>) -> Option<Arc<Entry>> {
+    pub(crate) fn find(&self, name: NameKey<'_>) -> Option<Arc<DeploymentState>> {
         self.entries.pin().get(&name).cloned()
     }
 
     /// The deployments that answer at a path of their own, in the order of their names.
-    pub(crate) fn at(&self, path: &str) -> Option<Arc<[Arc<Entry>]>> {
+    pub(crate) fn at(&self, path: &str) -> Option<Arc<[Arc<DeploymentState>]>> {
         self.endpoints.pin().get(path).cloned()
     }
 
@@ -58,7 +58,7 @@ impl Routes {
     }
 
     /// A deployment answers at another path than before.
-    fn readdress(&self, entry: &Arc<Entry>, before: Option<&str>, after: Option<&str>) {
+    fn readdress(&self, entry: &Arc<DeploymentState>, before: Option<&str>, after: Option<&str>) {
         if before == after {
             return; // nearly always
         }
@@ -82,14 +82,14 @@ impl Routes {
     }
 
     /// All of them, in the order of their names.
-    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn all(&self) -> Vec<Arc<DeploymentState>> {
         let mut entries: Vec<_> = self.entries.pin().values().cloned().collect();
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries
     }
 
     /// Calls `each` for every deployment, in no order, without copying the list.
-    pub(crate) fn each(&self, mut each: impl FnMut(&Arc<Entry>)) {
+    pub(crate) fn each(&self, mut each: impl FnMut(&Arc<DeploymentState>)) {
         self.entries.pin().values().for_each(&mut each);
     }
 
@@ -168,7 +168,7 @@ impl Applier {
                     Arc::clone(entry)
                 }
                 None => {
-                    let entry = Arc::new(Entry::new(route.deployment.clone(), resolved));
+                    let entry = Arc::new(DeploymentState::new(route.deployment.clone(), resolved));
                     entries.insert(route.deployment.clone(), Arc::clone(&entry));
                     entry
                 }
@@ -188,7 +188,7 @@ impl Applier {
 
     /// Looks again for the replicas of these deployments, and wakes who waits: one may have come back under a route
     /// that never changed.
-    pub(crate) fn refresh(&self, entries: &[Arc<Entry>]) {
+    pub(crate) fn refresh(&self, entries: &[Arc<DeploymentState>]) {
         for entry in entries {
             let refreshed = entry.route().refreshed(&self.resolver.replicas);
             if let Some(route) = refreshed {

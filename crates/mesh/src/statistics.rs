@@ -1,6 +1,6 @@
 //! What replicas say of themselves: those of this process, and for one deployment those of other nodes with them.
 //!
-//! The statistics of one model are summed over its copies, one row per version. A place that does not answer in time is
+//! The statistics of one model are summed over its copies, one row per version. An endpoint that does not answer in time is
 //! left out: they are told, not promised. Those of all models are of this process alone: asking every node for every
 //! model would cost more than anybody wants to know.
 
@@ -12,20 +12,21 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::{
-    entry::{Entry, Loaded},
-    hop::{
+    body::upload::Upload,
+    deployment::{DeploymentState, Loaded},
+    endpoint::{Endpoint, Endpoints},
+    forward::{
         head::Head,
-        place::{Place, Places},
         send::{Wait, send},
-        upload::Upload,
     },
-    ingress::grpc::{STATISTICS, message::framed},
+    ingress::grpc::STATISTICS,
     local::{Statistics, Sum},
+    oip::grpc::frame::framed,
     resolved::Target,
     stack::Stack,
 };
 
-/// How long a place has to answer. Halved: far or busy ones are left out. Doubled: a dead one holds the answer up.
+/// How long an endpoint has to answer. Halved: far or busy ones are left out. Doubled: a dead one holds the answer up.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Of every replica of this process.
@@ -36,7 +37,7 @@ pub(crate) fn here(stack: &Stack) -> Vec<Loaded> {
 /// Of all copies of one deployment, or of one version of it.
 pub(crate) async fn everywhere(
     stack: &Stack,
-    entry: &Arc<Entry>,
+    entry: &Arc<DeploymentState>,
     version: Option<&str>,
     headers: &HeaderMap,
 ) -> Vec<Loaded> {
@@ -52,23 +53,28 @@ pub(crate) async fn everywhere(
     all
 }
 
-async fn elsewhere(stack: &Stack, entry: &Entry, target: &Target, headers: &HeaderMap) -> Vec<Statistics> {
-    let Some(places) = target.places.as_deref() else { return Vec::new() };
+async fn elsewhere(stack: &Stack, entry: &DeploymentState, target: &Target, headers: &HeaderMap) -> Vec<Statistics> {
+    let Some(endpoints) = target.endpoints.as_deref() else { return Vec::new() };
     let head = Head::grpc(STATISTICS, headers, stack.propagate());
     let asked = ModelStatisticsRequest { name: entry.name.to_string(), version: target.version.to_string() };
     let asked = framed(&asked);
-    let ask = places.list.iter().map(|place| {
+    let ask = endpoints.list.iter().map(|endpoint| {
         let upload = Upload::whole(asked.clone(), stack.bounds());
-        of_place(places, place, &head, upload)
+        of_place(endpoints, endpoint, &head, upload)
     });
     join_all(ask).await.into_iter().flatten().collect()
 }
 
-async fn of_place(places: &Places, place: &Arc<Place>, head: &Head, mut upload: Upload) -> Option<Statistics> {
-    let (known, _) = place.look(places.now())?;
+async fn of_place(
+    endpoints: &Endpoints,
+    endpoint: &Arc<Endpoint>,
+    head: &Head,
+    mut upload: Upload,
+) -> Option<Statistics> {
+    let (known, _) = endpoint.look(endpoints.now())?;
     let deadline = Instant::now() + WAIT;
-    let request = head.request((&places.revision, &places.version), deadline, upload.again()?);
-    match send(place, &known, request, Wait::until(deadline), || None).await {
+    let request = head.request((&endpoints.revision, &endpoints.version), deadline, upload.again()?);
+    match send(endpoint, &known, request, Wait::until(deadline), || None).await {
         Ok((held, _)) => {
             let told: ModelStatisticsResponse = held.message().await.ok()?;
             told.model_stats.first().map(Statistics::from)

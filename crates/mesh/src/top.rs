@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use berth_spec::DeploymentName;
 
 pub use crate::latency::Snapshot as LatencySnapshot;
-use crate::{entry::Entry, metrics::Outcome, routes::Routes};
+use crate::{deployment::DeploymentState, metrics::Outcome, routes::Routes};
 
 /// One deployment that had a request.
 #[derive(Debug, Clone)]
@@ -30,14 +30,14 @@ pub struct Row {
 }
 
 impl Row {
-    fn of(entry: &Entry) -> Option<Self> {
+    fn of(entry: &DeploymentState) -> Option<Self> {
         let hot = entry.used()?;
         let requests = Outcome::ALL.map(|outcome| hot.stats.ended(outcome)).iter().sum();
         Some(Self {
             deployment: entry.name.clone(),
             ready: entry.route().any_ready(),
             in_flight: hot.usage.in_flight.load(Relaxed),
-            parked: hot.lot.waiting(),
+            parked: hot.queue.waiting(),
             requests,
             errors: requests - hot.stats.ended(Outcome::Ok).min(requests),
             misses: hot.stats.misses(),

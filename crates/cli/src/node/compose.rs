@@ -101,7 +101,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let port = PeerPort {
         fleet: FleetService::new(leadership, Some(peers)),
         front: front.clone(),
-        forwarded: look.forwarded(),
+        inference: look.peer_service(),
     };
     let control = control_plane::start(Parts { listener: api, front, deciding })?;
     let banner = Banner::of(addresses, &me, worker.as_ref().map(|(worker, ..)| worker));

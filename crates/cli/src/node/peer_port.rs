@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use berth_control::{api::ApiRouter, fleet::FleetService};
-use berth_mesh::Forwarded;
+use berth_mesh::PeerService;
 use berth_peer::{PeerBody, PeerHandler};
 use berth_spec::WorkerId;
 use futures::future::BoxFuture;
@@ -21,7 +21,7 @@ use hyper::body::Incoming;
 pub(super) struct PeerPort {
     pub(super) fleet: FleetService,
     pub(super) front: ApiRouter,
-    pub(super) forwarded: Forwarded,
+    pub(super) inference: PeerService,
 }
 
 impl PeerHandler for PeerPort {
@@ -34,7 +34,7 @@ impl PeerHandler for PeerPort {
         } else if ApiRouter::is_own(path) {
             self.front.own(&request)
         } else {
-            self.forwarded.serve(request)
+            self.inference.serve(request)
         }
     }
 }

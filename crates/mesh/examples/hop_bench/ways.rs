@@ -11,7 +11,7 @@ use std::{
 };
 
 use berth_mesh::{
-    Config, Fleet, Forwarded, GatewayLink,
+    Config, Fleet, GatewayLink, PeerService,
     local::{Batching, LocalReplicas, Model, Statistics},
 };
 use berth_peer::{EventLoops, Identity, PeerBody, PeerHandler, PeerListener, Peers};
@@ -60,7 +60,7 @@ impl Model for Echo {
     }
 }
 
-struct Port(Forwarded);
+struct Port(PeerService);
 
 impl PeerHandler for Port {
     fn serve(self: Arc<Self>, _: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
@@ -95,7 +95,7 @@ fn loops() -> EventLoops {
 }
 
 /// A gateway whose one model is on `b`, and what answers its peer port.
-async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAddr, Forwarded) {
+async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAddr, PeerService) {
     let replicas = Arc::new(LocalReplicas::default());
     let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
     if me == "b" {
@@ -128,7 +128,7 @@ async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAd
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     std::mem::forget(routes);
-    (handle.local_addr().expect("it listens"), handle.forwarded())
+    (handle.local_addr().expect("it listens"), handle.peer_service())
 }
 
 /// Passes requests on as they are to the worker's own gateway, without TLS: the least that a hop can cost with this HTTP

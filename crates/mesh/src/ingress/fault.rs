@@ -11,11 +11,14 @@ use berth_wire::{
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-use super::reply::{ReplyBody, json};
 use crate::{
-    hop::held::{Failure, RETRY_LOST},
+    body::reply::{ReplyBody, json},
+    forward::buffered::{Failure, RETRY_LOST},
     oip, repository,
 };
+
+/// An answer of a REST handler. Errors are answers, too.
+pub(crate) type Reply = Result<Response<ReplyBody>, Fault>;
 
 /// Seldom any: kept aside, so that what is returned everywhere stays small.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
 pub(crate) mod message;
-mod peek;
 mod refused;
+mod stream;
 pub(super) mod unary;
 
 use std::{sync::Arc, time::Duration};
@@ -12,23 +12,26 @@ use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInference
 use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::message::framed;
-use super::{EXTENSIONS, SERVER, fault::Fault, heavy, rest, stream};
 use crate::{
-    hop::{
+    body::upload::Upload,
+    endpoint::target::NextTarget,
+    forward::{
+        admitted::{Call, LocalOutcome},
+        buffered::{BufferedResponse, Failure},
+        describe::Described,
         head::Head,
-        held::{Failure, Held},
-        journey::{Journey, Next},
-        upload::Upload,
+        retry_state::RetryState,
     },
+    ingress::{EXTENSIONS, SERVER, fault::Fault, rest},
     metrics::Protocol,
+    offload,
     oip::{
         self, Decoded,
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
-        grpc::effort,
+        grpc::{effort, frame::framed},
     },
     repository,
-    stack::{Call, Described, Ran, Stack},
+    stack::Stack,
     statistics,
 };
 
@@ -133,30 +136,30 @@ pub(super) async fn infer(
     let call = Call { model: &model, version: version(&wanted), protocol: Protocol::Grpc, timeout };
     let mut admitted = stack.admit(call)?;
     admitted.received(message.raw_input_contents.iter().map(bytes::Bytes::len).sum());
-    let mut journey = Journey::default();
+    let mut retries = RetryState::default();
     loop {
-        match admitted.next(&mut journey).await? {
-            Next::Here(here) => {
+        match admitted.next(&mut retries).await? {
+            NextTarget::Local(here) => {
                 let again = stack.forwarding.is_some().then(|| message.clone());
                 let effort = effort::to_decode(&message);
-                let decoded = heavy::aside(effort, move || oip::grpc::decode(message)).await;
+                let decoded = offload::run(effort, move || oip::grpc::decode(message)).await;
                 let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
                 admitted.shorten(options.timeout);
-                if let Ran::Answered(response) = admitted.infer(request, here.as_ref()).await? {
+                if let LocalOutcome::Answered(response) = admitted.infer(request, here.as_ref()).await? {
                     let weight = effort::to_encode(&response, &form);
-                    let encoded = heavy::aside(weight, move || oip::grpc::encode(response, &form)).await;
+                    let encoded = offload::run(weight, move || oip::grpc::encode(response, &form)).await;
                     let encoded = encoded.map_err(|error| admitted.failed(error))?;
                     admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
                     return Ok(encoded);
                 }
                 message = again.unwrap_or_default();
             }
-            Next::There(there) => {
+            NextTarget::Remote(there) => {
                 let (head, upload) = there_as.get_or_insert_with(|| {
                     let head = Head::grpc(unary::METHOD, headers, stack.propagate());
                     (head, Upload::whole(framed(&message), stack.bounds()))
                 });
-                let sent = admitted.forward(&mut journey, there, head, upload).await;
+                let sent = admitted.forward(&mut retries, there, head, upload).await;
                 if let Some(passed) = sent.map_err(NoAnswer::Failed)? {
                     return passed.held.message().await.map_err(NoAnswer::Told);
                 }
@@ -166,7 +169,7 @@ pub(super) async fn infer(
 }
 
 /// The answer of another node to what was asked of it.
-async fn told<M: prost::Message + Default>(held: Box<Held>) -> Result<Response<M>, Status> {
+async fn told<M: prost::Message + Default>(held: Box<BufferedResponse>) -> Result<Response<M>, Status> {
     held.message().await.map(Response::new)
 }
 
@@ -214,8 +217,8 @@ impl GrpcInferenceService for GrpcFace {
         let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
         let (entry, replica) = match found.map_err(status)? {
-            Described::Here { entry, replica } => (entry, replica),
-            Described::There(held) => return told(held).await,
+            Described::Local { entry, replica } => (entry, replica),
+            Described::Remote(held) => return told(held).await,
         };
         let (route, model) = (entry.route(), replica.model());
         let versions = route.targets.iter().map(|target| &*target.version).collect();
@@ -256,8 +259,8 @@ impl GrpcInferenceService for GrpcFace {
         let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
         let replica = match found.map_err(status)? {
-            Described::Here { replica, .. } => replica,
-            Described::There(held) => return told(held).await,
+            Described::Local { replica, .. } => replica,
+            Described::Remote(held) => return told(held).await,
         };
         let model = replica.model();
         let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());

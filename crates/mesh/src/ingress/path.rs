@@ -6,7 +6,7 @@ use http::Method;
 
 /// What a path names.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Endpoint<'a> {
+pub(super) enum Resource<'a> {
     Live,
     Ready,
     Server,
@@ -15,7 +15,7 @@ pub(super) enum Endpoint<'a> {
     Model {
         model: Cow<'a, str>,
         version: Option<Cow<'a, str>>,
-        what: What,
+        operation: Operation,
     },
     AllStatistics,
     Index,
@@ -27,7 +27,7 @@ pub(super) enum Endpoint<'a> {
 
 /// What of a model is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Operation {
     Metadata,
     Ready,
     Infer,
@@ -37,7 +37,7 @@ pub(super) enum What {
     Statistics,
 }
 
-impl<'a> Endpoint<'a> {
+impl<'a> Resource<'a> {
     /// From a path without its query; one slash at the end is as good as none.
     pub(super) fn of(path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
@@ -57,8 +57,8 @@ impl<'a> Endpoint<'a> {
             ["health", "ready"] => Self::Ready,
             ["models"] => Self::List,
             ["models", "stats"] => Self::AllStatistics,
-            ["models", model] => Self::model(model, None, What::Metadata)?,
-            ["models", model, "versions", version] => Self::model(model, Some(version), What::Metadata)?,
+            ["models", model] => Self::model(model, None, Operation::Metadata)?,
+            ["models", model, "versions", version] => Self::model(model, Some(version), Operation::Metadata)?,
             ["models", model, verb] => Self::verb(model, None, verb)?,
             ["models", model, "versions", version, verb] => Self::verb(model, Some(version), verb)?,
             ["repository", "index"] => Self::Index,
@@ -72,24 +72,24 @@ impl<'a> Endpoint<'a> {
     }
 
     fn verb(model: &'a str, version: Option<&'a str>, verb: &str) -> Option<Self> {
-        let what = match verb {
-            "infer" => What::Infer,
-            "call" => What::Call,
-            "ready" => What::Ready,
-            "config" => What::Config,
-            "stats" => What::Statistics,
+        let operation = match verb {
+            "infer" => Operation::Infer,
+            "call" => Operation::Call,
+            "ready" => Operation::Ready,
+            "config" => Operation::Config,
+            "stats" => Operation::Statistics,
             "generate" | "generate_stream" => return Some(Self::Unsupported("the generate extension")),
             _ => return None,
         };
-        Self::model(model, version, what)
+        Self::model(model, version, operation)
     }
 
-    fn model(model: &'a str, version: Option<&'a str>, what: What) -> Option<Self> {
+    fn model(model: &'a str, version: Option<&'a str>, operation: Operation) -> Option<Self> {
         let version = match version {
             Some(version) => Some(decode(version)?),
             None => None,
         };
-        Some(Self::Model { model: decode(model)?, version, what })
+        Some(Self::Model { model: decode(model)?, version, operation })
     }
 
     /// Whether it changes what is loaded: not for web pages of other sites.
@@ -100,9 +100,10 @@ impl<'a> Endpoint<'a> {
     /// The verbs that it has.
     pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
         let allowed = match self {
-            Self::Model { what: What::Infer | What::Call, .. } | Self::Index | Self::Load(_) | Self::Unload(_) => {
-                "POST"
-            }
+            Self::Model { operation: Operation::Infer | Operation::Call, .. }
+            | Self::Index
+            | Self::Load(_)
+            | Self::Unload(_) => "POST",
             Self::Unsupported(_) => return Ok(()),
             _ => "GET, HEAD",
         };
@@ -138,32 +139,32 @@ fn decode(segment: &str) -> Option<Cow<'_, str>> {
 mod tests {
     use super::*;
 
-    fn model<'a>(model: &'a str, version: Option<&'a str>, what: What) -> Option<Endpoint<'a>> {
-        Some(Endpoint::Model { model: model.into(), version: version.map(Cow::Borrowed), what })
+    fn model<'a>(model: &'a str, version: Option<&'a str>, operation: Operation) -> Option<Resource<'a>> {
+        Some(Resource::Model { model: model.into(), version: version.map(Cow::Borrowed), operation })
     }
 
     #[test]
     fn paths() {
-        for (path, endpoint) in [
-            ("/v2", Some(Endpoint::Server)),
-            ("/v2/", Some(Endpoint::Server)),
-            ("/v2/health/live", Some(Endpoint::Live)),
-            ("/v2/health/ready/", Some(Endpoint::Ready)),
-            ("/v2/models", Some(Endpoint::List)),
-            ("/v2/models/stats", Some(Endpoint::AllStatistics)),
-            ("/v2/models/iris", model("iris", None, What::Metadata)),
-            ("/v2/models/iris/versions/1", model("iris", Some("1"), What::Metadata)),
-            ("/v2/models/iris/infer", model("iris", None, What::Infer)),
-            ("/v2/models/ir%69s%2d1/versions/a%20b/infer", model("iris-1", Some("a b"), What::Infer)),
-            ("/v2/models/iris/versions/1/ready", model("iris", Some("1"), What::Ready)),
-            ("/v2/models/iris/call", model("iris", None, What::Call)),
-            ("/v2/models/iris/config", model("iris", None, What::Config)),
-            ("/v2/models/iris/stats", model("iris", None, What::Statistics)),
-            ("/v2/repository/index", Some(Endpoint::Index)),
-            ("/v2/repository/models/iris/load", Some(Endpoint::Load("iris".into()))),
-            ("/v2/repository/models/iris/unload", Some(Endpoint::Unload("iris".into()))),
-            ("/v2/models/iris/generate", Some(Endpoint::Unsupported("the generate extension"))),
-            ("/v2/systemsharedmemory/region/x/register", Some(Endpoint::Unsupported("shared memory"))),
+        for (path, resource) in [
+            ("/v2", Some(Resource::Server)),
+            ("/v2/", Some(Resource::Server)),
+            ("/v2/health/live", Some(Resource::Live)),
+            ("/v2/health/ready/", Some(Resource::Ready)),
+            ("/v2/models", Some(Resource::List)),
+            ("/v2/models/stats", Some(Resource::AllStatistics)),
+            ("/v2/models/iris", model("iris", None, Operation::Metadata)),
+            ("/v2/models/iris/versions/1", model("iris", Some("1"), Operation::Metadata)),
+            ("/v2/models/iris/infer", model("iris", None, Operation::Infer)),
+            ("/v2/models/ir%69s%2d1/versions/a%20b/infer", model("iris-1", Some("a b"), Operation::Infer)),
+            ("/v2/models/iris/versions/1/ready", model("iris", Some("1"), Operation::Ready)),
+            ("/v2/models/iris/call", model("iris", None, Operation::Call)),
+            ("/v2/models/iris/config", model("iris", None, Operation::Config)),
+            ("/v2/models/iris/stats", model("iris", None, Operation::Statistics)),
+            ("/v2/repository/index", Some(Resource::Index)),
+            ("/v2/repository/models/iris/load", Some(Resource::Load("iris".into()))),
+            ("/v2/repository/models/iris/unload", Some(Resource::Unload("iris".into()))),
+            ("/v2/models/iris/generate", Some(Resource::Unsupported("the generate extension"))),
+            ("/v2/systemsharedmemory/region/x/register", Some(Resource::Unsupported("shared memory"))),
             ("/", None),
             ("", None),
             ("/v2x", None),
@@ -174,7 +175,7 @@ mod tests {
             ("/v2/models/a%2/infer", None),
             ("/v2/models/a/b/c/d/e/f/g/h/i", None),
         ] {
-            assert_eq!(Endpoint::of(path), endpoint, "{path}");
+            assert_eq!(Resource::of(path), resource, "{path}");
         }
     }
 }

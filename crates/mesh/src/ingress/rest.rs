@@ -1,9 +1,9 @@
 //! The REST face of the Open Inference Protocol.
 
 pub(super) mod document;
-mod errand;
 mod index;
 pub(super) mod infer;
+mod request;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,15 +15,19 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use self::errand::Errand;
-use super::{
-    EXTENSIONS, SERVER, body,
-    fault::Fault,
-    path::{Endpoint, What},
-    reply::{Reply, ReplyBody, described, empty, json},
-};
+use crate::forward::describe::Described;
 use crate::{
-    entry::Loaded,
+    body::{
+        read,
+        reply::{ReplyBody, described, empty, json},
+    },
+    deployment::Loaded,
+    ingress::{
+        EXTENSIONS, SERVER,
+        fault::{Fault, Reply},
+        path::{Operation, Resource},
+        rest::request::RestCall,
+    },
     local::Replica,
     oip::{
         self,
@@ -32,7 +36,7 @@ use crate::{
         },
     },
     repository,
-    stack::{Described, Stack},
+    stack::Stack,
     statistics,
 };
 
@@ -60,20 +64,20 @@ impl Rest {
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, body) = request.into_parts();
-        let Some(endpoint) = Endpoint::of(head.uri.path()) else {
+        let Some(resource) = Resource::of(head.uri.path()) else {
             return Box::pin(self.elsewhere(&head, body)).await;
         };
-        let endpoint = match self.allowed(&head, endpoint) {
-            Ok(endpoint) => endpoint,
+        let resource = match self.allowed(&head, resource) {
+            Ok(resource) => resource,
             Err(fault) => {
-                Box::pin(body::discard(body)).await;
+                Box::pin(read::discard(body)).await;
                 return fault.into_response();
             }
         };
         let mut body = Some(body);
-        let reply = match &endpoint {
-            Endpoint::Model { model, version, what: What::Infer } => {
-                Errand::Inference.run(&self.stack, &head, &mut body, model, version.as_deref()).await
+        let reply = match &resource {
+            Resource::Model { model, version, operation: Operation::Infer } => {
+                RestCall::Inference.run(&self.stack, &head, &mut body, model, version.as_deref()).await
             }
             other => Box::pin(self.describe(&head, &mut body, other)).await,
         };
@@ -81,7 +85,7 @@ impl Rest {
             Ok(response) => response,
             Err(fault) => {
                 if let Some(body) = body.filter(|body| !body.is_end_stream()) {
-                    Box::pin(body::discard(body)).await;
+                    Box::pin(read::discard(body)).await;
                 }
                 fault.into_response()
             }
@@ -96,7 +100,7 @@ impl Rest {
             Err(fault) => fault.into_response(),
         };
         if let Some(body) = body.filter(|body| !reply.status().is_success() && !body.is_end_stream()) {
-            Box::pin(body::discard(body)).await;
+            Box::pin(read::discard(body)).await;
         }
         reply
     }
@@ -107,47 +111,49 @@ impl Rest {
         if long { Err(Fault::uri_too_long(limit)) } else { Ok(()) }
     }
 
-    fn allowed<'a>(&self, head: &Parts, endpoint: Endpoint<'a>) -> Result<Endpoint<'a>, Fault> {
+    fn allowed<'a>(&self, head: &Parts, resource: Resource<'a>) -> Result<Resource<'a>, Fault> {
         self.short_enough(head)?;
-        if matches!(endpoint, Endpoint::Model { what: What::Call, .. }) {
+        if matches!(resource, Resource::Model { operation: Operation::Call, .. }) {
             return Err(Fault::no_such_path());
         }
-        endpoint.allows(&head.method).map_err(Fault::wrong_verb)?;
-        if endpoint.changes() {
+        resource.allows(&head.method).map_err(Fault::wrong_verb)?;
+        if resource.changes() {
             self.guard.check(&head.uri, &head.headers)?;
         }
-        Ok(endpoint)
+        Ok(resource)
     }
 
     /// Everything but inference.
-    async fn describe(&self, head: &Parts, body: &mut Option<Incoming>, endpoint: &Endpoint<'_>) -> Reply {
+    async fn describe(&self, head: &Parts, body: &mut Option<Incoming>, resource: &Resource<'_>) -> Reply {
         let headers = &head.headers;
-        match endpoint {
-            Endpoint::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
-            Endpoint::Ready => self.ready(),
-            Endpoint::Server => {
+        match resource {
+            Resource::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
+            Resource::Ready => self.ready(),
+            Resource::Server => {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
-            Endpoint::List => self.list(),
-            Endpoint::Model { model, version, what } => self.model(head, model, version.as_deref(), *what).await,
-            Endpoint::AllStatistics => Ok(statistics(&statistics::here(&self.stack))),
-            Endpoint::Index => {
+            Resource::List => self.list(),
+            Resource::Model { model, version, operation } => {
+                self.model(head, model, version.as_deref(), *operation).await
+            }
+            Resource::AllStatistics => Ok(statistics(&statistics::here(&self.stack))),
+            Resource::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
                 self.stack.told()?;
                 Ok(index::index(repository::entries(&self.stack), ready_only))
             }
-            Endpoint::Load(model) => {
+            Resource::Load(model) => {
                 let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
                 repository::load(&self.stack, model, parameters, timeout(headers)?).await?;
                 Ok(empty())
             }
-            Endpoint::Unload(model) => {
+            Resource::Unload(model) => {
                 RepositoryParameters::from_json(&self.small(body).await?)?;
                 repository::unload(&self.stack, model, timeout(headers)?).await?;
                 Ok(empty())
             }
-            Endpoint::Unsupported(what) => {
+            Resource::Unsupported(what) => {
                 let message = format!("{what} is not supported; GET /v2 lists the extensions that are");
                 Err(Fault::new(Class::Unsupported, "unsupported", message))
             }
@@ -157,7 +163,7 @@ impl Rest {
     async fn small(&self, body: &mut Option<Incoming>) -> Result<Bytes, InferError> {
         let Some(body) = body else { return Ok(Bytes::new()) };
         let limits = &self.stack.limits;
-        body::read(body, SMALL_BODY.min(limits.body), limits.body_idle, Instant::now() + limits.body_idle).await
+        read::read(body, SMALL_BODY.min(limits.body), limits.body_idle, Instant::now() + limits.body_idle).await
     }
 
     fn ready(&self) -> Reply {
@@ -165,7 +171,7 @@ impl Rest {
             return Ok(json(StatusCode::OK, Bytes::from_static(b"{\"ready\":true}")));
         }
         let readiness = self.stack.routes.readiness();
-        let message = if self.stack.door.is_closed() {
+        let message = if self.stack.admission.is_closed() {
             "the server is stopping".to_owned()
         } else if readiness.planned {
             let missing: Vec<_> = readiness.missing.iter().map(|name| name.as_str()).collect();
@@ -182,30 +188,30 @@ impl Rest {
         Ok(json(StatusCode::SERVICE_UNAVAILABLE, body.to_string()))
     }
 
-    async fn model(&self, head: &Parts, model: &str, version: Option<&str>, what: What) -> Reply {
-        match what {
-            What::Ready => {
+    async fn model(&self, head: &Parts, model: &str, version: Option<&str>, operation: Operation) -> Reply {
+        match operation {
+            Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
                 let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let mut response = described(&ModelReady { name: model, ready });
                 *response.status_mut() = status;
                 Ok(response)
             }
-            What::Statistics => {
+            Operation::Statistics => {
                 let entry = self.stack.find(model)?;
                 entry.knows(version).map_err(|no| crate::parking::refusal(&entry, version, no))?;
                 Ok(statistics(&statistics::everywhere(&self.stack, &entry, version, &head.headers).await))
             }
-            What::Metadata | What::Config | What::Infer | What::Call => {
+            Operation::Metadata | Operation::Config | Operation::Infer | Operation::Call => {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {
-                    Described::Here { entry, replica } => {
+                    Described::Local { entry, replica } => {
                         let route = entry.route();
                         let versions: Vec<&str> = route.targets.iter().map(|target| &*target.version).collect();
-                        Ok(describe(what, model, versions, &replica))
+                        Ok(describe(operation, model, versions, &replica))
                     }
-                    Described::There(held) => Ok(held.into_reply(())),
+                    Described::Remote(held) => Ok(held.into_reply(())),
                 }
             }
         }
@@ -221,13 +227,13 @@ impl Rest {
 
 /// The answer about a replica.
 pub(super) fn describe<V: AsRef<str>>(
-    what: What,
+    operation: Operation,
     model: &str,
     versions: Vec<V>,
     replica: &Replica,
 ) -> Response<ReplyBody> {
     let loaded = replica.model();
-    if what == What::Config {
+    if operation == Operation::Config {
         return described(&ModelConfig::new(model, loaded.platform(), loaded.signature(), loaded.batching()));
     }
     let versions = versions.iter().map(AsRef::as_ref).collect();

@@ -26,7 +26,7 @@ use hyper_util::{rt::TokioIo, server::conn::auto};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::ingress::{Ingress, infallible};
+use crate::{body::reply::infallible, ingress::Ingress};
 
 /// What the parts of a connection tell the whole.
 enum Event {

@@ -5,6 +5,8 @@
 
 mod contents;
 pub mod effort;
+pub(crate) mod frame;
+pub(crate) mod model_name;
 
 use std::collections::HashMap;
 

@@ -2,23 +2,23 @@
 
 use berth_spec::{ByteSize, InferError, InferResponse};
 use berth_wire::oip::ModelInferRequest;
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::status;
 use crate::{
-    ingress::heavy::{self, HEAVY},
+    ingress::grpc::status,
+    offload::{self, HEAVY},
     oip::{
         self, AnswerForm, Decoded,
         content::{Coding, decompress},
-        grpc::effort,
+        grpc::{
+            effort,
+            frame::{PREFIX, framed},
+        },
     },
 };
-
-/// A flag that says whether the message is compressed, and its length.
-pub(in crate::ingress) const PREFIX: usize = 5;
 
 /// How compressed messages of a call are compressed; `None`: in a way that is not known here.
 pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Option<Coding> {
@@ -38,7 +38,7 @@ pub(in crate::ingress) async fn unframed(body: Bytes, coding: Coding, limit: usi
     }
     let weight = message.len().saturating_mul(4);
     let limit = ByteSize(limit as u64);
-    heavy::aside(weight, move || decompress(message, coding, limit)).await.map_err(status)
+    offload::run(weight, move || decompress(message, coding, limit)).await.map_err(status)
 }
 
 /// The message as it came, and whether it is compressed.
@@ -62,8 +62,8 @@ pub(in crate::ingress) async fn decode(message: Bytes) -> Result<Decoded, InferE
         let invalid = |error| InferError::Invalid(format!("the request is no ModelInferRequest: {error}"));
         ModelInferRequest::decode(message).map_err(invalid)
     };
-    let message = heavy::aside(weight, read).await?;
-    heavy::aside(effort::to_decode(&message), move || oip::grpc::decode(message)).await
+    let message = offload::run(weight, read).await?;
+    offload::run(effort::to_decode(&message), move || oip::grpc::decode(message)).await
 }
 
 /// Writes an answer as a body; also the bytes of its raw contents.
@@ -72,22 +72,12 @@ pub(in crate::ingress) async fn encode(
     form: AnswerForm,
 ) -> Result<(Bytes, usize), InferError> {
     let weight = effort::to_encode(&response, &form);
-    let response = heavy::aside(weight, move || oip::grpc::encode(response, &form)).await?;
+    let response = offload::run(weight, move || oip::grpc::encode(response, &form)).await?;
     let raw = response.raw_output_contents.iter().map(Bytes::len).sum();
     let length = response.encoded_len();
     // Raw contents are copied, which takes a tenth of the time that typed ones take.
     let weight = if response.raw_output_contents.is_empty() { length } else { length / 10 };
-    heavy::aside(weight, move || Ok((framed(&response), raw))).await
-}
-
-/// A message as a body.
-pub(crate) fn framed(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(PREFIX + length);
-    framed.put_u8(0);
-    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    message.encode(&mut framed).expect("there is room for it");
-    framed.freeze()
+    offload::run(weight, move || Ok((framed(&response), raw))).await
 }
 
 #[cfg(test)]

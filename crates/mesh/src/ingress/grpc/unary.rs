@@ -10,18 +10,21 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{
-    message::{self, PREFIX, coding, unframed},
-    peek, status, timeout, version,
-};
+use crate::forward::admitted::Call;
 use crate::{
-    hop::{
-        journey::{Here, Journey, Next},
-        upload::Upload,
+    body::{read, reply::ReplyBody, upload::Upload},
+    endpoint::target::{LocalTarget, NextTarget},
+    forward::{
+        admitted::{Admitted, LocalOutcome},
+        retry_state::RetryState,
     },
-    ingress::{body, reply::ReplyBody},
+    ingress::grpc::{
+        message::{self, coding, unframed},
+        status, timeout, version,
+    },
     metrics::Protocol,
-    stack::{Admitted, Call, Ran, Stack},
+    oip::grpc::{frame::PREFIX, model_name},
+    stack::Stack,
 };
 
 /// The method.
@@ -43,29 +46,29 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let limits = &stack.limits;
     let latest = Instant::now() + limits.deadline;
     let limit = limits.body.saturating_add(PREFIX);
-    let body = body::read(&mut incoming, limit, limits.body_idle, latest).await.map_err(status)?;
+    let body = read::read(&mut incoming, limit, limits.body_idle, latest).await.map_err(status)?;
     let coding = coding(&head.headers).unwrap_or(crate::oip::content::Coding::Identity);
     let message = unframed(body.clone(), coding, limits.body).await?;
-    let Some(names) = peek::names(&message) else {
+    let Some(names) = model_name::names(&message) else {
         let error = message::decode(message.clone()).await.err();
         return Err(status(error.unwrap_or(berth_spec::InferError::Invalid("the request names no model".to_owned()))));
     };
     let call = Call { model: names.model, version: version(names.version), protocol: Protocol::Grpc, timeout: wait };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut journey = Journey::default();
+    let mut retries = RetryState::default();
     let mut there_as = None;
     loop {
-        match admitted.next(&mut journey).await.map_err(status)? {
-            Next::Here(here) => {
+        match admitted.next(&mut retries).await.map_err(status)? {
+            NextTarget::Local(here) => {
                 let ran = here_then(&mut admitted, here.as_ref(), message.clone()).await;
                 if let Some(message) = ran.map_err(status)? {
                     return Ok(well(message));
                 }
             }
-            Next::There(there) => {
+            NextTarget::Remote(there) => {
                 let (head, upload) =
                     there_as.get_or_insert_with(|| (stack.head(&head), Upload::whole(body.clone(), stack.bounds())));
-                let sent = admitted.forward(&mut journey, there, head, upload).await;
+                let sent = admitted.forward(&mut retries, there, head, upload).await;
                 if let Some(passed) = sent.map_err(status)? {
                     admitted.received(body.len());
                     return Ok(passed.into_reply());
@@ -78,15 +81,15 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
 /// Decodes the message and runs it here. `None`: the replica went away before it was run.
 async fn here_then(
     admitted: &mut Admitted<'_>,
-    here: Option<&Here>,
+    here: Option<&LocalTarget>,
     message: Bytes,
 ) -> Result<Option<Bytes>, berth_spec::InferError> {
     let length = message.len();
     let decoded = message::decode(message).await.map_err(|error| admitted.failed(error))?;
     admitted.shorten(decoded.options.timeout);
     match admitted.infer(decoded.request, here).await? {
-        Ran::Moved => Ok(None),
-        Ran::Answered(response) => {
+        LocalOutcome::Moved => Ok(None),
+        LocalOutcome::Answered(response) => {
             admitted.received(length);
             let encoded = message::encode(response, decoded.form).await;
             let (message, raw) = encoded.map_err(|error| admitted.failed(error))?;

@@ -16,20 +16,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::{errand::Errand, infer};
 use crate::{
-    entry::Entry,
-    hop::{journey::Here, upload::Upload},
+    body::{
+        reply::{ReplyBody, described},
+        upload::Upload,
+    },
+    deployment::DeploymentState,
+    endpoint::target::LocalTarget,
+    forward::admitted::Admitted,
     ingress::{
         fault::Fault,
-        heavy,
-        reply::{ReplyBody, described},
+        rest::{infer, request::RestCall},
     },
+    offload,
     oip::{
         Encoded,
         content::{Coding, decompress},
     },
-    stack::{Admitted, Stack},
+    stack::Stack,
 };
 
 /// Says which deployment answered.
@@ -53,7 +57,7 @@ pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incomi
     };
     let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
     let reply = match head.method {
-        Method::POST => Errand::Document.run(stack, head, body, entry.name.as_str(), None).await,
+        Method::POST => RestCall::Document.run(stack, head, body, entry.name.as_str(), None).await,
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
         _ => Err(Fault::wrong_verb(ALLOWED)),
     };
@@ -66,7 +70,7 @@ pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incomi
 }
 
 /// Who answers at a path, of those that declare it; they come in the order of their names.
-fn choose(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+fn choose(entries: &[Arc<DeploymentState>]) -> Option<&Arc<DeploymentState>> {
     if let [only] = entries {
         return Some(only);
     }
@@ -78,7 +82,7 @@ fn choose(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
 }
 
 /// What answers there, without asking for it: a model that is not loaded stays so.
-fn describe(entries: &[Arc<Entry>], entry: &Entry) -> Response<ReplyBody> {
+fn describe(entries: &[Arc<DeploymentState>], entry: &DeploymentState) -> Response<ReplyBody> {
     let route = entry.route();
     let target = route.main_version();
     let model = target.and_then(|target| target.replica.as_ref()).map(|replica| Arc::clone(replica.model()));
@@ -102,7 +106,7 @@ fn describe(entries: &[Arc<Entry>], entry: &Entry) -> Response<ReplyBody> {
 pub(super) async fn here(
     admitted: &mut Admitted<'_>,
     (headers, coding): (&HeaderMap, Coding),
-    here: Option<&Here>,
+    here: Option<&LocalTarget>,
     upload: &mut Upload,
 ) -> Result<Option<Response<ReplyBody>>, Fault> {
     let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
@@ -118,7 +122,7 @@ pub(in crate::ingress) async fn plain(body: Bytes, coding: Coding, limit: usize)
     if coding == Coding::Identity {
         return Ok(body);
     }
-    heavy::aside(heavy::HEAVY, move || decompress(body, coding, berth_spec::ByteSize(limit as u64))).await
+    offload::run(offload::HEAVY, move || decompress(body, coding, berth_spec::ByteSize(limit as u64))).await
 }
 
 /// The model's answer, compressed where the client takes that.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{Response, header};
 
 use crate::{
-    entry::Entry,
-    ingress::reply::{JSON, ReplyBody},
+    body::reply::{JSON, ReplyBody},
+    deployment::DeploymentState,
     repository,
 };
 
@@ -26,7 +26,7 @@ enum Stage {
 }
 
 /// The answer for these deployments.
-pub(super) fn index(entries: Vec<Arc<Entry>>, ready_only: bool) -> Response<ReplyBody> {
+pub(super) fn index(entries: Vec<Arc<DeploymentState>>, ready_only: bool) -> Response<ReplyBody> {
     let mut entries = entries.into_iter();
     let mut stage = Stage::Opening;
     let pieces = std::iter::from_fn(move || match stage {
@@ -38,7 +38,7 @@ pub(super) fn index(entries: Vec<Arc<Entry>>, ready_only: bool) -> Response<Repl
     response
 }
 
-fn piece(entries: &mut std::vec::IntoIter<Arc<Entry>>, ready_only: bool, stage: &mut Stage) -> Bytes {
+fn piece(entries: &mut std::vec::IntoIter<Arc<DeploymentState>>, ready_only: bool, stage: &mut Stage) -> Bytes {
     let mut piece = Vec::with_capacity(64 * PIECE.min(entries.len() + 1));
     // A piece must not be empty, and few deployments may be ready: go on until something was told.
     while piece.is_empty() && entries.len() > 0 {

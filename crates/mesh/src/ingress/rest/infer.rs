@@ -7,17 +7,15 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
 use crate::{
-    hop::{journey::Here, upload::Upload},
-    ingress::{
-        fault::Fault,
-        heavy::{self, HEAVY},
-        reply::ReplyBody,
-    },
+    body::{reply::ReplyBody, upload::Upload},
+    endpoint::target::LocalTarget,
+    forward::admitted::{Admitted, LocalOutcome},
+    ingress::fault::Fault,
+    offload::{self, HEAVY},
     oip::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
     },
-    stack::{Admitted, Ran},
 };
 
 /// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
@@ -28,7 +26,7 @@ const WORTH_PIECES: usize = 16 << 10;
 pub(super) async fn here(
     admitted: &mut Admitted<'_>,
     (headers, coding): (&HeaderMap, Coding),
-    here: Option<&Here>,
+    here: Option<&LocalTarget>,
     upload: &mut Upload,
 ) -> Result<Option<Response<ReplyBody>>, Fault> {
     let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
@@ -42,8 +40,8 @@ pub(super) async fn here(
     })?;
     admitted.shorten(options.timeout);
     match admitted.infer(request, here).await {
-        Ok(Ran::Moved) => Ok(None),
-        Ok(Ran::Answered(response)) => {
+        Ok(LocalOutcome::Moved) => Ok(None),
+        Ok(LocalOutcome::Answered(response)) => {
             admitted.received(length);
             let encoded = encode(headers, response, form).await.map_err(|error| admitted.failed(error))?;
             admitted.sent(encoded.1);
@@ -78,7 +76,7 @@ pub(in crate::ingress) async fn decode(
         };
     }
     let (signature, length, limit) = (signature(), length.cloned(), ByteSize(limit as u64));
-    heavy::aside(HEAVY, move || {
+    offload::run(HEAVY, move || {
         let body: Bytes = decompress(body, coding, limit)?;
         let layout = Layout::of(length.as_ref().map(HeaderValue::as_bytes), body.len())?;
         oip::decode(&body, layout, &signature)
@@ -92,7 +90,7 @@ pub(in crate::ingress) async fn encode(
     response: InferResponse,
     form: AnswerForm,
 ) -> Result<(Response<ReplyBody>, usize), InferError> {
-    let encoded = heavy::aside(oip::effort(&response, &form), move || oip::encode(&response, &form)).await?;
+    let encoded = offload::run(oip::effort(&response, &form), move || oip::encode(&response, &form)).await?;
     let length = encoded.len();
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     Ok((response_of(encoded, coding).await, length))

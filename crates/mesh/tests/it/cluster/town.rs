@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-use berth_mesh::{Config, Fleet, Forwarded};
+use berth_mesh::{Config, Fleet, PeerService};
 use berth_peer::{
     EventLoops, Identity, LinePolicy, Members, MembersWriter, PeerBody, PeerHandler, PeerListener, Peers,
     pki::Authority,
@@ -35,7 +35,7 @@ pub(crate) struct Town {
     _pki: tempfile::TempDir,
 }
 
-struct Port(Forwarded);
+struct Port(PeerService);
 
 impl PeerHandler for Port {
     fn serve(self: Arc<Self>, _: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
@@ -97,7 +97,7 @@ impl Town {
             let house = House::of(name, config, Some(fleet));
             let port = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let port = port.expect("a runtime");
-            let handler = Arc::new(Port(house.handle.forwarded()));
+            let handler = Arc::new(Port(house.handle.peer_service()));
             port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
             until("it knows the others", || peers.all().len() + 1 >= places.len()).await;
             nodes.push(Node { name, house, roster, port: Some(port) });

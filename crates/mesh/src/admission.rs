@@ -1,0 +1,142 @@
+//! The admission: counts the requests inside, refuses beyond a bound, and closes at shutdown.
+//!
+//! ```text
+//! Open ──close()──→ Closed ──last pass dropped──→ empty
+//! enter() → Permit    enter() → refused
+//! ```
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use berth_spec::{InferError, inference::Shed};
+use tokio::sync::Notify;
+
+/// The high bit of [`Admission::state`].
+const CLOSED: u32 = 1 << 31;
+
+/// When to try again after the door was closed: another process has taken over by then.
+const RETRY_ELSEWHERE: Duration = Duration::from_secs(5);
+/// When to try again after too many requests: inferences are short.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// The count of requests inside, with its bound.
+pub(crate) struct Admission {
+    max: u32,
+    /// Requests inside, and [`CLOSED`]. One word, so that a request is either counted or refused.
+    state: AtomicU32,
+    /// Told when it closes and when the last one has left.
+    changed: Notify,
+}
+
+impl Admission {
+    pub(crate) fn new(max: u32) -> Arc<Self> {
+        Arc::new(Self { max: max.min(CLOSED - 1), state: AtomicU32::new(0), changed: Notify::new() })
+    }
+
+    /// Lets one request in.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit, InferError> {
+        let before = self.state.fetch_add(1, Ordering::AcqRel);
+        let permit = Permit(Arc::clone(self));
+        if before & CLOSED != 0 {
+            return Err(shutting_down());
+        }
+        if before >= self.max {
+            let message = format!("the server has {before} requests at once and takes no more; try again");
+            return Err(InferError::shed(Shed::QueueFull, message, RETRY_SOON));
+        }
+        Ok(permit)
+    }
+
+    /// Refuses from now on; how many are inside. Idempotent.
+    pub(crate) fn close(&self) -> u32 {
+        let before = self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        self.changed.notify_waiters();
+        before & !CLOSED
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// Requests inside.
+    pub(crate) fn inside(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) & !CLOSED
+    }
+
+    /// Waits until it is closed.
+    pub(crate) async fn closed(&self) {
+        self.until(|| self.is_closed()).await;
+    }
+
+    /// Waits until nobody is inside. Meaningful after [`close`](Self::close).
+    pub(crate) async fn emptied(&self) {
+        self.until(|| self.inside() == 0).await;
+    }
+
+    async fn until(&self, reached: impl Fn() -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if reached() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// The refusal of a server that is stopping.
+pub(crate) fn shutting_down() -> InferError {
+    InferError::shed(Shed::ShuttingDown, "the server is stopping; send the request to another one", RETRY_ELSEWHERE)
+}
+
+/// One request inside.
+pub(crate) struct Permit(Arc<Admission>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
+        if before == CLOSED | 1 {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn reason(result: Result<Permit, InferError>) -> &'static str {
+        result.err().map_or("in", |error| error.reason())
+    }
+
+    #[test]
+    fn counts_bounds_and_closes() {
+        let admission = Admission::new(2);
+        let (first, second) = (admission.enter().expect("room"), admission.enter().expect("room"));
+        assert_eq!(reason(admission.enter()), "queue_full");
+        drop(second);
+        assert_eq!(reason(admission.enter()), "in");
+        assert_eq!(admission.close(), 1);
+        assert_eq!(reason(admission.enter()), "shutting_down");
+        drop(first);
+        assert_eq!(admission.inside(), 0);
+    }
+
+    #[tokio::test]
+    async fn emptied_waits_for_the_last() {
+        let admission = Admission::new(2);
+        let permit = admission.enter().expect("room");
+        admission.close();
+        assert!(admission.emptied().now_or_never().is_none());
+        drop(permit);
+        admission.emptied().await;
+    }
+}

@@ -1,0 +1,7 @@
+//! Bodies of requests and answers.
+
+pub(crate) mod read;
+pub(crate) mod relayed;
+pub(crate) mod reply;
+pub(crate) mod timeout;
+pub(crate) mod upload;

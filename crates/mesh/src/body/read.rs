@@ -1,0 +1,98 @@
+//! Reading request bodies: bounded in bytes, in the time between two pieces, and by the request's deadline.
+
+use berth_spec::InferError;
+use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::{Duration, Instant, timeout, timeout_at};
+
+/// The most that is set aside before anything has come. Halved or doubled: a copy more or less per large body.
+const FIRST_PIECE: usize = 1 << 20;
+
+/// The whole body. One that came in one piece, as small ones do, is not copied.
+///
+/// `limit` is in bytes, `pause` the longest time between two pieces.
+pub(crate) async fn read(
+    body: &mut Incoming,
+    limit: usize,
+    pause: Duration,
+    deadline: Instant,
+) -> Result<Bytes, InferError> {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if expected > limit {
+        return Err(too_large(limit));
+    }
+    let Some(first) = piece(body, pause, deadline).await? else { return Ok(Bytes::new()) };
+    if first.len() > limit {
+        return Err(too_large(limit));
+    }
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    // Nothing may follow but the end, as some gRPC clients send it.
+    let Some(second) = piece(body, pause, deadline).await? else { return Ok(first) };
+    let mut whole = BytesMut::with_capacity(expected.min(FIRST_PIECE).max(first.len() + second.len()));
+    whole.extend_from_slice(&first);
+    let mut next = Some(second);
+    while let Some(more) = next {
+        if whole.len() + more.len() > limit {
+            return Err(too_large(limit));
+        }
+        whole.extend_from_slice(&more);
+        next = piece(body, pause, deadline).await?;
+    }
+    Ok(whole.freeze())
+}
+
+/// Takes what little is left of a body that nobody wants, so that the client, which may still be sending, reads the
+/// answer rather than a reset. A client that sends much or slowly is cut off.
+pub(crate) async fn discard(mut body: Incoming) {
+    const BYTES: usize = 256 << 10;
+    const TIME: Duration = Duration::from_millis(500);
+    let mut left = BYTES;
+    let drained = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // Either way the answer goes out.
+    let _ = timeout(TIME, drained).await;
+}
+
+/// The next piece of data; `None` at the end.
+async fn piece(body: &mut Incoming, pause: Duration, deadline: Instant) -> Result<Option<Bytes>, InferError> {
+    loop {
+        // What is there already needs no timer.
+        let next = match futures::FutureExt::now_or_never(body.frame()) {
+            Some(next) => next,
+            None => {
+                let until = deadline.min(Instant::now() + pause);
+                timeout_at(until, body.frame()).await.map_err(|_| too_slow(until < deadline))?
+            }
+        };
+        match next {
+            None => return Ok(None),
+            Some(Err(_)) => return Err(InferError::Cancelled),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+fn too_large(limit: usize) -> InferError {
+    InferError::TooLarge(format!("the request's body is larger than {}", berth_spec::ByteSize(limit as u64)))
+}
+
+fn too_slow(paused: bool) -> InferError {
+    let why = if paused { "paused for too long" } else { "was not complete before its deadline" };
+    InferError::TimedOut(format!("the request's body {why}"))
+}

@@ -1,0 +1,246 @@
+//! The body of a request, as often as it is needed: streamed to an endpoint, read for the own replica, sent again elsewhere.
+//!
+//! ```text
+//!  Untouched ──bytes()──▶ Whole ◀── short, or complete at the first look
+//!      │ again()
+//!      ▼
+//!  Streaming: what passes is kept, until it is more than may be kept ──▶ let go: cannot be sent again
+//! ```
+//!
+//! Pieces are kept as they came; nothing is copied.
+
+mod streaming;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use berth_peer::PeerBody;
+use berth_spec::InferError;
+use bytes::Bytes;
+use futures::FutureExt as _;
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    body::{
+        read,
+        upload::streaming::{Part, Streaming, lock},
+    },
+    config::Limits,
+};
+
+/// Bytes of a body that is read before it is sent on. Halved: more bodies take two steps to their endpoint, which at one
+/// request a time costs a third of the hop. Doubled: longer ones begin later than they could.
+const SHORT: u64 = 64 << 10;
+
+/// What all uploads together keep to be able to send it again.
+#[derive(Debug)]
+pub(crate) struct ReplayBudget {
+    used: AtomicUsize,
+    most: usize,
+}
+
+impl ReplayBudget {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), most })
+    }
+
+    /// Bytes that are kept now.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        if self.used.fetch_add(bytes, Relaxed) + bytes <= self.most {
+            return true;
+        }
+        self.used.fetch_sub(bytes, Relaxed);
+        false
+    }
+}
+
+/// A request's body.
+pub(crate) struct Upload {
+    state: State,
+    bounds: Bounds,
+}
+
+/// What a client may send, and what is kept of it.
+#[derive(Clone)]
+pub(crate) struct Bounds {
+    /// Bytes in all.
+    body: usize,
+    /// The longest pause.
+    pause: Duration,
+    /// Bytes that are kept.
+    replay: usize,
+    /// `None`: nothing is sent anywhere, and nothing is kept.
+    room: Option<Arc<ReplayBudget>>,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: &Limits, room: Option<&Arc<ReplayBudget>>) -> Self {
+        Self { body: limits.body, pause: limits.body_idle, replay: limits.replay, room: room.cloned() }
+    }
+}
+
+enum State {
+    Untouched(Incoming),
+    Whole(Bytes),
+    Streaming(Arc<Mutex<Streaming>>),
+    /// It was taken, and what took it did not give it back.
+    Spent,
+}
+
+impl Upload {
+    pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
+        Self { state: State::Untouched(body), bounds }
+    }
+
+    /// One that is here already.
+    pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
+        Self { state: State::Whole(body), bounds }
+    }
+
+    /// All of it, for the own replica.
+    pub(crate) async fn bytes(&mut self, deadline: Instant) -> Result<Bytes, InferError> {
+        let bytes = match std::mem::replace(&mut self.state, State::Spent) {
+            State::Whole(bytes) => bytes,
+            State::Untouched(mut incoming) => {
+                let read = read::read(&mut incoming, self.bounds.body, self.bounds.pause, deadline).await;
+                // What is left of it may have to be discarded.
+                match read {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.state = State::Untouched(incoming);
+                        return Err(error);
+                    }
+                }
+            }
+            State::Streaming(shared) => {
+                let part = Part::new(&shared).ok_or_else(unrepeatable)?;
+                let read = timeout_at(deadline, part.collect()).await;
+                let fault = lock(&shared).fault.clone();
+                match read {
+                    Ok(Ok(collected)) => collected.to_bytes(),
+                    Ok(Err(_)) => return Err(fault.unwrap_or(InferError::Cancelled)),
+                    Err(_) => return Err(too_late()),
+                }
+            }
+            State::Spent => return Err(unrepeatable()),
+        };
+        if self.bounds.room.is_some() {
+            self.state = State::Whole(bytes.clone());
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a short body before it is sent: head and body then arrive together, the endpoint waits for nobody's client, and
+    /// a slow client is not counted as in flight.
+    pub(crate) async fn gather(&mut self, deadline: Instant) -> Result<(), InferError> {
+        if let State::Untouched(incoming) = &self.state
+            && incoming.size_hint().exact().is_some_and(|length| length <= SHORT)
+        {
+            self.bytes(deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// A body to send. `None`: it was sent before, and not all of it was kept.
+    pub(crate) fn again(&mut self) -> Option<PeerBody> {
+        if let State::Untouched(_) = &self.state
+            && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
+        {
+            self.state = self.begin(incoming);
+        }
+        match &self.state {
+            State::Whole(bytes) => Some(berth_peer::full(bytes.clone())),
+            State::Streaming(shared) => Part::new(shared).map(|part| part.boxed_unsync()),
+            State::Untouched(_) | State::Spent => None,
+        }
+    }
+
+    /// Most bodies are complete when their request is looked at: then there is nothing to stream.
+    fn begin(&self, mut incoming: Incoming) -> State {
+        if incoming.is_end_stream() {
+            return State::Whole(Bytes::new());
+        }
+        let first = match incoming.frame().now_or_never() {
+            None => None,
+            Some(None) => return State::Whole(Bytes::new()),
+            Some(Some(Ok(frame))) => frame.into_data().ok(),
+            Some(Some(Err(_))) => {
+                let mut streaming = Streaming::new(incoming, self.bounds.clone());
+                streaming.fault = Some(InferError::Cancelled);
+                return State::Streaming(Arc::new(Mutex::new(streaming)));
+            }
+        };
+        match first {
+            Some(first) if incoming.is_end_stream() && first.len() <= self.bounds.body => State::Whole(first),
+            first => {
+                let mut streaming = Streaming::new(incoming, self.bounds.clone());
+                if let Some(first) = first {
+                    streaming.begin_with(first);
+                }
+                State::Streaming(Arc::new(Mutex::new(streaming)))
+            }
+        }
+    }
+
+    /// Whether it could be sent once more.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match &self.state {
+            State::Untouched(_) | State::Whole(_) => true,
+            State::Streaming(shared) => lock(shared).is_repeatable(),
+            State::Spent => false,
+        }
+    }
+
+    /// What the client did wrong while its body was sent on.
+    pub(crate) fn fault(&self) -> Option<InferError> {
+        match &self.state {
+            State::Streaming(shared) => lock(shared).fault.clone(),
+            _ => None,
+        }
+    }
+
+    /// The most bytes that it may have.
+    pub(crate) fn limit(&self) -> usize {
+        self.bounds.body
+    }
+
+    /// Bytes that came so far.
+    pub(crate) fn received(&self) -> usize {
+        match &self.state {
+            State::Whole(bytes) => bytes.len(),
+            State::Streaming(shared) => lock(shared).total,
+            State::Untouched(_) | State::Spent => 0,
+        }
+    }
+
+    /// The body, if nobody has touched it: to be discarded before the answer.
+    pub(crate) fn untouched(self) -> Option<Incoming> {
+        match self.state {
+            State::Untouched(incoming) => Some(incoming),
+            _ => None,
+        }
+    }
+}
+
+/// The error of a body that is gone: nothing of it was run.
+pub(crate) fn unrepeatable() -> InferError {
+    let message =
+        "the endpoint that was to answer went away after more of the body had passed than is kept; send it again";
+    InferError::shed(berth_spec::inference::Shed::Unavailable, message, Duration::from_secs(1))
+}
+
+fn too_late() -> InferError {
+    InferError::TimedOut("the request's body was not complete before its deadline".to_owned())
+}

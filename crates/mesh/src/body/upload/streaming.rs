@@ -1,0 +1,203 @@
+//! A body that passes through while it comes, and what is kept of it.
+//!
+//! ```text
+//!  reading 1 ── turn ──▶ reading 2: the kept pieces again, then what comes
+//!      └─ ends with an error, whoever still polls it
+//! ```
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    task::{Context, Poll},
+};
+
+use berth_peer::BoxError;
+use berth_spec::{ByteSize, InferError};
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Sleep, sleep};
+
+use crate::body::upload::Bounds;
+
+pub(super) fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A body on its way through.
+pub(super) struct Streaming {
+    source: Incoming,
+    kept: Vec<Bytes>,
+    kept_bytes: usize,
+    pub(super) total: usize,
+    bounds: Bounds,
+    /// More came than may be kept.
+    let_go: bool,
+    /// Something of it has been handed on.
+    begun: bool,
+    ended: bool,
+    pub(super) fault: Option<InferError>,
+    /// Which [`Part`] reads; earlier ones end.
+    turn: u32,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Streaming {
+    pub(super) fn new(source: Incoming, bounds: Bounds) -> Self {
+        Self {
+            source,
+            kept: Vec::new(),
+            kept_bytes: 0,
+            total: 0,
+            bounds,
+            let_go: false,
+            begun: false,
+            ended: false,
+            fault: None,
+            turn: 0,
+            timer: None,
+        }
+    }
+
+    pub(super) fn is_repeatable(&self) -> bool {
+        !(self.let_go && self.begun)
+    }
+
+    /// Keeps the piece that was read to see whether it is all: whatever its size, it must be there for the first reader.
+    pub(super) fn begin_with(&mut self, first: Bytes) {
+        self.total = first.len();
+        self.kept_bytes = first.len();
+        if let Some(room) = &self.bounds.room {
+            room.used.fetch_add(first.len(), Relaxed);
+        }
+        self.kept.push(first);
+    }
+
+    /// Notes a piece that came.
+    fn took(&mut self, piece: &Bytes) -> Result<(), InferError> {
+        self.total += piece.len();
+        if self.total > self.bounds.body {
+            return Err(InferError::TooLarge(format!(
+                "the request's body is larger than {}",
+                ByteSize(self.bounds.body as u64)
+            )));
+        }
+        let fits = self.kept_bytes + piece.len() <= self.bounds.replay;
+        let room = self.bounds.room.as_ref();
+        if !self.let_go && fits && room.is_some_and(|room| room.take(piece.len())) {
+            self.kept_bytes += piece.len();
+            self.kept.push(piece.clone());
+        } else if !self.let_go {
+            self.let_go = true;
+            self.forget();
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        if let Some(room) = &self.bounds.room {
+            room.used.fetch_sub(self.kept_bytes, Relaxed);
+        }
+        self.kept_bytes = 0;
+        self.kept = Vec::new();
+    }
+
+    /// The next piece from the client.
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, InferError>>> {
+        loop {
+            match Pin::new(&mut self.source).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.timer = None;
+                    // Trailers of requests mean nothing here.
+                    let Ok(piece) = frame.into_data() else { continue };
+                    if !piece.is_empty() {
+                        return Poll::Ready(Some(self.took(&piece).map(|()| piece)));
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(InferError::Cancelled))),
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => {
+                    let pause = self.bounds.pause;
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
+                    let paused = || InferError::TimedOut("the request's body paused for too long".to_owned());
+                    return timer.as_mut().poll(cx).map(|()| Some(Err(paused())));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// One reading of a body that streams.
+pub(super) struct Part {
+    shared: Arc<Mutex<Streaming>>,
+    turn: u32,
+    /// How many of the kept pieces this reading has had.
+    at: usize,
+}
+
+impl Part {
+    /// A reading from the start, if all of it is still there; earlier readings end.
+    pub(super) fn new(shared: &Arc<Mutex<Streaming>>) -> Option<Self> {
+        let mut streaming = lock(shared);
+        if !streaming.is_repeatable() {
+            return None;
+        }
+        streaming.turn += 1;
+        streaming.begun = true;
+        let turn = streaming.turn;
+        drop(streaming);
+        Some(Self { shared: Arc::clone(shared), turn, at: 0 })
+    }
+}
+
+impl Body for Part {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let mut streaming = lock(&this.shared);
+        if streaming.turn != this.turn {
+            return Poll::Ready(Some(Err("the request is sent elsewhere".into())));
+        }
+        if let Some(fault) = &streaming.fault {
+            return Poll::Ready(Some(Err(fault.clone().into())));
+        }
+        if let Some(piece) = streaming.kept.get(this.at) {
+            this.at += 1;
+            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        }
+        if streaming.ended {
+            return Poll::Ready(None);
+        }
+        match std::task::ready!(streaming.poll_source(cx)) {
+            None => Poll::Ready(None),
+            Some(Ok(piece)) => {
+                this.at = streaming.kept.len();
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
+            Some(Err(fault)) => {
+                streaming.fault = Some(fault.clone());
+                Poll::Ready(Some(Err(fault.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let streaming = lock(&self.shared);
+        streaming.turn == self.turn && streaming.ended && self.at >= streaming.kept.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

@@ -1,0 +1,229 @@
+//! One deployment in the gateway: its route, resolved to what can be called, and its use.
+//!
+//! A cold deployment costs its name, its one version, and a share in [`Terms`](crate::resolved::Terms) that others have as well; everything else
+//! is made by its first request ([`DeploymentState::hot`]).
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use berth_spec::{DeploymentName, RevisionId};
+
+use crate::resolved::NoLease;
+use crate::{
+    endpoint::{
+        choose::{Choice, Tried},
+        target::{LocalTarget, NextTarget, RemoteTarget},
+    },
+    local::{Lease, LocalReplicas, Replica, Statistics},
+    metrics::Stats,
+    resolved::{Resolved, Target},
+    wait_queue::WaitQueue,
+};
+
+/// One deployment.
+pub(crate) struct DeploymentState {
+    pub(crate) name: DeploymentName,
+    route: ArcSwap<Resolved>,
+    hot: OnceLock<Box<Hot>>,
+}
+
+/// What a deployment has once a request has come.
+pub(crate) struct Hot {
+    /// The name as responses carry it; shared, never copied.
+    pub(crate) model_name: Arc<str>,
+    /// Requests that wait for it.
+    pub(crate) queue: WaitQueue,
+    pub(crate) usage: Usage,
+    pub(crate) stats: Stats,
+    /// Draws for the split between revisions.
+    draws: AtomicU32,
+}
+
+/// What the controller wants to know of it. Relaxed throughout: every number is right on its own, and nothing is
+/// decided here by two of them together.
+#[derive(Default)]
+pub(crate) struct Usage {
+    /// Requests that hold a lease.
+    pub(crate) in_flight: AtomicU32,
+    /// Requests since the controller was told last.
+    pub(crate) requests: AtomicU64,
+    /// When the last one came, nanoseconds since the Unix epoch.
+    pub(crate) last_used: AtomicU64,
+    /// It is in the list of what the controller is to be told about.
+    pub(crate) listed: AtomicBool,
+}
+
+/// The right to run one request, and the version that will answer it.
+pub(crate) struct Leased {
+    pub(crate) lease: Lease,
+    pub(crate) version: Arc<str>,
+}
+
+impl DeploymentState {
+    pub(crate) fn new(name: DeploymentName, route: Arc<Resolved>) -> Self {
+        Self { name, route: ArcSwap::new(route), hot: OnceLock::new() }
+    }
+
+    /// The route as it is now. Cheap; hold it briefly.
+    pub(crate) fn route(&self) -> arc_swap::Guard<Arc<Resolved>> {
+        self.route.load()
+    }
+
+    /// Puts a new route in force and wakes who waits for one.
+    pub(crate) fn set_route(&self, route: Arc<Resolved>) {
+        self.route.store(route);
+        if let Some(hot) = self.used() {
+            hot.queue.wake();
+        }
+    }
+
+    /// The part that the first request makes.
+    pub(crate) fn hot(&self) -> &Hot {
+        self.hot.get_or_init(|| {
+            Box::new(Hot {
+                model_name: self.name.as_str().into(),
+                queue: WaitQueue::default(),
+                usage: Usage::default(),
+                stats: Stats::default(),
+                draws: AtomicU32::new(0),
+            })
+        })
+    }
+
+    /// The same, if a request has come.
+    pub(crate) fn used(&self) -> Option<&Hot> {
+        self.hot.get().map(|hot| &**hot)
+    }
+
+    /// The right to run one request, if it can be had now. Takes no lock.
+    ///
+    /// A replica that refuses (it drains) may have been replaced by one of the same revision that the route does not
+    /// hold yet: `replicas` is asked again before this is a miss.
+    pub(crate) fn lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
+        let (lease, version) = self.taken(version, replicas, Replica::acquire)?;
+        Ok(Leased { lease, version })
+    }
+
+    /// Whether there would be a lease. Takes none: who only asks is no request, and is not counted as one.
+    pub(crate) fn would_lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<(), NoLease> {
+        self.taken(version, replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
+    }
+
+    fn taken<T>(
+        &self,
+        version: Option<&str>,
+        replicas: &LocalReplicas,
+        take: impl Fn(&Arc<Replica>) -> Option<T>,
+    ) -> Result<(T, Arc<str>), NoLease> {
+        let route = self.route();
+        let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
+        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let held = target.replica.as_ref().and_then(&take);
+        let again = || target.ready.then(|| take(&replicas.get(&target.revision)?)).flatten();
+        match held.or_else(again) {
+            Some(taken) => Ok((taken, Arc::clone(&target.version))),
+            None if route.terms.gone => Err(NoLease::Gone),
+            None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
+            None => Err(NoLease::Miss(route.terms.on_miss.clone())),
+        }
+    }
+
+    /// The right to run one request of one revision here, if it can be had now.
+    pub(crate) fn lease_of(&self, here: &LocalTarget, replicas: &LocalReplicas) -> Option<Leased> {
+        let lease = replicas.get(&here.revision)?.acquire()?;
+        Some(Leased { lease, version: Arc::clone(&here.version) })
+    }
+
+    /// Whether another node holds this revision, too, and is well.
+    pub(crate) fn is_elsewhere(&self, revision: &RevisionId) -> bool {
+        let route = self.route();
+        let target = route.targets.iter().find(|target| target.revision == *revision);
+        target.and_then(|target| target.endpoints.as_deref()).is_some_and(|endpoints| endpoints.any_well())
+    }
+
+    /// Notes how long a run here took, where other nodes are an alternative.
+    pub(crate) fn ran_here(&self, revision: &RevisionId, took: Duration) {
+        let route = self.route();
+        let target = route.targets.iter().find(|target| target.revision == *revision);
+        if let Some(endpoints) = target.and_then(|target| target.endpoints.as_deref()) {
+            endpoints.local.record(took, endpoints.now());
+        }
+    }
+
+    /// Where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
+    pub(crate) fn find(
+        &self,
+        version: Option<&str>,
+        replicas: &LocalReplicas,
+        tried: &Tried,
+    ) -> Result<NextTarget, NoLease> {
+        let route = self.route();
+        if version.is_none() && route.only_here() {
+            return Ok(NextTarget::Local(None));
+        }
+        let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
+        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let serving = |replica: Arc<Replica>| (!replica.is_draining()).then(|| replica.in_flight());
+        let held = target.replica.clone().and_then(serving);
+        let again = || target.ready.then(|| replicas.get(&target.revision).and_then(serving)).flatten();
+        let local = held.or_else(again).filter(|_| !tried.has_here());
+        let here = || {
+            NextTarget::Local(Some(LocalTarget {
+                revision: target.revision.clone(),
+                version: Arc::clone(&target.version),
+            }))
+        };
+        let found = match &target.endpoints {
+            None => local.map(|_| here()),
+            Some(endpoints) => match endpoints.choose(local, tried, endpoints.now()) {
+                Some(Choice::Local) => Some(here()),
+                Some(Choice::Remote(endpoint, known)) => Some(NextTarget::Remote(RemoteTarget {
+                    endpoint,
+                    known,
+                    endpoints: Arc::clone(endpoints),
+                    or_here: local.is_some(),
+                })),
+                None => None,
+            },
+        };
+        match found {
+            Some(found) => Ok(found),
+            None if route.terms.gone => Err(NoLease::Gone),
+            None if version.is_some() && target.endpoints.is_none() && route.any_ready() => {
+                Err(NoLease::VersionNotReady)
+            }
+            None => Err(NoLease::Miss(route.terms.on_miss.clone())),
+        }
+    }
+
+    /// Whether clients can ask for this version.
+    pub(crate) fn knows(&self, version: Option<&str>) -> Result<(), NoLease> {
+        let Some(version) = version else { return Ok(()) };
+        let known = self.route().targets.iter().any(|target| &*target.version == version);
+        if known { Ok(()) } else { Err(NoLease::NoSuchVersion) }
+    }
+
+    /// What the loaded replicas say of themselves: all of them, or the one of this version.
+    pub(crate) fn loaded(&self, version: Option<&str>) -> Vec<Loaded> {
+        let route = self.route();
+        let asked = route.targets.iter().filter(|target| version.is_none_or(|version| &*target.version == version));
+        let loaded = |target: &Target| {
+            let statistics = target.replica.as_ref()?.model().statistics();
+            Some(Loaded { name: self.name.clone(), version: Arc::clone(&target.version), statistics })
+        };
+        asked.filter_map(loaded).collect()
+    }
+}
+
+/// What a loaded replica says of itself.
+pub(crate) struct Loaded {
+    pub(crate) name: DeploymentName,
+    pub(crate) version: Arc<str>,
+    pub(crate) statistics: Statistics,
+}

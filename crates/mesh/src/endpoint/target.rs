@@ -1,0 +1,31 @@
+//! Where a request can be answered: by a replica of this process, or by one on another node.
+
+use std::sync::Arc;
+
+use berth_spec::RevisionId;
+
+use crate::endpoint::{Endpoint, Endpoints, fleet::Known};
+
+/// Where it goes next.
+pub(crate) enum NextTarget {
+    /// The own replica; `None`: of whichever revision the route says when it is leased.
+    Local(Option<LocalTarget>),
+    /// Another node.
+    Remote(RemoteTarget),
+}
+
+/// The own replica of a revision.
+pub(crate) struct LocalTarget {
+    pub(crate) revision: RevisionId,
+    pub(crate) version: Arc<str>,
+}
+
+/// A revision on another node.
+pub(crate) struct RemoteTarget {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) known: Arc<Known>,
+    /// The endpoints that it was chosen from.
+    pub(crate) endpoints: Arc<Endpoints>,
+    /// The own replica could have answered, too.
+    pub(crate) or_here: bool,
+}

@@ -1,0 +1,162 @@
+//! The Prometheus collector of the gateway: reads the counters of every deployment when somebody scrapes.
+
+mod forwarding;
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
+};
+
+use crate::{
+    admission::Admission,
+    deployment::{DeploymentState, Hot},
+    endpoint::forwarding::Forwarding,
+    metrics::{Outcome, Protocol, SHEDS, Stats, Totals, counter, forward::Served},
+    routes::Routes,
+};
+
+/// Tells Prometheus.
+pub(crate) struct Exporter {
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) admission: Arc<Admission>,
+    /// The way to other nodes; `None`: there are none.
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// Requests that other nodes sent here.
+    pub(crate) served: Arc<Served>,
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("gateway metrics")
+    }
+}
+
+/// The label of requests for models that nobody declared.
+const UNKNOWN: &str = "";
+
+impl Exporter {
+    /// Calls `each` for every deployment that had a request, by name, and for the unknown ones together.
+    fn stats(&self, used: &[Arc<DeploymentState>], mut each: impl FnMut(&str, &Stats) -> fmt::Result) -> fmt::Result {
+        for entry in used {
+            each(entry.name.as_str(), &entry.hot().stats)?;
+        }
+        each(UNKNOWN, &self.totals.unknown)
+    }
+
+    fn used(&self) -> Vec<Arc<DeploymentState>> {
+        let mut used = Vec::new();
+        self.routes.each(|entry| used.extend(entry.used().map(|_| Arc::clone(entry))));
+        used.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        used
+    }
+
+    fn requests(&self, used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
+        self.stats(used, |name, stats| {
+            for protocol in Protocol::ALL {
+                for outcome in Outcome::ALL {
+                    let count = stats.protocols[protocol as usize].outcomes[outcome as usize].load(Relaxed);
+                    if count > 0 {
+                        let code = outcome.code(protocol);
+                        let labels = [("deployment", name), ("protocol", protocol.as_str()), ("code", code.as_str())];
+                        counter(&mut family.encode_family(&labels)?, count)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn seconds(&self, used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
+        self.stats(used, |name, stats| {
+            for protocol in Protocol::ALL {
+                let latency = stats.protocols[protocol as usize].latency.snapshot();
+                if latency.count() > 0 {
+                    let labels = [("deployment", name), ("protocol", protocol.as_str())];
+                    family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                        latency.sum_seconds(),
+                        latency.count(),
+                        &latency.coarse(),
+                        None,
+                    )?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A counter per deployment.
+fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    used: &[Arc<DeploymentState>],
+    (name, help): (&str, &str),
+    read: impl Fn(&Hot) -> u64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for entry in used {
+        counter(&mut family.encode_family(&[("deployment", entry.name.as_str())])?, read(entry.hot()))?;
+    }
+    Ok(())
+}
+
+/// A gauge per deployment.
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    used: &[Arc<DeploymentState>],
+    (name, help): (&str, &str),
+    read: impl Fn(&Hot) -> u32,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for entry in used {
+        family.encode_family(&[("deployment", entry.name.as_str())])?.encode_gauge(&read(entry.hot()))?;
+    }
+    Ok(())
+}
+
+impl Collector for Exporter {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let used = self.used();
+        let of =
+            |encoder: &mut DescriptorEncoder<'_>, name, help, kind, fill: &dyn Fn(MetricEncoder<'_>) -> fmt::Result| {
+                fill(encoder.encode_descriptor(name, help, None, kind)?)
+            };
+        let help = "Inference requests by deployment, protocol and status code";
+        of(&mut encoder, "berth_gateway_requests", help, MetricType::Counter, &|family| self.requests(&used, family))?;
+        let help = "Seconds from the request's head to its answer, parked time included";
+        of(&mut encoder, "berth_gateway_request_seconds", help, MetricType::Histogram, &|family| {
+            self.seconds(&used, family)
+        })?;
+        let misses = ("berth_gateway_misses", "Requests that found no ready replica");
+        counters(&mut encoder, &used, misses, |hot| hot.stats.misses())?;
+        let bytes = ("berth_gateway_request_bytes", "Bytes of inference request bodies");
+        counters(&mut encoder, &used, bytes, |hot| hot.stats.request_bytes.load(Relaxed))?;
+        let bytes = ("berth_gateway_response_bytes", "Bytes of inference response bodies");
+        counters(&mut encoder, &used, bytes, |hot| hot.stats.response_bytes.load(Relaxed))?;
+        let in_flight = ("berth_gateway_in_flight", "Requests that hold a replica");
+        gauges(&mut encoder, &used, in_flight, |hot| hot.usage.in_flight.load(Relaxed))?;
+        gauges(&mut encoder, &used, ("berth_gateway_parked", "Requests that wait for a replica"), |hot| {
+            hot.queue.waiting()
+        })?;
+        of(&mut encoder, "berth_gateway_shed", "Requests refused, by reason", MetricType::Counter, &|mut family| {
+            for (shed, count) in SHEDS.iter().zip(&self.totals.shed) {
+                counter(&mut family.encode_family(&[("reason", shed.as_str())])?, count.load(Relaxed))?;
+            }
+            Ok(())
+        })?;
+        of(&mut encoder, "berth_gateway_requests_inside", "Inferences inside now", MetricType::Gauge, &|mut gauge| {
+            gauge.encode_gauge(&self.admission.inside())
+        })?;
+        of(&mut encoder, "berth_gateway_connections", "Open connections", MetricType::Gauge, &|mut gauge| {
+            gauge.encode_gauge(&self.totals.connections.load(Relaxed))
+        })?;
+        self.served.encode(&mut encoder)?;
+        self.forwarding.as_ref().map_or(Ok(()), |forwarding| forwarding::encode(forwarding, &mut encoder))
+    }
+}

@@ -1,0 +1,218 @@
+//! The answer of an endpoint: held back while it is short, so that a line that breaks in the middle of it costs nothing; what
+//! is longer is passed on as it comes.
+
+use std::time::Duration;
+
+use berth_peer::BoxError;
+use berth_spec::InferError;
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode, response::Parts};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use prost::Message;
+use tonic::Status;
+
+use crate::body::relayed::Relayed;
+use crate::not_run::NotRun;
+use crate::{
+    body::reply::ReplyBody,
+    forward::head::{LOST, NOT_RUN},
+    metrics::{Outcome, Protocol},
+};
+
+/// Bytes that are held back. Halved: longer answers are lost with their line. Doubled: more memory per answer, and the
+/// first byte of long ones comes later.
+const HELD: usize = 256 << 10;
+
+/// A gRPC message's flag and length.
+const PREFIX: usize = 5;
+
+/// An answer, whole or up to [`HELD`].
+pub(crate) struct BufferedResponse {
+    head: Parts,
+    pieces: Pieces,
+    trailers: Option<HeaderMap>,
+    rest: Option<Incoming>,
+}
+
+/// Most answers are one piece.
+enum Pieces {
+    None,
+    One(Bytes),
+    Many(Vec<Bytes>),
+}
+
+impl BufferedResponse {
+    /// Reads an answer as far as it is held back.
+    pub(crate) async fn of(response: Response<Incoming>) -> Result<Self, hyper::Error> {
+        let (head, mut body) = response.into_parts();
+        let (mut pieces, mut length, mut trailers) = (Pieces::None, 0, None);
+        while length <= HELD {
+            match body.frame().await {
+                None => return Ok(Self { head, pieces, trailers, rest: None }),
+                Some(frame) => match frame?.into_data() {
+                    Ok(piece) => {
+                        length += piece.len();
+                        pieces.add(piece);
+                    }
+                    Err(frame) => trailers = frame.into_trailers().ok(),
+                },
+            }
+            if body.is_end_stream() {
+                return Ok(Self { head, pieces, trailers, rest: None });
+            }
+        }
+        Ok(Self { head, pieces, trailers, rest: Some(body) })
+    }
+
+    /// Nothing was run, and why. Words of a later version are as good as draining: it is to be sent elsewhere.
+    pub(crate) fn not_run(&self) -> Option<NotRun> {
+        if self.head.status != StatusCode::SERVICE_UNAVAILABLE {
+            return None;
+        }
+        let word = self.head.headers.get(NOT_RUN)?.as_bytes();
+        Some(NotRun::ALL.into_iter().find(|why| why.as_str().as_bytes() == word).unwrap_or(NotRun::Draining))
+    }
+
+    /// The model's process ended under the request, as the node says that holds it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.head.headers.contains_key(LOST)
+    }
+
+    /// The model answered well, so that the time it took says something.
+    pub(crate) fn is_good(&self) -> bool {
+        let status = |headers: &HeaderMap| headers.get("grpc-status").is_none_or(|status| status == "0");
+        self.head.status.is_success() && status(&self.head.headers) && self.trailers.as_ref().is_none_or(status)
+    }
+
+    /// How the request ended.
+    pub(crate) fn outcome(&self, protocol: Protocol) -> Outcome {
+        match protocol {
+            Protocol::Rest => Outcome::of_http(self.head.status),
+            Protocol::Grpc => Outcome::of_grpc(&self.status()),
+        }
+    }
+
+    /// The bytes of the answer's body, as far as they are known.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.as_slice().iter().map(Bytes::len).sum()
+    }
+
+    /// The gRPC status. One that is still to come counts as good.
+    fn status(&self) -> Status {
+        let from = |headers: &HeaderMap| Status::from_header_map(headers);
+        let status = self.trailers.as_ref().and_then(from).or_else(|| from(&self.head.headers));
+        match status {
+            Some(status) => status,
+            None if self.rest.is_some() => Status::ok(""),
+            None if self.head.status != StatusCode::OK => {
+                Status::unavailable(format!("the endpoint answered with HTTP status {}", self.head.status.as_u16()))
+            }
+            None => Status::internal("the endpoint answered without a status"),
+        }
+    }
+
+    /// The one message of a gRPC answer, or its status.
+    pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
+        let broken = |error: hyper::Error| Status::unavailable(format!("the answer was cut off: {error}"));
+        let mut whole = BytesMut::new();
+        if let Some(rest) = self.rest.take() {
+            let rest = rest.collect().await.map_err(broken)?;
+            self.trailers = rest.trailers().cloned();
+            self.pieces.add(rest.to_bytes());
+        }
+        let status = self.status();
+        if status.code() != tonic::Code::Ok {
+            return Err(status);
+        }
+        let mut framed = match self.pieces {
+            Pieces::One(one) => one,
+            several => {
+                several.as_slice().iter().for_each(|piece| whole.extend_from_slice(piece));
+                whole.freeze()
+            }
+        };
+        if framed.len() < PREFIX || framed[0] != 0 {
+            return Err(Status::internal("the endpoint answered without a message"));
+        }
+        framed.advance(PREFIX);
+        M::decode(framed)
+            .map_err(|error| Status::internal(format!("the endpoint's answer is no such message: {error}")))
+    }
+
+    /// Passes it on. What `guard` holds is held until the last byte has gone.
+    pub(crate) fn into_reply(self, guard: impl Send + 'static) -> Response<ReplyBody> {
+        let Self { mut head, pieces, trailers, rest } = self;
+        head.headers.remove(NOT_RUN);
+        head.headers.remove(LOST);
+        // The client's connection has its own version, which hyper knows.
+        head.version = http::Version::default();
+        let body = match (pieces, trailers, rest) {
+            (Pieces::None, None, None) => ReplyBody::Empty,
+            (Pieces::One(one), None, None) => ReplyBody::from(one),
+            (pieces, trailers, rest) => {
+                let guard: Option<Box<dyn Send>> = rest.is_some().then(|| Box::new(guard) as Box<dyn Send>);
+                let pieces = pieces.into_vec().into_iter();
+                ReplyBody::Relayed(Box::new(Relayed { pieces, rest, trailers, _guard: guard }))
+            }
+        };
+        Response::from_parts(head, body)
+    }
+}
+
+impl Pieces {
+    fn add(&mut self, piece: Bytes) {
+        if piece.is_empty() {
+            return;
+        }
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None => Self::One(piece),
+            Self::One(one) => Self::Many(vec![one, piece]),
+            Self::Many(mut many) => {
+                many.push(piece);
+                Self::Many(many)
+            }
+        };
+    }
+
+    fn as_slice(&self) -> &[Bytes] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+
+    fn into_vec(self) -> Vec<Bytes> {
+        match self {
+            Self::None => Vec::new(),
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// How a request that was forwarded ended without an answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// As one that was not forwarded could have ended, too.
+    #[error(transparent)]
+    Infer(#[from] InferError),
+    /// The line broke, and nobody knows whether it was run.
+    #[error("model {model:?} may have run the request, but the line to where it runs broke: {why}")]
+    Lost {
+        /// The model.
+        model: String,
+        /// Why it was not sent again.
+        why: &'static str,
+    },
+}
+
+/// When to try again after a line broke: the next endpoint is known by then.
+pub(crate) const RETRY_LOST: Duration = Duration::from_secs(1);
+
+/// A boxed error, for bodies.
+pub(crate) fn boxed(status: Status) -> BoxError {
+    status.into()
+}

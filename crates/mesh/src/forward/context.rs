@@ -1,0 +1,56 @@
+//! One request on its way: for which deployment, and until when.
+
+use std::sync::Arc;
+
+use berth_spec::{InferError, inference::Shed};
+use tokio::time::Instant;
+
+use crate::{
+    deployment::{DeploymentState, Leased},
+    endpoint::target::LocalTarget,
+    stack::Stack,
+};
+
+/// Who asks for what, and until when.
+pub(crate) struct RequestContext<'a> {
+    pub(crate) stack: &'a Stack,
+    pub(crate) entry: Arc<DeploymentState>,
+    /// `None`: whichever version the route says.
+    pub(crate) version: Option<&'a str>,
+    pub(crate) deadline: Instant,
+}
+
+impl RequestContext<'_> {
+    /// Whether a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision, and
+    /// the request was not run, or may be run again.
+    pub(crate) fn leaves(&self, here: &LocalTarget, error: &InferError) -> bool {
+        let Some(forwarding) = self.stack.forwarding.as_deref() else { return false };
+        let again = match error {
+            InferError::Shed { reason: Shed::Unavailable, .. } => true,
+            InferError::Lost(_) => self.entry.route().terms.idempotent,
+            _ => false,
+        };
+        let taken =
+            || matches!(error, InferError::Shed { .. }) || forwarding.budget.take(forwarding.remotes.clock().now());
+        again && self.entry.is_elsewhere(&here.revision) && taken()
+    }
+
+    /// The error of a request whose deadline has passed outside a model's queue.
+    pub(crate) fn timed_out(&self) -> InferError {
+        InferError::TimedOut(format!(
+            "model {:?} had not answered when the request's time was over",
+            self.entry.name.as_str()
+        ))
+    }
+}
+
+impl RequestContext<'_> {
+    /// A lease here, if it can be had now.
+    pub(crate) fn lease(&self, here: Option<&LocalTarget>) -> Option<Leased> {
+        let replicas = &self.stack.parking.replicas;
+        match here {
+            Some(here) => self.entry.lease_of(here, replicas),
+            None => self.entry.lease(self.version, replicas).ok(),
+        }
+    }
+}

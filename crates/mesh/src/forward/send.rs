@@ -1,0 +1,151 @@
+//! One request to one endpoint: sent once, until it is answered or it is clear that it will not be.
+
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_peer::PeerBody;
+use berth_spec::InferError;
+use http::Request;
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    endpoint::{Endpoint, InFlight, fleet::Known},
+    forward::buffered::BufferedResponse,
+    not_run::NotRun,
+};
+
+/// A request that was given less time than this tells nothing about its endpoint when the time is over, unless that was far
+/// more than the model takes. Halved: impatient
+/// clients eject busy endpoints. Doubled: an endpoint that hangs is noticed later.
+const PATIENT: Duration = Duration::from_secs(1);
+
+/// Why there is no answer.
+pub(crate) enum Unanswered {
+    /// The endpoint says that it ran nothing.
+    NotRun(NotRun),
+    /// Certainly nothing arrived.
+    NotSent,
+    /// It may have arrived, and the answer will not come.
+    Broken,
+    /// It hangs, it seems, and the request has left it to go elsewhere.
+    Slow,
+    /// The deadline has passed.
+    Late,
+    /// The client's body failed on its way.
+    Client(InferError),
+}
+
+/// How long an answer is waited for.
+pub(crate) struct Wait<L> {
+    pub(crate) deadline: Instant,
+    /// When the endpoint has had its share of the time.
+    pub(crate) patience: Option<Instant>,
+    /// Asked then, once: whether the request leaves it.
+    pub(crate) leaves: L,
+}
+
+impl Wait<fn() -> bool> {
+    /// To the end.
+    pub(crate) fn until(deadline: Instant) -> Self {
+        Self { deadline, patience: None, leaves: || false }
+    }
+}
+
+/// Why nothing is waited for any more.
+enum Over {
+    Patience,
+    Deadline,
+}
+
+impl<L: FnOnce() -> bool> Wait<L> {
+    async fn on<T>(self, mut answered: Pin<&mut impl Future<Output = T>>) -> Result<T, Over> {
+        if let Some(patience) = self.patience {
+            if let Ok(answered) = timeout_at(patience, answered.as_mut()).await {
+                return Ok(answered);
+            }
+            if (self.leaves)() {
+                return Err(Over::Patience);
+            }
+        }
+        timeout_at(self.deadline, answered).await.map_err(|_| Over::Deadline)
+    }
+}
+
+/// Sends it, and tells the endpoint's records how that went. With the answer comes what is under way until its last byte.
+pub(crate) async fn send(
+    endpoint: &Arc<Endpoint>,
+    known: &Known,
+    request: Request<PeerBody>,
+    wait: Wait<impl FnOnce() -> bool>,
+    fault: impl Fn() -> Option<InferError>,
+) -> Result<(BufferedResponse, InFlight), Unanswered> {
+    let (clock, remote) = (endpoint.remote.clock, &endpoint.remote);
+    // What is under way when membership gives a node up ends with its lines.
+    if !known.peer.health().is_there() {
+        return Err(Unanswered::NotSent);
+    }
+    let impatient = wait.patience.is_some();
+    let in_flight_guard = InFlight::to(endpoint);
+    let started = Instant::now();
+    let answered = pin!(async {
+        match known.peer.send(request).await {
+            Ok(response) => BufferedResponse::of(response).await.map_err(|error| {
+                tracing::debug!(peer = %remote.name, %error, "an answer was cut off");
+                Unanswered::Broken
+            }),
+            Err(error) => {
+                tracing::debug!(peer = %remote.name, %error, "a request was not answered");
+                Err(if error.is_not_sent() { Unanswered::NotSent } else { Unanswered::Broken })
+            }
+        }
+    });
+    let answered = wait.on(answered).await;
+    // The client's own fault says nothing about the endpoint.
+    if !matches!(answered, Ok(Ok(_)))
+        && let Some(fault) = fault()
+    {
+        return Err(Unanswered::Client(fault));
+    }
+    let now = clock.now();
+    match answered {
+        Ok(Ok(held)) => {
+            remote.outlier.good();
+            match held.not_run() {
+                Some(why) => {
+                    match why {
+                        NotRun::Draining | NotRun::Absent => endpoint.lacks(now),
+                        NotRun::Stopping => remote.stops(now),
+                        NotRun::Full => {}
+                    }
+                    Err(Unanswered::NotRun(why))
+                }
+                None => {
+                    endpoint.late.good();
+                    if held.is_good() {
+                        endpoint.score.record(started.elapsed(), now);
+                    }
+                    Ok((held, in_flight_guard))
+                }
+            }
+        }
+        Ok(Err(broken)) => {
+            if remote.outlier.bad(now) {
+                tracing::warn!(peer = %remote.name, "a node does not answer requests; it gets none for a while");
+            }
+            Err(broken)
+        }
+        Err(over) => {
+            let tells = impatient || started.elapsed() >= PATIENT;
+            if tells && endpoint.late.bad(now) {
+                tracing::warn!(peer = %remote.name, "a model does not answer in time there; it gets fewer requests");
+            }
+            Err(match over {
+                Over::Patience => Unanswered::Slow,
+                Over::Deadline => Unanswered::Late,
+            })
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the gateway counts of requests that go to other nodes, and of those that come from them.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use crate::{latency::Latency, metrics::counter, not_run::NotRun};
+
+/// How one sending ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Result {
+    /// With an answer, good or bad.
+    Answered,
+    /// The endpoint ran nothing.
+    NotRun,
+    /// Nothing arrived there.
+    NotSent,
+    /// The line broke.
+    Broken,
+    /// The deadline passed, or the time that one endpoint gets.
+    Late,
+    /// The client's body failed.
+    Client,
+}
+
+impl Result {
+    pub(crate) const ALL: [(Self, &'static str); 6] = [
+        (Self::Answered, "answered"),
+        (Self::NotRun, "not_run"),
+        (Self::NotSent, "not_sent"),
+        (Self::Broken, "broken"),
+        (Self::Late, "late"),
+        (Self::Client, "client"),
+    ];
+}
+
+/// Why a request was sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    NotSent,
+    Broken,
+    Late,
+    Draining,
+    Absent,
+    Full,
+    Stopping,
+}
+
+impl Again {
+    pub(crate) const ALL: [(Self, &'static str); 7] = [
+        (Self::NotSent, "not_sent"),
+        (Self::Broken, "broken"),
+        (Self::Late, "late"),
+        (Self::Draining, NotRun::Draining.as_str()),
+        (Self::Absent, NotRun::Absent.as_str()),
+        (Self::Full, NotRun::Full.as_str()),
+        (Self::Stopping, NotRun::Stopping.as_str()),
+    ];
+
+    pub(crate) const fn of(why: NotRun) -> Self {
+        match why {
+            NotRun::Draining => Self::Draining,
+            NotRun::Absent => Self::Absent,
+            NotRun::Full => Self::Full,
+            NotRun::Stopping => Self::Stopping,
+        }
+    }
+}
+
+/// Near and far: in the gateway's own region, and in another.
+pub(crate) const REGIONS: [&str; 2] = ["other", "own"];
+
+/// What was sent to other nodes.
+#[derive(Default)]
+pub(crate) struct Hops {
+    /// By region and result.
+    pub(crate) results: [[AtomicU64; Result::ALL.len()]; 2],
+    pub(crate) again: [AtomicU64; Again::ALL.len()],
+    /// From sending to the end of the answer, or of its part that is held back.
+    pub(crate) took: Latency,
+}
+
+impl Hops {
+    /// One sending ended.
+    pub(crate) fn sent(&self, result: Result, near: bool, took: Duration) {
+        self.results[usize::from(near)][result as usize].fetch_add(1, Relaxed);
+        if result == Result::Answered {
+            self.took.record(took);
+        }
+    }
+
+    /// A request goes elsewhere.
+    pub(crate) fn again(&self, why: Again) {
+        self.again[why as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// Requests that other nodes sent here.
+#[derive(Default)]
+pub(crate) struct Served {
+    run: AtomicU64,
+    not_run: [AtomicU64; NotRun::ALL.len()],
+}
+
+impl Served {
+    /// One was run, well or not.
+    pub(crate) fn run(&self) {
+        self.run.fetch_add(1, Relaxed);
+    }
+
+    /// One was sent back.
+    pub(crate) fn not_run(&self, why: NotRun) {
+        self.not_run[why as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests that came from other nodes, by what was done with them";
+        let mut family = encoder.encode_descriptor("berth_gateway_hops", help, None, MetricType::Counter)?;
+        counter(&mut family.encode_family(&[("result", "run")])?, self.run.load(Relaxed))?;
+        for (why, count) in NotRun::ALL.iter().zip(&self.not_run) {
+            counter(&mut family.encode_family(&[("result", why.as_str())])?, count.load(Relaxed))?;
+        }
+        Ok(())
+    }
+}

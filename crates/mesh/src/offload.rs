@@ -1,0 +1,39 @@
+//! Work that grows with what a client sent or is sent: small amounts at once, large ones where they hold up nobody else.
+//!
+//! All requests of an HTTP/2 connection share one task: what is done in it, the others wait for.
+
+use berth_spec::InferError;
+
+/// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over.
+/// Halved: more hand-overs, some 10 µs each. Doubled: a connection and a worker thread are held for up to 2 ms.
+pub(crate) const HEAVY: usize = 256 << 10;
+
+/// Does `work` on `weight` bytes.
+pub(crate) async fn run<T: Send + 'static>(
+    weight: usize,
+    work: impl FnOnce() -> Result<T, InferError> + Send + 'static,
+) -> Result<T, InferError> {
+    if weight < HEAVY {
+        return work();
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(InferError::Internal("the server failed on this request".to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn much_is_done_elsewhere_and_little_here() {
+        let here = thread::current().id();
+        for (weight, elsewhere) in [(HEAVY - 1, false), (HEAVY, true)] {
+            let there = run(weight, || Ok(thread::current().id())).await.expect("done");
+            assert_eq!(there != here, elsewhere, "{weight}");
+        }
+        let panicked = run(HEAVY, || -> Result<(), _> { panic!("asked to") }).await;
+        assert!(matches!(panicked, Err(InferError::Internal(_))));
+    }
+}

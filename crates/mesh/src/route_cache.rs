@@ -1,0 +1,162 @@
+//! The last routes, kept in a file: a gateway that starts while no controller answers serves by them.
+//!
+//! ```text
+//!  clean ──change──▶ due ──pause over──▶ writing (aside, to a new file that takes the old one's place) ──▶ clean
+//!                     ▲                     │ changed meanwhile
+//!                     └─────────────────────┘
+//! ```
+//!
+//! What is read is as old as the last write; the controller's first word replaces all of it. A file that cannot be read
+//! is said so and left alone: routes come from the controller.
+
+mod format;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_spec::{RouteChange, WorkerId};
+use fs_err as fs;
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::routes::{Applier, Routes};
+
+/// The shortest time between a change and its write. Halved: twice the writes while much changes. Doubled: a gateway that
+/// dies comes back with older routes.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// How many times as long as the last write took the pause is, at least: where there are many routes, writing them takes
+/// at most a twentieth of one core.
+const REST: u32 = 20;
+
+/// How long the last write may take when the gateway ends. Halved: a slow disk loses it. Doubled: it holds up the end.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Keeps the routes.
+pub(crate) struct RouteCache(Option<Keeping>);
+
+struct Keeping {
+    path: PathBuf,
+    me: WorkerId,
+    due: Option<Instant>,
+    pause: Duration,
+    /// It ends with the time that it took.
+    writing: Option<JoinHandle<Duration>>,
+}
+
+impl RouteCache {
+    /// Keeps nothing.
+    pub(crate) fn off() -> Self {
+        Self(None)
+    }
+
+    /// Reads what was kept, and puts it in force.
+    pub(crate) async fn open(path: PathBuf, applier: &mut Applier) -> Self {
+        let read = {
+            let path = path.clone();
+            spawn_blocking(move || read(&path)).await
+        };
+        match read {
+            Ok(Ok(Some(kept))) => {
+                let routes = kept.set.len();
+                tracing::info!(event = "routes_restored", routes, "serving by the last ones until a controller speaks");
+                applier.restore(kept);
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "routes: the last ones cannot be read; waiting for a controller"),
+            Err(_) => tracing::error!("routes: reading the last ones panicked"),
+        }
+        let me = applier.me().clone();
+        Self(Some(Keeping { path, me, due: None, pause: PAUSE, writing: None }))
+    }
+
+    /// Routes have changed.
+    pub(crate) fn changed(&mut self, now: Instant) {
+        if let Some(keeping) = &mut self.0 {
+            keeping.due.get_or_insert(now + keeping.pause);
+        }
+    }
+
+    /// Resolves when they should be written.
+    pub(crate) async fn due(&mut self) {
+        let Some(keeping) = &mut self.0 else { return std::future::pending().await };
+        keeping.written().await;
+        match keeping.due {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Writes them, aside.
+    pub(crate) fn write(&mut self, routes: &Arc<Routes>) {
+        if let Some(keeping) = &mut self.0 {
+            keeping.due = None;
+            let (path, me, routes) = (keeping.path.clone(), keeping.me.clone(), Arc::clone(routes));
+            keeping.writing = Some(spawn_blocking(move || {
+                let started = std::time::Instant::now();
+                if let Err(error) = write(&path, &format::encode(&routes, &me)) {
+                    tracing::warn!(%error, "routes: the last ones cannot be kept");
+                }
+                started.elapsed()
+            }));
+        }
+    }
+
+    /// Writes what has changed since the last write.
+    pub(crate) async fn close(&mut self, routes: &Arc<Routes>) {
+        if self.0.as_ref().is_some_and(|keeping| keeping.due.is_some()) {
+            self.finish().await;
+            self.write(routes);
+        }
+        self.finish().await;
+    }
+
+    async fn finish(&mut self) {
+        if let Some(keeping) = &mut self.0
+            && timeout(LAST, keeping.written()).await.is_err()
+        {
+            tracing::warn!("routes: keeping the last ones takes too long; the file is older");
+        }
+    }
+}
+
+impl Keeping {
+    /// Waits for the write that goes on.
+    async fn written(&mut self) {
+        if let Some(writing) = &mut self.writing {
+            match writing.await {
+                Ok(took) => self.pause = PAUSE.max(took * REST),
+                Err(_) => tracing::error!("routes: keeping the last ones panicked"),
+            }
+            self.writing = None;
+        }
+    }
+}
+
+/// What a file holds; `None`: there is none.
+fn read(path: &Path) -> io::Result<Option<RouteChange>> {
+    match fs::read(path) {
+        Ok(bytes) => format::decode(&bytes)
+            .map(Some)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// All or nothing: a reader finds the old file or the new one.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use io::Write as _;
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&new, path)
+}

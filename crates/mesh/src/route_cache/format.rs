@@ -1,0 +1,233 @@
+//! The form of the file: eight bytes that say what it is and in which version, then the routes in postcard.
+//!
+//! The structs here are the format. A change of them is a new version, and an older file is then refused, not guessed at:
+//! routes are with the controller anyway.
+
+use std::time::Duration;
+
+use berth_spec::{
+    DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId,
+    deployment::Concurrency,
+    routes::{OnMiss, Readiness, Version},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{deployment::DeploymentState, routes::Routes};
+
+/// What the file begins with; the last byte is the version.
+const MAGIC: [u8; 8] = *b"berthrt\x02";
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it is no file of routes of this version")]
+    Foreign,
+    #[error("it is damaged: {0}")]
+    Damaged(#[from] postcard::Error),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    planned: bool,
+    expected: u32,
+    ready: u32,
+    missing: Vec<DeploymentName>,
+    routes: Vec<KeptRoute>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptRoute {
+    deployment: DeploymentName,
+    versions: Vec<KeptVersion>,
+    /// Indices into `versions`, with weights.
+    split: Vec<(u32, u32)>,
+    on_miss: KeptMiss,
+    on_demand: bool,
+    idempotent: bool,
+    timeout: Duration,
+    max: Option<u32>,
+    queue: u32,
+    endpoint: Option<Box<str>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptVersion {
+    name: String,
+    revision: RevisionId,
+    ready: Vec<WorkerId>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum KeptMiss {
+    Park,
+    NoCapacity { message: String, retry_at: Option<u64> },
+    Failed { message: String, retry_at: Option<u64> },
+    ScaledDown,
+    Restarting { message: String, again_at: u64 },
+}
+
+/// The file's bytes.
+pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
+    let mut kept = Vec::new();
+    routes.each(|entry| kept.push(KeptRoute::of(entry, me)));
+    let readiness = routes.readiness();
+    let kept = Kept {
+        planned: readiness.planned,
+        expected: readiness.expected,
+        ready: readiness.ready,
+        missing: readiness.missing.clone(),
+        routes: kept,
+    };
+    postcard::to_extend(&kept, MAGIC.to_vec()).expect("a Vec takes everything, and every length is known")
+}
+
+/// The whole change that leads to what was kept.
+pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
+    let body = bytes.strip_prefix(&MAGIC).ok_or(Unreadable::Foreign)?;
+    let Kept { planned, expected, ready, missing, routes } = postcard::from_bytes(body)?;
+    let set = routes.into_iter().map(Route::from).collect();
+    Ok(RouteChange {
+        seq: 0,
+        base: None,
+        set,
+        unset: Vec::new(),
+        readiness: Readiness { planned, expected, ready, missing },
+    })
+}
+
+impl KeptRoute {
+    fn of(entry: &DeploymentState, me: &WorkerId) -> Self {
+        let route = entry.route();
+        let versions = route.targets.iter().map(|target| {
+            let elsewhere = target.endpoints.iter().flat_map(|endpoints| endpoints.workers()).cloned();
+            KeptVersion {
+                name: target.version.to_string(),
+                revision: target.revision.clone(),
+                ready: target.ready.then(|| me.clone()).into_iter().chain(elsewhere).collect(),
+            }
+        });
+        let terms = &route.terms;
+        Self {
+            deployment: entry.name.clone(),
+            versions: versions.collect(),
+            split: route.split.to_vec(),
+            on_miss: KeptMiss::of(&terms.on_miss),
+            on_demand: terms.on_demand,
+            idempotent: terms.idempotent,
+            timeout: terms.timeout,
+            max: terms.concurrency.max,
+            queue: terms.concurrency.queue,
+            endpoint: terms.endpoint.clone(),
+        }
+    }
+}
+
+impl From<KeptRoute> for Route {
+    fn from(kept: KeptRoute) -> Self {
+        let shares = kept.split.iter().filter_map(|&(at, weight)| {
+            let version = kept.versions.get(usize::try_from(at).ok()?)?;
+            Some((version.revision.clone(), weight))
+        });
+        let split = shares.collect();
+        let version = |KeptVersion { name, revision, ready }| Version { name, revision, ready };
+        Self {
+            deployment: kept.deployment,
+            split,
+            versions: kept.versions.into_iter().map(version).collect(),
+            on_miss: kept.on_miss.into(),
+            on_demand: kept.on_demand,
+            timeout: kept.timeout,
+            concurrency: Concurrency { max: kept.max, queue: kept.queue },
+            idempotent: kept.idempotent,
+            endpoint: kept.endpoint,
+        }
+    }
+}
+
+impl KeptMiss {
+    fn of(on_miss: &OnMiss) -> Self {
+        let at = |time: &Option<Time>| time.map(|time| time.0);
+        match on_miss {
+            OnMiss::Park => Self::Park,
+            OnMiss::NoCapacity { message, retry_at } => {
+                Self::NoCapacity { message: message.clone(), retry_at: at(retry_at) }
+            }
+            OnMiss::Failed { message, retry_at } => Self::Failed { message: message.clone(), retry_at: at(retry_at) },
+            OnMiss::ScaledDown => Self::ScaledDown,
+            OnMiss::Restarting { message, again_at } => {
+                Self::Restarting { message: message.clone(), again_at: again_at.0 }
+            }
+        }
+    }
+}
+
+impl From<KeptMiss> for OnMiss {
+    fn from(kept: KeptMiss) -> Self {
+        match kept {
+            KeptMiss::Park => Self::Park,
+            KeptMiss::NoCapacity { message, retry_at } => Self::NoCapacity { message, retry_at: retry_at.map(Time) },
+            KeptMiss::Failed { message, retry_at } => Self::Failed { message, retry_at: retry_at.map(Time) },
+            KeptMiss::ScaledDown => Self::ScaledDown,
+            KeptMiss::Restarting { message, again_at } => Self::Restarting { message, again_at: Time(again_at) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{local::LocalReplicas, resolved::Resolver, routes::Applier};
+
+    fn name(text: &str) -> DeploymentName {
+        DeploymentName::new(text).expect("a name")
+    }
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        for on_miss in [
+            OnMiss::Failed { message: "no".to_owned(), retry_at: Some(Time(7)) },
+            OnMiss::Restarting { message: "died".to_owned(), again_at: Time(8) },
+        ] {
+            comes_back(on_miss);
+        }
+    }
+
+    fn comes_back(on_miss: OnMiss) {
+        let me = WorkerId::new("a").expect("a name");
+        let revision = |version: &str| RevisionId::of(name("iris"), version.as_bytes());
+        let version = |version: &str, ready| Version { name: version.to_owned(), revision: revision(version), ready };
+        let iris = Route {
+            deployment: name("iris"),
+            split: vec![(revision("2"), 90), (revision("1"), 10)],
+            versions: vec![version("1", vec![me.clone()]), version("2", Vec::new())],
+            on_miss,
+            on_demand: true,
+            timeout: Duration::from_millis(1_500),
+            concurrency: Concurrency { max: Some(3), queue: 9 },
+            idempotent: false,
+            endpoint: Some("/v1/iris".into()),
+        };
+        let set = vec![iris];
+        let readiness = Readiness { planned: true, expected: 2, ready: 1, missing: vec![name("rose")] };
+        let change = RouteChange { seq: 0, base: None, set, unset: Vec::new(), readiness };
+        let routes = Arc::new(Routes::new());
+        let resolver = Resolver { me: me.clone(), replicas: Arc::new(LocalReplicas::default()), remotes: None };
+        Applier::new(Arc::clone(&routes), resolver).apply(change.clone()).expect("it is whole");
+        assert_eq!(decode(&encode(&routes, &me)).expect("readable"), change);
+        assert!(matches!(decode(b"berthrt\x01"), Err(Unreadable::Foreign)));
+        assert!(matches!(decode(b""), Err(Unreadable::Foreign)));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_and_nothing_worse(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut file = MAGIC.to_vec();
+            file.extend(bytes);
+            let _ = decode(&file);
+        }
+    }
+}
