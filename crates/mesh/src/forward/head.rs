@@ -49,7 +49,6 @@ static STRIPPED: [HeaderName; 19] = [
     LOST,
 ];
 
-
 /// Headers that an endpoint is told, and room for a trace.
 const ADDED: usize = 6;
 

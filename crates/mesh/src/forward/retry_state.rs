@@ -24,10 +24,7 @@ use crate::endpoint::target::{NextTarget, RemoteTarget};
 use crate::forward::context::RequestContext;
 use crate::{
     body::upload::{Upload, unrepeatable},
-    endpoint::{
-        InFlight,
-        choose::Tried,
-    },
+    endpoint::{InFlight, choose::Tried},
     forward::{
         buffered::{BufferedResponse, Failure},
         head::Head,
