@@ -15,29 +15,29 @@ use tempfile::TempDir;
 
 use crate::{Category, GitError, Remote, program::Run};
 
-/// How one repository is entered.
+/// Credentials for one repository.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// Without any.
+    /// No credentials.
     #[default]
     None,
     /// A token or password over HTTP.
     Token {
         /// Empty: what the host expects beside a token.
         username: String,
-        /// The token.
+        /// Token, sent as the password.
         token: String,
     },
     /// A private key over ssh.
     SshKey {
         /// The text of the key file, without a passphrase.
         key: String,
-        /// Which hosts are believed.
+        /// Trusted ssh hosts.
         hosts: HostKeys,
     },
 }
 
-/// Which ssh hosts are believed.
+/// Trust in ssh host keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostKeys {
     /// Those of this text, in the form of `known_hosts`.
@@ -119,7 +119,7 @@ const TOKEN: &str = "BERTH_GIT_TOKEN";
 const HELPER: &str = "!berth() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \"$BERTH_GIT_USER\" \
                       \"$BERTH_GIT_TOKEN\"; }; berth";
 
-/// What a host wants as the user beside a token.
+/// User name that a host expects beside a token.
 fn expected_user(host: &str) -> &'static str {
     match host {
         "bitbucket.org" => "x-token-auth",

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Category, GitError, Oid, Repository, Stop};
 
-/// Bytes of content per process. Halved, reading a thousand small files still takes one; doubled, that much more is in
-/// memory at once.
+/// Bytes of content read per process. Large enough for a thousand small files, small enough to hold in memory.
 const BATCH: u64 = 32 << 20;
 
 impl Repository {

@@ -12,12 +12,12 @@ use fs_err as fs;
 
 use crate::{Category, GitError, Mode, Oid, Repository, Stop, TreeEntry};
 
-/// What a checkout may take.
+/// Limits of a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckoutLimits {
-    /// Bytes in sum. Halved, models with data beside their code are refused; doubled, one model may fill the disk.
+    /// Total size in bytes. Bounds the disk space of one model, with room for data beside its code.
     pub bytes: u64,
-    /// Files.
+    /// Number of files.
     pub files: usize,
 }
 
@@ -27,14 +27,14 @@ impl Default for CheckoutLimits {
     }
 }
 
-/// What a checkout did.
+/// Result of a checkout.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckedOut {
-    /// Files written.
+    /// Number of files written.
     pub files: usize,
-    /// Their bytes.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// What is not as its author sees it.
+    /// Entries whose content is elsewhere.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -50,7 +50,7 @@ pub enum LeftOut {
 /// Larger files go straight to disk by a process of their own.
 const LARGE: u64 = 1 << 20;
 
-/// How every pointer of Git LFS begins.
+/// First line of every Git LFS pointer.
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
 
 impl Repository {
@@ -105,7 +105,7 @@ fn check(entries: &[TreeEntry], limits: CheckoutLimits) -> Result<(), GitError> 
     }
 }
 
-/// Whether a path stays inside, and is no part of git's own folder on any file system.
+/// True if a path stays inside the folder and is not part of git's own folder on any file system.
 fn is_proper(path: &str) -> bool {
     path.len() <= 4_096
         && !path.contains(['\0', '\u{fffd}'])
@@ -178,7 +178,7 @@ impl Writing<'_> {
         permit(&path, entry.mode).map_err(failed)
     }
 
-    /// Where a path goes, its folder made.
+    /// Target path of an entry; creates its folder.
     fn place(&self, path: &str) -> Result<PathBuf, GitError> {
         let place = self.root.join(path);
         if place.symlink_metadata().is_ok() {
@@ -200,8 +200,8 @@ fn permit(path: &Path, mode: Mode) -> io::Result<()> {
     fs::set_permissions(path, std::fs::Permissions::from_mode(bits))
 }
 
-/// Whether a link at `path` leads to a place in the same tree. On its way it may not pass another link: what comes
-/// after that could be anywhere.
+/// True if a link at `path` stays inside the tree. The way there must not pass another link, whose target could be
+/// anywhere.
 fn stays_inside(path: &str, target: &str, links: &BTreeSet<&str>) -> bool {
     if target.is_empty() || target.starts_with('/') || target.contains(['\0', '\u{fffd}']) {
         return false;

@@ -1,13 +1,13 @@
-//! How a call to git can fail, sorted by what to do about it.
+//! Failures of git, classified by what to do about them.
 
 use std::fmt;
 
-/// What kind of failure it was; it decides whether trying again can help and who has to act.
+/// Kind of failure. Decides if a retry can help and who has to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
     /// The other side cannot be reached, or the line broke.
     Network,
-    /// It did not come about before the deadline.
+    /// The deadline passed.
     TimedOut,
     /// The other side does not let us in: no credentials, wrong ones, or a host key that is not known.
     Auth,
@@ -29,18 +29,18 @@ pub enum Category {
     Corrupt,
     /// More than the caller allowed.
     TooLarge,
-    /// What was asked for makes no sense, or must not be given to git.
+    /// The request is invalid, or unsafe to pass to git.
     Invalid,
     /// The signature is missing, wrong, or by nobody who is trusted.
     Signature,
-    /// The caller cancelled.
+    /// Cancelled by the caller.
     Cancelled,
-    /// Anything else.
+    /// Any other failure.
     Internal,
 }
 
 impl Category {
-    /// Whether the same call may well succeed later without anybody acting.
+    /// True if the same call may succeed later without anybody acting.
     #[must_use]
     pub const fn is_transient(self) -> bool {
         matches!(self, Self::Network | Self::TimedOut | Self::Moved | Self::Cancelled | Self::Corrupt)
@@ -83,7 +83,8 @@ impl Category {
         }
     }
 
-    /// What git's words (in the C locale) mean. The order matters: a broken line also says that the remote hung up.
+    /// Classifies git's output (C locale). The order matters: a broken connection also reports that the remote hung
+    /// up.
     pub(crate) fn of(words: &str) -> Self {
         const KNOWN: [(Category, &[&str]); 9] = [
             (Category::Corrupt, &BROKEN),
@@ -169,7 +170,7 @@ impl Category {
     }
 }
 
-/// How git says that it cannot read its own files.
+/// Messages of git about its own damaged files.
 const BROKEN: [&str; 9] = [
     "is corrupt",
     "error: object file",
@@ -186,9 +187,9 @@ const BROKEN: [&str; 9] = [
 /// holds a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitError {
-    /// What kind of failure.
+    /// Kind of failure.
     pub category: Category,
-    /// What was being done, for example `fetch`.
+    /// Operation that failed, for example `fetch`.
     pub doing: String,
     /// The repository, without credentials; empty for a local question.
     pub remote: String,
@@ -206,7 +207,7 @@ impl GitError {
         Self::new(Category::of(words), doing, gist(words))
     }
 
-    /// From the machine.
+    /// Wraps a system error.
     pub(crate) fn io(doing: &str, error: &std::io::Error) -> Self {
         let category = match error.kind() {
             std::io::ErrorKind::NotFound if doing == STARTING => Category::Internal,
@@ -220,19 +221,19 @@ impl GitError {
         self
     }
 
-    /// Whether the same call may well succeed later without anybody acting.
+    /// True if the same call may succeed later without anybody acting.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         self.category.is_transient()
     }
 }
 
-/// What starting the program is called in errors.
+/// Name of the operation that starts the program, as errors show it.
 pub(crate) const STARTING: &str = "start git";
 
 /// The lines that say why, without progress and hints; bounded.
 fn gist(words: &str) -> String {
-    /// Bytes. Halved, the report of a hook is cut in the middle; doubled, a hostile server fills logs.
+    /// Longest detail in bytes. Holds the report of a hook, and stops a hostile server from filling logs.
     const LONGEST: usize = 4_096;
     let telling = |line: &&str| {
         let line = line.trim();
@@ -256,7 +257,7 @@ fn gist(words: &str) -> String {
 }
 
 impl GitError {
-    /// What happened, for where [`Self::remedy`] is shown beside it.
+    /// Message without the remedy, for places that show [`Self::remedy`] beside it.
     #[must_use]
     pub fn what(&self) -> String {
         let mut text = format!("cannot {}", self.doing);
@@ -269,7 +270,7 @@ impl GitError {
         text
     }
 
-    /// What to do about it; nothing where the detail says it, or nobody has to act.
+    /// Remedy. Empty if the detail contains one or nobody has to act.
     #[must_use]
     pub const fn remedy(&self) -> &'static str {
         self.category.remedy()

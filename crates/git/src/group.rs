@@ -14,21 +14,19 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Stop;
 
-/// How often a cancelled flag is looked at. Doubled, a shutdown waits longer; halved, a waiting thread wakes more.
+/// Interval at which a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long git has to remove its lock files once it is told to end. Halved, locks may stay behind on a slow disk and
-/// are swept at the next start; doubled, a shutdown may take longer.
+/// Time for git to remove its lock files after the request to end. Locks left behind are removed at the next start.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How often a room is measured. Halved, a full disk is met sooner by a quarter of a second; doubled, a fast line puts twice
-/// as much beyond the bound.
+/// Interval at which disk use is measured. Bounds how far a fast download can exceed the quota.
 const MEASURE: Duration = Duration::from_millis(250);
 
 /// Bytes of standard error that are kept: it is for people.
 const MOST_WORDS: usize = 64 << 10;
 
-/// What a process left behind.
+/// Output of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
@@ -51,22 +49,22 @@ impl DiskQuota {
     }
 }
 
-/// Why there is nothing.
+/// Reason why a run gave no result.
 #[derive(Debug)]
 pub(crate) enum RunError {
-    /// It could not be started or watched.
+    /// Starting or watching the process failed.
     Io(io::Error),
-    /// It wrote more than allowed.
+    /// The output exceeded its limit.
     TooMuch,
     /// Its room is full.
     Full,
-    /// The caller cancelled.
+    /// Cancelled by the caller.
     Cancelled,
     /// The deadline passed. With the last words, which often say what it waited for.
     TimedOut,
 }
 
-/// What a reading thread says at its end.
+/// Last message of a reading thread.
 enum Part {
     Done,
     TooMuch,
@@ -184,7 +182,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// How a process ended, for people.
+/// Describes the exit status for people.
 pub(crate) fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("git ended with code {code} and said nothing"),

@@ -1,10 +1,10 @@
-//! Who changed what when.
+//! History: commits, their authors and the files they change.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Category, GitError, Oid, Repository, Stop, tree::Mode};
 
-/// Who, and when.
+/// Name, address and time of an author or committer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Person {
     /// The name they gave.
@@ -15,16 +15,16 @@ pub struct Person {
     pub time: i64,
 }
 
-/// What a commit says of itself.
+/// Metadata of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitInfo {
-    /// Its name.
+    /// Object id of the commit.
     pub oid: Oid,
     /// The commits it was made from; none for the first one, several for a merge.
     pub parents: Vec<Oid>,
-    /// Who wrote it.
+    /// Author.
     pub author: Person,
-    /// Who put it there.
+    /// Committer.
     pub committer: Person,
     /// The first line of its message.
     pub subject: String,
@@ -47,9 +47,9 @@ impl CommitInfo {
 pub struct Change {
     /// Its path; a moved file is one removed and one added.
     pub path: String,
-    /// What it was; `None`: it was not there.
+    /// Mode and content before the change; `None` if the file is new.
     pub before: Option<(Mode, Oid)>,
-    /// What it is; `None`: it is gone.
+    /// Mode and content after the change; `None` if the file was removed.
     pub after: Option<(Mode, Oid)>,
 }
 
@@ -57,11 +57,11 @@ pub struct Change {
 const FORMAT: &str =
     "--format=%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00%b%x00%(trailers:only=true,unfold=true)%x00";
 
-/// Fields of [`FORMAT`].
+/// Number of fields in [`FORMAT`].
 const FIELDS: usize = 11;
 
 impl Repository {
-    /// What a commit says of itself.
+    /// Reads the metadata of a commit.
     ///
     /// # Errors
     /// If it is not here.

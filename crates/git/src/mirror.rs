@@ -17,7 +17,7 @@ use fs_err as fs;
 use self::folder::{Format, clear, init, lock, sweep};
 use crate::{Category, Credentials, Git, GitError, Oid, Remote, Repository, Rev, Stop};
 
-/// How much of a history is fetched.
+/// Amount of history to fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History {
     /// The commit and its files alone: enough to read and to check out.
@@ -33,7 +33,7 @@ pub struct RemoteRef {
     pub name: String,
     /// The object it names: for an annotated tag the tag itself.
     pub oid: Oid,
-    /// What an annotated tag leads to.
+    /// Commit that an annotated tag points to.
     pub peeled: Option<Oid>,
 }
 
@@ -98,8 +98,7 @@ pub struct Mirror {
     _lock: File,
 }
 
-/// Bytes that a copy may take on disk, packed. Halved, repositories with a long history of data are refused; doubled, one
-/// hostile repository may fill the disk.
+/// Largest mirror on disk in bytes, packed. Allows for repositories with a history of data, and bounds a hostile one.
 const MOST: u64 = 8 << 30;
 
 impl Mirror {
@@ -129,13 +128,13 @@ impl Mirror {
         Self { most: bytes, ..self }
     }
 
-    /// What is here of it.
+    /// Local repository of the mirror.
     #[must_use]
     pub const fn repository(&self) -> &Repository {
         &self.repository
     }
 
-    /// Where it is copied from.
+    /// Remote that is mirrored.
     #[must_use]
     pub const fn remote(&self) -> &Remote {
         &self.remote
@@ -226,14 +225,14 @@ impl Mirror {
         Ok(())
     }
 
-    /// Empty again.
+    /// Deletes the mirror and creates an empty one.
     fn renew(&self, format: Format, stop: &Stop) -> Result<(), GitError> {
         let folder = self.repository.folder();
         clear(folder).map_err(|error| GitError::io("make a copy anew of", &error).at(&self.remote.shown()))?;
         init(self.repository.git(), folder, format, stop).map_err(|e| e.at(&self.remote.shown()))
     }
 
-    /// Whether a commit is here with the history that is wanted.
+    /// True if a commit is present with the required history.
     fn has(&self, rev: &Rev, history: History, stop: &Stop) -> Result<bool, GitError> {
         if history == History::Full && self.is_shallow() {
             return Ok(false);
@@ -349,7 +348,7 @@ pub(crate) fn ls_remote(
     Ok(RemoteRefs::parse(&text))
 }
 
-/// Why a push was not taken, from its lines for programs: `!\tFROM:TO\t[rejected] (stale info)`.
+/// Reads the reason of a refused push from git's porcelain lines: `!\tFROM:TO\t[rejected] (stale info)`.
 fn refused(lines: &str, words: &str) -> Option<GitError> {
     const MOVED: [&str; 7] = [
         "stale info",

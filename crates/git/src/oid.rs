@@ -17,7 +17,7 @@ impl Oid {
         full.then(|| Self(text.to_ascii_lowercase()))
     }
 
-    /// The digits.
+    /// Hexadecimal digits of the id.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -68,8 +68,8 @@ pub enum Rev {
 }
 
 impl Rev {
-    /// What pins a model: a tag `v1.2.3`, or 7 to 40 hexadecimal digits of a commit. `None` for anything else, a
-    /// branch above all.
+    /// Parses the reference that pins a model: a tag `v1.2.3`, or 7 to 40 hexadecimal digits of a commit. `None` for
+    /// anything else, branches above all.
     #[must_use]
     pub fn pinned(text: &str) -> Option<Self> {
         let is_version = |rest: &str| {
@@ -95,7 +95,7 @@ impl Rev {
         }
     }
 
-    /// Whether git may be given it: names that look like options, or hold what refs cannot hold, may not.
+    /// True if the name is safe to pass to git: not an option, and no character that refs cannot contain.
     #[must_use]
     pub fn is_safe(&self) -> bool {
         match self {

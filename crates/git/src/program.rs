@@ -18,8 +18,8 @@ use crate::{
     group::{self, DiskQuota, Finished, RunError},
 };
 
-/// What of the process's own environment git may see: where programs are, and how the network is reached. Everything
-/// else (`GIT_DIR` of a hook, an agent's socket, a home folder) stays outside.
+/// Environment variables passed on to git: paths of programs and network settings. Everything else (`GIT_DIR` of a
+/// hook, an agent's socket, a home folder) is withheld.
 const PASSED_ON: [&str; 12] = [
     "PATH",
     "TMPDIR",
@@ -129,8 +129,7 @@ impl Git {
     }
 }
 
-/// Bytes of output that a question may have unless it says otherwise: a tree or a list of refs with a few 100,000
-/// lines. Halved, very large repositories are refused; doubled, a hostile one may take that much memory.
+/// Default limit of output in bytes. Holds a tree or a list of refs with a few 100,000 lines, and bounds memory.
 const MOST_OUTPUT: usize = 64 << 20;
 
 /// One run of git.
@@ -228,7 +227,7 @@ impl Run<'_> {
         Ok(String::from_utf8_lossy(&self.ok(stop)?).into_owned())
     }
 
-    /// What became of the run, however it ended by itself.
+    /// Waits for the end of the run.
     pub(crate) fn finish(mut self, stop: &Stop) -> Result<Finished, GitError> {
         let command = self.command();
         let finished = group::run(command, self.input, self.most, self.room.as_ref(), stop);

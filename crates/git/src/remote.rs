@@ -1,4 +1,4 @@
-//! Where a repository is: a URL that may be given to git, and what of it may be shown.
+//! Location of a repository: a URL that is safe for git and safe to show.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ pub struct Remote {
     port: Option<u16>,
 }
 
-/// What git may be told to use; it gets exactly the scheme of the remote.
+/// Protocols git may use. Each call allows only the scheme of its remote.
 const SCHEMES: [&str; 5] = ["https", "http", "ssh", "file", "git"];
 
 /// Longer ones are no URLs that people write.
@@ -155,7 +155,7 @@ impl Remote {
         &self.host
     }
 
-    /// What breaks together, for circuit breakers: `https://host:port`.
+    /// Host of the remote as the key of a circuit breaker: `https://host:port`.
     #[must_use]
     pub fn origin(&self) -> String {
         match self.port {
@@ -168,7 +168,7 @@ impl Remote {
         &self.user
     }
 
-    /// Whether what is sent stays on this machine.
+    /// True if the remote is on this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.host.trim_matches(['[', ']']);
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -11,12 +11,12 @@ use std::{
 
 use crate::{Category, Git, GitError, Oid, Rev, Stop, program::Run};
 
-/// Where a push keeps its objects until its hook has agreed; taken from the hook's environment.
+/// Folder that holds the objects of a push until its hook accepts them, from the hook's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantine {
-    /// `GIT_OBJECT_DIRECTORY`.
+    /// Value of `GIT_OBJECT_DIRECTORY`.
     pub objects: OsString,
-    /// `GIT_ALTERNATE_OBJECT_DIRECTORIES`.
+    /// Value of `GIT_ALTERNATE_OBJECT_DIRECTORIES`.
     pub alternates: OsString,
 }
 
@@ -80,12 +80,12 @@ impl Repository {
         Self { git, folder, quarantine: None, doubt: Arc::default() }
     }
 
-    /// Whether its files seem to be broken.
+    /// True if the files of the repository seem damaged.
     pub(crate) fn is_doubted(&self) -> bool {
         self.doubt.load(Ordering::Relaxed)
     }
 
-    /// They were looked at, or made anew.
+    /// Clears the suspicion of damage after a check or a rebuild.
     pub(crate) fn trust(&self) {
         self.doubt.store(false, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl Repository {
         Self { quarantine: Some(Arc::new(quarantine)), ..self }
     }
 
-    /// The git folder.
+    /// Path of the git folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -193,7 +193,7 @@ impl Repository {
         self.commit_of(&format!("refs/heads/{branch}"), stop)
     }
 
-    /// Whether the commit is here.
+    /// True if the commit is present.
     ///
     /// # Errors
     /// If git cannot be asked.
@@ -208,8 +208,7 @@ impl Repository {
         Ok(finished.status.success().then_some(kind))
     }
 
-    /// Whether `old` is an ancestor of `new` (or the same): whether a branch may go from one to the other without
-    /// losing anything.
+    /// True if `old` is `new` or an ancestor of it: the branch can move from one to the other without losing commits.
     ///
     /// # Errors
     /// If one of them is not here.

@@ -1,4 +1,4 @@
-//! When a call has to end: at a deadline, or as soon as somebody says so.
+//! End of a call: at its deadline, or when it is cancelled.
 
 use std::{
     sync::{
@@ -39,18 +39,18 @@ impl Stop {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has cancelled.
+    /// True once cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// What is left until the deadline.
+    /// Time until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whether calls have to end.
+    /// True once the call has to end.
     #[must_use]
     pub fn is_reached(&self) -> bool {
         self.is_cancelled() || self.left().is_zero()

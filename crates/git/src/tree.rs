@@ -1,11 +1,11 @@
-//! What a commit holds: entries with their modes and names, and what differs between two commits.
+//! Contents of a commit: entries with their modes and names, and differences between commits.
 
 use crate::{Category, GitError, Oid, Repository, Stop};
 
-/// What an entry of a tree is.
+/// Type of a tree entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// A file.
+    /// Regular file.
     File,
     /// A file that may be executed.
     Executable,
@@ -32,7 +32,7 @@ impl Mode {
 pub struct TreeEntry {
     /// From the root, with `/`. Bytes that are not UTF-8 are replaced; such paths cannot be read by name.
     pub path: String,
-    /// What it is.
+    /// Type of the entry.
     pub mode: Mode,
     /// The name of its content: equal content has equal names.
     pub oid: Oid,

@@ -1,4 +1,4 @@
-//! Who signed a commit or a tag, by keys that the caller trusts and no others.
+//! Verifies signatures of commits and tags against keys that the caller trusts.
 
 use std::{
     path::Path,
@@ -20,7 +20,7 @@ pub struct TrustedKeys {
     folder: Arc<TempDir>,
 }
 
-/// Who signed.
+/// Signer of a commit or tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
     /// The user id of the GPG key, or the principal of `allowed_signers`.
@@ -65,7 +65,7 @@ fn import(home: &Path, key: &str, stop: &Stop) -> Result<(), GitError> {
 }
 
 impl Repository {
-    /// Who signed the commit.
+    /// Verifies the signature of a commit and returns its signer.
     ///
     /// # Errors
     /// `Signature` if it is not signed, by somebody else, by a key that has expired or was revoked, or wrongly.
@@ -73,7 +73,7 @@ impl Repository {
         self.verify(["verify-commit", "--raw", commit.as_str()], &format!("commit {}", commit.short()), keys, stop)
     }
 
-    /// Who signed the annotated tag.
+    /// Verifies the signature of an annotated tag and returns its signer.
     ///
     /// # Errors
     /// As [`Self::verify_commit`]; also for a tag that is not annotated.

@@ -28,20 +28,20 @@ pub struct Edit {
 /// Name and address in a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// A name.
+    /// Full name.
     pub name: String,
-    /// An address.
+    /// Email address.
     pub email: String,
 }
 
-/// What a commit is signed with.
+/// Key that signs commits.
 #[derive(Clone)]
 pub enum SigningKey {
     /// The text of an ssh private key without a passphrase.
     Ssh(String),
     /// A GPG key that needs no prompt, in this `GNUPGHOME`.
     Gpg {
-        /// The folder.
+        /// GnuPG home folder.
         home: PathBuf,
         /// Key id or fingerprint.
         key: String,
@@ -60,31 +60,30 @@ impl std::fmt::Debug for SigningKey {
 /// A commit to be made.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// What it changes.
+    /// Changes to files.
     pub edits: Vec<Edit>,
-    /// Who wrote it, and put it there.
+    /// Author and committer.
     pub author: Identity,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub time: i64,
     /// First line, empty line, more.
     pub message: String,
     /// `Key: value` lines at its end.
     pub trailers: Vec<(String, String)>,
-    /// What it is signed with.
+    /// Signing key, if commits are signed.
     pub signing: Option<SigningKey>,
 }
 
-/// What became of a [`Draft`].
+/// Outcome of pushing a [`Draft`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
     /// Everything was so already: there is no new commit. With the tip, if there is one.
     Unchanged(Option<Oid>),
-    /// It is the tip of the branch now.
+    /// New tip of the branch.
     Commit(Oid),
 }
 
-/// First pause before a push is tried again; it doubles. Halved, many writers of one branch collide more often;
-/// doubled, each of them waits longer.
+/// First pause before another push; doubles with each attempt, so that writers of one branch spread out.
 const PAUSE: Duration = Duration::from_millis(50);
 
 const DOING: &str = "make a commit";

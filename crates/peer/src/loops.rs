@@ -25,12 +25,12 @@ use std::{
 use tokio::{net::TcpStream, runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Threads at once beside each loop, for what would hold it up. Halved: large bodies wait for each other. Doubled: more of
-/// them take the cores from the loops.
+/// Threads beside each loop for long computations. 32 large bodies can be decoded at once, which is enough to use all
+/// cores.
 const ASIDE: usize = 32;
 
 thread_local! {
-    /// Which loop this thread is.
+    /// Index of the event loop that runs on this thread.
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -109,7 +109,7 @@ impl EventLoop {
     }
 }
 
-/// Counts a connection.
+/// Guard that counts one open connection.
 struct ConnectionCount(Arc<AtomicUsize>);
 
 impl ConnectionCount {

@@ -1,4 +1,4 @@
-//! Who is there, for everybody who asks: a snapshot that changes, and hints as they come.
+//! Read access to the membership: a snapshot that changes, and a stream of hints.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 use berth_spec::{Health, Member, RevisionId, WorkerId};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-/// Hints that wait for a reader that is slow. Halved: it misses some sooner (they are only hints). Doubled: memory.
+/// Hints buffered for a slow reader. Older ones are dropped, which is safe because hints are optional.
 const HINTS: usize = 1_024;
 
 /// Orders that wait for the membership's loop. More are refused: they are hints, or one word to leave.
@@ -24,14 +24,14 @@ pub struct MemberTable {
     leaving: BTreeSet<WorkerId>,
 }
 
-/// How a member stands, in the words of G9: [`Health`], with one more for those that came back.
+/// Health of a member as people see it: [`Health`], with one more state for nodes that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
-    /// Answers.
+    /// Answers probes.
     Healthy,
     /// Did not answer a probe; being asked through others, and may refute.
     Suspect,
-    /// Taken for dead.
+    /// Considered dead.
     Failed,
     /// Was taken for dead and answers again, for less than `Policy::recovering` so far.
     Recovering,
@@ -40,7 +40,7 @@ pub enum Tier {
 }
 
 impl MemberTable {
-    /// How a member stands.
+    /// Health of a member, with recovering nodes told apart.
     #[must_use]
     pub fn tier(&self, name: &WorkerId) -> Option<Tier> {
         let (_, health) = self.members.get(name)?;
@@ -84,18 +84,19 @@ impl Deref for MemberTable {
     }
 }
 
-/// What one worker tells all gateways at once, before the controller's route does: best effort, may be lost.
+/// Notice of one worker to all gateways about a replica, ahead of the controller's route. Best effort: it may be
+/// lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hint {
     /// The worker that has, or had, the replica.
     pub worker: WorkerId,
-    /// Of what.
+    /// Revision of the replica.
     pub revision: RevisionId,
-    /// Whether it is ready there; `false`: no longer.
+    /// True when the replica has become ready, false when it is gone.
     pub ready: bool,
 }
 
-/// What the loop is asked to do.
+/// Request to the membership loop.
 #[derive(Debug)]
 pub(crate) enum MembershipCommand {
     Say(Hint),
@@ -137,7 +138,7 @@ impl Members {
         (Self { me: name, table, hints, orders, rtts }, roster)
     }
 
-    /// This node.
+    /// Name of this node.
     #[must_use]
     pub fn me(&self) -> &WorkerId {
         &self.me
@@ -191,7 +192,7 @@ impl Members {
 }
 
 impl MembersWriter {
-    /// Sets one member.
+    /// Inserts or replaces one member.
     pub fn set(&self, member: Member, health: Health) {
         self.table.send_modify(|table| Arc::make_mut(table).set(Arc::new(member), health));
     }

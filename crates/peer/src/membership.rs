@@ -1,4 +1,4 @@
-//! Who is there, by SWIM (Das, Gupta, Motivala 2002) with suspicion, as the crate foca speaks it.
+//! Membership by SWIM (Das, Gupta, Motivala 2002) with suspicion, on top of the crate foca.
 //!
 //! ```text
 //!             a probe fails, directly and through others            nobody heard from it for `suspect_for`

@@ -20,38 +20,38 @@ pub(crate) use self::dial::Dialer;
 use self::{line::Unsent, slots::Slots};
 use crate::{BoxError, PeerBody, members::Members};
 
-/// How soon it is worth asking a peer again that could not be reached.
+/// Pause before an unreachable peer is worth another attempt.
 const RETRY_IN: Duration = Duration::from_millis(500);
 
-/// Why a peer did not answer.
+/// Reason why a peer did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The peer has received nothing of it: it is safe to send the same elsewhere.
     #[error("nothing was sent to {peer}: {source}")]
     NotSent {
-        /// Who was asked.
+        /// Peer that was asked.
         peer: WorkerId,
-        /// Why.
+        /// Cause.
         source: BoxError,
     },
     /// The peer may have received it, and may have acted on it.
     #[error("the line to {peer} broke: {source}")]
     Broken {
-        /// Who was asked.
+        /// Peer that was asked.
         peer: WorkerId,
-        /// How.
+        /// Cause.
         source: BoxError,
     },
 }
 
 impl SendError {
-    /// What to do next about it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         Class::Waiting { retry_in: RETRY_IN }
     }
 
-    /// Whether the peer has certainly received nothing.
+    /// True if the peer has certainly received nothing.
     #[must_use]
     pub const fn is_not_sent(&self) -> bool {
         matches!(self, Self::NotSent { .. })
@@ -79,19 +79,19 @@ impl Peer {
         Self { name, member: ArcSwap::new(member), health: watch::Sender::new(health), slots, members }
     }
 
-    /// Its name.
+    /// Name of the peer.
     #[must_use]
     pub fn name(&self) -> &WorkerId {
         &self.name
     }
 
-    /// What it says of itself.
+    /// Self-description of the peer.
     #[must_use]
     pub fn member(&self) -> Arc<Member> {
         self.member.load_full()
     }
 
-    /// What membership thinks of it.
+    /// Health of the peer as membership sees it.
     #[must_use]
     pub fn health(&self) -> Health {
         *self.health.borrow()
@@ -139,7 +139,7 @@ impl Peer {
         self.members.as_ref().and_then(|members| members.rtt(&self.name)).or_else(|| self.slots.rtt())
     }
 
-    /// Whether dialling fails now: there is no line, and the last try to make one failed.
+    /// True if there is no connection and the last attempt to make one failed.
     #[must_use]
     pub fn failing(&self) -> bool {
         self.slots.failing()
@@ -161,7 +161,7 @@ impl Peer {
         }
     }
 
-    /// It is no longer who is meant by its name.
+    /// Closes the connections, because the name now belongs to another process.
     pub(crate) fn forget(&self) {
         self.health.send_if_modified(|now| now.is_there().then(|| *now = Health::Failed).is_some());
         self.slots.cut();

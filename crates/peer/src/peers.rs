@@ -20,22 +20,21 @@ use crate::{
     pki::{Identity, certifies},
 };
 
-/// How lines to peers are kept.
+/// Settings of the connections to peers.
 #[derive(Debug, Clone)]
 pub struct LinePolicy {
-    /// Lines per peer, beside one for each event loop ([`crate::EventLoops`]). Halved: one core's TLS carries more of the
-    /// load, and a lost packet holds up more requests. Doubled: more memory and pings.
+    /// Connections per peer beside one for each event loop ([`crate::EventLoops`]). Several spread the TLS work over
+    /// cores and limit what a lost packet delays.
     pub lines: usize,
-    /// How long a connection may take until the peer has taken us in. Halved: far or busy peers seem dead.
-    /// Doubled: requests wait longer before they go elsewhere.
+    /// Limit for a connection to be established and accepted. Allows for far and busy peers.
     pub dial: Duration,
-    /// How often a line is asked whether it lives. Halved: more packets. Doubled: dead lines are noticed later.
+    /// Interval between pings, which bounds how long a dead connection goes unnoticed.
     pub ping_every: Duration,
-    /// How long that may take. Halved: a stalled peer loses lines that would have lived. Doubled: noticed later.
+    /// Limit for the answer to a ping; longer than the stalls of a busy peer.
     pub ping_timeout: Duration,
     /// The pause after a first failed dial; it doubles with each, up to [`LinePolicy::pause_max`].
     pub pause: Duration,
-    /// The longest pause between dials. Doubled: a peer that is back waits longer for traffic.
+    /// Longest pause between attempts to connect; bounds how long a returned peer waits for traffic.
     pub pause_max: Duration,
 }
 
@@ -52,8 +51,8 @@ impl Default for LinePolicy {
     }
 }
 
-/// How long peers that are fixed may take to connect and to answer a ping: a machine that compiles beside the tests is
-/// slow. Halved: it fails them. Doubled: nothing; what is gone refuses at once.
+/// Limits for fixed peers in tests. Long, because a machine that compiles beside the tests is slow; a closed port
+/// refuses at once.
 const PATIENT: Duration = Duration::from_secs(60);
 
 /// Lines to the other members. Clones share them; they end with the last clone.
@@ -68,7 +67,7 @@ struct Inner {
     _ends: DropGuard,
 }
 
-/// Who decides, as the store says, which knows better than the members which process of a name that is.
+/// Leader as the store names it. The store knows better than the members which process of a name leads.
 struct LeaderRecord {
     epoch: Epoch,
     name: WorkerId,

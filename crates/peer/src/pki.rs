@@ -46,10 +46,10 @@ pub const NODE_KEY: &str = "node.key";
 /// The file with the keys that seal gossip.
 pub const GOSSIP_KEY: &str = "gossip.key";
 
-/// What names of nodes end in, inside certificates.
+/// Suffix of node names inside certificates.
 pub const DOMAIN: &str = ".node.berth";
 
-/// Why certificates or keys are not usable, and what to do about it.
+/// Reason why certificates or keys are unusable, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file could not be read or written; the error names it.
@@ -61,17 +61,17 @@ pub enum PkiError {
     /// A file is not what it should be.
     #[error("{}: {reason}", file.display())]
     Unusable {
-        /// The file.
+        /// File that is wrong.
         file: PathBuf,
-        /// What is wrong with it, and the remedy.
+        /// Problem and remedy.
         reason: String,
     },
     /// A name cannot be in a certificate.
     #[error("a certificate cannot be issued for {name:?}: {reason}")]
     Name {
-        /// The name.
+        /// Name that was refused.
         name: String,
-        /// What is wrong with it.
+        /// Reason for the refusal.
         reason: String,
     },
     /// A certificate could not be made.
@@ -80,7 +80,7 @@ pub enum PkiError {
 }
 
 impl PkiError {
-    /// What to do next about it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {

@@ -28,10 +28,10 @@ use rustls::{
 
 use crate::pki::{DOMAIN, Identity, certifies, name_in};
 
-/// What both ends must agree to speak.
+/// Protocol that both ends must agree on (HTTP/2).
 const ALPN: &[u8] = b"h2";
 
-/// What a failed handshake means, for people.
+/// Describes a failed handshake for people.
 pub(crate) fn explain(error: &io::Error) -> String {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match tls {
@@ -61,13 +61,13 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-/// How this node takes connections of others, by its certificates of now.
+/// Server configuration with the current certificates.
 #[must_use]
 pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     Arc::clone(&identity.current().server)
 }
 
-/// How this node dials others, by its certificates of now.
+/// Client configuration with the current certificates.
 #[must_use]
 pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {
     Arc::clone(&identity.current().client)
@@ -136,7 +136,7 @@ fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
     WorkerId::new(name.as_ref().strip_suffix(DOMAIN)?).ok()
 }
 
-/// Who is at the other end, by its certificate.
+/// Name of the other end, from its certificate.
 pub(crate) fn caller(certificates: Option<&[CertificateDer<'static>]>) -> Option<WorkerId> {
     name_in(certificates?.first()?)
 }

@@ -1,4 +1,4 @@
-//! What a controller holds: for each worker its set of credentials, numbered, and what people may see of it.
+//! Credentials of all workers in the controller: one numbered set per worker, and a status without values.
 //!
 //! ```text
 //! files (whole)  ──▶ from_files ─┐
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct CredentialStore {
     workers: BTreeMap<WorkerId, WorkerSecrets>,
-    /// What the files want from Vault.
+    /// Secrets that the files expect from Vault.
     declared: BTreeMap<WorkerId, Declared>,
     /// The keeper of a key did not answer.
     awaits_keys: bool,
@@ -112,14 +112,14 @@ impl CredentialStore {
         self.renumber(now)
     }
 
-    /// Whether a file could not be opened the last time because the keeper of a key (an HSM, a KMS) was not there: then the
-    /// same files are to be taken again soon.
+    /// True if a file could not be opened because a key service (HSM or KMS) did not answer. The same files should be
+    /// tried again soon.
     #[must_use]
     pub const fn awaits_keys(&self) -> bool {
         self.awaits_keys
     }
 
-    /// What the files want from Vault, by worker.
+    /// Secrets that the files expect from Vault, by worker.
     #[must_use]
     pub fn declared(&self) -> &BTreeMap<WorkerId, Declared> {
         &self.declared
@@ -137,7 +137,7 @@ impl CredentialStore {
         self.workers.iter().map(|(worker, held)| (worker.clone(), Arc::clone(&held.set))).collect()
     }
 
-    /// What people may see, by worker and name.
+    /// Status of all secrets, by worker and name.
     #[must_use]
     pub fn status(&self) -> Vec<SecretStatus> {
         let all = self.workers.values().flat_map(|held| {
@@ -221,7 +221,7 @@ fn stated(worker: &WorkerId, name: &str, granted: &Granted, document: &Document,
     }
 }
 
-/// What a file refers to Vault for, before Vault has said anything.
+/// Status of a secret in Vault before Vault has answered.
 fn awaited(worker: &WorkerId, name: &str, want: &SecretRequest) -> SecretStatus {
     SecretStatus {
         worker: worker.clone(),

@@ -21,7 +21,7 @@ pub(crate) struct DataKey {
 }
 
 impl DataKey {
-    /// A new one.
+    /// Generates a random key.
     pub(crate) fn generate() -> Result<Self, Unspecified> {
         let mut bytes = Zeroizing::new([0; LENGTH]);
         rand::fill(&mut *bytes)?;
@@ -34,7 +34,7 @@ impl DataKey {
         Ok(Self { key: RandomizedNonceKey::new(&AES_256_GCM, &*bytes)?, bytes })
     }
 
-    /// For wrapping.
+    /// Raw bytes, for wrapping.
     pub(crate) fn bytes(&self) -> &[u8] {
         &*self.bytes
     }

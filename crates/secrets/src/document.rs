@@ -33,15 +33,13 @@ use crate::{
     vault::Declared,
 };
 
-/// The largest file, in bytes. Halved, a worker with dozens of service accounts does not fit; doubled, a hostile commit
-/// costs twice the memory.
+/// Largest file in bytes. Holds dozens of service accounts and bounds what a hostile commit costs.
 pub(crate) const MAX_FILE: usize = 4 << 20;
 
-/// The most secrets of a worker. Halved, workers of many teams do not fit; doubled, a lookup by URL looks at twice as many.
+/// Most secrets of one worker. Bounds the lookup by URL, and suffices for workers shared by many teams.
 pub(crate) const MAX_SECRETS: usize = 256;
 
-/// The most wrapped keys of a file. Halved, a file that many people without the private key have changed must be resealed
-/// sooner; doubled, opening one may cost 2 × 64 answers of an HSM.
+/// Most wrapped keys of a file. Each may cost one call to an HSM when the file is opened.
 pub(crate) const MAX_KEYS: usize = 64;
 
 /// A file of secrets, as it is written.
@@ -51,7 +49,7 @@ pub struct Document {
     pub head: Vec<String>,
     /// Comments elsewhere: how many lines a rewritten file would lose.
     pub other_comments: usize,
-    /// Whose secrets they are.
+    /// Worker that the secrets belong to.
     pub worker: WorkerId,
     /// The secrets in the order of the file.
     pub secrets: Vec<SecretEntry>,
@@ -64,9 +62,9 @@ pub struct Document {
 /// One secret, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretEntry {
-    /// Its name.
+    /// Name of the secret.
     pub name: String,
-    /// Its type.
+    /// Type of the secret.
     pub kind: Kind,
     /// Its fields in the order of the file, without `type`.
     pub fields: Vec<(String, Stored)>,
@@ -75,7 +73,7 @@ pub struct SecretEntry {
 /// A field, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored {
-    /// Encrypted.
+    /// Encrypted value.
     Sealed(Sealed),
     /// In the clear: for everybody to see.
     Plain(String),
@@ -86,11 +84,11 @@ pub enum Stored {
 /// A data key, wrapped for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedKey {
-    /// Which data key.
+    /// Data key that is wrapped.
     pub data: DataId,
-    /// For whom.
+    /// Recipient's key.
     pub id: KeyId,
-    /// When it was made: RFC 3339, UTC.
+    /// Creation time: RFC 3339, UTC.
     pub created: String,
     /// The data key under the recipient's public key: RSA-OAEP with SHA-256.
     pub wrapped: Vec<u8>,
@@ -103,12 +101,12 @@ pub fn check(text: &str, file: &str) -> Vec<Problem> {
     read::contents(text, file).err().unwrap_or_default()
 }
 
-/// What a file of secrets may be.
+/// Content of a file of secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Contents {
-    /// Encrypted secrets.
+    /// Secrets encrypted in the file.
     Encrypted(Document),
-    /// What a worker needs from Vault.
+    /// References to secrets in Vault.
     Vault(WorkerId, Declared),
 }
 
@@ -142,7 +140,7 @@ impl Document {
         used
     }
 
-    /// What the seal is made over.
+    /// Text covered by the seal.
     pub(crate) fn sealed_text(&self) -> Vec<u8> {
         let mut text = Canonical::new("berth secrets file 1");
         text.part(self.worker.as_str());
@@ -165,7 +163,7 @@ impl Document {
 }
 
 impl SecretEntry {
-    /// Its encrypted fields.
+    /// Encrypted fields of the secret.
     pub fn sealed(&self) -> impl Iterator<Item = &Sealed> {
         self.fields.iter().filter_map(|(_, field)| match field {
             Stored::Sealed(sealed) => Some(sealed),
@@ -173,8 +171,8 @@ impl SecretEntry {
         })
     }
 
-    /// What an encrypted field is bound to: the worker, the secret, the field, and where the secret may be sent. It cannot be
-    /// decrypted under another name, nor beside another `registry_url`.
+    /// Associated data of an encrypted field: the worker, the secret, the field, and the hosts that may receive it.
+    /// Prevents decryption under another name or with another `registry_url`.
     pub(crate) fn bound_to(&self, worker: &WorkerId, field: &str) -> Vec<u8> {
         let mut text = Canonical::new("berth secret 1");
         text.part(worker.as_str());

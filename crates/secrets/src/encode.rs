@@ -13,7 +13,7 @@ use crate::{
 const WORDS: [&str; 11] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"];
 
 impl Document {
-    /// The file.
+    /// Encodes the document as YAML.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::new();

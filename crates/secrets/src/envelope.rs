@@ -15,7 +15,7 @@ pub(crate) const TAG: usize = 16;
 /// The longest one, in characters: what the longest value makes.
 const LONGEST: usize = 128 << 10;
 
-/// Which of a file's data keys: `d1`, `d2`, …
+/// Number of a data key in a file: `d1`, `d2`, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataId(pub u32);
 
@@ -35,7 +35,7 @@ impl FromStr for DataId {
     }
 }
 
-/// Which key of a person or a controller: the first 16 hex digits of SHA-256 over its public half (SPKI, DER).
+/// Id of a key pair: the first 16 hex digits of SHA-256 over its public half (SPKI, DER).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(String);
 
@@ -47,7 +47,7 @@ impl KeyId {
         Self(hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// As text.
+    /// Id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -72,19 +72,19 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// An encrypted value.
+/// Encrypted value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     /// The data key that it was encrypted with.
     pub data: DataId,
-    /// Nonce, ciphertext, tag.
+    /// Nonce, ciphertext and tag.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Why a text is no encrypted value.
+/// Reason why a text is not an encrypted value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEnvelope {
-    /// It has not the form at all.
+    /// Malformed text.
     #[error("it is not of the form ENC[AES256,dN,BASE64]")]
     Form,
     /// Not a data key's name.
@@ -99,7 +99,7 @@ pub enum InvalidEnvelope {
 }
 
 impl Sealed {
-    /// Whether a text means to be one.
+    /// True if a text claims to be an encrypted value.
     #[must_use]
     pub fn looks_like(text: &str) -> bool {
         text.starts_with("ENC[")

@@ -29,17 +29,17 @@ pub use self::{
 };
 use crate::envelope::KeyId;
 
-/// Why a key cannot be used. Names the key, never what it unwraps.
+/// Reason why a key cannot be used. Names the key, never the data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the key {key}: {reason}")]
 pub struct KeyError {
-    /// Which, as the settings write it.
+    /// Key, as the settings write it.
     pub key: String,
-    /// What is wrong, and the remedy.
+    /// Problem and remedy.
     pub reason: String,
-    /// Whether asking again may help: the keeper is not there.
+    /// True if a retry may help because the key service is unavailable.
     pub transient: bool,
-    /// Whether it was waited for in vain: asking for something else would take as long.
+    /// True if the call timed out; other calls to the same service would take as long.
     pub silent: bool,
 }
 
@@ -59,7 +59,7 @@ impl KeyError {
         Self { silent: true, ..Self::absent(key, reason) }
     }
 
-    /// What to do next about it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         if self.transient { Class::Waiting { retry_in: std::time::Duration::from_secs(10) } } else { Class::Stalled }
@@ -68,10 +68,10 @@ impl KeyError {
 
 /// The keeper of a private key. Blocks: an HSM or a KMS may take its time.
 pub trait Decrypt: fmt::Debug + Send + Sync {
-    /// Whose private half it keeps; `None` if the keeper decides by the id that it is asked for.
+    /// Id of the key pair; `None` if the key service decides by the id of each request.
     fn id(&self) -> Option<&KeyId>;
 
-    /// What settings call it, for messages; without a PIN.
+    /// Name for messages, without a PIN.
     fn name(&self) -> String;
 
     /// The public half, where the keeper tells it.
@@ -84,7 +84,7 @@ pub trait Decrypt: fmt::Debug + Send + Sync {
     fn unwrap(&self, id: &KeyId, wrapped: &[u8]) -> Result<Zeroizing<Vec<u8>>, KeyError>;
 }
 
-/// What keepers are given beside their name. Nothing is taken from the environment by itself.
+/// Environment variables given to key services. Nothing is inherited from this process.
 #[derive(Clone, Default)]
 pub struct KeyEnvironment {
     /// Variables that a plug-in may see, and that `pin-source=env:NAME` may name.

@@ -20,15 +20,15 @@ use crate::{
     keys::{Decrypt, KeyError},
 };
 
-/// Data keys that are kept unwrapped. Halved, a controller of more workers asks its HSM again at every change; doubled, twice
-/// as many lie in memory (about 1 KiB each).
+/// Unwrapped data keys kept in memory, about 1 KiB each, so that a change does not ask the HSM again for every
+/// worker.
 const MOST_KEPT: usize = 8192;
 
-/// How long a keeper that did not answer is left alone, and what it said stands for all that would be asked meanwhile.
-/// Halved, a KMS that hangs holds up a thousand files for twice as long; doubled, its return is noticed later.
+/// Pause after a key service did not answer. Its last error stands meanwhile, so that a thousand files do not each
+/// wait for the timeout.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
-/// Why a file cannot be decrypted. Names places, never values.
+/// Reason why a file cannot be decrypted. Names places, never values.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// None of our keys is a recipient.
@@ -37,11 +37,11 @@ pub enum OpenError {
          with `berth secrets rotate`"
     )]
     NoKey {
-        /// Which data key.
+        /// Data key that is missing.
         data: DataId,
         /// For whom it is.
         for_ids: String,
-        /// What we have.
+        /// Keys that are available.
         held: String,
     },
     /// The keeper of a key refused, or is not there.
@@ -53,9 +53,9 @@ pub enum OpenError {
          plain fields; encrypt it again, or take the file back from an older commit"
     )]
     Value {
-        /// The secret.
+        /// Name of the secret.
         secret: String,
-        /// Its field.
+        /// Name of the field.
         field: String,
     },
     /// The seal does not hold.
@@ -64,18 +64,18 @@ pub enum OpenError {
          `berth secrets edit` or `encrypt --into`, or take it back from an older commit"
     )]
     Seal,
-    /// What was decrypted is not usable.
+    /// The decrypted fields are not a valid secret.
     #[error("the secret {secret} cannot be used: {reason}")]
     Fields {
-        /// The secret.
+        /// Name of the secret.
         secret: String,
-        /// What is wrong with it.
+        /// Problem with the fields.
         reason: String,
     },
 }
 
 impl OpenError {
-    /// What to do next about it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
@@ -149,13 +149,13 @@ impl Keyring {
             .collect()
     }
 
-    /// Checks the seal.
+    /// Verifies the seal of a file.
     pub(crate) fn verify(&self, document: &Document) -> Result<(), OpenError> {
         let key = self.data_key(document, document.seal.data)?;
         key.open(&document.seal, &document.sealed_text()).map(drop).map_err(|_| OpenError::Seal)
     }
 
-    /// Decrypts one field.
+    /// Decrypts the value of one field.
     pub(crate) fn value(
         &self,
         document: &Document,

@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where. Never quotes a value: it may be the secret.
+//! Problems of a file of secrets, with their positions. Never quotes a value, which may be the secret.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ pub struct Problem {
     pub column: u32,
     /// The field, written `secrets.s3_access.secret_access_key`; empty for the file itself.
     pub path: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 

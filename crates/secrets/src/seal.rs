@@ -21,7 +21,7 @@ use crate::{
     open::{Keyring, OpenError},
 };
 
-/// Why a file cannot be encrypted. Names places, never values.
+/// Reason why a file cannot be encrypted. Names places, never values.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The existing file cannot be decrypted.
@@ -30,9 +30,9 @@ pub enum SealError {
     /// A secret is not usable as it would be.
     #[error("the secret {secret} cannot be used: {reason}")]
     Fields {
-        /// The secret.
+        /// Name of the secret.
         secret: String,
-        /// What is wrong with it.
+        /// Problem with the secret.
         reason: String,
     },
     /// Encrypted fields are bound to the plain ones beside them.
@@ -41,7 +41,7 @@ pub enum SealError {
          `berth secrets edit` with the private key"
     )]
     Bound {
-        /// The secret.
+        /// Name of the secret.
         secret: String,
         /// A field that would have to be encrypted again.
         field: String,
@@ -134,7 +134,7 @@ fn merged(
     Ok(entry)
 }
 
-/// What can be said about a secret before it is encrypted: all, where every field is given; else its given fields alone.
+/// Checks a secret before encryption: completely if all fields are given, else the given fields only.
 fn check(change: &PlainEntry, kept: Option<&SecretEntry>) -> Result<(), SealError> {
     let fields = change.fields.iter().cloned().collect();
     let Err(mut wrong) = Credential::build(change.kind, fields).map(drop) else { return Ok(()) };

@@ -1,15 +1,15 @@
-//! What people may see of secrets: everything but their values.
+//! Status of secrets: everything that people may see, without values.
 
 use std::fmt;
 
 use berth_spec::{Generation, Time, WorkerId, credential::Kind};
 
-/// Where a secret comes from.
+/// Origin of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
     /// An encrypted file of the registry.
     File,
-    /// Vault.
+    /// HashiCorp Vault.
     Vault,
 }
 
@@ -22,25 +22,25 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What people may see of one secret of one worker.
+/// Status of one secret of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretStatus {
-    /// Whose.
+    /// Worker that uses the secret.
     pub worker: WorkerId,
-    /// Its name.
+    /// Name of the secret.
     pub name: String,
     /// Its type; `None` where not even that could be read.
     pub kind: Option<Kind>,
-    /// Where it comes from.
+    /// Origin of the secret.
     pub backend: Backend,
     /// The ids of the keys that a file is wrapped for, or the lease of Vault.
     pub held_by: String,
     /// The number of the set that it is in; 0 if it is in none.
     pub generation: Generation,
-    /// When it was last decrypted, read or renewed.
+    /// Time of the last decryption, read or renewal.
     pub renewed: Option<Time>,
-    /// When it ends by itself.
+    /// Time of expiry.
     pub expires: Option<Time>,
-    /// What is wrong, and what is being done about it.
+    /// Current problem, and the action taken.
     pub problem: Option<String>,
 }

@@ -35,24 +35,24 @@ pub use self::{
 };
 use crate::status::SecretStatus;
 
-/// What Vault gave, whole: a newer one replaces an older one.
+/// All secrets read from Vault. A newer value replaces an older one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VaultSecrets {
     /// By worker and name.
     pub secrets: BTreeMap<WorkerId, BTreeMap<String, Granted>>,
-    /// What people may see.
+    /// Status of the secrets, without values.
     pub status: Vec<SecretStatus>,
-    /// Why Vault is not asked at present.
+    /// Current outage of Vault, if calls are paused.
     pub outage: Option<Outage>,
 }
 
 /// Vault is away, sealed or overloaded: until then one call at a time looks whether it is back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outage {
-    /// What it says, or that it says nothing.
+    /// Vault's error, or the lack of an answer.
     pub reason: String,
     /// Failures in a row.
     pub failures: u32,
-    /// When it is asked again.
+    /// Time of the next attempt.
     pub until: Time,
 }

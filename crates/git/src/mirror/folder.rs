@@ -7,12 +7,12 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{Category, Git, GitError, Stop};
 
-/// How often a lock that somebody else holds is tried.
+/// Interval between attempts to take a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 const LOCK: &str = "berth.lock";
 
-/// How objects are named.
+/// Object format: the hash that names objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Format {
     #[default]
@@ -21,13 +21,14 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// That of the repository in a folder, as far as it can still be read.
+    /// Format of the repository in a folder, as far as it is readable.
     pub(super) fn of(folder: &Path) -> Self {
         let config = fs::read_to_string(folder.join("config")).unwrap_or_default().to_ascii_lowercase();
         if config.contains("objectformat = sha256") { Self::Sha256 } else { Self::Sha1 }
     }
 
-    /// That of a remote, where git says that it is not ours: `mismatched algorithms: client sha1; server sha256`.
+    /// Format of a remote, read from git's complaint that ours differs: `mismatched algorithms: client sha1; server
+    /// sha256`.
     pub(super) fn wanted(words: &str) -> Option<Self> {
         let (_, server) = words.split_once("mismatched algorithms:")?.1.split_once("server ")?;
         Some(if server.starts_with("sha256") { Self::Sha256 } else { Self::Sha1 })

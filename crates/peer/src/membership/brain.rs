@@ -37,46 +37,46 @@ use super::{
 };
 use crate::members::{Hint, MemberTable};
 
-/// How often the view is compared with what foca thinks, and what is missing is asked for. Halved: more work for
-/// nothing. Doubled: suspicion is shown later.
+/// Interval at which the view is compared with foca and missing cards are requested. 50 ms keeps suspicion visible
+/// well within `suspect_for`.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Hints that wait to be passed on. Halved: more are dropped when many models load at once. Doubled: they come later.
+/// Hints queued for gossip. 512 covers a burst of loads; more are dropped.
 const HINTS: usize = 512;
 
 /// The largest card: it must fit into one datagram together with questions.
 const CARD: usize = 640;
 
-/// Something that happened.
+/// Input of the membership brain.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A datagram was opened.
     Datagram(&'a [u8]),
-    /// Where to find others: replaces what was given before.
+    /// Replaces the addresses at which others may be found.
     Seeds(Vec<SocketAddr>),
-    /// Tell the others.
+    /// Spreads a hint to all members.
     Say(Hint),
     /// Say that this node will go: it answers still.
     Announce,
-    /// Go.
+    /// Leaves the cluster.
     Leave,
     /// [`Membership::wake_at`] has come. Give datagrams that wait before it.
     Wake,
 }
 
-/// Something to do.
+/// Action for the driver.
 #[derive(Debug)]
 pub enum Effect {
-    /// Seal and send.
+    /// Seals a packet and sends it.
     Send {
-        /// To whom.
+        /// Receiver.
         to: SocketAddr,
-        /// What, unsealed.
+        /// Packet, not sealed yet.
         packet: Vec<u8>,
     },
     /// The members as they are now.
     Table(Arc<MemberTable>),
-    /// Somebody's hint.
+    /// Hands out a hint that another node sent.
     Hint(Hint),
     /// Times to members and back.
     Rtts(BTreeMap<WorkerId, Duration>),
@@ -107,7 +107,7 @@ pub struct Membership {
     rtts: Rtts,
     view: View,
     table: Arc<MemberTable>,
-    /// What is known of members changed, other than by the view.
+    /// Set when the table changed for a reason other than the view.
     changed: bool,
     seeds: Vec<SocketAddr>,
     phase: Phase,
@@ -115,9 +115,9 @@ pub struct Membership {
     look_at: Instant,
     announce_at: Instant,
     reach_at: Instant,
-    /// When to say again that this node will go, if it will.
+    /// Time of the next leave notice; `None` while the node stays.
     parting_at: Option<Instant>,
-    /// When it came in, or began anew.
+    /// Time at which the node joined, or rejoined.
     fresh_since: Instant,
     metrics: Metrics,
     effects: Vec<Effect>,
@@ -180,7 +180,7 @@ impl Membership {
         })
     }
 
-    /// When to give [`Event::Wake`].
+    /// Time at which to pass [`Event::Wake`].
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         match self.phase {

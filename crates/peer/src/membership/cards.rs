@@ -1,4 +1,4 @@
-//! What nodes say of themselves, asked for until it is here.
+//! Cards (what nodes say of themselves), requested until they arrive.
 //!
 //! ```text
 //! a member without a card ─→ asked itself, and somebody else in turn ─→ card of its start ─→ in the table
@@ -14,10 +14,10 @@ use berth_spec::WorkerId;
 
 use super::packet::Card;
 
-/// When to ask again. Halved: more packets while a cluster starts. Doubled: with loss, members are known later.
+/// Interval between requests for one card. At 150 ms a lost packet delays a member only slightly.
 const AGAIN: Duration = Duration::from_millis(150);
 
-/// How many are asked for at once. Halved: a large cluster is known later. Doubled: a burst that itself is lost.
+/// Cards requested at once. 16 fill a large cluster in a few rounds without a burst that loses its own packets.
 const AT_ONCE: usize = 16;
 
 /// Cards that are here, and those that are wanted.
@@ -76,7 +76,7 @@ impl Cards {
         self.wanted.remove(name);
     }
 
-    /// Whom to ask for now; they are not due again for a while.
+    /// Members to request a card from now. Each is due again after [`AGAIN`].
     pub(super) fn due(&mut self, now: Instant) -> Vec<WorkerId> {
         let due = self.wanted.iter_mut().filter(|(_, at)| **at <= now).take(AT_ONCE);
         due.map(|(name, at)| {

@@ -1,4 +1,4 @@
-//! When what is due: timers by time, and what to do after this process was away.
+//! Timers in order of time, and the detection of pauses of this process.
 //!
 //! Only monotonic time is used; wall clocks may jump.
 
@@ -40,7 +40,7 @@ impl Ord for Due {
     }
 }
 
-/// foca's timers.
+/// Timers that foca asked for.
 #[derive(Default)]
 pub(super) struct Timers {
     due: BinaryHeap<Reverse<Due>>,

@@ -28,39 +28,38 @@ use crate::{
     pki::{Identity, OpenError, certifies},
 };
 
-/// How often names of seeds are looked up again: what is behind them may change. Halved: more look-ups. Doubled: a
-/// cluster that moved altogether is found later.
+/// Interval between look-ups of seed names, so that a cluster whose addresses changed is found within ten seconds.
 const LOOK_UP: Duration = Duration::from_secs(10);
 
-/// How long one look-up may take.
+/// Limit for one look-up, so that a hung resolver does not stop the others.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(2);
 
-/// Datagrams that are taken in a row before timers are looked at. Halved: a flood delays less. Doubled: more.
+/// Datagrams read in a row before timers run, so that a flood cannot stop the probes.
 const IN_A_ROW: usize = 256;
 
-/// Bytes that wait in the kernel to be read. Halved: bursts are lost sooner. Doubled: older news is read after a pause.
+/// Receive buffer of the socket in bytes; holds a burst of about a thousand full packets.
 const RECEIVE: usize = 1 << 20;
 
-/// What [`Gossip::bind`] needs.
+/// Settings of [`Gossip::bind`].
 #[derive(Debug, Clone)]
 pub struct GossipConfig {
     /// The address to listen on (UDP). The one that others are told is [`Member::gossip`].
     pub bind: SocketAddr,
-    /// Where to find others: `HOST:PORT`. Names are looked up again and again; unreachable ones do no harm.
+    /// Seeds as `HOST:PORT`. Names are looked up repeatedly; unreachable ones do no harm.
     pub join: Vec<String>,
-    /// Timings.
+    /// Timings of the protocol.
     pub policy: Policy,
 }
 
-/// Why membership cannot start.
+/// Reason why membership cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum GossipError {
     /// The address cannot be had.
     #[error("cannot gossip on {address}: {source}")]
     Bind {
-        /// The address.
+        /// Address that could not be bound.
         address: SocketAddr,
-        /// Why.
+        /// Cause reported by the system.
         source: io::Error,
     },
     /// This node cannot be a member as it is.
@@ -72,9 +71,9 @@ pub enum GossipError {
          name with --name and a certificate for that"
     )]
     Taken {
-        /// The name.
+        /// Name that is in use.
         name: WorkerId,
-        /// Where it is.
+        /// Address of the process that uses it.
         at: SocketAddr,
     },
     /// No thread could be started, or its runtime.
@@ -83,7 +82,7 @@ pub enum GossipError {
 }
 
 impl GossipError {
-    /// What to do next about it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
@@ -259,7 +258,7 @@ struct Running {
     metrics: Metrics,
     isolation: IsolationWarning,
     sealed: Vec<u8>,
-    /// Whether it was said that another node has this node's name.
+    /// Set once the name conflict has been reported.
     told: bool,
     leaving: Vec<oneshot::Sender<()>>,
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::node::Node;
 use crate::members::Hint;
 
-/// How many replicas are remembered, to tell new from old. Halved: an old hint may be believed again in a cluster that
-/// loads thousands of models a minute. Doubled: memory, some 200 bytes each.
+/// Replicas remembered to recognise outdated hints: 200 bytes each, enough for a few minutes in a cluster that loads
+/// thousands of models a minute.
 const REMEMBERED: usize = 16_384;
 
 /// A hint on the wire.
@@ -27,7 +27,7 @@ pub(super) struct WireHint {
     pub(super) ready: bool,
 }
 
-/// What a hint is about: a newer one takes the place of an older in the queue.
+/// Replica that a hint is about. A newer hint replaces an older one in the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
     worker: WorkerId,
@@ -44,7 +44,7 @@ impl Invalidates for Subject {
 #[error("not a hint")]
 pub(super) struct NoHint;
 
-/// What foca's handler and the brain share: foca owns its handler and does not give it back.
+/// State shared by foca's handler and the brain, because foca owns its handler.
 #[derive(Clone)]
 pub(super) struct Hints {
     me: WorkerId,
@@ -63,7 +63,7 @@ impl Hints {
         Self { me, shared: Arc::default() }
     }
 
-    /// What others said since the last time.
+    /// Takes the hints received since the last call.
     pub(super) fn take(&self) -> Vec<Hint> {
         std::mem::take(&mut self.lock().received)
     }
@@ -74,7 +74,7 @@ impl Hints {
 }
 
 impl Shared {
-    /// Whether it is newer than what is known of its subject; then it is what is known.
+    /// Records a hint as the newest of its subject. False if a newer one is known.
     fn learn(&mut self, subject: &Subject, number: (u64, u64)) -> bool {
         if let Some(known) = self.newest.get_mut(subject) {
             let newer = number > *known;

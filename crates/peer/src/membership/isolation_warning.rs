@@ -1,4 +1,4 @@
-//! What people should be told when a node hears nobody, or somebody whom it does not understand.
+//! Warnings for a node that reaches nobody, or receives packets that it cannot open.
 //!
 //! ```text
 //! Company ──nobody is there──▶ Alone ──PATIENCE, and it was to join others──▶ Told ──somebody is there──▶ Company
@@ -11,15 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long nobody may answer before that is said. Halved: it is said of clusters that are just starting. Doubled: people
-/// look at a node that does nothing for longer.
+/// Time without an answer before the warning. Clusters that are just starting answer within three seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a foreign key is told of at most. Halved: more lines while somebody tries. Doubled: who starts to look later
-/// waits longer for one.
+/// Shortest interval between two warnings about a foreign key, so that the log stays readable.
 const FOREIGN_EVERY: Duration = Duration::from_secs(60);
 
-/// Whether others are heard.
+/// Contact with other nodes.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Company,
@@ -27,7 +25,7 @@ enum State {
     Told,
 }
 
-/// Who is not heard.
+/// Decides when to warn that this node is alone.
 #[derive(Debug)]
 pub(super) struct IsolationWarning {
     state: State,
@@ -44,7 +42,7 @@ impl IsolationWarning {
         Self { state: State::Alone { since: now }, joins, foreign: None, foreign_told: None }
     }
 
-    /// How many others are there.
+    /// Records how many other members there are.
     pub(super) fn others(&mut self, others: usize, now: Instant) {
         match (self.state, others) {
             (State::Company, 0) => self.state = State::Alone { since: now },
@@ -63,7 +61,7 @@ impl IsolationWarning {
         tell
     }
 
-    /// When to look whether somebody has answered.
+    /// Time at which the node counts as isolated.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         match self.state {
             State::Alone { since } if self.joins => Some(since + PATIENCE),

@@ -1,4 +1,4 @@
-//! What membership counts.
+//! Metrics of membership.
 
 use berth_spec::Health;
 use prometheus_client::{

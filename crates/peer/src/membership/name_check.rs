@@ -1,4 +1,4 @@
-//! Whether a name is free, before a process goes by it.
+//! Checks that no other process uses this node's name, before the process joins under it.
 //!
 //! ```text
 //! Asking ──"free", from all who answer──────────────────────────────────────────▶ Free
@@ -24,35 +24,33 @@ use tokio::net::UdpSocket;
 use super::packet::{self, Kind, NameAnswer, NameQuery, NameReply};
 use crate::pki::Identity;
 
-/// How often it is asked. Halved: more packets at each start. Doubled: what is lost is asked again later.
+/// Interval between two questions; a lost one is repeated within the settle time of a second.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How long the others have to answer after the first one did. Halved: an answer that says more may come too late. Doubled:
-/// each start takes that much longer.
+/// Time for further answers after the first one. Nodes on one network answer within it.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How long nobody may answer. Halved: where all are busy a second process gets in. Doubled: a node whose seeds are not
-/// there, or are of a version that does not know the question, starts that much later.
+/// Time without any answer after which the name counts as free. A first node, whose seeds are not up, starts that
+/// much later.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
-/// How long it may be that somebody knows the name elsewhere and nobody answers for it: others know within two seconds who
-/// is dead. Halved: a second process gets in while the first is slow. Doubled: the start takes longer where these two cannot
-/// hear each other.
+/// Time to wait for a process that others know by the name and that does not answer. Others detect a dead node within
+/// two seconds, so five are safe.
 const PASSED: Duration = Duration::from_secs(5);
 
-/// How many are asked.
+/// Seeds that are asked.
 const ASKED: usize = 8;
 
-/// How many answers are told apart: more than are asked, since names may stand for several.
+/// Sources of answers that are told apart. More than are asked, because a host name may stand for several addresses.
 const ANSWERS: usize = 64;
 
-/// What is known of a name so far.
+/// State of the check.
 #[derive(Debug)]
 struct NameCheck {
     begun: Instant,
-    /// When somebody answered first.
+    /// Time of the first answer.
     answered: Option<Instant>,
-    /// Who knows another process by the name.
+    /// Nodes that know another process by the name.
     passed: BTreeSet<SocketAddr>,
 }
 
@@ -73,7 +71,7 @@ impl NameCheck {
         Ok(())
     }
 
-    /// When the name counts as free.
+    /// Time at which the name counts as free.
     fn free_at(&self) -> Instant {
         match self.answered {
             _ if !self.passed.is_empty() => self.begun + PASSED,

@@ -1,4 +1,4 @@
-//! What identifies a node inside the protocol: few bytes, for they are in every packet several times.
+//! Identity of a node inside the protocol. Small, because each packet carries several.
 
 use std::net::SocketAddr;
 
@@ -15,14 +15,14 @@ pub(super) struct Node {
     pub(super) start: u64,
     /// Grows each time it was buried alive.
     pub(super) renewal: u32,
-    /// It says that it goes.
+    /// Set when the node announces its departure.
     pub(super) leaving: bool,
-    /// Where it gossips.
+    /// Gossip address.
     pub(super) gossip: SocketAddr,
 }
 
 impl Node {
-    /// Whoever is there.
+    /// Placeholder for whichever node answers at a seed address.
     pub(super) fn seed(gossip: SocketAddr) -> Self {
         Self { name: None, start: 0, renewal: 0, leaving: false, gossip }
     }
@@ -32,12 +32,12 @@ impl Node {
         Self { renewal: self.renewal.saturating_add(1), ..self.clone() }
     }
 
-    /// What decides between two numbers of one name.
+    /// Ordering key of two numbers of one name.
     const fn number(&self) -> (u64, u32, bool) {
         (self.start, self.renewal, self.leaving)
     }
 
-    /// Whether this is the later number of the two.
+    /// True if this number is later than the other's.
     pub(super) fn is_later_than(&self, other: &Self) -> bool {
         self.number() > other.number()
     }

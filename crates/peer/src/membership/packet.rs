@@ -22,21 +22,21 @@ pub(super) const ROOM: usize = 2 * DATAGRAM;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// foca's own.
+    /// Packet of foca itself.
     Swim = 1,
-    /// [`DescribeRequest`].
+    /// Carries a [`DescribeRequest`].
     DescribeRequest = 2,
     /// [`Card`]s, as many as fit.
     Cards = 3,
-    /// [`SuspicionNotice`].
+    /// Carries a [`SuspicionNotice`].
     SuspicionNotice = 4,
-    /// [`NewerStart`].
+    /// Carries a [`NewerStart`].
     NewerStart = 5,
-    /// [`Leaving`].
+    /// Carries a [`Leaving`] notice.
     Leaving = 6,
-    /// [`NameQuery`].
+    /// Carries a [`NameQuery`].
     NameQuery = 7,
-    /// [`NameReply`].
+    /// Carries a [`NameReply`].
     NameReply = 8,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct DescribeRequest {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SuspicionNotice {
     pub(super) by: Node,
-    /// Who is meant, under the number that is known.
+    /// Suspected node, with the number that the sender knows.
     pub(super) accused: Node,
     /// The incarnation inside the protocol that is suspected; `None`: it is taken for dead already.
     pub(super) suspected: Option<u16>,
@@ -95,7 +95,7 @@ pub(super) struct NameQuery {
     pub(super) name: WorkerId,
     /// The start that asks: an answer to an earlier one means nothing.
     pub(super) start: u64,
-    /// Where to answer.
+    /// Address for the answer.
     pub(super) gossip: SocketAddr,
     /// Somebody passed it on to whom it knows by the name.
     pub(super) passed: bool,
@@ -104,12 +104,12 @@ pub(super) struct NameQuery {
 /// The answer to a [`NameQuery`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NameReply {
-    /// [`NameQuery::start`].
+    /// Copy of [`NameQuery::start`].
     pub(super) start: u64,
     pub(super) said: NameAnswer,
 }
 
-/// What a node says of a name.
+/// Answer about a name.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum NameAnswer {
     /// "I know nobody else by it."
@@ -120,7 +120,7 @@ pub(super) enum NameAnswer {
     Taken { at: SocketAddr },
 }
 
-/// What a node says of itself. It changes only when the process starts anew.
+/// Self-description of a node. Changes only when the process restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
     pub(super) name: WorkerId,
@@ -175,7 +175,7 @@ pub(super) fn write<T: Serialize>(kind: Kind, content: &T) -> Vec<u8> {
     packet.expect("plain data into a vector: nothing that postcard refuses")
 }
 
-/// What is in a packet. `None`: something else, or cut short.
+/// Decodes the content of a packet. `None` if it is of another kind or truncated.
 pub(super) fn read<T: DeserializeOwned>(content: &[u8]) -> Option<T> {
     postcard::from_bytes(content).ok()
 }

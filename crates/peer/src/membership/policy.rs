@@ -1,61 +1,54 @@
-//! All timings of membership, in one place.
+//! Timings of membership, all in one place.
 //!
-//! The design that Berth follows (G9) speaks of three tiers: *healthy* within 60 s of the last word, *suspect* between
-//! 60 and 120 s, *failed* after 120 s, and *recovering* when a failed node speaks again. The tiers and their names are
-//! kept ([`crate::Tier`]); the times are those of a protocol that probes instead of waiting for heartbeats:
+//! Other systems wait for heartbeats and speak of four states: *healthy* within 60 s of the last one, *suspect*
+//! between 60 and 120 s, *failed* after 120 s, and *recovering* when a failed node returns. The states keep their
+//! names here ([`crate::Tier`]); the times are those of a protocol that probes:
 //!
-//! | tier | G9 | here (defaults, 5 to 50 nodes) |
-//! |---|---|---|
-//! | healthy → suspect | 60 s | 0.2–0.4 s: one probe and what it asks of others |
-//! | suspect → failed | 60 s | 1.2 s: `suspect_for` + `confirm` |
-//! | recovering → healthy | – | 10 s |
+//! | change | time (defaults, 5 to 50 nodes) |
+//! |---|---|
+//! | healthy → suspect | 0.2–0.4 s: one probe, direct and through others |
+//! | suspect → failed | 1.2 s: `suspect_for` + `confirm` |
+//! | recovering → healthy | 10 s |
 
 use std::{num::NonZero, time::Duration};
 
 use foca::{Config, PeriodicParams};
 
-/// How quickly, and how surely, members learn of each other.
+/// Timings that trade speed of detection against traffic and false alarms.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Each node asks one other node this often whether it lives. Halved: failures are known sooner, twice the packets.
-    /// Doubled: later. Must be more than twice the longest time between two nodes and back.
+    /// Interval between probes of this node. Must exceed twice the longest round trip; 0.2 s finds failures early at
+    /// a few packets per second.
     pub probe_every: Duration,
-    /// How long a node may take to answer before others are asked to ask it. Halved: busy nodes cause more packets.
-    /// Doubled: less time is left for the others. Less than `probe_every`.
+    /// Time for a direct answer before other nodes are asked to probe. Must be shorter than `probe_every` to leave
+    /// them time.
     pub probe_timeout: Duration,
-    /// How many others are asked, and to how many news is passed on each time. Halved: lossy networks cause false
-    /// suspicion. Doubled: more packets.
+    /// Nodes asked to probe indirectly, and receivers of each piece of gossip. Three tolerate lossy networks.
     pub indirect: NonZero<usize>,
-    /// How long a suspect may take to refute. Halved: nodes that stall for half a second are buried. Doubled: failures
-    /// are known later.
+    /// Time for a suspect to refute. Longer than the stalls of half a second that busy nodes have.
     pub suspect_for: Duration,
-    /// How long each node tries for itself to reach one that others have buried, before it believes them. Halved: news
-    /// of the dead that is stale may be believed. Doubled: failures are known later.
+    /// Time during which each node tries to reach a node that others declared dead, before it agrees. Guards against
+    /// stale news.
     pub confirm: Duration,
-    /// How often news is passed on, while there is any. Halved: it spreads sooner, in more packets. Doubled: later.
+    /// Interval between gossip packets while there is news.
     pub gossip_every: Duration,
-    /// How often each piece of news is passed on by each node. Halved: with 5 % loss some do not hear it at once.
-    /// Doubled: more packets after each change.
+    /// Transmissions of each piece of news per node. Enough to reach everybody at once with 5 % packet loss.
     pub transmissions: NonZero<u8>,
-    /// How often a node that is alone, or came in less than `young` ago, announces itself. Halved: more packets at
-    /// start. Doubled: joining takes longer where packets are lost.
+    /// Interval between announcements of a node that is alone or younger than `young`.
     pub announce_every: Duration,
-    /// How long a node counts as newly in.
+    /// Age up to which a node counts as new.
     pub young: Duration,
-    /// How often a node compares members with another one, for what gossip has lost. Halved: more packets. Doubled:
-    /// what was lost is noticed later.
+    /// Interval between full comparisons of members with another node, which repair what gossip lost.
     pub compare_every: Duration,
-    /// How often somebody tries to reach a node that failed, and a seed that is not there: this ends partitions.
-    /// Halved: more packets to the dead. Doubled: partitions heal later.
+    /// Interval between attempts to reach failed nodes and missing seeds. Ends partitions.
     pub reach_every: Duration,
-    /// How long the protocol refuses the number under which a node was buried.
+    /// Time during which the number of a dead node stays refused.
     pub bury: Duration,
-    /// How long a node that came back counts as recovering.
+    /// Time during which a returned node counts as recovering.
     pub recovering: Duration,
-    /// How long nodes that failed or left are shown. Halved: people see them shorter. Doubled: longer lists.
+    /// Time during which failed and departed nodes stay listed.
     pub forget_after: Duration,
-    /// When this process was not running for so long, timers start over: it, not the others, was away. Halved: a busy
-    /// machine trusts itself less. Doubled: after a pause innocents may be accused.
+    /// Pause of this process after which its timers restart, because it, and not the others, was away.
     pub stall: Duration,
 }
 
@@ -83,7 +76,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// What foca is told. Its own announcements stay off: ours are repeated (see `brain`).
+    /// Configuration of foca. Its own announcements stay off, because `brain` repeats ours.
     pub(super) fn foca(&self, packet: usize) -> Config {
         let one = NonZero::new(1).expect("not zero");
         Config {

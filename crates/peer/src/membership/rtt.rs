@@ -8,7 +8,7 @@ use std::{
 use berth_spec::WorkerId;
 use foca::ProbeNumber;
 
-/// How much a sample counts, as TCP smooths its own (RFC 6298). Halved: slower to follow a change. Doubled: jumpier.
+/// Weight of a new sample, as TCP smooths round trips (RFC 6298).
 const WEIGHT: f64 = 1.0 / 8.0;
 
 /// The probe under way, and what earlier ones told.

@@ -1,4 +1,4 @@
-//! Whom this node is about to take for dead, and tells so until it refutes or is gone.
+//! Direct notices to suspected nodes, repeated until each refutes or is declared dead.
 //!
 //! foca passes suspicion on as gossip, which may not reach the suspect in time where packets are lost. A direct word and
 //! a direct answer, tried every [`EVERY`], make a false death as unlikely as that many losses in a row.
@@ -12,10 +12,10 @@ use berth_spec::WorkerId;
 
 use super::node::Node;
 
-/// How often an accused is told. Halved: more packets to nodes that are dead. Doubled: fewer chances to refute.
+/// Interval between notices to a suspect; several fit into `suspect_for`.
 pub(super) const EVERY: Duration = Duration::from_millis(50);
 
-/// What a node is accused of.
+/// Pending suspicion of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Suspicion {
     pub(super) node: Node,
@@ -24,7 +24,7 @@ pub(super) struct Suspicion {
     until: Instant,
 }
 
-/// The accused.
+/// Nodes that are notified of a suspicion.
 #[derive(Default)]
 pub(super) struct SuspectProbe {
     charges: BTreeMap<WorkerId, Suspicion>,
@@ -49,7 +49,7 @@ impl SuspectProbe {
         self.next
     }
 
-    /// Whom to tell now.
+    /// Suspects to notify now.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Suspicion> {
         if self.next.is_none_or(|next| next > now) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What foca says while it runs: packets, timers, and news, kept apart until it is done.
+//! Collects the output of one foca call: packets, timers and events.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use foca::{Message, Notification, ProbeNumber, Runtime, Timer};
 
 use super::{node::Node, packet::Kind};
 
-/// News from foca.
+/// Event reported by foca.
 #[derive(Debug)]
 pub(super) enum SwimEvent {
     Up(Node),

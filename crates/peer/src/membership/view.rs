@@ -1,4 +1,4 @@
-//! What this node makes of what it hears: who is shown as what.
+//! Health of all other members as this node displays it.
 //!
 //! ```text
 //!          ┌── a new number ──┐
@@ -94,7 +94,7 @@ impl View {
         };
     }
 
-    /// What time brings. Returns whom nobody needs to remember.
+    /// Applies the passage of time. Returns members that can be forgotten.
     pub(super) fn settle(&mut self, now: Instant, policy: &Policy) -> Vec<WorkerId> {
         for seen in self.nodes.values_mut() {
             if let DisplayState::Doubted { since } = seen.shown
@@ -119,12 +119,12 @@ impl View {
         forgotten
     }
 
-    /// Whether anything that the table shows changed since the last time.
+    /// True if the table changed since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether a node failed or left.
+    /// True if a node failed or left.
     pub(super) fn is_gone(&self, name: &WorkerId) -> bool {
         let gone = |seen: &MemberEntry| matches!(seen.shown, DisplayState::Failed { .. } | DisplayState::Left { .. });
         self.nodes.get(name).is_some_and(gone)
@@ -135,7 +135,7 @@ impl View {
         self.nodes.get(name).map(|seen| &seen.node)
     }
 
-    /// When a doubted node is believed to be dead.
+    /// Time at which the next doubted node is declared failed.
     pub(super) fn wake_at(&self, policy: &Policy) -> Option<Instant> {
         let doubted = |seen: &MemberEntry| match seen.shown {
             DisplayState::Doubted { since } => Some(since + policy.confirm),
@@ -144,12 +144,12 @@ impl View {
         self.nodes.values().filter_map(doubted).min()
     }
 
-    /// Where nodes are that may come back: all that did not leave.
+    /// Addresses of members that may return: all that did not leave.
     pub(super) fn reachable(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.nodes.values().filter(|seen| !matches!(seen.shown, DisplayState::Left { .. })).map(|seen| seen.node.gossip)
     }
 
-    /// Where nodes are that failed.
+    /// Addresses of failed members.
     pub(super) fn failed(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.nodes
             .values()
@@ -157,7 +157,7 @@ impl View {
             .map(|seen| seen.node.gossip)
     }
 
-    /// Whether some member is at this address.
+    /// True if some member has this address.
     pub(super) fn is_there(&self, gossip: SocketAddr) -> bool {
         self.nodes
             .values()

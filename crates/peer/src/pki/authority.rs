@@ -19,13 +19,13 @@ use rustls::pki_types::DnsName;
 
 use super::{CA, CA_KEY, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError};
 
-/// How long a node's certificate holds when nothing is said. Halved: more renewals. Doubled: a stolen key serves longer.
+/// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How long the CA holds. Changing it means giving every node two CAs for a while.
+/// Validity of the CA. Ten years, because a change means two CAs on every node for a while.
 const CA_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// How much clocks of nodes may differ from that of the machine that issues.
+/// Clock difference tolerated between nodes and the machine that issues.
 const SKEW: Duration = Duration::from_secs(600);
 
 /// The subject of CAs made here. All have it: what tells them apart is their key.
@@ -122,7 +122,7 @@ impl Authority {
     }
 }
 
-/// What a CA says of itself. Issuing needs the same words, so they are not varied.
+/// Parameters of the CA certificate. Fixed, because issuing repeats them.
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

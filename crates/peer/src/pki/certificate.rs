@@ -1,4 +1,4 @@
-//! What is read from a certificate: whose it is, and whether it holds now.
+//! Reads certificates: the node that they name and their validity.
 
 use std::{
     path::Path,
@@ -14,11 +14,11 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 use super::{DOMAIN, PkiError};
 
-/// What may stand before a node's name in its certificate.
+/// Optional prefix of a node's name in its certificate.
 const PREFIX: &str = "node-";
 
-/// Whether a certificate whose name is `certificate` may be shown by the node `node`: it is that name, or that name
-/// after `node-`. So `berth pki issue DIR node-a` serves a node that is called `a`, and one that is called `node-a`.
+/// True if the certificate named `certificate` is valid for the node `node`: the same name, or that name after
+/// `node-`. So `berth pki issue DIR node-a` serves a node called `a` and one called `node-a`.
 #[must_use]
 pub fn certifies(certificate: &WorkerId, node: &WorkerId) -> bool {
     certificate == node || certificate.as_str().strip_prefix(PREFIX) == Some(node.as_str())
@@ -51,7 +51,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// When a chain that holds now ceases to. What checks a chain tells it of a day in the far future.
+/// End of the validity of a chain that is valid now, found by checking it for a day in the far future.
 pub(super) fn ends(
     chain: &[CertificateDer<'static>],
     anchors: &[TrustAnchor<'static>],

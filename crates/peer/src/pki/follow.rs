@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Identity;
 
-/// How often the files are looked at. Halved: more reads of four small files. Doubled: new certificates wait longer.
+/// Interval between checks of the four files. Renewed certificates are in use within five seconds.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long before its end a certificate is warned of, and how often. Halved: less time to renew. Doubled: warnings for
-/// certificates that are renewed each quarter.
+/// Time before expiry at which warnings start; leaves three weeks to renew, and spares certificates renewed each
+/// quarter.
 const WARN_BEFORE: Duration = Duration::from_secs(21 * 24 * 3600);
 const WARN_EVERY: Duration = Duration::from_secs(12 * 3600);
 

@@ -1,4 +1,4 @@
-//! What a node shows to others and whom it trusts, as read from its folder.
+//! Certificate, key and trusted CAs of this node, read from its folder.
 //!
 //! ```text
 //! load ─→ current ──a file changed, all still good──→ current: handshakes from now on use it
@@ -72,7 +72,7 @@ impl Identity {
         &self.0.name
     }
 
-    /// Where it was read from.
+    /// Folder of the files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0.folder
@@ -84,7 +84,7 @@ impl Identity {
         Arc::clone(&self.0.current.load().keyring)
     }
 
-    /// When the certificate ceases to hold. Whoever has not renewed it by then cannot be reached any more.
+    /// End of the certificate's validity. A node that has not renewed it by then is unreachable.
     #[must_use]
     pub fn ends(&self) -> Option<SystemTime> {
         self.0.current.load().ends

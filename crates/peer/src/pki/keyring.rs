@@ -22,10 +22,10 @@ const FORM: u8 = 1;
 
 const HEAD: usize = 1 + KEY_ID + NONCE_LEN;
 
-/// How many bytes sealing adds: the form, the key's id, the nonce, and the tag of 16 bytes.
+/// Bytes added by sealing: format, key id, nonce and a tag of 16 bytes.
 pub(crate) const OVERHEAD: usize = HEAD + 16;
 
-/// Why a datagram does not open.
+/// Reason why a datagram cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OpenError {
     /// Too short, or of another form.
@@ -34,7 +34,7 @@ pub(crate) enum OpenError {
     /// None of our keys sealed it.
     #[error("sealed with a key that is not in gossip.key")]
     Key,
-    /// It was changed on its way, or made by somebody without the key.
+    /// Tampered with, or sealed by a sender without the key.
     #[error("does not open with the key that it names")]
     Forged,
 }

@@ -300,7 +300,7 @@ pub(crate) fn unknown(node: &Node, known: &[&str], path: &str, problems: &mut Pr
     }
 }
 
-/// Whether a secret may be called so.
+/// True if the text is a valid name of a secret.
 pub(crate) fn is_name(name: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     (1..=63).contains(&name.len()) && name.chars().all(fine)

@@ -15,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Questions that wait at once. Halved or doubled: a few more threads that ask at once are sent away, or wait.
+/// Calls that may queue. More are refused at once, because each waits for a slow device.
 const WAITING: usize = 16;
 
 type Question<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// Who is asked.
+/// Runs calls that cannot be cancelled on a thread of its own; callers time out.
 pub(super) struct BlockingThread<T> {
     questions: mpsc::SyncSender<Question<T>>,
     /// Since when the thread is busy with one question.
@@ -28,10 +28,10 @@ pub(super) struct BlockingThread<T> {
     patience: Duration,
 }
 
-/// It did not answer in time, or has not come back from an earlier question.
+/// Timeout: the thread did not answer, or still runs an earlier call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoReply {
-    /// How long it has been busy with what it is busy with.
+    /// Time that the thread has spent on its current call.
     pub(super) busy: Duration,
 }
 

@@ -20,11 +20,10 @@ use zeroize::Zeroizing;
 use super::{Decrypt, KeyEnvironment, KeyError, PublicKey};
 use crate::envelope::KeyId;
 
-/// How long a program may take. Halved, a KMS on another continent after a pause of the network fails; doubled, a hung program
-/// holds up secrets that long.
+/// Limit for the helper program. Allows for a KMS on another continent.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The most that is read of what a program says. Halved, long explanations are cut; doubled, nothing is gained.
+/// Bytes read of the program's error output, enough for a long explanation.
 const MOST_SAID: u64 = 16 << 10;
 
 /// A program that asks a KMS.

@@ -35,8 +35,7 @@ use super::{
 };
 use crate::envelope::KeyId;
 
-/// How long a module may take for one thing. Halved, an HSM behind a network that pauses fails; doubled, one that hangs holds
-/// up the start of a node, and secrets, that long.
+/// Limit for one call of the module. Allows for an HSM behind a network that pauses.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The modules that this process uses, each on its thread: PKCS#11 may be initialised once.
@@ -52,7 +51,7 @@ pub struct Hsm {
     public: PublicKey,
 }
 
-/// How a key is got at.
+/// Open session with a token.
 struct Access {
     /// Tells the sessions of keys apart.
     number: u64,

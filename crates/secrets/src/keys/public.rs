@@ -72,13 +72,13 @@ impl PublicKey {
         Ok(Self { id: KeyId::of(&spki), spki, key })
     }
 
-    /// Its id.
+    /// Id of the key.
     #[must_use]
     pub const fn id(&self) -> &KeyId {
         &self.id
     }
 
-    /// As PEM.
+    /// Encodes the key as PEM.
     #[must_use]
     pub fn to_pem(&self) -> String {
         pem::write("PUBLIC KEY", &self.spki).to_string()

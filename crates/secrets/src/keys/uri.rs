@@ -9,15 +9,15 @@ use super::KeyError;
 pub struct Pkcs11Uri {
     /// The label of the token.
     pub token: Option<String>,
-    /// Its serial number.
+    /// Serial number of the token.
     pub serial: Option<String>,
     /// The label of the key.
     pub object: Option<String>,
     /// The id of the key.
     pub id: Option<Vec<u8>>,
-    /// The HSM's library.
+    /// Path of the HSM's library.
     pub module_path: PathBuf,
-    /// Where the PIN is: `file:/PATH`, a path, or `env:NAME`.
+    /// Source of the PIN: `file:/PATH`, a path, or `env:NAME`.
     pub pin_source: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Pkcs11Uri {
     }
 }
 
-/// Without %-escapes.
+/// Decodes %-escapes.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

@@ -16,18 +16,18 @@ use crate::{
 /// Secrets in the clear. Printing one prints no value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plain {
-    /// Whose, if it says so.
+    /// Worker, if the file names one.
     pub worker: Option<WorkerId>,
-    /// The secrets.
+    /// Secrets of the file.
     pub secrets: Vec<PlainEntry>,
 }
 
 /// One secret in the clear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainEntry {
-    /// Its name.
+    /// Name of the secret.
     pub name: String,
-    /// Its type.
+    /// Type of the secret.
     pub kind: Kind,
     /// Its fields, without `type`.
     pub fields: Vec<(String, FieldValue)>,
@@ -127,7 +127,7 @@ fn entry(name: &str, node: &Node, path: &str, problems: &mut Problems) -> Option
 }
 
 impl Plain {
-    /// What a file holds.
+    /// Decrypts all secrets of a file.
     ///
     /// # Errors
     /// It cannot be decrypted.

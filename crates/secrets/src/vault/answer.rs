@@ -1,4 +1,4 @@
-//! What Vault's answers mean.
+//! Interprets Vault's answers.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ pub(super) enum Outcome {
     Unavailable(String),
     /// The token is not good, or its policy does not allow this.
     Denied,
-    /// There is nothing.
+    /// No secret at the path.
     Missing,
     /// The request makes no sense to Vault.
     Rejected(String),
 }
 
-/// A lease.
+/// Lease of a secret or token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) id: String,
@@ -146,7 +146,7 @@ fn field(want: &SecretRequest, name: &str, value: &Value) -> Result<Option<(Stri
     Ok(Some((ours.to_owned(), value)))
 }
 
-/// What engines call our fields.
+/// Name that an engine uses for one of our fields.
 fn renamed(kind: Kind, name: &str) -> &str {
     match (kind, name) {
         (Kind::S3, "access_key") => "access_key_id",

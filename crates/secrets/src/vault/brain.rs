@@ -21,22 +21,20 @@ use super::{
 };
 use crate::status::{Backend, SecretStatus};
 
-/// Calls in flight at most. Halved, a thousand workers have their credentials after twice as long; doubled, a Vault that is
-/// busy already gets twice the load at once.
+/// Calls in flight. Eight serve a thousand workers quickly without overloading a busy Vault.
 const MOST_CALLS: usize = 8;
 
-/// How long a replaced lease lives on: workers use it until the new set is there. Halved, a slow line may bring a download to
-/// fail; doubled, an old credential is good for twice as long.
+/// Lifetime of a replaced lease. Lets workers finish downloads until the new set has arrived.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What happens to the brain.
+/// Input of the Vault brain.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// What all workers need, whole.
+    /// Secrets that all workers need, as a whole.
     Wanted(BTreeMap<WorkerId, Declared>),
     /// A call was answered, or could not be made.
     Answered {
-        /// [`Call::id`].
+        /// Copy of [`Call::id`].
         call: u64,
         /// The answer, or why there is none.
         reply: Result<Reply, String>,
@@ -47,12 +45,12 @@ pub enum Event {
     Stop,
 }
 
-/// What the driver must do.
+/// Action for the driver.
 #[derive(Debug, Clone)]
 pub enum Effect {
     /// Ask this; the answer comes back as [`Event::Answered`].
     Call(Call),
-    /// What Vault gave, whole, has changed.
+    /// Publishes the new set of secrets.
     VaultSecrets(VaultSecrets),
     /// A lease was to be revoked and was not: it lives to its end.
     UnrevokedLease(UnrevokedLease),
@@ -63,11 +61,11 @@ pub enum Effect {
 /// A lease that lives to its end though nobody wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrevokedLease {
-    /// The lease.
+    /// Id of the lease.
     pub lease: String,
     /// For which worker it was.
     pub worker: String,
-    /// Why.
+    /// Reason why it was not revoked.
     pub problem: String,
 }
 
@@ -86,7 +84,7 @@ pub struct Vault {
     calls: u64,
     look_up: bool,
     bad: Option<Outage>,
-    /// To be told.
+    /// Leases that could not be revoked, to be reported.
     left: Vec<UnrevokedLease>,
     stopping: bool,
     stopped: bool,
@@ -145,7 +143,7 @@ impl Vault {
         told.chain(effects).collect()
     }
 
-    /// When to call [`Self::on`] with [`Event::Tick`] if nothing else happens.
+    /// Time of the next [`Event::Tick`] if nothing else happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         let ends = self.slots.values().filter_map(|slot| slot.value.as_ref()?.expires);
@@ -224,7 +222,7 @@ impl Vault {
         self.retired.iter_mut().for_each(|retired| retired.at = now);
     }
 
-    /// Whether nothing is left to revoke, or nobody to tell it.
+    /// True if nothing is left to revoke or report.
     fn is_done(&self) -> bool {
         let nothing = self.retired.is_empty() && self.token.secret.is_none();
         self.flight.is_empty() && (nothing || self.token.secret.is_none() || self.bad.is_some())

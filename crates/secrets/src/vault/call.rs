@@ -1,41 +1,41 @@
-//! What is asked of Vault, and what came back.
+//! Requests to Vault and its replies.
 
 use std::{fmt, time::Duration};
 
 use berth_spec::Secret;
 use zeroize::Zeroizing;
 
-/// One request.
+/// One request to Vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which, for its answer.
+    /// Id that matches the reply to the request.
     pub id: u64,
-    /// What.
+    /// Request.
     pub ask: VaultRequest,
     /// With this token; logging in needs none.
     pub token: Option<Secret>,
-    /// In this namespace.
+    /// Namespace of the request.
     pub namespace: Option<String>,
     /// On whose behalf: Vault's audit log can record the header `X-Berth-Worker`.
     pub worker: Option<String>,
 }
 
-/// What is asked.
+/// Kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VaultRequest {
     /// A token, by AppRole. The driver knows the role and its secret.
     LogIn,
     /// More time for our token.
     RenewToken,
-    /// Whether our token is good.
+    /// Checks the current token.
     LookUpToken,
     /// The secret at this path below `/v1/`.
     Read(String),
     /// More time for a lease.
     Renew {
-        /// The lease.
+        /// Id of the lease.
         lease: String,
-        /// How much would be nice. Vault decides.
+        /// Requested extension. Vault decides.
         increment: Duration,
     },
     /// The end of a lease.
@@ -44,12 +44,12 @@ pub enum VaultRequest {
     RevokeToken,
 }
 
-/// What Vault answered: the status of HTTP and the body, which may hold secrets.
+/// Reply of Vault: HTTP status and body. The body may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The status.
+    /// HTTP status code.
     pub status: u16,
-    /// The body.
+    /// Response body.
     pub body: Zeroizing<Vec<u8>>,
 }
 

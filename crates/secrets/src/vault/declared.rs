@@ -1,4 +1,4 @@
-//! What a worker's configuration says it needs from Vault.
+//! Secrets in Vault that a worker's configuration declares.
 //!
 //! ```yaml
 //! secrets:
@@ -26,17 +26,17 @@ use crate::{
     problem::{Problem, Problems},
 };
 
-/// The longest path.
+/// Longest path in characters.
 const LONGEST: usize = 512;
 
-/// What answers at a path.
+/// Secrets engine behind a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// The key-value store with versions.
     Kv2,
-    /// The one without.
+    /// Key-value engine, version 1.
     Kv1,
-    /// What makes credentials on demand: `aws`, `database`, `gcp` and their like.
+    /// Engine that creates credentials on demand, such as `aws`, `database` or `gcp`.
     Dynamic,
 }
 
@@ -55,20 +55,20 @@ impl FromStr for Engine {
 /// One secret that a worker needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretRequest {
-    /// Its type.
+    /// Type of the secret.
     pub kind: Kind,
-    /// Where it is, as `vault kv get` and `vault read` take it.
+    /// Path, as `vault kv get` and `vault read` take it.
     pub path: String,
-    /// What answers there.
+    /// Engine behind the path.
     pub engine: Engine,
-    /// How much of the path is the mount; `None`: up to the first `/`.
+    /// Mount point of the engine; `None` means the path up to the first `/`.
     pub mount: Option<String>,
     /// Fields that Vault does not say: the region, what it is for.
     pub fields: Fields,
 }
 
 impl SecretRequest {
-    /// Where its API is, below `/v1/`.
+    /// API path below `/v1/`.
     #[must_use]
     pub fn api_path(&self) -> String {
         if self.engine != Engine::Kv2 {
@@ -83,7 +83,7 @@ impl SecretRequest {
 /// All that a worker needs from Vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
-    /// Which Vault.
+    /// Address of Vault.
     pub addr: Url,
     /// The namespace of the paths.
     pub namespace: Option<String>,
@@ -91,7 +91,7 @@ pub struct Declared {
     pub wants: BTreeMap<String, SecretRequest>,
 }
 
-/// Whether a file's `secrets` refer to Vault; a secret may be called `backend`, and is a mapping then.
+/// True if a file's `secrets` refer to Vault. A secret may also be called `backend`, but is then a mapping.
 pub(crate) fn is_declared(root: &Node) -> bool {
     root.get("secrets")
         .and_then(|secrets| secrets.get("backend"))
@@ -269,7 +269,7 @@ fn named(node: &Node, path: &str, problems: &mut Problems) -> Option<SecretReque
     }
 }
 
-/// Where nothing else is said: `…/creds/…` and `…/sts/…` are paths of engines that make credentials.
+/// Default engine of a path: `…/creds/…` and `…/sts/…` belong to engines that create credentials.
 fn engine_of(path: &str) -> Engine {
     match path.split('/').nth(1) {
         Some("creds" | "sts" | "static-creds") => Engine::Dynamic,

@@ -10,11 +10,10 @@ use zeroize::Zeroizing;
 
 use super::{Call, Reply, SecretId, Settings, VaultRequest};
 
-/// How long one call may take. Halved, a dynamic engine that asks a cloud may fail; doubled, a hung Vault is noticed later.
+/// Limit for one call. Dynamic engines ask a cloud, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The largest answer, in bytes. Halved, a service account with certificates may not fit; doubled, a wrong server costs
-/// twice the memory for each call.
+/// Largest response in bytes. Holds a service account with certificates, and bounds memory.
 const MOST: usize = 1 << 20;
 
 /// A client of one Vault.

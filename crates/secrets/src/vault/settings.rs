@@ -1,31 +1,31 @@
-//! Which Vault, and how a controller proves who it is there.
+//! Address of Vault, and the controller's login.
 
 use std::{fmt, path::PathBuf};
 
 use berth_spec::Secret;
 use url::{Host, Url};
 
-/// Where the second half of an AppRole is. Never on a command line: others see those.
+/// Source of the AppRole's secret id. Never the command line, which other users can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretId {
     /// In a file, which is read at every login: it may be replaced while we run.
     File(PathBuf),
-    /// From the environment.
+    /// Value from the environment.
     Given(Secret),
 }
 
-/// Which Vault, and how to log in. Only there are its credentials sent, whatever a registry says.
+/// Address and login of Vault. Credentials are sent only there, whatever a registry says.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Its address: `https://HOST[:PORT]`; `http` only on this machine.
     pub addr: Url,
     /// The namespace of the AppRole.
     pub namespace: Option<String>,
-    /// Where the AppRole method is mounted.
+    /// Mount point of the AppRole method.
     pub mount: String,
-    /// The role.
+    /// Role id.
     pub role_id: String,
-    /// Its secret.
+    /// Secret id.
     pub secret_id: SecretId,
     /// The authority of Vault's certificate, if the machine does not know it: PEM.
     pub ca: Option<PathBuf>,

@@ -20,7 +20,7 @@ use crate::status::{Backend, SecretStatus};
 /// Of which worker, by which name.
 pub(super) type Key = (WorkerId, String);
 
-/// What is done next.
+/// Next action for a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Job {
     Read,
@@ -32,7 +32,7 @@ pub(super) enum Job {
 pub(super) struct ActiveLease {
     pub(super) lease: Lease,
     pub(super) until: Time,
-    /// How much was granted first: what renewals ask for.
+    /// Duration granted at first, which renewals request again.
     increment: Duration,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct LeaseToRevoke {
 }
 
 impl LeaseToRevoke {
-    /// It could not be revoked.
+    /// Reports that the lease could not be revoked.
     pub(super) fn left(self, problem: &str) -> UnrevokedLease {
         UnrevokedLease { lease: self.lease, worker: self.worker, problem: problem.to_owned() }
     }
@@ -100,7 +100,7 @@ impl Slot {
         old.held
     }
 
-    /// What was read is taken; the lease that it replaces comes back.
+    /// Stores a new value. Returns the lease that it replaces.
     pub(super) fn read(
         &mut self,
         (credential, scope, lease): (Credential, Scope, Option<Lease>),
@@ -149,7 +149,7 @@ impl Slot {
         self.suspect = false;
     }
 
-    /// It cannot be had; it is read again after a while. What we have stays until it ends.
+    /// Records a failed read and schedules the next. The current value stays until it expires.
     pub(super) fn failed(&mut self, problem: String, chance: f64, now: Time) {
         self.failures = self.failures.saturating_add(1);
         self.problem = Some(problem);

@@ -13,11 +13,10 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{Call, Declared, Effect, Event, Http, Reply, UnrevokedLease, Vault, VaultSecrets};
 
-/// How long we revoke at the end. Halved, a slow Vault keeps leases until they end by themselves; doubled, a process stops
-/// later where Vault hangs.
+/// Limit for revoking leases at shutdown. Leases left over expire by themselves.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What the rest of a controller holds of Vault.
+/// Handle of the Vault task for the rest of the controller.
 #[derive(Debug, Clone)]
 pub struct Handle {
     wanted: watch::Sender<BTreeMap<WorkerId, Declared>>,
@@ -34,7 +33,7 @@ impl Handle {
         });
     }
 
-    /// What Vault gave, newest.
+    /// Newest secrets from Vault.
     #[must_use]
     pub fn found(&self) -> watch::Receiver<Arc<VaultSecrets>> {
         self.found.clone()

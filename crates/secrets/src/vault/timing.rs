@@ -1,20 +1,17 @@
-//! When what is asked again. Everything is spread, so that a thousand workers that start together do not ask together.
+//! Refresh times. All are spread at random, so that a thousand workers that start together do not call together.
 
 use std::time::Duration;
 
-/// How often what has no lease is read again. Halved, Vault's audit log doubles; doubled, a rotated secret is noticed as
-/// much later.
+/// Refresh interval of secrets without a lease. A rotated secret is noticed within five minutes.
 pub(super) const STATIC: Duration = Duration::from_secs(300);
 
-/// The shortest wait. Halved, a lease of a second is asked for twice a second; doubled, such a lease runs out.
+/// Shortest wait, so that very short leases do not flood Vault.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// The first wait after a failure, doubled with each. Halved, a Vault that starts is asked twice as often; doubled, it is
-/// noticed later.
+/// First wait after a failure; doubles with each.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The longest wait after a failure. Halved, a Vault that stays sealed is asked twice as often; doubled, workers get their
-/// credentials up to two minutes after it was unsealed.
+/// Longest wait after a failure. Workers get their credentials within a minute after Vault is unsealed.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A renewable lease: between a sixth and a third of its TTL, so that two renewals may fail.
@@ -27,7 +24,7 @@ pub(super) fn replacement(ttl: Duration, chance: f64) -> Duration {
     ttl.mul_f64(0.85 + chance / 10.0).max(LEAST)
 }
 
-/// What has no lease: between 0.9 and 1.1 of [`STATIC`].
+/// Wait before a secret without a lease is read again: 0.9 to 1.1 times [`STATIC`].
 pub(super) fn reading(chance: f64) -> Duration {
     STATIC.mul_f64(0.9 + chance / 5.0)
 }

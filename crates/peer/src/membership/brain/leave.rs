@@ -1,7 +1,8 @@
-//! How a node goes. Told to stop, it says so for as long as it hands over; in the end it says so under a last number, a few
-//! times, and is silent then.
+//! Leaving the cluster. A node that is told to stop repeats a notice while it hands over; at the end it announces its
+//! departure under a last number and falls silent.
 //!
-//! That it will go is said to each member by itself, again and again: it concerns everybody at once, and is true for seconds.
+//! The notice goes to each member directly and repeatedly: it matters to all of them at once and holds only for
+//! seconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use crate::membership::{
     packet::{self, Kind, Leaving},
 };
 
-/// How often a node that will go says so. Halved: twice the packets while nodes stop. Doubled: where one is lost, others
-/// wait that much longer for a node that takes nothing over.
+/// Interval between leave notices. A lost one is repeated after a quarter of a second, before the hand-over goes on
+/// without that member.
 const PARTING_EVERY: Duration = Duration::from_millis(250);
 
 /// Rounds of gossip in which a leaving node tells so, and the time between them.

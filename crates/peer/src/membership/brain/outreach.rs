@@ -1,4 +1,4 @@
-//! How a node finds others, and what they say of themselves, in spite of loss.
+//! Finds other nodes, and their cards, despite packet loss.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -11,12 +11,12 @@ use crate::membership::{
     packet::{self, Card, DescribeRequest, Kind, PACKET},
 };
 
-/// How many addresses a lonely node announces to at once.
+/// Addresses that a lonely node announces itself to in one round; enough to reach a live seed.
 const ANNOUNCE_TO: usize = 8;
 
 impl Membership {
-    /// Who is alone announces itself to whomever it knows, who is newly in to one member after the other: foca does so
-    /// once, and the packet or its answer may be lost.
+    /// Repeats the announcement of this node: to all known addresses while it is alone, to one member after another
+    /// while it is new. foca sends it only once, and the packet or its answer may be lost.
     pub(super) fn announce(&mut self, now: Instant) {
         if now < self.announce_at {
             return;

@@ -1,4 +1,4 @@
-//! How a node defends itself: against being taken for dead, and against others with its name.
+//! Defence of this node: refutes its own death, and claims its name against another process.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use crate::membership::{
     packet::{self, Kind, NameAnswer, NameQuery, NameReply, NewerStart, SuspicionNotice},
 };
 
-/// How often a node claims its name against another that has it too, before it gives way.
+/// Claims of the name before a node gives way to another process with the same name.
 const CLAIMS: u32 = 3;
 
 impl Membership {

@@ -1,4 +1,4 @@
-//! Which calls are made when, and what their answers do.
+//! Schedules calls to Vault and applies their answers.
 
 use berth_spec::Time;
 
@@ -10,7 +10,7 @@ use crate::vault::{
     timing,
 };
 
-/// What a call in flight is for.
+/// Purpose of a call in flight.
 #[derive(Debug)]
 pub(super) enum PendingCall {
     LogIn,
@@ -111,7 +111,7 @@ impl Vault {
         Call { id: self.calls, ask, token, namespace, worker }
     }
 
-    /// When the next call is due, if it could be made.
+    /// Time at which the next call is due, if one can be made.
     pub(super) fn next_due(&self) -> Option<Time> {
         if self.stopping {
             return None;
@@ -194,7 +194,7 @@ impl Vault {
         }
     }
 
-    /// What was read is not wanted any more: nobody gets it.
+    /// Discards a secret that nobody needs any more, and revokes its lease.
     fn unwanted(&mut self, key: &Key, namespace: Option<String>, body: &serde_json::Value, now: Time) {
         let lease = answer::lease(body);
         if !lease.id.is_empty() {

@@ -8,11 +8,10 @@ use rand::RngExt as _;
 use super::{Outcome, Vault, answer, timing};
 use crate::vault::slot::Job;
 
-/// A token that is younger was good a moment ago: what is denied is denied by its policy. Halved, a slow answer may cause a
-/// needless login; doubled, a token that was revoked at once is noticed later.
+/// Age below which a token counts as valid: a denied request is then a matter of its policy, and needs no new login.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// How a token is kept.
+/// Next step to keep the token valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenRenewal {
     LogIn,
@@ -55,7 +54,7 @@ impl Token {
         now.since(self.since) < FRESH
     }
 
-    /// It is good no more.
+    /// Discards an invalid token.
     pub(super) fn lost(&mut self, now: Time) {
         (self.secret, self.until) = (None, None);
         (self.next, self.due) = (TokenRenewal::LogIn, Some(now));
