@@ -149,7 +149,7 @@ impl Fleet for Leader {
 
 type OrdersOfOne = Box<dyn Iterator<Item = worker_order::Order> + Send>;
 
-/// What the other node is told, part by part.
+/// Splits an order for a worker into its parts.
 fn orders_of(order: FromController) -> Option<OrdersOfOne> {
     match order {
         FromController::Assigned(change) => Some(Box::new(change.in_parts().map(worker_order::Order::Assignment))),
@@ -163,7 +163,7 @@ fn orders_of(order: FromController) -> Option<OrdersOfOne> {
     }
 }
 
-/// What a worker's word means to the controller; `None`: nothing yet, or nothing that this version knows.
+/// Decodes a message of a worker; `None` if it is incomplete or unknown to this version.
 fn heard_of_worker(
     word: v1::WorkerWord,
     assembly: &mut Assembly<InventoryChange>,
@@ -181,7 +181,7 @@ fn heard_of_worker(
     Ok(change)
 }
 
-/// What a gateway's word means to the controller.
+/// Decodes a message of a gateway.
 fn heard_of_gateway(word: v1::GatewayWord) -> Result<Option<GatewayEvent>, Status> {
     Ok(match word.word {
         Some(gateway_word::Word::Demands(demands)) => Some(GatewayEvent::Demand(demands_of(demands))),

@@ -32,29 +32,26 @@ pub use record::Leader;
 pub use view::LeadershipView;
 pub(crate) use view::changed;
 
-/// Who stands for election.
+/// Identity of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CandidateInfo {
-    /// The node.
+    /// Name of the node.
     pub name: WorkerId,
-    /// Where other nodes reach it, `HOST:PORT`, for those who do not know it yet.
+    /// Address for other nodes, `HOST:PORT`, for those that do not know it yet.
     pub peer: String,
-    /// What all who stand must be told alike, as text that can be compared.
+    /// Settings that all candidates must share, as comparable text.
     pub rules: String,
 }
 
 /// The timings of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a term lasts without its leader. etcd notices the end within half a second, so a standby leads about a
-    /// second after it. Halved, etcd refuses (it has a least of about twice its election timeout) or a leader loses its
-    /// term whenever etcd elects its own; doubled, nobody leads for twice as long after a crash.
+    /// Duration of the lease without renewal. A standby leads about one second after it. etcd requires at least twice
+    /// its election timeout.
     pub ttl: Duration,
-    /// The longest pause before a free key is claimed, so that standbys do not all come at once. Halved, more of them
-    /// claim in vain; doubled, a crash takes that much longer to get over.
+    /// Longest random pause before a free key is claimed, so that standbys do not all claim at once.
     pub hesitation: Duration,
-    /// How long after a failed request the next is made. Halved, an etcd in trouble is asked more; doubled, a leader has
-    /// fewer attempts before it must step down.
+    /// Pause after a failed request. Leaves a leader several attempts before it must step down.
     pub retry: Duration,
 }
 
@@ -64,19 +61,19 @@ impl Default for Policy {
     }
 }
 
-/// Where this node sits.
+/// Role of this node.
 #[derive(Debug, Clone)]
 pub enum Leadership {
     /// Another leads, or nobody does.
     Following {
-        /// Who, as far as is known.
+        /// Leader, as far as it is known.
         leader: Option<(WorkerId, Epoch)>,
     },
     /// This node leads.
     Leading {
-        /// The term.
+        /// Term of the leader.
         epoch: Epoch,
-        /// What its writes have to carry.
+        /// Condition on every write of the term.
         fence: Fence,
     },
 }

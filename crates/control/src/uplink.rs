@@ -30,16 +30,16 @@ use connection::Connection;
 use gateway::GatewayClient;
 use worker::WorkerClient;
 
-/// What leads to controllers.
+/// Context for connections to controllers.
 #[derive(Clone)]
 pub struct ConnectContext {
-    /// This node.
+    /// Name of this node.
     pub me: WorkerId,
-    /// Which start of its process.
+    /// Start of this process, as a number.
     pub incarnation: u64,
-    /// The other nodes.
+    /// Connections to other nodes.
     pub peers: Peers,
-    /// Whether this node leads, and who does as far as it knows; [`LeadershipView::never`] where it is no controller.
+    /// Leadership as this node knows it; [`LeadershipView::never`] without the controller role.
     pub leadership: watch::Receiver<LeadershipView>,
 }
 
@@ -55,7 +55,7 @@ impl WorkerUplink {
         (Self(connection), ends)
     }
 
-    /// Whom it found to lead, and in which term; the last one while it searches.
+    /// Leader and term found by the connection; the last ones while it searches.
     #[must_use]
     pub fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
         self.0.leader()
@@ -81,7 +81,7 @@ impl GatewayUplink {
         (Self(connection), ends)
     }
 
-    /// Whom it found to lead, and in which term; the last one while it searches.
+    /// Leader and term found by the connection; the last ones while it searches.
     #[must_use]
     pub fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
         self.0.leader()

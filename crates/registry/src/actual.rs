@@ -6,31 +6,31 @@
 use berth_spec::Time;
 use serde::{Deserialize, Serialize};
 
-/// Where it is.
+/// Path of the actual state on its branch.
 pub const ACTUAL_STATE: &str = "transactions/actual-state.yaml";
 
-/// Where earlier ones are: `transactions/history/2025-10-28T10-45-00-state.yaml`.
+/// Folder of earlier states: `transactions/history/2025-10-28T10-45-00-state.yaml`.
 pub const HISTORY: &str = "transactions/history/";
 
-/// What the workers hold.
+/// Actual state of the fleet: the models that each worker holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActualState {
-    /// By name.
+    /// Workers by name.
     #[serde(default)]
     pub workers: Vec<WorkerEntry>,
 }
 
-/// One worker.
+/// State of one worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerEntry {
-    /// Its name.
+    /// Worker's name.
     pub worker_id: String,
-    /// How it is.
+    /// Health of the worker.
     pub status: WorkerHealth,
-    /// When it was last heard of.
+    /// Time of the last sign of life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<String>,
-    /// What its models take.
+    /// Capacity used by its models.
     #[serde(default)]
     pub capacity: CapacityUsed,
     /// By deployment and version.
@@ -38,24 +38,24 @@ pub struct WorkerEntry {
     pub models: Vec<ModelEntry>,
 }
 
-/// How a worker is.
+/// Health of a worker in the actual state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerHealth {
-    /// It answers.
+    /// Reachable and working.
     Healthy,
-    /// It answers, and something on it has failed, or its memory is short.
+    /// Reachable, but something on it has failed or memory is short.
     Degraded,
     /// Its line is gone; others still see it.
     Suspect,
-    /// It is back and has not said yet what it holds.
+    /// Back, and has not reported its models yet.
     Recovering,
-    /// It is gone.
+    /// Unreachable.
     Failed,
 }
 
 impl WorkerHealth {
-    /// The word.
+    /// Name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,46 +68,46 @@ impl WorkerHealth {
     }
 }
 
-/// What the models of a worker take.
+/// Capacity used by the models of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CapacityUsed {
-    /// `8Gi`.
+    /// Memory as a quantity, for example `8Gi`.
     pub used_memory: String,
-    /// Cores.
+    /// CPU cores.
     pub used_cpu: f32,
-    /// How many are ready.
+    /// Number of ready models.
     pub loaded_models: u32,
 }
 
 /// One model on one worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelEntry {
-    /// Its deployment.
+    /// Id of the deployment.
     pub deployment_id: String,
-    /// How it is.
+    /// State of the model.
     pub status: ModelState,
     /// The version in its card.
     pub model_version: String,
-    /// When it became ready.
+    /// Time at which it became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<String>,
-    /// When this replica was last asked for anything.
+    /// Time of the last request to this replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_inference: Option<String>,
     /// Requests that it was given since it was loaded, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_count: Option<u64>,
-    /// When it was first seen loading.
+    /// Time at which loading was first seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loading_started: Option<String>,
     /// 0 to 1, while its artifact is fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<f32>,
-    /// Why it failed.
+    /// Cause of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it failed.
+    /// Time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_at: Option<String>,
     /// Attempts after the first.
@@ -116,7 +116,7 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// What is true of every model; nothing is known yet of what its state brings with it.
+    /// Entry with the fields that every state has.
     #[must_use]
     pub const fn new(deployment_id: String, model_version: String, status: ModelState) -> Self {
         Self {
@@ -135,17 +135,17 @@ impl ModelEntry {
     }
 }
 
-/// How a model is.
+/// State of a model on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelState {
-    /// It is on its way.
+    /// Loading.
     Loading,
-    /// It answers.
+    /// Ready to answer.
     Ready,
-    /// It finishes what it has begun, and goes.
+    /// Draining: finishes its requests, then goes.
     Unloading,
-    /// It could not be loaded.
+    /// Loading failed.
     Failed,
 }
 
@@ -194,10 +194,10 @@ impl ActualState {
         state
     }
 
-    /// What differs in meaning, in a few words for the first line of a commit.
+    /// Summary of the differences in meaning, short enough for the first line of a commit.
     #[must_use]
     pub fn told_since(&self, before: &Self) -> String {
-        /// Words beyond that are left out. Halved, a rollout over four workers is not named; doubled, lines wrap.
+        /// Changes named in a summary. Four fit on one line and cover a rollout over four workers.
         const MOST: usize = 4;
         let mut told = Vec::new();
         for worker in &self.workers {
@@ -239,7 +239,7 @@ impl ActualState {
 }
 
 impl ModelState {
-    /// The word.
+    /// Name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

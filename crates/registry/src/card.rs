@@ -26,14 +26,14 @@ pub struct CheckedCard {
     pub card: Option<Arc<ModelCard>>,
 }
 
-/// What a card is checked against, beside its schema.
+/// Context for checking a card, beside its schema.
 #[derive(Debug, Clone, Copy)]
 pub struct CardRules<'a> {
-    /// Which versions are in use.
+    /// Versions that are in use.
     pub matrix: &'a Matrix,
     /// The day, as `2026-01-31`.
     pub today: &'a str,
-    /// How repositories of code may be reached.
+    /// Protocols allowed for code repositories.
     pub protocols: Protocols,
 }
 
@@ -137,7 +137,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What a schema cannot say.
+    /// Checks rules that the schema cannot express.
     fn meaning(&self, card: &ModelCard) -> Vec<Problem> {
         let mut found = Vec::new();
         found.extend(self.code(card));
@@ -279,7 +279,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a path stays inside a repository.
+/// True if a path stays inside its repository.
 pub(crate) fn is_inside(path: &str) -> bool {
     !path.starts_with(['/', '-']) && !path.contains(['\0', '\\']) && !path.split('/').any(|part| part == "..")
 }

@@ -22,7 +22,7 @@ pub(crate) type CardCache = HashMap<(String, Oid, String), Arc<CheckedCard>>;
 /// A manifest, where it is and what it is meant for.
 type Placed = (Environment, String, Arc<Parsed<DeploymentManifest>>);
 
-/// What became of the cards.
+/// Result of checking the cards of all manifests.
 pub(crate) struct Cards {
     /// Deployments with nothing wrong so far, in the order of their files.
     pub(crate) deployments: Vec<(DesiredDeployment, Arc<Parsed<DeploymentManifest>>)>,
@@ -193,7 +193,7 @@ fn rule_of(error: &GitError) -> &'static str {
     }
 }
 
-/// What to do about code that is not found.
+/// Remedy for code that is not found.
 fn no_code(error: &GitError) -> &'static str {
     match error.category {
         Category::Auth | Category::Certificate | Category::Disk => error.remedy(),
@@ -202,7 +202,7 @@ fn no_code(error: &GitError) -> &'static str {
     }
 }
 
-/// What is said of a tag that was moved. Its whole former commit, so that it can be moved back there.
+/// Message and remedy for a moved tag. Quotes the whole former commit, so that the tag can be moved back.
 fn moved(tag: &str, before: &Oid, now: &Oid, memory: &Path) -> (String, String) {
     let message = format!(
         "the tag {tag} was moved: it was at {before} when it was first accepted, and is at {} now",

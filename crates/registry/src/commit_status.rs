@@ -13,38 +13,38 @@ use url::Url;
 
 use crate::settings::{CommitStatus, StatusProvider};
 
-/// What the mark says.
+/// State shown beside a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It is being looked at.
+    /// Being validated.
     Pending,
-    /// It is in force.
+    /// Applied.
     Success,
-    /// It was rejected.
+    /// Rejected.
     Failure,
 }
 
 /// A request to be sent; the token is no part of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Where to: always POST.
+    /// URL of the POST request.
     pub url: String,
     /// Headers beside those of JSON.
     pub headers: Vec<(&'static str, String)>,
-    /// How the token is given.
+    /// Header for the token.
     pub token: TokenHeader,
-    /// JSON.
+    /// JSON body.
     pub body: Value,
 }
 
-/// How a host takes its token.
+/// Header in which a host expects its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenHeader {
-    /// `Authorization: Bearer TOKEN`.
+    /// Sent as `Authorization: Bearer TOKEN`.
     Bearer,
-    /// `Authorization: token TOKEN`.
+    /// Sent as `Authorization: token TOKEN`.
     Token,
-    /// `PRIVATE-TOKEN: TOKEN`.
+    /// Sent as `PRIVATE-TOKEN: TOKEN`.
     Private,
 }
 
@@ -125,7 +125,7 @@ pub fn host(url: &str) -> String {
     Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Whether an interface is that of the host of `repository` itself: only there a credential of the repository may go.
+/// True if `url` belongs to the host of `repository`. A credential of the repository may go only there.
 #[must_use]
 pub fn is_at_home(url: &str, repository: &str) -> bool {
     let origin = |text: &str| Url::parse(text).ok().filter(|url| url.has_host()).map(|url| url.origin());
@@ -143,7 +143,7 @@ pub fn is_at_home(url: &str, repository: &str) -> bool {
     }
 }
 
-/// Where the interface is, and what it calls the repository.
+/// API address of a host, and its name of the repository.
 struct ApiEndpoint {
     api: String,
     name: String,

@@ -11,7 +11,7 @@ use crate::{
     settings::UnknownWorkers,
 };
 
-/// What is known of the workers.
+/// Declared workers, and the matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fleet<'a> {
     pub(crate) workers: &'a [&'a WorkerConfig],
@@ -22,7 +22,7 @@ pub(crate) struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// What stands between a deployment and every worker that was declared; `at` places a problem in the manifest.
+    /// Checks a deployment against every declared worker. `at` locates a problem in the manifest.
     pub(crate) fn check(
         &self,
         manifest: &DeploymentManifest,
@@ -67,7 +67,8 @@ impl Fleet<'_> {
         self.room(manifest, card, &able, at)
     }
 
-    /// Whether what is declared is enough. Workers may have more than their files say, so these are warnings.
+    /// Checks that the declared capacity suffices. Workers may have more than their files say, so the findings are
+    /// warnings.
     fn room(
         &self,
         manifest: &DeploymentManifest,

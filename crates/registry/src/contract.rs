@@ -1,4 +1,4 @@
-//! Whether a new version of a model keeps the contract of the old one: what clients may send and what they get.
+//! Contract check between two versions of a model: the requests that clients may send and the answers that they get.
 //!
 //! ```text
 //! requests: all that the old input schema took, the new one must take
@@ -17,20 +17,20 @@ use serde_json::{Map, Value};
 /// A way in which clients of the old version may fail with the new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Break {
-    /// Which side of the model.
+    /// Side of the model that broke.
     pub side: Side,
     /// The place in the document, as a JSON pointer; empty: the document itself.
     pub path: String,
-    /// What differs, for people.
+    /// Description of the difference for people.
     pub message: String,
 }
 
 /// A side of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// What clients send.
+    /// Requests.
     Input,
-    /// What they get.
+    /// Answers.
     Output,
 }
 
@@ -75,11 +75,10 @@ const WHOLE: [&str; 23] = [
     "unevaluatedProperties",
 ];
 
-/// Where documents keep the schemas that they refer to. What they hold says nothing until somebody refers to it.
+/// Keywords that hold schemas for reference. Their contents matter only where something refers to them.
 const ASIDE: [&str; 2] = ["$defs", "definitions"];
 
-/// Deeper than this nothing is compared. Halved, schemas of nested documents are looked at half; doubled, one made to be deep
-/// costs more time than it is worth.
+/// Depth at which the comparison stops. Deeper than the nesting of real documents, and bounds hostile ones.
 const DEPTH: usize = 32;
 
 /// The ways in which clients of `old` may fail with `new`.
@@ -245,7 +244,7 @@ impl Comparison<'_> {
     }
 }
 
-/// What a schema that is nothing but a reference into its own document refers to.
+/// Resolves a schema that consists of a reference into its own document.
 fn target<'v>(document: &'v Value, schema: &Value) -> Option<&'v Value> {
     /// Keywords that say nothing of what is taken.
     const WORDS: [&str; 6] = ["title", "description", "default", "examples", "deprecated", "$comment"];
@@ -256,7 +255,7 @@ fn target<'v>(document: &'v Value, schema: &Value) -> Option<&'v Value> {
     if alone { document.pointer(pointer) } else { None }
 }
 
-/// Whether a schema refers to others: equal words may then mean different things.
+/// True if a schema contains references. Equal texts may then mean different things.
 fn refers(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {

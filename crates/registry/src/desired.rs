@@ -1,4 +1,4 @@
-//! What a commit wants, once it has passed.
+//! Desired state of a commit that has passed validation.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,11 +12,11 @@ use crate::{DeploymentManifest, Environment, Settings, WorkerConfig};
 pub struct Desired {
     /// The commit; `None` for a folder.
     pub commit: Option<Oid>,
-    /// Who wrote it: `Name <address>`; empty for a folder.
+    /// Author as `Name <address>`; empty for a folder.
     pub author: String,
-    /// Who signed it, by a key that the registry trusts; `None` where it asks for no signatures.
+    /// Signer, by a trusted key; `None` where the registry requires no signatures.
     pub signer: Option<Signer>,
-    /// When it was committed, in seconds since 1970; 0 for a folder.
+    /// Commit time in seconds since 1970; 0 for a folder.
     pub time: i64,
     /// The first line of its message.
     pub subject: String,
@@ -26,22 +26,22 @@ pub struct Desired {
     pub workers: Vec<WorkerConfig>,
     /// The files of `workers/secrets`, as they are: encrypted.
     pub secret_files: Vec<SecretFile>,
-    /// `registry.yaml`.
+    /// Settings from `registry.yaml`.
     pub settings: Settings,
 }
 
 /// One deployment, with the card that it pins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredDeployment {
-    /// Its name.
+    /// Deployment id.
     pub id: String,
     /// The manifest's file, from the registry's root.
     pub path: String,
-    /// What it is meant for.
+    /// Target environment.
     pub environment: Environment,
-    /// The manifest.
+    /// Manifest of the deployment.
     pub manifest: Arc<DeploymentManifest>,
-    /// The card.
+    /// Model card that the manifest pins.
     pub card: Arc<ModelCard>,
     /// The commit that the card was read from.
     pub card_commit: Oid,
@@ -52,64 +52,64 @@ pub struct DesiredDeployment {
 /// The secrets of one worker, encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretFile {
-    /// Whose they are.
+    /// Worker that the secrets belong to.
     pub worker: String,
     /// The file, from the registry's root.
     pub path: String,
-    /// Its text.
+    /// Text of the file.
     pub text: Arc<str>,
 }
 
-/// How a deployment differs from what was wanted before.
+/// Difference of a deployment from the earlier desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It was not wanted.
+    /// New deployment.
     Added {
-        /// Its name.
+        /// Deployment id.
         id: String,
     },
-    /// It is not wanted any more.
+    /// Deployment that was removed.
     Removed {
-        /// Its name.
+        /// Deployment id.
         id: String,
     },
-    /// It pins another version of its model.
+    /// New version of the model.
     Version {
-        /// Its name.
+        /// Deployment id.
         id: String,
         /// The version before, and the commit of its card.
         before: (String, Oid),
         /// The version now, and the commit of its card.
         after: (String, Oid),
     },
-    /// It wants another number of replicas; 0 where it is not enabled.
+    /// New number of replicas; 0 where disabled.
     Scale {
-        /// Its name.
+        /// Deployment id.
         id: String,
         /// Replicas before.
         before: u32,
         /// Replicas now.
         after: u32,
     },
-    /// It is enabled no more.
+    /// Deployment that was disabled.
     Disabled {
-        /// Its name.
+        /// Deployment id.
         id: String,
     },
-    /// It is enabled again.
+    /// Deployment that was enabled again.
     Enabled {
-        /// Its name.
+        /// Deployment id.
         id: String,
     },
     /// Something else of its manifest differs: priority, labels, endpoint, owner, or its place in the registry.
     Settings {
-        /// Its name.
+        /// Deployment id.
         id: String,
     },
 }
 
 impl Change {
-    /// The deployment's name.
+    /// Id of the deployment that changed.
     #[must_use]
     pub fn id(&self) -> &str {
         match self {
@@ -131,7 +131,7 @@ impl Desired {
         self.deployments.binary_search_by(|one| one.id.as_str().cmp(id)).ok().map(|at| &self.deployments[at])
     }
 
-    /// How deployments differ from `before`, in order of their ids; one deployment may differ in several ways.
+    /// Lists the differences from `before` in order of deployment ids. One deployment may appear several times.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Change> {
         let old: BTreeMap<&str, &DesiredDeployment> =

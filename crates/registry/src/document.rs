@@ -7,7 +7,7 @@ use serde_path_to_error::Segment;
 
 use crate::problem::{Problem, Step};
 
-/// Bytes of one file. Halved, cards with large schemas are refused; doubled, a hostile file costs that much more.
+/// Largest file in bytes. Holds cards with large schemas and bounds hostile files.
 pub const LARGEST: usize = 1 << 20;
 
 /// A document that could be read.
@@ -41,7 +41,7 @@ impl Document {
         Ok(document.map(|node| Self { json: node.to_json(), node }))
     }
 
-    /// What it says as a type of ours. Whole numbers may be written with a point, as JSON Schema has it: 3.0 is 3.
+    /// Converts the document to a type. Whole numbers may have a decimal point, as in JSON Schema: 3.0 is 3.
     ///
     /// # Errors
     /// Where it does not fit, as a JSON pointer, and why.

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::form::ErrorFile;
 use crate::actual::{file_stamp, stamp};
 
-/// Where they are.
+/// Folder of the error files.
 pub const ERRORS: &str = "errors/";
 
-/// What went wrong.
+/// Kind of incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum IncidentKind {
     /// A model could not be loaded.
@@ -53,7 +53,7 @@ impl IncidentKind {
         }
     }
 
-    /// For people.
+    /// Description for people.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl IncidentKind {
     }
 }
 
-/// How bad it is.
+/// Severity of an incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IncidentSeverity {
@@ -75,18 +75,18 @@ pub enum IncidentSeverity {
     Medium,
     /// Nothing more happens until somebody acts.
     High,
-    /// Nobody is served.
+    /// No replica serves the model.
     Critical,
 }
 
-/// What it is about: the same subject is the same incident.
+/// Subject of an incident. Two incidents with one subject are the same incident.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
-    /// What went wrong.
+    /// Kind of incident.
     pub kind: IncidentKind,
-    /// With which deployment.
+    /// Deployment concerned.
     pub deployment: Option<String>,
-    /// On which worker.
+    /// Worker concerned.
     pub worker: Option<String>,
     /// With which commit of the registry.
     pub commit: Option<String>,
@@ -95,35 +95,35 @@ pub struct Subject {
 /// Something that somebody has to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incident {
-    /// What it is about.
+    /// Subject of the incident.
     pub subject: Subject,
-    /// How bad it is.
+    /// Severity of the incident.
     pub severity: IncidentSeverity,
-    /// When it was first so.
+    /// Start of the incident.
     pub at: Time,
     /// The card of the deployment: repository and ref.
     pub card: Option<(String, String)>,
-    /// How the worker is.
+    /// Health of the worker.
     pub worker_status: Option<String>,
-    /// Who wrote the commit.
+    /// Author of the commit.
     pub author: Option<String>,
     /// The kind of failure, in one word; for a load the worker's, for a commit the outcome of validation.
     pub category: String,
-    /// In one line.
+    /// Summary in one line.
     pub message: String,
     /// More of it, in lines.
     pub details: String,
-    /// What the model's own code said.
+    /// Output of the model's own code.
     pub trace: Option<String>,
     /// Attempts so far; 0 where nothing is attempted.
     pub attempts: u32,
-    /// When it is tried again by itself.
+    /// Time of the next automatic attempt.
     pub next_retry: Option<Time>,
-    /// What was done about it besides that.
+    /// Other actions already taken.
     pub actions: Vec<String>,
 }
 
-/// How lines begin that say when something is tried again. They come and go with every attempt.
+/// Beginnings of lines about retries. Such lines change with every attempt, so they do not count as news.
 const LATER: [&str; 3] = [NEXT, LEFT_ALONE, AGAIN];
 const NEXT: &str = "The next attempt is at";
 const LEFT_ALONE: &str = "It is left alone";
@@ -136,7 +136,7 @@ impl Incident {
         FailureCategory::of_word(&self.category)
     }
 
-    /// What was done.
+    /// Actions already taken.
     #[must_use]
     pub fn actions_taken(&self) -> Vec<String> {
         let mut done = self.actions.clone();
@@ -156,27 +156,26 @@ impl Incident {
         done
     }
 
-    /// What a person can do.
+    /// Actions that a person can take.
     #[must_use]
     pub fn recommended_actions(&self) -> Vec<String> {
         advice::recommended(self)
     }
 
-    /// What its file is called, when it is new.
+    /// File name for a new incident.
     #[must_use]
     pub fn file_name(&self) -> String {
         format!("{ERRORS}{}-{}.yaml", file_stamp(self.at), self.subject.kind.file_word())
     }
 
-    /// The file.
+    /// Encodes the error file as YAML.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         ErrorFile::of(self).to_yaml()
     }
 }
 
-/// What a file on the branch is about, how bad it was, and what it says in one line; `None` for what no controller has
-/// written.
+/// Reads subject, severity and summary of an error file; `None` if no controller wrote it.
 #[must_use]
 pub fn told_in(text: &str) -> Option<(Subject, IncidentSeverity, String)> {
     let file = ErrorFile::read(text)?;

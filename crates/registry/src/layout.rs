@@ -21,18 +21,18 @@ const AT_ROOT: [(&str, &[&str]); 2] = [
     (MATRIX_FILE, &["compatibility-matrix.yml", "compatibility-matrix.json"]),
 ];
 
-/// Where a deployment is meant for: the folder that its manifest is in.
+/// Target environment of a deployment: the folder of its manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Environment {
-    /// `models/production`.
+    /// Folder `models/production`.
     Production,
-    /// `models/staging`.
+    /// Folder `models/staging`.
     Staging,
 }
 
 impl Environment {
-    /// `production` or `staging`.
+    /// Name of the environment: `production` or `staging`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What is remembered from pass to pass: where every tag was when it was first seen, and the texts of cards.
+//! Memory across validations: the first commit seen for every tag, and the texts of cards.
 //!
 //! ```text
 //! FOLDER/ledger.json          tags and abbreviated commits, by repository
@@ -18,8 +18,7 @@ use fs_err as fs;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Cards that are kept on disk. Halved, a registry with as many models fetches some of them again after a restart;
-/// doubled, twice the few KiB of each.
+/// Cards kept on disk, a few KiB each. Suffices for large registries, so that a restart fetches nothing again.
 const MOST_CARDS: usize = 20_000;
 
 /// Remembers; shared by all threads of a pass.
@@ -31,7 +30,7 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LedgerData {
-    /// By repository.
+    /// Tags by repository.
     repositories: BTreeMap<String, RepositoryTags>,
     /// Tags that were met in this pass; they count once a commit that names them is accepted.
     #[serde(skip)]
@@ -85,7 +84,7 @@ impl Ledger {
         self.folder.join("ledger.json")
     }
 
-    /// Where a tag was when it was first seen.
+    /// First commit seen for a tag.
     pub(crate) fn tag(&self, repository: &str, tag: &str) -> Option<Oid> {
         self.with(|known| known.repositories.get(repository)?.tags.get(tag).cloned())
     }

@@ -9,20 +9,20 @@ use crate::document::{Document, whole};
 /// A file below `models/`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentManifest {
-    /// The deployment's name.
+    /// Deployment id.
     pub id: String,
-    /// Which model.
+    /// Reference to the model card.
     pub model_card_ref: CardRef,
-    /// Whether it is to be loaded.
+    /// True if the model should be loaded.
     pub enabled: bool,
-    /// Where, how often, how important.
+    /// Placement, replicas and priority.
     pub deployment_config: DeploymentConfig,
-    /// Who answers for it.
+    /// Owner and contact.
     #[serde(default)]
     pub metadata: ManifestMetadata,
 }
 
-/// Where a model card is.
+/// Location of a model card.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CardRef {
     /// The URL of its repository.
@@ -34,33 +34,33 @@ pub struct CardRef {
     pub reference: String,
 }
 
-/// Where, how often, how important.
+/// Placement, replicas and priority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentConfig {
-    /// A cloud region.
+    /// Cloud region.
     pub region: String,
     /// On how many workers.
     pub replicas: u32,
-    /// 1 to 100.
+    /// Priority from 1 to 100.
     pub priority: u8,
     /// Labels that a worker must have.
     #[serde(default)]
     pub worker_selector: BTreeMap<String, String>,
-    /// The public address.
+    /// Public address of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 }
 
-/// Who answers for a deployment.
+/// Contact for a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestMetadata {
-    /// An address.
+    /// Email address of the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// RFC 3339.
+    /// Time as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed_at: Option<String>,
-    /// An address.
+    /// Email address of the person who deployed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed_by: Option<String>,
 }
@@ -92,7 +92,7 @@ impl DeploymentManifest {
         labels
     }
 
-    /// How many replicas are wanted in the end: none where it is not enabled.
+    /// Number of replicas in the end; 0 where the deployment is disabled.
     #[must_use]
     pub const fn wanted(&self) -> u32 {
         if self.enabled { self.deployment_config.replicas } else { 0 }

@@ -1,4 +1,4 @@
-//! Which versions of model cards understand each other.
+//! Compatibility matrix of model card versions.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Matrix {
     versions: BTreeMap<Version, Row>,
 }
 
-/// What the matrix says of one version.
+/// Row of the matrix for one version.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -43,10 +43,10 @@ struct MatrixDocument {
     _rules: Vec<String>,
 }
 
-/// How a version stands on a day.
+/// Status of a version on a given day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionStatus<'a> {
-    /// In use.
+    /// Supported.
     Current,
     /// In use until a day, if one is named.
     Deprecated(Option<&'a str>),
@@ -103,7 +103,7 @@ impl Matrix {
         }
     }
 
-    /// Whether a worker that supports `supported` can load a card of version `card`.
+    /// True if a worker that supports `supported` can load a card of version `card`.
     #[must_use]
     pub fn supports<'a>(&self, supported: impl IntoIterator<Item = &'a str>, card: &str) -> bool {
         supported.into_iter().any(|own| {
@@ -112,7 +112,7 @@ impl Matrix {
         })
     }
 
-    /// How a version stands on `today` (`2026-01-31`).
+    /// Status of a version on the day `today` (`2026-01-31`).
     #[must_use]
     pub fn standing(&self, name: &str, today: &str) -> VersionStatus<'_> {
         let Some(row) = version(name).and_then(|parsed| self.covering(parsed)) else { return VersionStatus::Unknown };
@@ -208,7 +208,7 @@ fn broken<'a>(
     found
 }
 
-/// Whether this is a day as `2026-01-31`.
+/// True if the text is a date such as `2026-01-31`.
 fn is_day(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let [year, month, day] = parts.as_slice() else { return false };

@@ -19,55 +19,55 @@ pub use form::{Email, email, slack, webhook};
 
 use crate::settings::{Notification, NotificationAudience, NotificationSeverity};
 
-/// How long the same thing is not told again, unless it gets worse. Halved, a fault that comes and goes is told twice as
-/// often; doubled, a person who missed the first message waits twice as long for the next.
+/// Time in which the same notice is not repeated unless it gets worse. An hour limits noise from a fault that comes
+/// and goes.
 pub const WINDOW: Duration = Duration::from_secs(60 * 60);
 
-/// Messages to one target within [`RATE`]. Halved, a bad commit and the failures that follow do not all get through;
-/// doubled, an outage is twice the noise.
+/// Messages to one target within [`RATE`]. Enough for a bad commit and the failures after it, without flooding in an
+/// outage.
 pub const MOST: usize = 20;
 
-/// What [`MOST`] counts over.
+/// Period over which [`MOST`] counts.
 pub const RATE: Duration = Duration::from_secs(10 * 60);
 
 /// Subjects that are remembered for each target: beyond that the oldest may be told again.
 const REMEMBERED: usize = 4_096;
 
-/// Whose it is to act.
+/// Audience that should act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Recipient {
-    /// Operations.
+    /// Operations team.
     Ops,
     /// The owners of the model.
     Ml,
 }
 
-/// Something worth telling.
+/// Notice for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What kind of thing, in one word with dashes: `load-failure`.
+    /// Kind of event, one word with dashes: `load-failure`.
     pub kind: String,
-    /// What it is about; the same kind and subject is the same thing.
+    /// Subject. Notices of one kind and subject are the same.
     pub subject: String,
-    /// How bad it is.
+    /// Severity of the event.
     pub severity: NotificationSeverity,
-    /// Whose it is to act.
+    /// Audiences that should act.
     pub recipients: Vec<Recipient>,
     /// Addresses of the owners of the model.
     pub owners: Vec<String>,
-    /// When.
+    /// Time of the event.
     pub at: Time,
-    /// In one line.
+    /// Title in one line.
     pub title: String,
-    /// More, in lines.
+    /// Details in several lines.
     pub text: String,
     /// Names and values beside it: deployment, worker, commit.
     pub facts: Vec<(String, String)>,
-    /// It is over.
+    /// True if the problem is over.
     pub resolved: bool,
 }
 
-/// What was told to one target.
+/// Last notice sent to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LastSent {
     at: Time,
@@ -82,7 +82,7 @@ pub struct Deduplicator {
     held: u64,
 }
 
-/// What to do with a notice.
+/// Decision about a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Tell it, and that so many were held back before it.
@@ -90,9 +90,9 @@ pub enum Verdict {
         /// Messages that there was no room for since the last one.
         held: u64,
     },
-    /// It is not for this target, or not bad enough.
+    /// Not meant for this target, or below its severity.
     NotForThem,
-    /// It was told lately.
+    /// Sent recently.
     ToldLately,
     /// There were too many; it is counted.
     TooMany,
@@ -140,7 +140,7 @@ impl Deduplicator {
         }
     }
 
-    /// Whether this was told, or is on its way.
+    /// True if the notice was sent or is queued.
     #[must_use]
     pub fn knows(&self, notice: &Notice) -> bool {
         self.told.contains_key(&(notice.kind.clone(), notice.subject.clone()))
@@ -161,7 +161,7 @@ impl Deduplicator {
     }
 }
 
-/// Whether a target wants to hear of it.
+/// True if the notice matches the audience and severity of a target.
 fn concerns(target: &Notification, notice: &Notice) -> bool {
     let theirs = match target.audience {
         NotificationAudience::All => true,

@@ -24,11 +24,11 @@ pub(crate) struct Parsed<T> {
     pub(crate) value: Option<Arc<T>>,
     file: String,
     text: Arc<str>,
-    /// Where later steps may have something to say.
+    /// Positions and texts of fields that later steps may report.
     places: BTreeMap<&'static str, (Place, String)>,
 }
 
-/// What later steps may have something to say about.
+/// Fields that later steps may report.
 const PLACES: [&str; 12] = [
     "/id",
     "/model_card_ref/repository",
@@ -78,7 +78,7 @@ impl<T> Parsed<T> {
         }
     }
 
-    /// Where the endpoint of a manifest stands.
+    /// JSON pointer of the endpoint in a manifest.
     pub(crate) fn endpoint_pointer(&self) -> &'static str {
         let at_the_top = self.places.get("/endpoint").is_some_and(|(_, path)| !path.is_empty());
         if at_the_top { "/endpoint" } else { "/deployment_config/endpoint" }
@@ -118,7 +118,7 @@ fn read<T>(
     (parsed, Some(document))
 }
 
-/// That a reference has the wrong form is found by the schema, but is an outcome of its own.
+/// Reports a malformed reference. The schema finds it, but it has an outcome of its own.
 fn as_reference(finding: Finding) -> Problem {
     let Finding { pointer, is_pattern, mut problem } = finding;
     if is_pattern && pointer == "/model_card_ref/ref" && problem.step == Step::Manifests {
@@ -175,7 +175,7 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
     parsed
 }
 
-/// What to do where repositories of this machine are not let in.
+/// Remedy where repositories on this machine are not allowed.
 pub(crate) fn local_remedy(repository: &str, protocols: Protocols) -> &'static str {
     let is_local = Remote::parse(repository, protocols.with_local()).is_ok();
     if is_local {
@@ -190,7 +190,7 @@ pub(crate) fn local_remedy(repository: &str, protocols: Protocols) -> &'static s
 #[derive(Debug)]
 pub(crate) struct WorkerFile {
     pub(crate) config: WorkerConfig,
-    /// What it needs from Vault, as a file of secrets says it.
+    /// References to Vault, in the form of a file of secrets.
     pub(crate) vault: Option<Arc<str>>,
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerFile> {
     parsed
 }
 
-/// What a worker configuration that was accepted says of Vault, as a file of secrets says it.
+/// References to Vault of an accepted worker configuration, in the form of a file of secrets.
 #[must_use]
 pub fn vault_of_worker(file: &str, text: &str) -> Option<SecretFile> {
     let worker = worker(file, text).value?;
@@ -232,8 +232,8 @@ pub fn vault_of_worker(file: &str, text: &str) -> Option<SecretFile> {
     Some(SecretFile { worker: worker.config.worker_id.clone(), path: file.to_owned(), text })
 }
 
-/// What is wrong with the `secrets` of a worker configuration, which may only say where Vault has them. Never with the line:
-/// it may hold a secret.
+/// Problems of the `secrets` in a worker configuration, which may only refer to Vault. Never quotes the line, which
+/// may hold a secret.
 fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
     let Some(secrets) = document.node.get("secrets") else { return Vec::new() };
     let at = |place, path: &str, message: &str, remedy: &str| {
@@ -253,7 +253,7 @@ fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
 #[derive(Debug)]
 pub(crate) struct SecretsFile {
     pub(crate) worker: String,
-    /// It only says where Vault has them.
+    /// True if the file only refers to Vault.
     pub(crate) is_vault: bool,
 }
 

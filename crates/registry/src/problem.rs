@@ -1,4 +1,4 @@
-//! What is wrong with a commit: where, what, what to do about it, and who has to.
+//! Problems of a commit: position, description, remedy and audience.
 
 use std::fmt;
 
@@ -25,13 +25,13 @@ pub enum Step {
 }
 
 impl Step {
-    /// 1 to 6.
+    /// Number of the step, 1 to 6.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8 + 1
     }
 
-    /// What problems of this step make of the commit.
+    /// Outcome of the commit if this step finds an error.
     #[must_use]
     pub const fn outcome(self) -> Outcome {
         match self {
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// What validation makes of a commit. Anything but the first rejects it as a whole.
+/// Result of validation. Anything but the first rejects the commit as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -83,7 +83,7 @@ impl Outcome {
         }
     }
 
-    /// For people.
+    /// Description for people.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Outcome {
         }
     }
 
-    /// Who is told.
+    /// Audiences that are notified.
     #[must_use]
     pub const fn audience(self) -> &'static [Audience] {
         match self {
@@ -109,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// Who is told of a problem.
+/// Audience of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Audience {
@@ -119,13 +119,13 @@ pub enum Audience {
     Ml,
 }
 
-/// Whether a problem rejects the commit.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It does.
+    /// Rejects the commit.
     Error,
-    /// It does not; somebody should look.
+    /// Deserves attention, but does not reject the commit.
     Warning,
 }
 
@@ -135,11 +135,11 @@ pub enum Severity {
 pub struct Problem {
     /// The step that found it.
     pub step: Step,
-    /// What it makes of the commit, if it is an error.
+    /// Outcome of the commit if this is an error.
     pub outcome: Outcome,
     /// The rule, in one word with dashes; stable, for filters.
     pub rule: &'static str,
-    /// Whether it rejects the commit.
+    /// Severity of the problem.
     pub severity: Severity,
     /// The file, from the registry's root; for a model card `URL@REF:PATH`.
     pub file: String,
@@ -149,11 +149,11 @@ pub struct Problem {
     pub column: u32,
     /// The field, `deployment_config.region`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do about it; empty if the message says it all.
+    /// Remedy; empty if the message suffices.
     pub remedy: String,
-    /// Whether the same commit may pass later without anybody acting: a repository could not be reached.
+    /// True if the same commit may pass later without anybody acting, for example after a repository was unreachable.
     pub transient: bool,
     /// The manifest that named the card that this is about; empty for other problems.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -224,13 +224,13 @@ impl Problem {
         self
     }
 
-    /// Whether it rejects the commit.
+    /// True if the problem rejects the commit.
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    /// Who is told.
+    /// Audiences that are notified.
     #[must_use]
     pub const fn audience(&self) -> &'static [Audience] {
         self.outcome.audience()

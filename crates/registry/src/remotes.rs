@@ -13,12 +13,10 @@ use berth_git::{Category, Credentials, Git, GitError, History, Mirror, Oid, Prot
 
 use crate::{document::LARGEST, ledger::Ledger};
 
-/// Repositories that are asked at once. Halved, a pass over many slow hosts takes twice as long; doubled, more
-/// processes and connections at once.
+/// Repositories queried at once. Limits the number of git processes and connections.
 const AT_ONCE: usize = 8;
 
-/// How long one repository may take in one pass. Halved, large model repositories over slow links fail; doubled, a host
-/// that hangs holds up the pass that long.
+/// Limit for one repository in one validation. Allows for large repositories over slow links.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Gives the credentials for a repository.
@@ -39,7 +37,7 @@ impl fmt::Debug for Remotes {
     }
 }
 
-/// What is wanted of a repository: a commit, and perhaps a file of it.
+/// Request for a commit of a repository, and optionally a file of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileRequest {
     pub(crate) repository: String,
@@ -47,17 +45,17 @@ pub(crate) struct FileRequest {
     pub(crate) path: Option<String>,
 }
 
-/// What was found.
+/// Commit and file that were found.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchedFile {
     pub(crate) commit: Oid,
     /// The file, if one was wanted.
     pub(crate) text: Option<Arc<str>>,
-    /// Why this is from memory: the repository could not be asked whether it is still so.
+    /// Error because of which the result comes from memory; `None` if the repository answered.
     pub(crate) unasked: Option<GitError>,
 }
 
-/// Why nothing was found.
+/// Reason why nothing was found.
 #[derive(Debug, Clone)]
 pub(crate) enum LookupError {
     Git(GitError),
@@ -97,7 +95,7 @@ impl Remotes {
         Ok(Self { git, protocols, credentials, ledger, mirrors: Mutex::default() })
     }
 
-    /// How repositories may be reached.
+    /// Protocols allowed for repositories.
     #[must_use]
     pub const fn protocols(&self) -> Protocols {
         self.protocols
@@ -214,7 +212,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Where a tag is, held against where it was.
+    /// Commit of a tag, compared with the commit first seen for it.
     fn tag(&self, tag: &str) -> Result<(Oid, Option<GitError>), LookupError> {
         let before = self.remotes.ledger.tag(self.repository, tag);
         match (self.refs(), before) {

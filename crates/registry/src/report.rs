@@ -1,4 +1,4 @@
-//! What validation found, as a whole.
+//! Result of a validation.
 
 use std::collections::BTreeSet;
 
@@ -9,37 +9,37 @@ use crate::{
     problem::{Audience, Outcome, Problem},
 };
 
-/// What validation found.
+/// Result of validating a commit or folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The commit; `None` for a folder.
     pub commit: Option<CommitInfo>,
-    /// Who signed it, by a key that the registry trusts; `None` where it asks for no signatures, or there is no good one.
+    /// Signer, by a trusted key; `None` where no signature is required or valid.
     pub signer: Option<Signer>,
-    /// What is made of it: that of the first step with an error.
+    /// Outcome, decided by the first step with an error.
     pub outcome: Outcome,
     /// Errors and warnings, by step, file and place.
     pub problems: Vec<Problem>,
-    /// What the commit wants, if it passed with its cards.
+    /// Desired state, if the commit and its cards passed.
     pub desired: Option<Desired>,
     /// Ids of the deployments that it wants no replica of, if nothing is wrong with the registry's own files: that can be
     /// known before, and without, what is said by model cards.
     pub idle: Option<Vec<String>>,
-    /// What was looked at.
+    /// Numbers of checked files.
     pub counts: Counts,
     /// Cards were not looked at.
     pub offline: bool,
 }
 
-/// What was looked at.
+/// Numbers of checked files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Manifests.
+    /// Number of manifests.
     pub manifests: usize,
-    /// Worker configurations.
+    /// Number of worker configurations.
     pub workers: usize,
-    /// Different model cards.
+    /// Number of different model cards.
     pub cards: usize,
     /// Files that had to be parsed: the others were known from earlier passes.
     pub parsed: usize,
@@ -47,8 +47,7 @@ pub struct Counts {
     pub omitted: usize,
 }
 
-/// Problems in one report. Halved, somebody mends a registry that is wrong all over in more rounds; doubled, reports
-/// that nobody reads take twice the memory.
+/// Problems kept in one report. More would be read by nobody and only cost memory.
 const MOST_PROBLEMS: usize = 2_000;
 
 impl Report {
@@ -67,29 +66,29 @@ impl Report {
         Self { commit: None, signer: None, outcome, problems, desired: None, idle: None, counts, offline }
     }
 
-    /// Whether nothing rejects the commit.
+    /// True if no problem rejects the commit.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.outcome == Outcome::Accepted
     }
 
-    /// What rejects the commit.
+    /// Problems that reject the commit.
     pub fn errors(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| problem.is_error())
     }
 
-    /// What somebody should look at.
+    /// Problems that deserve attention.
     pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| !problem.is_error())
     }
 
-    /// Whether the same commit may pass later without anybody acting: all errors are of that kind.
+    /// True if the same commit may pass later without anybody acting, because all errors are transient.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         !self.is_accepted() && self.errors().all(|problem| problem.transient)
     }
 
-    /// Who is told.
+    /// Audiences that are notified.
     #[must_use]
     pub fn audience(&self) -> BTreeSet<Audience> {
         self.errors().flat_map(|problem| problem.audience().iter().copied()).collect()

@@ -15,7 +15,7 @@ use crate::{
     problem::{Problem, Step},
 };
 
-/// What has a schema.
+/// Document with a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SchemaKind {
     /// `model-card.yaml` of a model repository.
@@ -24,7 +24,7 @@ pub enum SchemaKind {
     Deployment,
     /// A file of `workers/`.
     WorkerConfig,
-    /// `registry.yaml`.
+    /// File `registry.yaml`.
     Settings,
 }
 
@@ -85,12 +85,12 @@ fn compile(text: &str) -> Schema {
     Schema { json, validator }
 }
 
-/// What is found where a document does not follow its schema.
+/// Deviation of a document from its schema.
 #[derive(Debug)]
 pub(crate) struct Finding {
-    /// Where, as a JSON pointer.
+    /// Position as a JSON pointer.
     pub(crate) pointer: String,
-    /// Whether a value does not have the form that a pattern asks for.
+    /// True if a value does not match a pattern.
     pub(crate) is_pattern: bool,
     pub(crate) problem: Problem,
 }
@@ -158,8 +158,7 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
     known.into_iter().flat_map(|known| known.keys().map(String::as_str)).collect()
 }
 
-/// Findings of one kind in one document. Halved, somebody mends a long file in two rounds; doubled, a wrong file fills
-/// the report.
+/// Findings of one kind reported per document. Keeps one wrong file from filling the report.
 const MOST: usize = 50;
 
 /// A number or a word as it stands in the text, anything else in words.
@@ -177,7 +176,7 @@ fn wrong_type(written: &str, value: &Value, wanted: &str) -> (String, String) {
     (format!("{written} is not {wanted}"), remedy)
 }
 
-/// What is wrong and what to do, in words for people.
+/// Description and remedy of a schema error.
 fn words(error: &ValidationError<'_>) -> (String, String) {
     let given = shown(error.instance());
     match error.kind() {
@@ -215,7 +214,7 @@ fn words(error: &ValidationError<'_>) -> (String, String) {
     }
 }
 
-/// A value, short.
+/// Short form of a value.
 fn shown(value: &Value) -> String {
     /// Characters: enough to find it.
     const LONGEST: usize = 60;
@@ -255,7 +254,7 @@ fn type_words(kind: &jsonschema::error::TypeKind) -> String {
     }
 }
 
-/// What to write where a pattern of the schemas is not met.
+/// Example of a value that matches a pattern of the schemas.
 fn example(pattern: &str) -> Option<String> {
     let words = match pattern {
         r"^\d+\.\d+\.\d+$" => "write MAJOR.MINOR.PATCH, for example 1.2.3",

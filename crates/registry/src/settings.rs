@@ -10,46 +10,46 @@ use crate::{
     schema::{self, SchemaKind},
 };
 
-/// Where the settings are.
+/// Path of the settings.
 pub const SETTINGS_FILE: &str = "registry.yaml";
 
-/// How a registry is kept.
+/// Settings of a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
-    /// What becomes of workers without a file.
+    /// Treatment of workers without a file.
     pub unknown_workers: UnknownWorkers,
-    /// Whether a commit may remove the last deployment.
+    /// Permits a commit that removes the last deployment.
     pub allow_empty: bool,
-    /// Whose commits count.
+    /// Signature requirements.
     pub signatures: Signatures,
-    /// Where the actual state is written.
+    /// Branch and mode of write-back.
     pub write_back: WriteBack,
-    /// Who is told.
+    /// Notification targets.
     pub notifications: Vec<Notification>,
-    /// Where the outcome of a commit is shown.
+    /// Target of commit statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit_status: Option<CommitStatus>,
 }
 
-/// What becomes of workers without a file in `workers/`.
+/// Treatment of workers without a file in `workers/`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownWorkers {
-    /// They are given models.
+    /// May hold models.
     #[default]
     Allow,
-    /// They are given none.
+    /// Get no models.
     Ignore,
-    /// They are not let in.
+    /// Are refused.
     Refuse,
 }
 
-/// Whose commits count.
+/// Signature requirements for commits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Signatures {
-    /// Whether every commit must be signed by a trusted key.
+    /// Requires every commit to be signed by a trusted key.
     pub required: bool,
     /// A file of the registry: `allowed_signers`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,11 +59,11 @@ pub struct Signatures {
     pub gpg_keys: Option<String>,
 }
 
-/// Where the actual state is written.
+/// Write-back of the actual state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WriteBack {
-    /// How.
+    /// Mode of write-back.
     pub mode: WriteBackMode,
     /// The branch of its own.
     pub branch: String,
@@ -85,7 +85,7 @@ impl WriteBack {
     }
 }
 
-/// How the actual state is written.
+/// Mode of write-back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriteBackMode {
@@ -94,84 +94,84 @@ pub enum WriteBackMode {
     Branch,
     /// As commits on the registry's branch.
     Commit,
-    /// Nowhere.
+    /// Disabled.
     Off,
 }
 
-/// Who is told, and how.
+/// Notification target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
-    /// How.
+    /// Channel.
     #[serde(rename = "type")]
     pub kind: NotificationKind,
-    /// Where.
+    /// Webhook address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The secret of the controller that holds the URL or the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<String>,
-    /// Who gets the email.
+    /// Receivers of the email.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
-    /// Whose messages.
+    /// Audience of the target.
     #[serde(default)]
     pub audience: NotificationAudience,
-    /// What is not worth a message.
+    /// Least severity that is sent.
     #[serde(default)]
     pub min_severity: NotificationSeverity,
 }
 
-/// How somebody is told.
+/// Notification channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationKind {
-    /// JSON by POST.
+    /// Webhook that receives JSON by POST.
     Webhook,
-    /// Slack's incoming webhooks.
+    /// Slack incoming webhook.
     Slack,
-    /// SMTP.
+    /// Email by SMTP.
     Email,
 }
 
-/// Whose messages.
+/// Audience of a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationAudience {
-    /// Those for operations.
+    /// Notices for operations.
     #[default]
     Ops,
     /// Those for the owners of models.
     Ml,
-    /// All.
+    /// All notices.
     All,
 }
 
-/// How bad it must be.
+/// Least severity of notices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationSeverity {
     /// Everything.
     Info,
-    /// What somebody should look at.
+    /// Warnings and worse.
     #[default]
     Warning,
-    /// What has failed.
+    /// Failures.
     Error,
-    /// What is down.
+    /// Outages only.
     Critical,
 }
 
-/// Where the outcome of a commit is shown.
+/// Target of commit statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitStatus {
-    /// Whose interface it is.
+    /// API of the Git host.
     pub provider: StatusProvider,
     /// Its address, where it is not the provider's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
-    /// owner/name there.
+    /// Repository as `owner/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
     /// The secret of the controller that holds the token.
@@ -182,17 +182,17 @@ pub struct CommitStatus {
     pub context: String,
 }
 
-/// Whose interface a commit status is sent to.
+/// API that receives commit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatusProvider {
-    /// GitHub.
+    /// GitHub API.
     Github,
-    /// GitLab.
+    /// GitLab API.
     Gitlab,
-    /// Bitbucket.
+    /// Bitbucket API.
     Bitbucket,
-    /// Gitea and Forgejo.
+    /// Gitea and Forgejo API.
     Gitea,
 }
 
@@ -228,7 +228,7 @@ impl Settings {
         Err(problems)
     }
 
-    /// What the schema cannot say.
+    /// Checks rules that the schema cannot express.
     fn contradictions(&self, document: &Document, text: &str) -> Vec<Problem> {
         let problem = |pointer: &str, message: String, remedy: &str| {
             let (place, path) = document.place(pointer);

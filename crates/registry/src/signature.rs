@@ -1,4 +1,4 @@
-//! Whether commits are signed by whom the registry trusts.
+//! Checks commit signatures against the keys that the registry trusts.
 //!
 //! The keys are those of the commit that was accepted before: whoever adds a key to the registry, or turns signatures
 //! off, must have been trusted already. Only the first commit ever vouches for itself.
@@ -11,15 +11,14 @@ use crate::{
     tree::Tree,
 };
 
-/// Commits of one push or pass that are checked, at most. Halved, large merges are refused; doubled, one push may keep
-/// the server busy twice as long.
+/// Commits checked in one push or validation. Covers large merges and bounds the time.
 const MOST: usize = 2_000;
 
-/// What was found.
+/// Result of checking signatures.
 #[derive(Debug, Default)]
 pub(crate) struct SignatureCheck {
     pub(crate) problems: Vec<Problem>,
-    /// Who signed the commit itself, by a key that is trusted.
+    /// Signer of the commit, by a trusted key.
     pub(crate) signer: Option<Signer>,
 }
 
@@ -84,7 +83,7 @@ pub(crate) fn check(
     Ok(checked)
 }
 
-/// Who signed a commit that was accepted, by the keys of the one before it; `None` where it asks for no signatures.
+/// Signer of an accepted commit, by the keys of the commit before it; `None` where no signatures are required.
 ///
 /// # Errors
 /// If git cannot be asked.

@@ -1,4 +1,4 @@
-//! What is looked at: a commit of a repository, or a folder as it lies there.
+//! Files under validation: a commit of a repository, or a folder.
 
 use std::{
     collections::BTreeMap,
@@ -15,28 +15,27 @@ use crate::{
     problem::{Problem, Step},
 };
 
-/// Where a registry is read from.
+/// Location of a registry.
 #[derive(Debug, Clone)]
 pub enum Tree {
     /// A folder, with what is not committed yet.
     Folder(PathBuf),
-    /// A commit.
+    /// Commit in a repository.
     Commit {
         /// The repository that holds it.
         repository: Repository,
-        /// Its name.
+        /// Object id of the commit.
         commit: Oid,
     },
 }
 
-/// Files of a registry that are looked at, at most. Halved, a registry with tens of thousands of deployments and its
-/// history beside them is refused; doubled, a wrong folder is walked longer.
+/// Most files in a registry. Tens of thousands of deployments with their history fit; a wrong folder is left early.
 const MOST_FILES: usize = 200_000;
 
-/// Bytes of all files that are read. Halved, the same; doubled, a hostile registry takes that much memory.
+/// Most bytes read in total. Bounds memory.
 const MOST_BYTES: u64 = 512 << 20;
 
-/// One file, unread.
+/// File whose content has not been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) path: String,
@@ -57,7 +56,7 @@ pub(crate) struct Files {
     read: Contents,
 }
 
-/// What files hold, by the names of their contents.
+/// Contents by object id.
 pub(crate) type Contents = BTreeMap<String, Vec<u8>>;
 
 impl File {
@@ -108,7 +107,7 @@ impl Tree {
         Ok(files)
     }
 
-    /// What `wanted` hold; what is larger than a file may be is left out.
+    /// Reads the contents of `wanted`. Skips files that are too large.
     pub(crate) fn read(&self, files: &Files, wanted: &[&File], stop: &Stop) -> Result<Contents, GitError> {
         let fitting = wanted.iter().filter(|file| file.size <= LARGEST as u64);
         match self {

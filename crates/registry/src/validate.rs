@@ -34,13 +34,13 @@ use crate::{
     tree::{Files, Tree},
 };
 
-/// Where the matrix may be replaced.
+/// Path of an optional replacement of the matrix.
 pub const MATRIX_FILE: &str = "compatibility-matrix.yaml";
 
 /// The trailer of a commit that may remove the last deployment.
 pub const ALLOW_EMPTY: &str = "Berth-Allow-Empty";
 
-/// What is validated.
+/// Input of a validation.
 #[derive(Debug, Clone, Copy)]
 pub struct Pass<'a> {
     /// The commit or folder.
@@ -48,11 +48,11 @@ pub struct Pass<'a> {
     /// The commit that was accepted before: its keys vouch for the new ones, and it says whether there was something to
     /// remove.
     pub previous: Option<&'a Oid>,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub now: i64,
-    /// Whether the last deployment may be removed, whatever the commit says.
+    /// Permits removing the last deployment, whatever the commit says.
     pub allow_empty: bool,
-    /// Ends it.
+    /// Deadline and cancellation.
     pub stop: &'a Stop,
 }
 
@@ -64,12 +64,12 @@ pub struct Validator {
     memory: Mutex<ValidationCache>,
 }
 
-/// What was looked at in earlier passes.
+/// Results of earlier validations, reused for unchanged files.
 #[derive(Debug, Default)]
 struct ValidationCache {
     files: local::FileCache,
     cards: cards::CardCache,
-    /// What the cards were checked against.
+    /// Rules under which the cards were checked.
     card_rules: Option<(Matrix, String)>,
 }
 
@@ -113,7 +113,7 @@ impl Validator {
     }
 }
 
-/// One pass.
+/// One validation.
 struct ValidationRun<'a> {
     validator: &'a Validator,
     pass: &'a Pass<'a>,
@@ -225,7 +225,7 @@ impl ValidationRun<'_> {
     }
 }
 
-/// What the rest of Berth would not take.
+/// Problems that the rest of Berth would have with a deployment.
 fn unservable(deployment: &DesiredDeployment, parsed: &Parsed<DeploymentManifest>) -> Vec<Problem> {
     let problem = |(path, message, remedy): (String, String, String)| {
         let pointer = match path.as_str() {
@@ -268,7 +268,7 @@ pub fn day(now: i64) -> String {
     OffsetDateTime::from_unix_timestamp(now).map_or_else(|_| String::new(), |time| time.date().to_string())
 }
 
-/// Files whose last commit is looked up. Halved, a report on many files names fewer people; doubled, it takes longer.
+/// Files whose last commit is looked up to name its author. Bounds the time for large reports.
 const BLAMED: usize = 32;
 
 /// Says who touched the files that are wrong.

@@ -11,54 +11,54 @@ use serde::{Deserialize, Serialize};
 /// A file of `workers/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerConfig {
-    /// The worker's name.
+    /// Worker's name.
     pub worker_id: String,
     /// The versions of cards that it can load.
     pub supported_schema_versions: Vec<String>,
-    /// Where it finds its controller.
+    /// Address of its controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_endpoint: Option<String>,
-    /// What it can hold.
+    /// Capacity of the worker.
     pub capacity: Capacity,
-    /// What it is: `pool` and `region` are always there.
+    /// Labels. `pool` and `region` are always present.
     pub labels: BTreeMap<String, String>,
-    /// How room is made.
+    /// Eviction of models.
     #[serde(default)]
     pub eviction_policy: EvictionPolicy,
 }
 
-/// What a worker can hold.
+/// Capacity of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capacity {
-    /// Models at once.
+    /// Most models at a time.
     pub max_models: u32,
-    /// `16Gi`.
+    /// Memory as a quantity, for example `16Gi`.
     pub max_memory: String,
-    /// Cores.
+    /// CPU cores.
     pub max_cpu: f32,
-    /// GPUs.
+    /// Number of GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_gpu: Option<u32>,
 }
 
-/// How room is made.
+/// Rules for eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EvictionPolicy {
-    /// What goes first.
+    /// Order of eviction.
     pub strategy: Strategy,
-    /// Whether anything goes without a person.
+    /// Permits eviction without a person.
     pub enable_auto_eviction: bool,
 }
 
-/// What goes first.
+/// Order in which models are evicted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// What was used least recently.
+    /// Least recently used first.
     #[default]
     Lru,
-    /// What is least important.
+    /// Lowest priority first.
     Priority,
 }
 
@@ -69,7 +69,7 @@ impl Default for EvictionPolicy {
 }
 
 impl WorkerConfig {
-    /// What the registry says of this worker, for those who place models.
+    /// Terms of this worker for the planner.
     #[must_use]
     pub fn terms(&self) -> WorkerTerms {
         let strategy = match self.eviction_policy.strategy {
@@ -87,7 +87,7 @@ impl WorkerConfig {
         }
     }
 
-    /// Whether it has all of `labels`.
+    /// True if the worker has all of `labels`.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.iter().all(|(name, value)| self.labels.get(name) == Some(value))

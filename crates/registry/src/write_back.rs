@@ -1,5 +1,5 @@
-//! When the actual state is written back, and what: a brain that is told what is true and what the branch holds, and
-//! says which files have to change.
+//! Write-back of the actual state: a brain that compares the observed state with the branch and decides which files
+//! to change.
 //!
 //! ```text
 //! Found ──▶ ┌──────┐  means something else   ┌─────────┐ quiet, and not too soon after the last ┌─────────┐
@@ -24,25 +24,22 @@ use crate::{
     error_file::{ERRORS, ErrorFile, Incident, Subject},
 };
 
-/// How long things must not have changed before they are written. Halved, a rollout is many commits; doubled, people
-/// learn of a failure that much later.
+/// Time without changes before a write. Groups a rollout into few commits.
 pub const DEBOUNCE: Duration = Duration::from_secs(10);
 
-/// How long a difference waits at most while things keep changing: [`DEBOUNCE`] so many times.
+/// Longest delay while changes continue, in multiples of [`DEBOUNCE`].
 const AT_MOST: u32 = 3;
 
-/// First pause after a failed push; it doubles up to [`LONGEST_PAUSE`]. Halved, a host that is away is asked more often;
-/// doubled, the first retry comes later.
+/// First pause after a failed push; doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Longest pause.
+/// Longest pause between pushes to a host that is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// Snapshots that are kept. Halved, half the past can be browsed; doubled, every commit's tree is twice as large.
+/// Snapshots kept on the branch. Bounds the size of its tree.
 pub const HISTORY_KEPT: usize = 200;
 
-/// Error files that there are at most; more incidents are counted in the commit's message. Halved, an outage of many
-/// models is not told whole; doubled, nobody reads them.
+/// Most error files. Further incidents are counted in the commit message.
 pub const MOST_ERRORS: usize = 500;
 
 /// The trailer with the desired commit.
@@ -51,13 +48,13 @@ pub const DESIRED_COMMIT: &str = "Berth-Desired-Commit";
 /// The trailer with the cluster that wrote.
 pub const WRITER: &str = "Berth-Writer";
 
-/// Whether a controller writes this path.
+/// True if controllers write this path.
 #[must_use]
 pub fn is_own(path: &str) -> bool {
     path == ACTUAL_STATE || path.starts_with(HISTORY) || (path.starts_with(ERRORS) && path.ends_with(".yaml"))
 }
 
-/// What a branch holds of ours.
+/// Contents of the branch that controllers write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BranchContents {
     /// `transactions/actual-state.yaml`, if it is there.
@@ -68,15 +65,14 @@ pub struct BranchContents {
     pub history: Vec<String>,
 }
 
-/// What is true.
+/// Observed state of the fleet.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
-    /// What workers hold.
+    /// Models held by workers.
     pub state: ActualState,
-    /// What somebody has to look at.
+    /// Incidents that need attention.
     pub incidents: Vec<Incident>,
-    /// What the controller before has written down, and of which this one does not know yet whether it is over: the
-    /// files stay as they are.
+    /// Incidents recorded by an earlier controller that this one cannot judge yet. Their files stay unchanged.
     pub open: BTreeSet<Subject>,
     /// The commit that is in force.
     pub desired: Option<String>,
@@ -85,15 +81,15 @@ pub struct Observed {
 /// Files to be changed, as one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Of files.
+    /// Changes to files.
     pub edits: Vec<Edit>,
-    /// Of the commit.
+    /// Commit message.
     pub message: String,
-    /// Of the commit.
+    /// Commit trailers.
     pub trailers: Vec<(String, String)>,
 }
 
-/// The brain.
+/// Brain of write-back.
 #[derive(Debug)]
 pub struct WriteBack {
     interval: Duration,
@@ -144,7 +140,7 @@ impl WriteBack {
         self.compare(changed, now);
     }
 
-    /// When [`WriteBack::take`] may give something.
+    /// Time at which [`WriteBack::take`] may return a change.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         let (since, last) = self.differs.filter(|_| !self.writing)?;
@@ -154,7 +150,7 @@ impl WriteBack {
         Some(quiet.max(apart).max(retry))
     }
 
-    /// What to write now, if it is time. [`WriteBack::done`] or [`WriteBack::failed`] must follow.
+    /// Returns the change to write, if it is due. [`WriteBack::done`] or [`WriteBack::failed`] must follow.
     pub fn take(&mut self, now: Time) -> Option<Change> {
         if self.wake_at()? > now {
             return None;
@@ -164,7 +160,7 @@ impl WriteBack {
         Some(change)
     }
 
-    /// It was pushed, or was there already.
+    /// Records a successful push, or a branch that already had the content.
     pub fn done(&mut self, change: &Change, now: Time) {
         (self.writing, self.wrote, self.failed) = (false, Some(now), None);
         if let Some(branch) = &mut self.branch {
@@ -173,12 +169,12 @@ impl WriteBack {
         self.compare(true, now);
     }
 
-    /// It was not tried, since the branch is not as it was.
+    /// Records that nothing was tried because the branch has moved.
     pub fn untaken(&mut self) {
         self.writing = false;
     }
 
-    /// It was not pushed.
+    /// Records a failed push.
     pub fn failed(&mut self, now: Time) {
         self.writing = false;
         let times = self.failed.map_or(0, |(times, _)| times);
@@ -215,7 +211,7 @@ impl WriteBack {
     }
 }
 
-/// What is written when it changes.
+/// Content compared to decide if a write is needed.
 fn meaning(observed: &Observed) -> (ActualState, Vec<ErrorFile>) {
     (observed.state.meaning(), observed.incidents.iter().map(|incident| ErrorFile::of(incident).meaning()).collect())
 }

@@ -20,11 +20,10 @@ use crate::{
     leadership::{self, LeadershipView},
 };
 
-/// How long a node may take to say who it is. Halved, a node at the other end of the world with a lost packet must begin
-/// again; doubled, streams that say nothing are kept twice as long.
+/// Limit for the first message. Allows for one lost packet on a long link.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
-/// Who sent a request, by its certificate.
+/// Sender of a request, by its certificate.
 #[derive(Debug, Clone)]
 pub(super) struct Caller(pub(super) WorkerId);
 
@@ -51,7 +50,7 @@ pub(super) struct Acceptor {
     pub(super) peers: Option<Peers>,
 }
 
-/// Whom a stream leads to.
+/// Controller that a stream is attached to.
 pub(super) struct Admitted {
     pub(super) handle: Handle,
     /// The node that speaks.
@@ -99,7 +98,7 @@ impl Acceptor {
         }
     }
 
-    /// What a node is told when the controller has ended its stream.
+    /// Status for a node whose stream the controller ended.
     pub(super) fn not_leading(&self) -> Status {
         match &*self.leadership.borrow() {
             LeadershipView::Following { leader } => self.elsewhere(leader.as_ref()),

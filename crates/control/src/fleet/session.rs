@@ -16,13 +16,13 @@ use tonic::{Status, Streaming};
 use super::handshake::{Acceptor, until_over};
 use crate::leadership::LeadershipView;
 
-/// One stream.
+/// State of one stream.
 pub(super) struct Session<W, E, O, H, C, P> {
     pub(super) words: Streaming<W>,
-    /// What a word means; nothing, before its last part.
+    /// Decoder of messages; returns nothing before the last part.
     pub(super) heard: H,
     pub(super) events: mpsc::Sender<E>,
-    /// What the controller has no room for yet: until then nothing more is read.
+    /// Event that the controller has no room for yet. Reading pauses until it is delivered.
     pub(super) pending: Option<E>,
     pub(super) orders: mpsc::Receiver<O>,
     /// The parts of an order; none of some.
@@ -62,7 +62,7 @@ where
     P: Iterator + Send + 'static,
     P::Item: Send,
 {
-    /// What the node is told, part by part, until the stream ends.
+    /// Streams the parts of orders to the node until the stream ends.
     pub(super) fn run(self) -> impl Stream<Item = Result<P::Item, Status>> + Send + 'static {
         stream::unfold(self, |mut session| async move { session.next().await.map(|part| (part, session)) })
     }

@@ -39,11 +39,11 @@ enum State {
     Resigned,
 }
 
-/// How far a lease can be relied on.
+/// Lease and the time until which it is reliable.
 #[derive(Debug, Clone, Copy)]
 struct HeldLease {
     lease: Lease,
-    /// When what was last answered had been sent.
+    /// Time at which the last confirmed request was sent.
     sent: Time,
 }
 
@@ -64,7 +64,7 @@ pub struct Candidate {
     me: WorkerId,
     policy: Policy,
     state: State,
-    /// Who leads, and as of when that is known.
+    /// Known leader, and the revision of that knowledge.
     leader: Option<Leader>,
     seen: Rev,
     said: Option<CandidateRole>,
@@ -98,13 +98,13 @@ impl Candidate {
         }
     }
 
-    /// It has resigned, and has nothing left to give back.
+    /// True once it has resigned and released its lease.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Resigned)
     }
 
-    /// When it has to be woken; `None`: only by what happens.
+    /// Time at which to wake it; `None` if only events do.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         match &self.state {

@@ -25,8 +25,7 @@ use crate::store::{
     layout::LEADER,
 };
 
-/// How long resigning may take: a few round trips. Doubled, a node that leaves while etcd is gone stays that much longer;
-/// halved, it may leave its successor to wait for the lease to end.
+/// Limit for resigning: a few round trips. Without an answer, the lease expires by itself.
 const RESIGNING: Duration = Duration::from_secs(3);
 
 /// A candidacy that runs. Dropped, it ends like a crash: the key stays until its lease is over.
@@ -66,7 +65,7 @@ impl Election {
         (leadership_rx, Self { tasks, found, resign })
     }
 
-    /// Whose key was seen last: it changes whenever the key was read, before the seat does.
+    /// Owner of the key as last read. Updated before the node's own role.
     #[must_use]
     pub fn found(&self) -> watch::Receiver<Option<Leader>> {
         self.found.clone()
@@ -93,7 +92,7 @@ struct Run {
     fence: Option<Fence>,
     /// The term of a leader with other rules that was told of.
     differs: Option<Epoch>,
-    /// What etcd has been asked; a look that fails comes to nothing.
+    /// Requests to etcd in flight. A failed read is ignored.
     pending: FuturesUnordered<BoxFuture<'static, Option<Event>>>,
 }
 
@@ -221,7 +220,7 @@ async fn claim(store: EtcdStore, me: CandidateInfo, lease: LeaseId) -> Option<Ev
     })
 }
 
-/// Who leads, and as of when.
+/// Reads the leader and the revision.
 async fn look(store: &EtcdStore) -> Result<(Event, Rev), StoreError> {
     let listing = store.list(LEADER, Page { limit: 1, ..Page::default() }).await?;
     let entry = listing.entries.iter().find(|entry| entry.key == LEADER);
@@ -229,7 +228,7 @@ async fn look(store: &EtcdStore) -> Result<(Event, Rev), StoreError> {
     Ok((Event::Seen { at: listing.at, leader }, listing.at))
 }
 
-/// What a commit says of the leader's key.
+/// Change of the leader's key in a commit.
 fn seen(commit: &Commit) -> Option<Result<Event, StoreError>> {
     let change = commit.changes.iter().rfind(|change| change.key() == LEADER)?;
     let leader = match change {

@@ -1,4 +1,4 @@
-//! What goes in and out of a [`Candidate`](super::Candidate).
+//! Inputs and outputs of a [`Candidate`](super::Candidate).
 
 use std::time::Duration;
 
@@ -10,42 +10,42 @@ use crate::store::{
     etcd::{Lease, LeaseId},
 };
 
-/// What happened.
+/// Input of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The leader's key was read, or a watch told of it.
     Seen {
         /// As of this rev.
         at: Rev,
-        /// Who leads.
+        /// Current leader.
         leader: Option<Leader>,
     },
     /// A lease was granted.
     Granted {
-        /// When it was asked for.
+        /// Time of the request.
         sent: Time,
-        /// The lease.
+        /// Granted lease.
         lease: Lease,
     },
     /// A lease was not granted.
     NotGranted,
     /// The key is ours.
     Won {
-        /// Whose claim it was.
+        /// Lease of the claim.
         lease: LeaseId,
-        /// The term.
+        /// Term that began.
         epoch: Epoch,
     },
-    /// It is not known whether the key is ours, or another has it: the key tells.
+    /// The claim failed or its result is unknown. The key shows who has it.
     NotWon {
-        /// Whose claim it was.
+        /// Lease of the claim.
         lease: LeaseId,
     },
     /// A lease was renewed, or not.
     RenewalResult(RenewalResult),
     /// A lease was given back, or that failed.
     Released {
-        /// Which.
+        /// Lease that ended.
         lease: LeaseId,
     },
     /// Stand for election no more.
@@ -54,18 +54,18 @@ pub enum Event {
     Tick,
 }
 
-/// What came of renewing a lease.
+/// Result of renewing a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenewalResult {
-    /// Which.
+    /// Renewed lease.
     pub lease: LeaseId,
-    /// When it was asked for.
+    /// Time of the request.
     pub sent: Time,
-    /// How long it lasts from then on; `Some(ZERO)`: it is over; `None`: no answer.
+    /// Duration from that time; `Some(ZERO)` if the lease is over, `None` without an answer.
     pub ttl: Option<Duration>,
 }
 
-/// What is to be done.
+/// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Read the leader's key.
@@ -74,7 +74,7 @@ pub enum Effect {
     Grant,
     /// Create the key with this lease, if it does not exist.
     Claim(LeaseId),
-    /// Renew the lease.
+    /// Renews the lease.
     Keep(LeaseId),
     /// Give the lease back: the key goes with it.
     Release(LeaseId),
@@ -84,16 +84,16 @@ pub enum Effect {
     Extend(Time),
 }
 
-/// Where the candidate sits.
+/// Role of the candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CandidateRole {
     /// Another leads, or nobody.
     Following(Option<(WorkerId, Epoch)>),
-    /// It leads.
+    /// Leads.
     Leading {
-        /// The term.
+        /// Term of the leader.
         epoch: Epoch,
-        /// It surely lasts until then.
+        /// Time until which the term is certain.
         until: Time,
     },
 }

@@ -1,4 +1,4 @@
-//! What a leader's writes carry, so that they land only within its term.
+//! Condition on a leader's writes, so that they take effect only within its term.
 
 use std::{
     fmt,
@@ -51,14 +51,14 @@ impl Fence {
         self.until.store(0, Ordering::Release);
     }
 
-    /// The term.
+    /// Term of the fence.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Whether nobody else can lead yet, by this machine's clock. It reads the clock now: a process that was paused knows
-    /// at once that it does not lead any more. Only the store can tell for sure: [`Fence::compare`].
+    /// True if no other node can lead yet, by this machine's clock. Reads the clock at once, so that a process that
+    /// was paused notices. Only the store knows for certain: [`Fence::compare`].
     #[must_use]
     pub fn holds(&self) -> bool {
         now().0 < self.until.load(Ordering::Acquire)
@@ -70,7 +70,7 @@ impl Fence {
         layout::LEADER
     }
 
-    /// What has to hold for a write of this term.
+    /// Condition that a write of this term must carry.
     #[must_use]
     pub fn compare(&self) -> Compare {
         Compare::Created { key: self.key().to_owned(), rev: Rev(self.epoch.0) }

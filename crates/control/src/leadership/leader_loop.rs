@@ -23,8 +23,7 @@ use crate::{
     store::{Store, StoreError, fenced::Fenced},
 };
 
-/// How long after a start that failed, for want of the store, the next is made. Halved, a store in trouble is asked twice
-/// as often; doubled, a term is wasted for that much longer.
+/// Pause after a start that failed because the store was unavailable. Short, because the term runs meanwhile.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs a controller whenever this node leads.

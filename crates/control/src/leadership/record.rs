@@ -1,4 +1,4 @@
-//! What is under the leader's key.
+//! Value stored under the leader's key.
 
 use berth_spec::{Epoch, WorkerId};
 use bytes::Bytes;
@@ -10,18 +10,18 @@ use crate::store::{Entry, StoreError, etcd::LeaseId};
 /// The number of the form below.
 const FORM: u32 = 1;
 
-/// Who leads, as the key says.
+/// Leader, as its key describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// The node.
+    /// Name of the node.
     pub name: WorkerId,
-    /// Where other nodes reach it.
+    /// Address for other nodes.
     pub peer: String,
-    /// What it was told that all must be told alike; `None`: it does not say.
+    /// Settings that all controllers must share; `None` if the leader does not publish them.
     pub rules: Option<String>,
     /// The lease that the key goes with: tells one candidacy of a node from another.
     pub lease: LeaseId,
-    /// The term.
+    /// Term of the leader.
     pub epoch: Epoch,
 }
 
@@ -48,7 +48,7 @@ impl Leader {
         Ok(Self { name, peer, rules, lease: LeaseId(lease), epoch: Epoch(entry.created.0) })
     }
 
-    /// What to write there.
+    /// Encodes the value.
     pub(super) fn bytes(me: &CandidateInfo, lease: LeaseId) -> Bytes {
         let stored = Stored {
             v: FORM,

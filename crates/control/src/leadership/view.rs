@@ -1,12 +1,12 @@
-//! Who answers here: whether this node decides, and who does if it is another.
+//! View of the leadership for the rest of the node: this node leads, or another does.
 //!
 //! ```text
-//! leadership::Seat ──▶ Terms ──▶ SeatView::Leading { handle, epoch }   ──▶ api, fleet: answered here
-//! (who leads)           │  └───▶ SeatView::Following { leader }        ──▶ api: relayed, fleet: sent there
-//!                       └ one controller per term, with a fenced store
+//! leadership::Leadership ─▶ LeaderLoop ─▶ LeadershipView::Leading { handle, epoch } ─▶ api, fleet: answered here
+//! (the election)             │ └────────▶ LeadershipView::Following { leader }    ─▶ api: relayed, fleet: sent there
+//!                            └ one controller per term, with a fenced store
 //! ```
-//! A process that is alone leads always: [`LeadershipView::alone`]. A node without the role of a controller follows always:
-//! [`LeadershipView::never`].
+//! A process that is alone always leads: [`LeadershipView::alone`]. A node without the controller role always
+//! follows: [`LeadershipView::never`].
 
 use std::fmt;
 
@@ -15,19 +15,19 @@ use tokio::sync::watch;
 
 use crate::Handle;
 
-/// Who answers here.
+/// Current leader, from the point of view of this node.
 #[derive(Clone)]
 pub enum LeadershipView {
-    /// This node decides.
+    /// This node leads.
     Leading {
         /// The way to the controller of this term.
         handle: Handle,
-        /// The term.
+        /// Term of the leader.
         epoch: Epoch,
     },
     /// Another does, or nobody.
     Following {
-        /// Who, as far as is known, and its term.
+        /// Leader and its term, as far as they are known.
         leader: Option<(WorkerId, Epoch)>,
     },
 }
@@ -45,7 +45,7 @@ impl LeadershipView {
         watch::channel(Self::Following { leader: None }).1
     }
 
-    /// Who decides, as far as is known here, where `me` is this node.
+    /// Current leader, as far as it is known. `me` is this node.
     #[must_use]
     pub fn leader(&self, me: &WorkerId) -> Option<(WorkerId, Epoch)> {
         match self {

@@ -23,37 +23,34 @@ use super::{
 };
 use crate::leadership::{self, LeadershipView};
 
-/// What may wait on its way to or from a worker or gateway, which joins what comes after. Halved or doubled, nothing is
-/// seen.
+/// Messages buffered to or from a worker or gateway. A few suffice, because both merge later changes.
 const CHANNEL: usize = 4;
 
-/// How long the last words may take to arrive once they have been said. Halved, a worker's goodbye over a slow line is cut;
-/// doubled, a leader that hangs holds up the end of the process.
+/// Limit for sending the last messages. Long enough for slow links, short enough for a shutdown.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long there may be no controller before that is said: an election takes less. Halved, each crash of a leader is told as
-/// well; doubled, people look at a node that does nothing for longer.
+/// Time without a controller before it is reported. Longer than an election.
 const WITHOUT: Duration = Duration::from_secs(6);
 
-/// What is particular to workers and to gateways.
+/// Parts that differ between workers and gateways.
 pub(super) trait Client: Send + 'static {
-    /// Whose way it is, in the log.
+    /// Name of the client in logs.
     const OF: &'static str;
-    /// What is said.
+    /// Message to the controller.
     type Outgoing: Send + 'static;
-    /// What is heard.
+    /// Message from the controller.
     type Incoming: Send + 'static;
 
-    /// Connects.
+    /// Opens a connection.
     fn dial(&self, whom: &Target) -> Dialling<Self::Outgoing, Self::Incoming>;
 
     /// A connection is there: what is to be said first?
     fn attached(&mut self) -> Option<Self::Outgoing>;
 
-    /// What a word becomes on this connection; `None`: it means nothing there.
+    /// Adapts a message for this connection; `None` if it has no meaning there.
     fn up(&mut self, word: Self::Outgoing) -> Option<Self::Outgoing>;
 
-    /// What something that was heard becomes.
+    /// Adapts a received message.
     fn down(&mut self, heard: Self::Incoming) -> Self::Incoming;
 }
 
@@ -76,7 +73,7 @@ impl<E: Client> Connection<E> {
         (Self { context, end, words, heard, leader: watch::channel(None).0 }, (speak, hear))
     }
 
-    /// Who was found to lead; it stays the last one while there is no connection.
+    /// Last leader found. Kept while there is no connection.
     pub(super) fn leader(&self) -> watch::Receiver<Option<(WorkerId, Epoch)>> {
         self.leader.subscribe()
     }
@@ -112,11 +109,11 @@ struct Running<E: Client> {
     dialling: Option<Dialling<E::Outgoing, E::Incoming>>,
     stream: Option<ControllerStream<E::Outgoing, E::Incoming>>,
     detachment: Detachment,
-    /// Why the last one who was asked is not the one.
+    /// Error of the last node that was asked.
     trouble: Option<String>,
-    /// Why the leader would not have it, when it was asked last.
+    /// Reason of the last refusal by the leader.
     refused: Option<String>,
-    /// What is to be said before anything else.
+    /// Message to send before all others.
     first: Option<E::Outgoing>,
     /// On its way up.
     up: Option<E::Outgoing>,
@@ -124,14 +121,14 @@ struct Running<E: Client> {
     down: Option<E::Incoming>,
 }
 
-/// Whether there is a controller, and whether it was told that there is none.
+/// Presence of a controller, and if its absence was reported.
 enum Detachment {
     Attached,
     Since(Instant),
     Told,
 }
 
-/// What the loop woke up for.
+/// Reason why the loop woke up.
 enum Wake<E: Client> {
     Leadership,
     Tick,
@@ -311,7 +308,7 @@ enum StreamEvent<'a, W, H> {
     Incoming(Option<Result<H, Broken>>),
 }
 
-/// What happens on the line; never ready where there is none.
+/// Next event on the stream. Never ready without a stream.
 async fn stream_event<W, H>(
     stream: &mut Option<ControllerStream<W, H>>,
     speaking: bool,

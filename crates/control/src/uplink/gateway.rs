@@ -1,4 +1,4 @@
-//! What is particular to a gateway's way to the controller.
+//! Connection of a gateway to its controller.
 //!
 //! The gateway numbers route changes through, whichever controller they come from: each connection counts from 1, and what
 //! it counts is added to what came before. So words on changes of an earlier connection can be told apart, and a gateway
@@ -21,15 +21,15 @@ use super::{
     stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
 };
 
-/// The gateway's side.
+/// Client side of a gateway.
 pub(super) struct GatewayClient {
     context: ConnectContext,
     region: Option<String>,
     /// The number of the last change that the gateway was given.
     seq: u64,
-    /// What it was when this connection began.
+    /// Value at the start of this connection.
     before: u64,
-    /// What the gateway said last of deployments that are in use.
+    /// Last demand reported for each deployment in use.
     in_use: BTreeMap<DeploymentName, Demand>,
 }
 

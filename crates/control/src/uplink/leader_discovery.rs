@@ -1,4 +1,4 @@
-//! Whom to connect to: the brain of an uplink. It reads no clock, draws no random number and does no I/O.
+//! Search for the leader: the brain of an uplink. Reads no clock, draws no random number and does no I/O.
 //!
 //! ```text
 //!                 ┌──────────── a pause: 50 ms, doubling to 1 s, jittered ◀──────────┐
@@ -15,41 +15,38 @@ use std::{collections::BTreeSet, time::Duration};
 
 use berth_spec::{Epoch, Time, WorkerId};
 
-/// The first pause after all were asked in vain; it doubles with each round. Halved, an election is asked about twice as
-/// often; doubled, it takes that much longer to be found out.
+/// First pause after all nodes were asked in vain; doubles with each round. Short, so that the result of an election
+/// is found early.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause. Halved, a thousand nodes without a controller ask twice as often; doubled, the first leader after a
-/// long outage waits for them twice as long.
+/// Longest pause. Limits the load of a thousand nodes without a controller.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long somebody may take to say that he leads. Halved, a leader that is just restoring 100,000 deployments is left
-/// again; doubled, one that hangs is waited for twice as long.
+/// Limit for an answer. Longer than a leader needs to restore 100,000 deployments.
 pub const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
-/// A connection that lasted this long was good: pauses begin anew. Halved or doubled, a leader that takes everybody in and
-/// drops them at once is asked that much more or less.
+/// Duration after which a connection counts as good and pauses start anew.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Where to connect.
+/// Node to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// To this process.
+    /// This process.
     Here,
-    /// To another node.
+    /// Another node.
     Node(WorkerId),
 }
 
-/// What happened.
+/// Input of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// This node's seat says who leads, if it knows: perhaps this node itself.
     Leadership(Option<(WorkerId, Epoch)>),
-    /// Who was dialled leads.
+    /// The dialled node leads.
     Welcomed(Epoch),
-    /// Who was dialled does not lead, but perhaps knows who does.
+    /// The dialled node does not lead, but may know who does.
     Elsewhere(Option<(WorkerId, Epoch)>),
-    /// Who was dialled did not answer, or refused.
+    /// The dialled node did not answer or refused.
     Failed,
     /// The connection has ended, and perhaps its end said who leads now.
     Lost(Option<(WorkerId, Epoch)>),
@@ -57,7 +54,7 @@ pub enum Event {
     Tick,
 }
 
-/// What to do.
+/// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connect. A connection that is there, or being made, is dropped.
@@ -75,22 +72,22 @@ enum State {
     Attached { whom: Target, epoch: Epoch, since: Time },
 }
 
-/// The brain.
+/// Brain of the search.
 #[derive(Debug)]
 pub struct LeaderDiscovery {
     me: WorkerId,
     state: State,
     /// The latest term that was met.
     latest: Epoch,
-    /// Who is said to lead, in a term no earlier than `latest`.
+    /// Reported leader, in a term no earlier than `latest`.
     said: Option<(WorkerId, Epoch)>,
-    /// Whom it was connected to last.
+    /// Last node connected to.
     last: Option<Target>,
-    /// Who was asked in this round.
+    /// Nodes asked in this round.
     asked: BTreeSet<WorkerId>,
-    /// Rounds in vain.
+    /// Rounds without success.
     rounds: u32,
-    /// Where a round begins among the controllers, so that not all nodes ask the same one first.
+    /// Position at which a round starts among the controllers, so that nodes do not all ask the same one first.
     turn: usize,
     chance: u64,
 }
@@ -112,7 +109,7 @@ impl LeaderDiscovery {
         }
     }
 
-    /// When to say [`Event::Tick`].
+    /// Time of the next [`Event::Tick`].
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         match &self.state {
@@ -131,7 +128,7 @@ impl LeaderDiscovery {
         }
     }
 
-    /// Whom it is attached to.
+    /// Node that it is attached to.
     #[must_use]
     pub fn whom(&self) -> Option<&Target> {
         match &self.state {

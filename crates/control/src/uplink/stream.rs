@@ -18,13 +18,13 @@ use crate::{Handle, handle::Error, leadership::LeadershipView};
 /// Words on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
 const SPEAKING: usize = 4;
 
-/// A connection.
+/// Open stream to a controller.
 pub(super) struct ControllerStream<W, H> {
     /// The term of the controller at the other end.
     pub(super) epoch: Epoch,
-    /// It is on another node: what was said last is still on its way when it has been said.
+    /// True if the controller is on another node: messages may still be in transit after they were sent.
     pub(super) far: bool,
-    /// To it.
+    /// Sender of messages.
     pub(super) speak: mpsc::Sender<W>,
     /// From it; the last item says why it ended.
     pub(super) hear: BoxStream<'static, Result<H, Broken>>,
@@ -33,21 +33,21 @@ pub(super) struct ControllerStream<W, H> {
 /// A connection that is being made.
 pub(super) type Dialling<W, H> = BoxFuture<'static, Result<ControllerStream<W, H>, Broken>>;
 
-/// Why there is no connection, or not any more.
+/// Reason why there is no stream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The node does not lead.
     #[error("the node does not lead")]
     Elsewhere {
-        /// Who does, if it knows.
+        /// Current leader, if the node knows it.
         leader: Option<(WorkerId, Epoch)>,
-        /// Where that one is, if it says so.
+        /// Address of the leader, if the node names it.
         at: Option<SocketAddr>,
     },
     /// The node will not have this one, and says what is to be done.
     #[error("{0}")]
     Refused(String),
-    /// Anything else.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
@@ -132,7 +132,7 @@ pub(super) fn client(peer: &Arc<Peer>) -> v1::fleet_client::FleetClient<PeerChan
         .max_encoding_message_size(MESSAGE)
 }
 
-/// What is said into a stream: the greeting, then each word in the messages that it takes.
+/// Outgoing side of a stream: the greeting, then each message in its parts.
 pub(super) fn speech<W, M, I>(
     hello: M,
     cut: impl Fn(W) -> I + Send + 'static,
@@ -165,7 +165,7 @@ pub(super) async fn welcome<M>(
     Ok(Epoch(welcome.epoch))
 }
 
-/// What is heard on a stream, until it or its peer is lost.
+/// Incoming side of a stream, until the stream or its peer is lost.
 pub(super) fn heard<M, H>(
     peer: Arc<Peer>,
     words: Streaming<M>,

@@ -1,4 +1,4 @@
-//! What is particular to a worker's way to the controller.
+//! Connection of a worker to its controller.
 //!
 //! ```text
 //! Attached ──▶ worker reports whole ──▶ passed on ──▶ changes are passed on
@@ -22,7 +22,7 @@ use super::{
     stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
 };
 
-/// The worker's side.
+/// Client side of a worker.
 pub(super) struct WorkerClient {
     context: ConnectContext,
     info: WorkerInfo,

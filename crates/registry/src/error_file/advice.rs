@@ -1,4 +1,4 @@
-//! What to do about an incident: one table by kind and category.
+//! Advice for incidents: one table by kind and category.
 
 use berth_spec::residency::FailureCategory;
 

@@ -76,7 +76,7 @@ impl ErrorFile {
         serde_saphyr::to_string(self).expect("texts and numbers can be written")
     }
 
-    /// What it is about.
+    /// Subject that the file describes.
     pub(crate) fn subject(&self) -> Subject {
         Subject {
             kind: self.error_type,
@@ -99,7 +99,7 @@ impl ErrorFile {
         Self { timestamp: before.timestamp.clone(), ..self }
     }
 
-    /// Whether it says of the incident what a person would act on.
+    /// True if the file says the same as the incident in all that a person would act on.
     pub(crate) fn means(&self, incident: &Incident) -> bool {
         self.meaning() == Self::of(incident).meaning()
     }

@@ -5,22 +5,21 @@ use serde_json::{Value, json};
 use super::Notice;
 use crate::{actual::stamp, settings::NotificationSeverity};
 
-/// Characters of a text. Slack takes 3,000 in a block. Halved, the fourth problem of a commit is not shown; doubled, Slack
-/// refuses.
+/// Longest text in characters. Slack accepts 3,000 per block.
 const LONGEST: usize = 2_500;
 
 /// Characters of a field. Slack takes 2,000.
 const FIELD: usize = 1_900;
 
-/// Characters of a title in JSON. Halved, a Python error is cut before its cause; doubled, titles are texts.
+/// Longest title in JSON, in characters. Long enough to reach the cause in a Python error.
 const TITLE: usize = 700;
 
-/// An email.
+/// Email message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Email {
     /// Its subject, in one line.
     pub subject: String,
-    /// Its text.
+    /// Message text.
     pub text: String,
 }
 
@@ -45,7 +44,7 @@ pub fn webhook(notice: &Notice, cluster: &str, held: u64) -> Value {
     })
 }
 
-/// What Slack's incoming webhooks (and those that do as they do) take.
+/// Builds the JSON for Slack's incoming webhooks and compatible ones.
 #[must_use]
 pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
     let title = headline(notice, cluster);
@@ -72,7 +71,7 @@ pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
     json!({"text": escaped_within(&title, LONGEST), "blocks": blocks})
 }
 
-/// An email.
+/// Builds an email.
 #[must_use]
 pub fn email(notice: &Notice, cluster: &str, held: u64) -> Email {
     let mut text = format!("{}\n\n", cut(&notice.title, TITLE));
@@ -134,7 +133,7 @@ fn escaped_within(text: &str, most: usize) -> String {
     out
 }
 
-/// Slack's three.
+/// Escapes the three characters that Slack treats specially.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

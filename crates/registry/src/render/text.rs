@@ -1,17 +1,17 @@
-//! For people.
+//! Report as text for people.
 
 use crate::{Audience, Problem, Report};
 
-/// Whether colours are welcome.
+/// Use of colours in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colours {
-    /// On a terminal.
+    /// Coloured, for terminals.
     On,
-    /// Everywhere else.
+    /// Plain.
     Off,
 }
 
-/// Problems that are shown. Halved, somebody mends a broken registry in more rounds; doubled, the first one scrolls away.
+/// Problems shown. As many as fit on one or two screens.
 const SHOWN: usize = 40;
 
 /// The report with the line and a caret for every problem, and the [`summary`] at its end.

@@ -16,7 +16,7 @@ use crate::{
     tree::{File, Files, Tree},
 };
 
-/// What was looked at in earlier passes.
+/// Parsed files of earlier validations.
 #[derive(Debug, Default)]
 pub(super) struct FileCache {
     manifests: ParsedByContent<DeploymentManifest>,
@@ -27,7 +27,7 @@ pub(super) struct FileCache {
 /// By file and the name of its content.
 type ParsedByContent<T> = HashMap<(String, String), Arc<Parsed<T>>>;
 
-/// What was found.
+/// Parsed files of this validation.
 pub(super) struct Local {
     pub(super) manifests: Vec<(Environment, String, Arc<Parsed<DeploymentManifest>>)>,
     pub(super) workers: Vec<Arc<Parsed<WorkerFile>>>,
@@ -182,7 +182,7 @@ fn vault_twice(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<Worke
     both.collect()
 }
 
-/// What is known of credentials, as files of secrets have it.
+/// References to credentials, as files of secrets.
 fn secret_files(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<SecretFile> {
     let files = secrets.iter().filter_map(|one| {
         let (path, text) = one.source();

@@ -1,4 +1,4 @@
-//! What the branch holds of ours, and which of it has to change.
+//! Content of the branch, and the changes it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::{
     error_file::{ERRORS, ErrorFile, Incident, Subject},
 };
 
-/// What was read of the branch.
+/// Parsed content of the branch.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
     pub(super) state: Option<ActualState>,
@@ -29,13 +29,13 @@ struct ExistingFile {
     file: ErrorFile,
 }
 
-/// What is to become of an error file.
+/// Action on an error file.
 pub(super) enum FileAction<'a> {
-    /// It is to be written.
+    /// Create it.
     New(&'a Incident),
-    /// It says something else now.
+    /// Update it.
     Now(&'a Incident),
-    /// It is to go.
+    /// Remove it.
     Over(&'a Subject),
 }
 
@@ -75,7 +75,7 @@ impl Branch {
         }
     }
 
-    /// Whether the state means something else than the one that is there.
+    /// True if the state differs in meaning from the one on the branch.
     pub(super) fn differs(&self, state: &ActualState) -> bool {
         self.state.as_ref().is_none_or(|before| before.meaning() != state.meaning())
     }
