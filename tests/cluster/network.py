@@ -1,17 +1,22 @@
 """Machines in network namespaces: every one has an address of its own, and its links can be cut, thinned and slowed.
 
 One namespace holds the switch (a bridge); every host is a namespace with one cable to it. Names carry the number of the
-process, so that runs do not meet. Needs root, iproute2 and iptables; the kernel needs no netem: loss is an iptables rule,
+process and of the network, so that networks of several runs and workers stand side by side; all of them may use the same
+addresses, since no packet leaves its switch. Needs root, iproute2 and iptables; the kernel needs no netem: loss is an iptables rule,
 narrow links are a token bucket (tbf), and delay is a proxy (`delay.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 
 # A range for tests that no network of a machine uses (RFC 2544).
 RANGE = "198.18.77"
+
+# Networks of this process so far.
+NUMBERS = itertools.count()
 
 
 def ip(*arguments: str, check: bool = True) -> None:
@@ -26,7 +31,8 @@ class Host:
         self.name = name
         self.address = f"{RANGE}.{number}"
         self.space = f"{network.prefix}{name}"
-        self.port = f"{network.prefix}{number}"
+        # A name within the switch; the kernel allows 15 characters.
+        self.port = f"port{number}"
         ip("netns", "add", self.space)
         ip("link", "add", "eth0", "netns", self.space, "type", "veth", "peer", "name", self.port, "netns", network.switch)
         ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
@@ -39,7 +45,8 @@ class Host:
         return ["ip", "netns", "exec", self.space, *arguments]
 
     def _iptables(self, *arguments: str) -> None:
-        subprocess.run(self.command("iptables", "-w", "5", *arguments), check=True, capture_output=True, text=True)
+        # One lock serves all namespaces of a machine: other workers may hold it.
+        subprocess.run(self.command("iptables", "-w", "60", *arguments), check=True, capture_output=True, text=True)
 
     def cut(self, *others: "Host") -> None:
         """Nothing passes between this machine and those, in either direction."""
@@ -77,7 +84,7 @@ class Network:
     """A switch and the machines on it."""
 
     def __init__(self):
-        self.prefix = f"bt{os.getpid() % 10000}"
+        self.prefix = f"berth-{os.getpid()}-{next(NUMBERS)}-"
         self.switch = f"{self.prefix}switch"
         self.hosts: list[Host] = []
         ip("netns", "add", self.switch)

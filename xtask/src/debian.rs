@@ -68,9 +68,11 @@ fn is_there(program: &str) -> bool {
 
 /// Whether this process may make network namespaces: it is root, and the kernel lets it.
 pub(crate) fn namespaces() -> bool {
+    // Another run on this machine may try at the same time.
+    let name = format!("berth-try-{}", std::process::id());
     let try_one = |action: &str| {
         let mut ip = Command::new("ip");
-        ip.args(["netns", action, "berth-try"]).stdout(Stdio::null()).stderr(Stdio::null());
+        ip.args(["netns", action, &name]).stdout(Stdio::null()).stderr(Stdio::null());
         ip.status().is_ok_and(|status| status.success())
     };
     try_one("add") && try_one("del")

