@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "tasks talk to people")]
 
 mod bench;
+mod check;
 mod debian;
 mod demo;
 mod deny;
@@ -33,6 +34,8 @@ struct Arguments {
 enum Task {
     /// Build Berth, start it with example models, send requests, and print what to try next.
     Demo(demo::Options),
+    /// Check the format, lint and test the crates that have changed since main.
+    Check(check::Options),
     /// Install what the tests need, and run all of them: what CI runs.
     Test(test::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let workspace = Workspace::here();
     let done = match arguments.task {
         Task::Demo(options) => demo::run(&workspace, &options),
+        Task::Check(options) => check::run(&workspace, &options),
         Task::Test(options) => test::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
         Task::Setup => {
