@@ -10,6 +10,7 @@ mod check;
 mod debian;
 mod demo;
 mod deny;
+mod dist;
 mod process;
 mod python;
 mod run;
@@ -40,6 +41,8 @@ enum Task {
     Test(test::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
     Bench(bench::Options),
+    /// Build for release: a stripped binary, with its symbols in a file beside it.
+    Dist(dist::Options),
     /// Install the engine and etcd, and make the example models, nothing else.
     Setup,
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Task::Check(options) => check::run(&workspace, &options),
         Task::Test(options) => test::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
+        Task::Dist(options) => dist::make(&workspace, &options),
         Task::Setup => {
             setup::engine_and_models(&workspace).and_then(|_| debian::ensure(&[debian::ETCD, debian::ETCDCTL]))
         }
