@@ -5,7 +5,7 @@ use std::{env, error::Error, path::PathBuf};
 use fs_err as fs;
 use prost::Message as _;
 
-/// What Berth serves to nobody, so that reflection does not offer it.
+/// Protocols that Berth does not serve, so that reflection leaves them out.
 const NOT_SERVED: [&str; 2] = ["etcd.proto", "fleet.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -22,12 +22,12 @@ pub(crate) struct Arguments {
 
 const LONG_HELP: &str = "Start here:
   berth up ./models                      serve what the folder declares
-  berth get deployments                  what is declared, and how it is
+  berth get deployments                  list deployments and their state
   berth infer iris -f input.json         send a request
-  berth explain iris                     why it is where it is, or why it is nowhere
+  berth explain iris                     explain where its replicas are, and why
 
 Results go to standard output, logs and errors to standard error. NO_COLOR turns colours off.
-BERTH_API says where the control API is, BERTH_HTTP where models answer.
+BERTH_API is the address of the control API, BERTH_HTTP that of the gateway.
 
 Exit codes:
   0  done
@@ -37,24 +37,24 @@ Exit codes:
   4  invalid input
   5  timed out";
 
-/// What to do.
+/// Subcommands of `berth`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a server: gateway, worker and control plane in one process
+    /// Start a single server: gateway, worker and control plane in one process
     Up(Box<up::UpArgs>),
     /// Start a node of a cluster
     Node(Box<node::settings::NodeArgs>),
-    /// Declare models, or change what is declared
+    /// Create or update deployments from manifests
     Apply(commands::apply::ApplyArgs),
-    /// List deployments, nodes, workers, replicas, revisions, aliases, events, sources or secrets
+    /// List resources: deployments, nodes, workers, replicas, revisions, aliases, events, sources or secrets
     Get(commands::get::GetArgs),
-    /// Show one deployment, node or worker with all that is known about it
+    /// Show all details of a deployment, node or worker
     Describe(commands::describe::DescribeArgs),
-    /// Say why a deployment is where it is, or why it is nowhere
+    /// Explain the placement of a deployment
     Explain(commands::explain::ExplainArgs),
-    /// Say what applying manifests would change, without changing it
+    /// Preview the effect of applying manifests
     Plan(commands::plan::PlanArgs),
-    /// Wait until a deployment is as it should be
+    /// Wait for a condition of a deployment
     Wait(commands::wait::WaitArgs),
     /// Send inference requests to a model
     Infer(commands::infer::InferArgs),
@@ -65,28 +65,28 @@ pub(crate) enum Command {
     /// Keep new replicas off a node
     #[command(after_help = commands::cordon::CORDON_EXAMPLES)]
     Cordon(commands::cordon::CordonArgs),
-    /// Let a node take new replicas again
+    /// Allow new replicas on a node again
     #[command(after_help = commands::cordon::UNCORDON_EXAMPLES)]
     Uncordon(commands::cordon::CordonArgs),
-    /// Move what a node holds elsewhere, and wait until it is empty
+    /// Move all replicas off a node
     Drain(commands::drain::DrainArgs),
-    /// See the Git registry that is followed, and have it looked at now
+    /// Show the sources of deployments, or synchronize them now
     Source(commands::source::SourceArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
-    /// Make the certificates of a cluster, and look at them
+    /// Create and inspect the certificates of a cluster
     Pki(commands::pki::PkiArgs),
-    /// Encrypt the credentials of workers, and look at their files
+    /// Encrypt and inspect the credentials of workers
     Secrets(commands::secrets::SecretsArgs),
-    /// Show the settings of a server, and where each came from
+    /// Show the settings of a server and their origins
     Config(Box<commands::config::ConfigArgs>),
-    /// Begin, check and serve a Git registry of models
+    /// Create, validate and serve a Git registry of models
     Registry(commands::registry::RegistryArgs),
-    /// Begin a model repository, and check its card
+    /// Create a model repository, or check its card
     Card(commands::card::CardArgs),
     /// Print the schemas of manifests, model cards and a registry's files
     Schema(commands::schema::SchemaArgs),
-    /// Print a script that completes commands in a shell
+    /// Print a completion script for a shell
     Completions(commands::local::CompletionsArgs),
     /// Print a manual page
     Man(commands::local::ManArgs),

@@ -17,19 +17,20 @@ use url::Url;
 
 use crate::failure::Failure;
 
-/// Where a server's control API is unless it was told otherwise.
+/// Default address of the control API.
 pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:8081";
 
-/// Where the control API is.
+/// Address of the control API.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApiArgs {
-    /// Address of the control API; of a cluster, of several nodes, with commas between: the first that answers is asked
+    /// Address of the control API; for a cluster, several addresses separated by commas: the first that answers is
+    /// used
     #[arg(long, value_name = "URL,…", env = "BERTH_API", default_value = DEFAULT_API, global = false)]
     pub(crate) api: String,
 }
 
-/// How long one of several addresses has to say that it is there. Halved, busy nodes are passed over; doubled, a node that
-/// hangs holds every command up for twice as long.
+/// Limit for an answer when several addresses are given. Passes over a node that hangs without giving up on a busy
+/// one.
 const HEAD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Talks to the control API, at the first of its addresses that answers.
@@ -64,7 +65,7 @@ pub(crate) fn address(text: &str) -> Result<Url, Failure> {
 
 /// The one way in which this program does HTTP as a client.
 pub(crate) fn http() -> Result<reqwest::Client, Failure> {
-    /// Halved, busy machines are called unreachable; doubled, a wrong address takes longer to be told.
+    /// Limit for a connection. Long enough for busy machines, short enough to report a wrong address soon.
     const CONNECT: Duration = Duration::from_secs(5);
     reqwest::Client::builder()
         .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
@@ -128,8 +129,8 @@ impl Client {
         Err(Failure::Failed("there is no address of a control API".to_owned()))
     }
 
-    /// Whether an address is worth asking, where there are several: a node may be there and hang, and a change that was
-    /// sent to it cannot be sent again elsewhere.
+    /// True if a node answers. With several addresses, a change goes only to a node that does, because it cannot be
+    /// sent twice.
     async fn answers(&self, at: usize) -> Result<(), reqwest::Error> {
         if self.bases.len() == 1 {
             return Ok(());
@@ -167,7 +168,7 @@ impl Client {
         })
     }
 
-    /// Gets one object.
+    /// Reads one object.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
         self.json(self.request(Method::GET, path, &[])).await
     }
@@ -245,7 +246,7 @@ fn lines(response: Response) -> impl Stream<Item = Result<String, Failure>> {
     })
 }
 
-/// What a refusal means for the caller.
+/// Converts an error response.
 async fn refused(response: Response) -> Failure {
     let status = response.status();
     let body = response.bytes().await.unwrap_or_default();

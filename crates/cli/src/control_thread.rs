@@ -12,22 +12,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{allocator, failure::Failure};
 
-/// Threads for what blocks: reads of the store and hashing of local artifacts. Halved, a large artifact holds up the
-/// applies of others; doubled, twice as many allocators keep pages back after an apply of many models.
+/// Threads for blocking work: reads of the store and hashes of local artifacts. Several, so that a large artifact
+/// does not delay other applies.
 const BLOCKING: usize = 4;
 
-/// How long such a thread waits for more to do. Halved or doubled, memory of a burst is free that much earlier or later.
+/// Idle time after which such a thread ends and frees its memory.
 const BLOCKING_IDLE: Duration = Duration::from_secs(1);
 
-/// How often memory that is free is given back. Halved, the thread that decides looks through its heap twice as often
-/// (100 µs with 100,000 deployments); doubled, what a large apply took for a moment stays twice as long.
+/// Interval at which free memory is returned to the system. A pass over the heap takes 100 µs with 100,000
+/// deployments.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long reads and hashes that are under way may hold up the end. Halved, more often one of them still holds the store
-/// open when the process leaves; doubled, a hanging disk holds the process up for longer.
+/// Limit for blocking work at shutdown, so that a hanging disk cannot block the end of the process.
 const BLOCKED: Duration = Duration::from_secs(5);
 
-/// The thread.
+/// Handle of the control plane's thread.
 pub(crate) struct ControlThread {
     stop: CancellationToken,
     /// `None` once it has been told.
@@ -62,12 +61,12 @@ impl ControlThread {
         self.outcome = None;
         match ended {
             Ok(Err(failure)) => failure,
-            Ok(Ok(())) => Failure::Failed("the control plane ended without being told to".to_owned()),
-            Err(_) => Failure::Failed("the control plane broke, please report it".to_owned()),
+            Ok(Ok(())) => Failure::Failed("the control plane ended unexpectedly".to_owned()),
+            Err(_) => Failure::Failed("the control plane failed, please report it".to_owned()),
         }
     }
 
-    /// Lets it finish.
+    /// Waits until the thread has ended.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let Some(outcome) = self.outcome else { return };

@@ -1,4 +1,4 @@
-//! How a command can fail, and the exit code that says so.
+//! Failures of a command, and their exit codes.
 
 use std::{io, process::ExitCode};
 
@@ -11,7 +11,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   4  invalid input
   5  timed out";
 
-/// Why a command did not do what was asked; the text names the thing and says what to do.
+/// Failure of a command. The text names the object and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// Something went wrong that is not the caller's fault, or the server refused.
@@ -20,13 +20,13 @@ pub(crate) enum Failure {
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// No such thing.
+    /// Object not found.
     #[error("{0}")]
     NotFound(String),
     /// A manifest or a request is wrong. Already has `error:` in its lines where there are several.
     #[error("{0}")]
     Invalid(String),
-    /// It did not come about in time.
+    /// Timed out.
     #[error("{0}")]
     TimedOut(String),
     /// Whoever read our output has gone (`berth get … | head`): not worth a word.
@@ -35,7 +35,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// See [`EXIT_CODES`].
+    /// Exit code of the failure; see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::ReaderGone => 0,

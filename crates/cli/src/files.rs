@@ -15,14 +15,13 @@ use crate::failure::Failure;
 /// Files of a folder that are manifests.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// The most files that one command reads. Halved, large folders need several; doubled, a wrong folder (`/`) is walked
-/// longer before it is refused.
+/// Most files that one command reads. Stops a walk of a wrong folder (`/`).
 const MOST_FILES: usize = 100_000;
 
-/// Where manifests are.
+/// Manifests to read.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FileArgs {
-    /// A manifest, a folder of them (all *.yaml, *.yml and *.json below it), or - for standard input
+    /// Manifest, folder of manifests (all *.yaml, *.yml and *.json below it), or - for standard input
     #[arg(short = 'f', long = "filename", value_name = "PATH", required = true)]
     pub(crate) filename: Vec<PathBuf>,
 }
@@ -36,12 +35,12 @@ pub(crate) struct Batch {
     pub(crate) deployments: Vec<ManifestDeployment>,
 }
 
-/// What reading found.
+/// Manifests that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
     /// Right ones, by folder in reading order.
     pub(crate) batches: Vec<Batch>,
-    /// What is wrong with the others.
+    /// Errors of the invalid manifests.
     pub(crate) errors: Vec<ManifestError>,
     /// Files that were read.
     pub(crate) files: usize,
@@ -49,12 +48,12 @@ pub(crate) struct Manifests {
     pub(crate) skipped: usize,
 }
 
-/// How a file came to be read.
+/// Reason for reading a file.
 #[derive(Clone, Copy)]
 enum FoundBy {
     /// Somebody named it: it has to be a manifest.
     Named,
-    /// It lies in a folder that somebody named, perhaps among other things.
+    /// Found in a folder that was named, perhaps among other files.
     InFolder,
 }
 
@@ -139,7 +138,7 @@ impl Manifests {
         }
     }
 
-    /// How many deployments are right.
+    /// Number of valid deployments.
     pub(crate) fn count(&self) -> usize {
         self.batches.iter().map(|batch| batch.deployments.len()).sum()
     }

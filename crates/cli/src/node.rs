@@ -70,7 +70,7 @@ pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
 async fn serve(mut system: System, signals: &mut Signals, patience: Duration) -> Result<(), Failure> {
     let why = tokio::select! {
         signal = signals.next() => {
-            tracing::info!(event = "stopping", signal, "the others are told, models move, requests in flight are finished");
+            tracing::info!(event = "stopping", signal, "shutting down: moving models, finishing requests in flight");
             Ok(())
         }
         failure = system.ended() => Err(failure),

@@ -1,4 +1,4 @@
-//! What a server is told: the definitions that `berth up` and `berth node` share, parsed once and typed from here on.
+//! Settings that `berth up` and `berth node` share, parsed once and typed from here on.
 //!
 //! ```text
 //! flag ─▶ environment ─▶ file (--config) ─▶ default          the first that says something wins
@@ -30,83 +30,84 @@ use self::model_types::TypeLabel;
 pub(crate) use self::values::duration;
 use crate::failure::Failure;
 
-/// What every server is told.
+/// Settings of every server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
-    /// A YAML file of these settings, named as the flags are; flags and the environment come before it
+    /// YAML file of settings, with the names of the flags; flags and the environment take precedence
     #[arg(long, value_name = "FILE", env = "BERTH_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Where state and fetched artifacts are kept
+    /// Folder for state and fetched artifacts
     #[arg(long, value_name = "DIR", env = "BERTH_DATA", default_value = "./.berth")]
     pub(crate) data: PathBuf,
-    /// Where models answer: REST and gRPC of the Open Inference Protocol
+    /// Address for inference: REST and gRPC of the Open Inference Protocol
     #[arg(long, value_name = "ADDR", env = "BERTH_HTTP_ADDR", default_value = "127.0.0.1:8080", value_parser = values::socket)]
     pub(crate) http: SocketAddr,
-    /// Where the control API answers
+    /// Address of the control API
     #[arg(long, value_name = "ADDR", env = "BERTH_API_ADDR", default_value = "127.0.0.1:8081", value_parser = values::socket)]
     pub(crate) api: SocketAddr,
-    /// Let models and the control API answer on addresses that others can reach, without TLS or tokens
+    /// Allow inference and the control API, which have neither TLS nor tokens, on addresses that other machines can
+    /// reach
     #[arg(long, value_name = "BOOL", env = "BERTH_INSECURE", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) insecure: bool,
-    /// Memory that models may take together [default: 80 % of what the machine or control group allows]
+    /// Memory for all models together [default: 80 % of the machine's or control group's limit]
     #[arg(long, value_name = "SIZE", env = "BERTH_MEMORY", value_parser = values::size)]
     pub(crate) memory: Option<ByteSize>,
-    /// Disk that fetched artifacts may take; code and environments of model cards may each take as much again
+    /// Disk space for artifacts; code and environments of model cards may each use as much again
     #[arg(long, value_name = "SIZE", env = "BERTH_CACHE", default_value = "20GiB", value_parser = values::size)]
     pub(crate) cache: ByteSize,
-    /// The name of this node and its worker [default: local; of a node, the name in its certificate]
+    /// Name of this node and its worker [default: local; for a node, the name in its certificate]
     #[arg(long, value_name = "NAME", env = "BERTH_NAME", value_parser = values::worker_id)]
     pub(crate) name: Option<WorkerId>,
-    /// Labels of this worker, for selectors; `region` and `zone` say where it is. May be given several times
+    /// Labels of this worker, for selectors; `region` and `zone` give its location. Repeatable
     #[arg(long, visible_alias = "label", value_name = "KEY=VALUE,…", env = "BERTH_LABELS", value_delimiter = ',', value_parser = values::label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// A label that the workers of all models of a type must have (TYPE:required:KEY=VALUE) or had better have
-    /// (TYPE:preferred:KEY=VALUE). May be given several times; give all controllers the same
+    /// Worker label for all models of a type: TYPE:required:KEY=VALUE or TYPE:preferred:KEY=VALUE. Repeatable; must
+    /// be the same on all controllers
     #[arg(long, value_name = "TYPE:WISH:KEY=VALUE,…", env = "BERTH_MODEL_TYPE", value_delimiter = ',', value_parser = TypeLabel::parse)]
     pub(crate) model_type: Vec<TypeLabel>,
-    /// The ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
+    /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
-    /// The uv program, which makes the environments of model cards [default: beside this program, then the PATH]
+    /// uv program, which creates the environments of model cards [default: beside this program, then the PATH]
     #[arg(long, value_name = "PATH", env = "BERTH_UV")]
     pub(crate) uv: Option<PathBuf>,
-    /// The index that packages of model cards come from [default: what UV_DEFAULT_INDEX or PIP_INDEX_URL say, then PyPI]
+    /// Package index for model cards [default: UV_DEFAULT_INDEX, then PIP_INDEX_URL, then PyPI]
     #[arg(long, value_name = "URL", env = "BERTH_PACKAGE_INDEX", hide_env_values = true)]
     pub(crate) package_index: Option<Url>,
-    /// What is done about a model card's packages of the operating system: check, install (as root), ignore
+    /// Handling of operating system packages in model cards: check, install (as root), ignore
     #[arg(long, value_name = "WHAT", env = "BERTH_SYSTEM_PACKAGES", default_value_t)]
     pub(crate) system_packages: SystemPackages,
-    /// Let model cards take their code from Git repositories of this machine: who writes a card can then read what this
-    /// process can [default: only where --source names a registry of this machine]
+    /// Allow model cards to use Git repositories on this machine. Authors of cards can then read every file that this
+    /// process can [default: only if --source is a registry on this machine]
     #[arg(long, value_name = "BOOL", env = "BERTH_LOCAL_REPOSITORIES", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) local_repositories: bool,
-    /// Models that are loaded at once [default: half the cores, at most 4]
+    /// Models loaded at a time [default: half the cores, at most 4]
     #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
     /// Threads for requests [default: one per core]
     #[arg(long, value_name = "N", env = "BERTH_THREADS", value_parser = values::count)]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// The largest request body
+    /// Largest request body
     #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]
     pub(crate) max_body: ByteSize,
-    /// How long requests in flight have once it is told to stop
+    /// Time for requests in flight after the request to stop
     #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
     /// Send traces to this OpenTelemetry collector (OTLP over gRPC)
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_env_values = true)]
     pub(crate) otlp: Option<Url>,
-    /// What is logged: levels for all (warn), for Berth (berth=info), for a part of it (berth_worker=debug)
+    /// Log levels: for all (warn), for Berth (berth=info), for a part of it (berth_worker=debug)
     #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "warn,berth=info")]
     pub(crate) log: String,
-    /// How logs are written to standard error
+    /// Log format on standard error
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
 }
 
-/// How logs are written.
+/// Log format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Text on a terminal, JSON otherwise
@@ -118,14 +119,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What every server is told, checked.
+/// Settings of every server, validated.
 #[derive(Debug)]
 pub(crate) struct ServerSettings {
-    /// Where state and fetched artifacts are kept.
+    /// Folder for state and fetched artifacts.
     pub(crate) data: PathBuf,
-    /// Where models answer.
+    /// Address for inference.
     pub(crate) http: SocketAddr,
-    /// Where the control API answers.
+    /// Address of the control API.
     pub(crate) api: SocketAddr,
     /// Memory that models may take; `None`: a share of the machine's.
     pub(crate) memory: Option<ByteSize>,
@@ -135,11 +136,11 @@ pub(crate) struct ServerSettings {
     pub(crate) name: WorkerId,
     /// Labels of the worker.
     pub(crate) labels: BTreeMap<String, String>,
-    /// What holds for all models of a type; the controller's to keep.
+    /// Label requirements by model type, for the controller.
     pub(crate) types: BTreeMap<String, Selector>,
     /// The ONNX Runtime library; `None`: the usual places.
     pub(crate) onnx_library: Option<PathBuf>,
-    /// How code and environments of model cards come about.
+    /// Preparation of code and environments of model cards.
     pub(crate) cards: berth_worker::prepare::Settings,
     /// Models that are loaded at once.
     pub(crate) parallel_loads: Option<usize>,
@@ -147,27 +148,27 @@ pub(crate) struct ServerSettings {
     pub(crate) threads: Option<usize>,
     /// The largest request body, in bytes.
     pub(crate) max_body: usize,
-    /// How long requests in flight have once it is told to stop.
+    /// Time for requests in flight after the request to stop.
     pub(crate) drain_timeout: Duration,
-    /// What object stores find in the environment.
+    /// Credentials of object stores from the environment.
     pub(crate) credentials: BTreeMap<String, String>,
     /// Logs and traces.
     pub(crate) telemetry: TelemetrySettings,
 }
 
 impl ServerSettings {
-    /// The planner's settings.
+    /// Settings of the planner.
     pub(crate) fn policy(&self) -> Policy {
         Policy { types: self.types.clone(), ..Policy::default() }
     }
 
-    /// What all controllers must be told alike, as `--model-type` takes it, always in the same order.
+    /// Settings that all controllers must share, as `--model-type` takes them, in a fixed order.
     pub(crate) fn rules(&self) -> String {
         model_types::as_text(&self.types)
     }
 }
 
-/// What is told to the outside.
+/// Settings of logs and traces.
 #[derive(Debug)]
 pub(crate) struct TelemetrySettings {
     pub(crate) filter: String,
@@ -223,7 +224,7 @@ impl ServerSettings {
     }
 }
 
-/// That no two of these listen at the same place.
+/// Checks that no two of these addresses are equal.
 pub(crate) fn apart(addresses: &[(&str, SocketAddr)]) -> Result<(), Failure> {
     for (at, (flag, address)) in addresses.iter().enumerate() {
         let taken = addresses[..at].iter().find(|(_, other)| other == address && address.port() != 0);
@@ -249,7 +250,7 @@ fn unique(labels: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Fai
     Ok(by_key)
 }
 
-/// What object stores find in the environment by the names of their own tools.
+/// Credentials of object stores, by the variable names of their own tools.
 fn credentials() -> BTreeMap<String, String> {
     let text =
         |(name, value): (std::ffi::OsString, std::ffi::OsString)| name.into_string().ok().zip(value.into_string().ok());

@@ -17,7 +17,7 @@ use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::Subscribe
 
 use crate::{failure::Failure, settings::TelemetrySettings};
 
-/// What was started and must be flushed.
+/// Started parts of telemetry, to be flushed at the end.
 pub(crate) struct Telemetry {
     traces: Option<SdkTracerProvider>,
 }

@@ -1,4 +1,4 @@
-//! What we may do on the terminal: colours, tables that fit it, and words for sizes and times.
+//! Terminal output: colours, tables that fit, and words for sizes and times.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -9,7 +9,7 @@ use berth_spec::{ByteSize, Time};
 use berth_wire::api::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 
-/// Whether colours are welcome on standard output: a terminal, and no `NO_COLOR` (<https://no-color.org>).
+/// True if standard output takes colours: a terminal, and no `NO_COLOR` (<https://no-color.org>).
 pub(crate) fn colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -65,8 +65,7 @@ impl Rows {
     }
 }
 
-/// The least width in which a message is broken into lines. Halved, it comes as a pile of syllables; doubled, tables that could
-/// be tidy on 80 columns are left to the terminal.
+/// Least width at which a message is wrapped. Narrower columns are unreadable.
 const LEGIBLE: u16 = 24;
 
 /// Breaks the last column alone into lines, where messages are, and only where that leaves it legible: names and numbers in
@@ -109,7 +108,7 @@ pub(crate) fn now() -> Time {
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// How long ago, in its two largest units: `3m20s`; `-` for never.
+/// Age in its two largest units: `3m20s`; `-` for never.
 pub(crate) fn age(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), |at| short(now().since(at.0)))
 }

@@ -76,7 +76,7 @@ async fn serve(system: System, signals: &mut Signals) -> Result<(), Failure> {
     };
     let why = tokio::select! {
         signal = signals.next() => {
-            tracing::info!(event = "stopping", signal, "refusing new requests, finishing those in flight");
+            tracing::info!(event = "stopping", signal, "shutting down: refusing new requests, finishing those in flight");
             Ok(())
         }
         failure = control.ended() => Err(failure),
@@ -135,15 +135,15 @@ async fn stop(running: Running, control: ControlPlane) {
 
 pub(crate) fn gateway_ended(ended: Result<std::io::Result<berth_mesh::Drained>, JoinError>) -> Failure {
     match ended {
-        Ok(Ok(_)) => Failure::Failed("the gateway ended without being told to".to_owned()),
+        Ok(Ok(_)) => Failure::Failed("the gateway ended unexpectedly".to_owned()),
         Ok(Err(error)) => Failure::doing("the gateway failed", error),
-        Err(error) => Failure::doing("the gateway broke, please report it", error),
+        Err(error) => Failure::doing("the gateway failed, please report it", error),
     }
 }
 
 pub(crate) fn worker_ended(ended: Result<berth_worker::Stopped, JoinError>) -> Failure {
     match ended {
-        Ok(_) => Failure::Failed("the worker ended without being told to".to_owned()),
-        Err(error) => Failure::doing("the worker broke, please report it", error),
+        Ok(_) => Failure::Failed("the worker ended unexpectedly".to_owned()),
+        Err(error) => Failure::doing("the worker failed, please report it", error),
     }
 }

@@ -42,7 +42,7 @@ pub use serve::serve;
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.
 pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What the API tells and the controller does not know.
+/// Information that the API shows and the controller does not have.
 #[derive(Clone)]
 pub struct Seams {
     /// Every metric of the process, for `/metrics`.
@@ -51,10 +51,10 @@ pub struct Seams {
     pub top: top::TopSource,
     /// The version of the binary, for `/version`.
     pub version: String,
-    /// Who belongs to the cluster, for `/v1/nodes`; nobody where there is one node alone.
+    /// Members of the cluster, for `/v1/nodes`; empty for a single node.
     pub members: MembersSource,
-    /// Who decides.
+    /// Current leader.
     pub leader: LeaderSource,
-    /// What all controllers must be told alike, as text that can be compared; `None`: this node never decides.
+    /// Settings that all controllers must share, as comparable text; `None` without the controller role.
     pub rules: Option<String>,
 }

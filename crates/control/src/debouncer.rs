@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_spec::Time;
 
-/// When something is due that more changes may still join.
+/// Deadline of an action that later changes may join.
 #[derive(Debug, Clone)]
 pub(crate) struct Debouncer {
     window: Duration,
@@ -31,17 +31,17 @@ impl Debouncer {
         self.at(now);
     }
 
-    /// It is due at `at`, if not before.
+    /// Schedules the action for `at`, unless it is due earlier.
     pub(crate) fn at(&mut self, at: Time) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// When it is due.
+    /// Time at which the action is due.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Whether it is due; the window is closed then.
+    /// True if the action is due; closes the window then.
     pub(crate) fn take(&mut self, now: Time) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {

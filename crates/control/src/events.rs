@@ -1,13 +1,13 @@
-//! What happened lately, for people: a bounded ring in memory.
+//! Recent events for people: a bounded ring in memory.
 
 use std::collections::VecDeque;
 
 use berth_spec::{DeploymentName, Event};
 
-/// Events that are kept. Halved, a burst of evictions hides last night's failure; doubled, it costs some 500 KiB more.
+/// Events kept, about 500 KiB. Holds last night's failure even after a burst of evictions.
 const KEPT: usize = 4_096;
 
-/// Which events to give.
+/// Filter of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Only those about this deployment.
@@ -27,7 +27,7 @@ pub struct EventPage {
     pub last: u64,
 }
 
-/// The ring.
+/// Ring of recent events.
 #[derive(Debug, Default)]
 pub(crate) struct EventRing {
     events: VecDeque<Event>,

@@ -93,7 +93,7 @@ impl Fleet for Leader {
         let Some(worker_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
         let admitted = self.acceptor.admit(&caller, &handshake)?;
         let info = handshake.worker_info().map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let info = info.ok_or_else(|| Status::invalid_argument("the first word does not say what the worker is"))?;
+        let info = info.ok_or_else(|| Status::invalid_argument("the first message does not describe the worker"))?;
         let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
         let (reports, orders) =
             admitted.handle.attach_worker(info).await.map_err(|error| self.acceptor.not_attached(&error))?;

@@ -23,7 +23,7 @@ pub(crate) struct Mailbox<C, M = C> {
     held: Option<C>,
 }
 
-/// What is to be done after a [`Mailbox::post`].
+/// Next step after a [`Mailbox::post`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// Nothing: it is on its way, joined with what waits already, or the reader has gone.
@@ -58,7 +58,7 @@ impl<C: Join, M: From<C>> Mailbox<C, M> {
         Posted::Done
     }
 
-    /// There is room.
+    /// Delivers the latest message, now that there is room.
     pub(crate) fn deliver(&mut self, permit: OwnedPermit<M>) {
         if let Some(change) = self.held.take() {
             permit.send(change.into());

@@ -1,5 +1,5 @@
-//! What Prometheus is told of the control plane. Names that the registry's document gives (§9.1) are kept, with dots
-//! as underscores; the rest begins with `berth_`.
+//! Prometheus metrics of the control plane. Names from docs/operations.md that do not begin with `berth_` follow the
+//! registry's own document, with underscores for dots.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ pub struct Metrics {
     leader: Count,
     /// Planning, storing and sending.
     loop_duration: Histogram,
-    /// Planning alone.
+    /// Duration of planning alone.
     plan_duration: Histogram,
     decisions: Counter,
     evictions: Counter,
@@ -75,7 +75,7 @@ fn minutes() -> Histogram {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -110,7 +110,7 @@ impl Metrics {
         metrics
     }
 
-    /// What was not counted yet is 0, not missing: a rate begins with the first one.
+    /// Creates all counters at 0, so that a rate covers the first increment.
     fn begin_at_zero(&self) {
         for kind in DriftKind::ALL {
             let labels = DriftLabels { r#type: kind.as_str() };
@@ -294,7 +294,7 @@ impl Metrics {
         self.utilization.set(100.0 * used.0 as f64 / available.0.max(1) as f64);
     }
 
-    /// What a controller sees of the cluster is not seen any more.
+    /// Clears the gauges about the cluster.
     fn forget(&self) {
         let workers = [&self.workers_healthy, &self.workers_suspect, &self.workers_failed];
         let deployments = [&self.deployments, &self.deployments_active, &self.deployments_failed];
@@ -311,7 +311,7 @@ impl Metrics {
 pub(crate) struct Leading(Metrics);
 
 impl Drop for Leading {
-    /// Who decides no more knows nothing: what was true when its term ended would raise alerts for ever.
+    /// Clears the gauges at the end of a term: stale values would keep alerts firing.
     fn drop(&mut self) {
         if self.0.leader.dec() == 1 {
             self.0.forget();

@@ -17,17 +17,17 @@ use url::Url;
 /// Digests that are remembered. Halving it hashes files again sooner; an entry is about 200 bytes.
 const REMEMBERED: usize = 100_000;
 
-/// What is read of a file at once.
+/// Bytes of a file that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What became of looking for the artifact.
+/// Result of looking for the artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Resolution {
     /// Nothing to do: its digest is given, or it is elsewhere.
     NotLocal,
     /// The file is here and hashes to this.
     Hashed { digest: Digest, size: ByteSize },
-    /// It cannot be read, for this reason.
+    /// Unreadable, for this reason.
     Missing { warning: String },
 }
 
@@ -54,7 +54,7 @@ impl Resolution {
     }
 }
 
-/// What says that a file is still the one that was hashed.
+/// Identity of the content of a file: unchanged means that the hash still holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     device: u64,
@@ -115,7 +115,7 @@ impl Resolver {
     }
 }
 
-/// Why an artifact has no digest yet, for the one who declares it.
+/// Warning for the author of a deployment without a digest.
 fn warning(shown: &str, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("there is no file {shown} yet: put it there, or check spec.model.uri"),

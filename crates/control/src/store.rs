@@ -60,18 +60,18 @@ impl fmt::Display for Rev {
     }
 }
 
-/// What is kept under a key.
+/// Key with its value and versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
+    /// Key of the entry.
     pub key: String,
-    /// What is there.
+    /// Value of the entry.
     pub value: Bytes,
     /// The commit that created it.
     pub created: Rev,
     /// The commit that last changed it.
     pub modified: Rev,
-    /// How many puts since it was created, that one included.
+    /// Number of puts since the entry was created, including the first.
     pub version: u64,
 }
 
@@ -80,14 +80,14 @@ pub struct Entry {
 pub enum Op {
     /// Writes a value, whether the key exists or not.
     Put {
-        /// The key.
+        /// Key to write.
         key: String,
-        /// The value.
+        /// Value to write.
         value: Bytes,
     },
     /// Removes a key; one that does not exist is no error.
     Delete {
-        /// The key.
+        /// Key to remove.
         key: String,
     },
 }
@@ -114,16 +114,16 @@ impl Op {
 pub enum Compare {
     /// The key was last modified at this rev.
     Modified {
-        /// The key.
+        /// Key to compare.
         key: String,
-        /// What it must be.
+        /// Required revision.
         rev: Rev,
     },
     /// The key was created at this rev, and may have been modified since: it is still the same one.
     Created {
-        /// The key.
+        /// Key to compare.
         key: String,
-        /// What it must be.
+        /// Required revision.
         rev: Rev,
     },
 }
@@ -137,7 +137,7 @@ impl Compare {
         }
     }
 
-    /// Whether it holds where this is what the key holds.
+    /// True if the condition holds for this entry.
     #[must_use]
     pub fn holds(&self, entry: Option<&Entry>) -> bool {
         match self {
@@ -150,9 +150,9 @@ impl Compare {
 /// A transaction: all of `ops` if all of `compare` hold, else nothing. A key occurs in `ops` at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Txn {
-    /// What must hold.
+    /// Conditions of the transaction.
     pub compare: Vec<Compare>,
-    /// What is done.
+    /// Operations of the transaction.
     pub ops: Vec<Op>,
 }
 
@@ -172,16 +172,16 @@ impl Txn {
     }
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done and will survive a crash. A transaction that changes nothing gets the rev that was there.
+    /// Committed and durable. A transaction that changes nothing gets the current revision.
     Committed(Rev),
     /// A comparison did not hold; nothing was done.
     Conflict,
 }
 
-/// Which part of a listing to give.
+/// Part of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// Only keys after this one.
@@ -207,28 +207,28 @@ pub struct Listing {
     /// The rev at which this was read. Pages that are read one after the other may differ in it ([`Page::at`]): watch
     /// from the first page's rev on to catch what happened between.
     pub at: Rev,
-    /// Whether there are more after the last one.
+    /// True if more entries follow.
     pub more: bool,
 }
 
-/// What one transaction did, as far as a watch is concerned. Without changes: nothing that is watched happened up to the
-/// rev.
+/// Changes of one transaction, as far as a watch covers them. Without changes, nothing watched has changed up to the
+/// revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     /// The rev that it made.
     pub rev: Rev,
-    /// What it did, in the order of its operations.
+    /// Changes in the order of the operations.
     pub changes: Vec<Change>,
 }
 
-/// What happened to one key.
+/// Change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It was created or written.
+    /// Created or written.
     Put(Entry),
-    /// It was removed.
+    /// Removed.
     Deleted {
-        /// The key.
+        /// Key that was removed.
         key: String,
     },
 }
@@ -249,11 +249,12 @@ pub type Watch = BoxStream<'static, Result<Commit, StoreError>>;
 
 /// Strongly consistent, watchable key-value state.
 pub trait Store: Send + Sync + 'static {
-    /// What is kept under `key`.
+    /// Reads the entry under `key`.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
-    /// What is kept under keys that begin with `prefix`, in the order of the keys, a page at a time.
-    /// [`StoreError::Compacted`] where [`Page::at`] is no longer known: list again from the start, or go on as of now.
+    /// Lists entries whose keys begin with `prefix`, in order of keys, a page at a time. Returns
+    /// [`StoreError::Compacted`] if [`Page::at`] is no longer available: list again from the start, or continue at
+    /// the current revision.
     fn list<'a>(&'a self, prefix: &'a str, page: Page) -> BoxFuture<'a, Result<Listing, StoreError>>;
 
     /// Does a transaction, all or nothing. When it returns [`Outcome::Committed`], a crash does not undo it.

@@ -1,4 +1,4 @@
-//! What a line costs: echo over loopback with mutual TLS, alone and with many at once.
+//! Cost of a connection: echo over loopback with mutual TLS, one caller and many.
 //!
 //! `cargo run --release -p berth-peer --example line_bench [BYTES] [SECONDS]`
 

@@ -170,7 +170,7 @@ impl Peers {
         }
         let there = led.peer.get_or_insert_with(|| {
             let (at, members) = (led.at, member.peer);
-            tracing::warn!(event = "leader_elsewhere", leader = %name, %at, %members, "the members know another process by the leader's name");
+            tracing::warn!(event = "leader_elsewhere", leader = %name, %at, %members, "membership has another process under the leader's name");
             let member = Member { peer: at, ..(*member).clone() };
             Arc::new(Peer::new(Arc::new(member), Health::Alive, Arc::clone(&self.0.dialer), None))
         });

@@ -224,7 +224,7 @@ impl Reading<'_> {
         }
         match &artifacts.checksum {
             None => {
-                let message = "without a checksum nobody sees that the weights are others".to_owned();
+                let message = "without a checksum, changed weights go unnoticed".to_owned();
                 found.push(
                     self.problem("checksum", "/artifacts", message, "add checksum: the output of sha256sum").warning(),
                 );

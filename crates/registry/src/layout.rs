@@ -107,7 +107,7 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
         }
         // Whatever it is called: what lies beside secrets may well be one.
         "workers" if !is_yaml && rest.starts_with("secrets/") && !name.starts_with('.') && !name.ends_with(".md") => {
-            let message = "this file is not read, and nobody looks for secrets in plain text in it";
+            let message = "this file is ignored and not checked for secrets in plain text";
             problem("ignored-file", message, "files of secrets end with .yaml").map(Problem::warning)
         }
         "workers" if !is_yaml && ![".md", ".txt"].iter().any(|end| name.ends_with(end)) && !name.starts_with('.') => {

@@ -138,7 +138,7 @@ pub(crate) fn check(
         let pointer = below(&parent, &name);
         let (place, path) = document.place(&pointer);
         let remedy = near.map_or_else(|| "remove it".to_owned(), |near| format!("did you mean {near}?"));
-        let message = format!("{name} is no field of the schema, and nobody reads it");
+        let message = format!("{name} is not a field of the schema and has no effect");
         let problem = Problem::new(step, "unknown-field", file, message).at(place, &path, text).remedy(remedy);
         findings.push(Finding { pointer, is_pattern: false, problem: problem.warning() });
     }

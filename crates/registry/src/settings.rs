@@ -246,7 +246,7 @@ impl Settings {
                 found.push(problem(&at, "it is not said where to send it".to_owned(), "add url or secretRef"));
             }
             if notification.kind == NotificationKind::Email && notification.to.is_empty() {
-                found.push(problem(&at, "it is not said who gets the email".to_owned(), "add to: [name@example.com]"));
+                found.push(problem(&at, "the email has no receivers".to_owned(), "add to: [name@example.com]"));
             }
         }
         if self.write_back.mode == WriteBackMode::Branch

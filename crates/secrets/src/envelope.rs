@@ -85,16 +85,16 @@ pub struct Sealed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEnvelope {
     /// Malformed text.
-    #[error("it is not of the form ENC[AES256,dN,BASE64]")]
+    #[error("the value is not of the form ENC[AES256,dN,BASE64]")]
     Form,
     /// Not a data key's name.
     #[error("a data key is called d1, d2, …")]
     DataKey,
     /// The last part is no base64.
-    #[error("its last part is not base64, as if it had been cut or changed")]
+    #[error("the last part is not base64; the value may be truncated or changed")]
     Base64,
     /// Shorter than nonce and tag, or longer than the longest value.
-    #[error("it is too short or too long to be an encrypted value")]
+    #[error("the value is too short or too long for an encrypted value")]
     Length,
 }
 

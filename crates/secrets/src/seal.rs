@@ -47,7 +47,7 @@ pub enum SealError {
         field: String,
     },
     /// Nobody to encrypt for.
-    #[error("there is nobody to encrypt for: give a public key with --key")]
+    #[error("no recipient: give a public key with --key")]
     NoRecipient,
     /// The file would have more keys or secrets than one may.
     #[error("{0}")]

@@ -57,8 +57,7 @@ pub const API_VERSION: &str = "berth.dev/v1";
 /// manifest lies in, with a slash at the end.
 pub const BASE_URI_HEADER: &str = "x-berth-base-uri";
 
-/// The largest body that the control API takes, in bytes. Halved, a folder of 20,000 manifests no longer goes in one
-/// request; doubled, one request may hold twice the memory while it is parsed.
+/// Largest request body in bytes. Holds a folder of 20,000 manifests, and bounds memory while it is parsed.
 pub const MAX_BODY: usize = 16 << 20;
 
 /// A page of objects.
@@ -67,15 +66,15 @@ pub const MAX_BODY: usize = 16 << 20;
 pub struct List<T> {
     /// Always `berth.dev/v1`.
     pub api_version: String,
-    /// What the items are, and `List`: `ModelDeploymentList`.
+    /// Kind of the list, for example `ModelDeploymentList`.
     pub kind: String,
     /// The objects, by name.
     pub items: Vec<T>,
-    /// Of the page.
+    /// Metadata of the page.
     pub metadata: ListMetadata,
 }
 
-/// Of a page.
+/// Metadata of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListMetadata {
@@ -87,11 +86,11 @@ pub struct ListMetadata {
     pub continue_: Option<String>,
 }
 
-/// Whether everything that should be resident answers.
+/// Readiness of all resident models.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReadinessView {
-    /// Whether it does.
+    /// True if all resident models are ready.
     pub ready: bool,
     /// The controller has planned at least once since it started.
     pub planned: bool,
@@ -103,7 +102,7 @@ pub struct ReadinessView {
     pub missing: Vec<String>,
 }
 
-/// Which Berth this is.
+/// Version of Berth.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VersionView {
@@ -119,7 +118,7 @@ pub struct VersionView {
 pub struct Metadata {
     /// Unique among objects of the kind.
     pub name: String,
-    /// Free labels.
+    /// Labels set by users.
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub labels: std::collections::BTreeMap<String, String>,
 }

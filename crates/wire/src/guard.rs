@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, Uri, header, uri::Authority};
 
-/// Why a request is refused.
+/// Reason for refusing a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Foreign {
     /// A name that is not this machine's, though only this machine can reach the port.
@@ -20,7 +20,7 @@ pub enum Foreign {
     Page,
 }
 
-/// What the listener's address says about who may ask.
+/// Rules derived from the listener's address.
 #[derive(Debug, Clone, Copy)]
 pub struct Guard {
     /// Only this machine can reach it, by names that mean this machine.
@@ -53,7 +53,7 @@ impl Guard {
     }
 }
 
-/// Whether a `Host` (perhaps with a port) can only mean this machine. An empty one comes from programs of old.
+/// True if a `Host` (with or without a port) can only mean this machine. Old programs send an empty one.
 fn names_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! What crosses process borders: generated protobuf code, the JSON shapes of the control API, the Open Inference
+//! Data that crosses process borders: generated protobuf code, the JSON shapes of the control API, the Open Inference
 //! Protocol, and the one mapping from error class to HTTP and gRPC status.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a [`Class`] of error is as an HTTP status and as a gRPC code. The only place that says so.
+//! Mapping from error [`Class`] to HTTP status and gRPC code. No other place defines it.
 //!
 //! | class | HTTP | gRPC | |
 //! |---|---|---|---|

@@ -16,16 +16,16 @@ use crate::{
   berth apply -f iris.yaml                   one file
   berth apply -f models/                     every manifest below a folder
   cat iris.yaml | berth apply -f -           standard input
-  berth apply -f iris.yaml --dry-run         say what would become of it; `berth plan` says more
+  berth apply -f iris.yaml --dry-run         validate only; `berth plan` shows more
 
-Everything is checked before anything is sent. Relative file: locations start from the manifest's folder.")]
+All manifests are validated before anything is sent. Relative file: locations start at the manifest's folder.")]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Check and say what would become of each document, but change nothing
+    /// Validate and print the result for each document without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Take over deployments that another source, such as a folder, declared
+    /// Take over deployments that belong to another source, such as a folder
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:
   berth card new ./iris-model --framework sklearn
   berth card check ./iris-model
-  berth card check --run ./iris-model        all that a worker does, here")]
+  berth card check --run ./iris-model        run all steps of a worker locally")]
 pub(crate) struct CardArgs {
     #[command(subcommand)]
     command: CardCommand,
@@ -21,9 +21,9 @@ pub(crate) struct CardArgs {
 
 #[derive(Debug, Subcommand)]
 enum CardCommand {
-    /// Begin a model repository: a card, with code that works
+    /// Create a model repository: a card with working code
     New(new::NewArgs),
-    /// Check a card and the code that it names
+    /// Check a card and its code
     Check(check::CheckArgs),
 }
 

@@ -1,5 +1,5 @@
-//! What a shell offers where a name belongs: it asks the server that `BERTH_API` names, and offers nothing where none
-//! answers quickly.
+//! Shell completion of names: asks the server that `BERTH_API` names, and completes nothing if it does not answer
+//! quickly.
 
 use std::{ffi::OsStr, time::Duration};
 
@@ -8,8 +8,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use super::resource::{Resource, names};
 use crate::client::{ApiArgs, DEFAULT_API};
 
-/// How long a shell waits for names. Halved, slow links complete nothing; doubled, a key press hangs that long where no
-/// server is.
+/// Limit for an answer. A key press must not hang where no server runs.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Names that are offered at most: more are of no use on a screen.
@@ -27,7 +26,7 @@ pub(crate) fn nodes() -> ArgValueCompleter {
     })
 }
 
-/// A deployment's name.
+/// Completes names of deployments.
 pub(crate) fn deployments() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| offered(Resource::Deployments, "", &word.to_string_lossy()))
 }

@@ -16,9 +16,9 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth config show --config berth.yaml      what `berth up --config berth.yaml` would be told, and by whom
+  berth config show --config berth.yaml      the settings that `berth up --config berth.yaml` would use
   berth config show node --config berth.yaml --memory 8GiB
-  berth config show > berth.yaml             a file to begin with: what is not said is a comment")]
+  berth config show > berth.yaml             a file to start from; defaults are comments")]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     command: ConfigCommand,
@@ -26,19 +26,19 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print the settings of a server, and where each came from: flag, environment, file, default
+    /// Print the settings of a server and the origin of each: flag, environment, file, default
     Show(ShowArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth config show --config berth.yaml      what `berth up --config berth.yaml` would be told, and by whom
-  berth config show node -o table            the same of `berth node`, as a table
+  berth config show --config berth.yaml      the settings that `berth up --config berth.yaml` would use
+  berth config show node -o table            settings of `berth node` as a table
   berth config show node -o json             for programs
 
-The YAML is a configuration file itself: each value with a comment that says where it came from. Secrets are left out.")]
+The YAML is itself a configuration file. A comment names the origin of each value. Secrets are left out.")]
 struct ShowArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM", global = true)]
     output: ShowForm,
     #[command(subcommand)]
@@ -50,9 +50,9 @@ enum ShowForm {
     /// A configuration file, with comments
     #[default]
     Yaml,
-    /// For programs
+    /// JSON, for programs
     Json,
-    /// For people
+    /// Table, for people
     Table,
 }
 

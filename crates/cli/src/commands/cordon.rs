@@ -15,9 +15,9 @@ use crate::{
 };
 
 pub(crate) const CORDON_EXAMPLES: &str = "Examples:
-  berth cordon node/a                        what it holds stays, nothing new comes
-  berth get nodes                            says which are cordoned
-  berth uncordon node/a                      the way back; `berth drain` moves what it holds, too";
+  berth cordon node/a                        its replicas stay, no new ones come
+  berth get nodes                            shows cordoned nodes
+  berth uncordon node/a                      undo; `berth drain` also moves replicas away";
 
 pub(crate) const UNCORDON_EXAMPLES: &str = "Examples:
   berth uncordon node/a                      after `berth cordon` or `berth drain`
@@ -31,7 +31,7 @@ pub(crate) struct CordonArgs {
     api: ApiArgs,
 }
 
-/// What is wished for a node.
+/// Action on a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NodeAction {
     Cordon,

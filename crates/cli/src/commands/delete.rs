@@ -1,4 +1,4 @@
-//! `berth delete`.
+//! The command `berth delete`.
 
 use clap::Args;
 use reqwest::Method;
@@ -14,7 +14,7 @@ use crate::{client::ApiArgs, failure::Failure, terminal};
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     target: Target,
-    /// Also delete deployments that another source, such as a folder, declared
+    /// Also delete deployments that belong to another source, such as a folder
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
         )));
     }
     if names.is_empty() {
-        return Err(Failure::Usage("which deployment? Write `berth delete deployment NAME`".to_owned()));
+        return Err(Failure::Usage("name the deployment: `berth delete deployment NAME`".to_owned()));
     }
     let client = args.api.client()?;
     for name in &names {

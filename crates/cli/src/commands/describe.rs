@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth describe deployment iris             spec, status, conditions, replicas, recent events
-  berth describe node a                      capacity, load, what it holds, how far a drain is, recent events")]
+  berth describe node a                      capacity, load, replicas, drain progress, recent events")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
     target: Target,
@@ -100,7 +100,7 @@ async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What a Git registry says of a deployment: which commit last changed it, for whom.
+/// Rows about a deployment's Git registry: the last commit that changed it, and its owner.
 fn in_registry(annotations: &std::collections::BTreeMap<String, String>) -> Vec<(&'static str, String)> {
     const KNOWN: [(&str, &str); 7] = [
         ("commit", "Changed by"),

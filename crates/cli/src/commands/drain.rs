@@ -28,27 +28,27 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth drain node/a                         copies elsewhere first, then it is emptied; no request is lost
-  berth drain node/a --timeout 30m           large models take their time
+  berth drain node/a                         load copies elsewhere, then empty it; no request is lost
+  berth drain node/a --timeout 30m           wait longer, for large models
   berth drain node/a --no-wait && berth describe node a
-  berth uncordon node/a                      stops it, and lets the node take replicas again
+  berth uncordon node/a                      stop the drain, and allow replicas again
 
-The node goes on answering meanwhile. Stopping a node does the same by itself: drain first where it may take long.
-Exit code 5 when the time is over: what was asked for stays asked for.")]
+The node keeps answering. Stopping a node also moves its replicas: drain it first if that may take long.
+Exit code 5 after the timeout; the drain continues.")]
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     target: NodeTarget,
-    /// Give up waiting after this long
+    /// Time to wait
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::settings::duration)]
     timeout: Duration,
-    /// Only ask for it
+    /// Do not wait until the node is empty
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
     api: ApiArgs,
 }
 
-/// How often a node is looked at. Halved, the leader answers twice as often; doubled, the end is noticed that much later.
+/// Interval between looks at the node. Short enough that the end is noticed at once.
 const LOOK: Duration = Duration::from_millis(300);
 
 pub(crate) async fn run(args: &DrainArgs) -> Result<(), Failure> {
@@ -80,7 +80,7 @@ fn replicas(count: u32) -> String {
     if count == 1 { "1 replica".to_owned() } else { format!("{count} replicas") }
 }
 
-/// What is known so far, and the line that tells it.
+/// Latest state of the drain, and the status line.
 struct DrainProgress {
     last: Option<Result<DrainView, Failure>>,
     line: StatusLine,
@@ -110,7 +110,7 @@ async fn wait(client: &Client, name: &str, seen: &mut DrainProgress) -> Result<&
     }
 }
 
-/// Whether it is over, and how.
+/// Result of the drain, once it has ended.
 fn ended(name: &str, node: &NodeView) -> Option<Result<&'static str, Failure>> {
     let left = node.status.drain.as_ref().map_or(0, |drain| drain.left);
     match node.status.state.as_str() {
@@ -128,7 +128,7 @@ fn ended(name: &str, node: &NodeView) -> Option<Result<&'static str, Failure>> {
     }
 }
 
-/// What moves and what is blocked, in a line.
+/// Summary of moving and blocked replicas in one line.
 fn summary(drain: &DrainView) -> String {
     let mut text = format!("{} left", replicas(drain.left));
     if let Some(step) = drain.blocked.first() {
@@ -149,7 +149,7 @@ fn late(name: &str, after: Duration, last: Option<Result<DrainView, Failure>>) -
             let how = if drain.blocked.is_empty() {
                 "it goes on; wait for it with the same command"
             } else {
-                "it goes on as soon as there is room: add a node, lower what is declared, or `berth uncordon` it"
+                "the drain continues when there is room: add a node, lower replicas, or `berth uncordon` it"
             };
             Failure::TimedOut(format!(
                 "node/{name} is not drained after {after}: {} left\n{lines}{how}",

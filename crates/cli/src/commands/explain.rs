@@ -17,32 +17,31 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth explain iris                         per worker: holds it, could, or why not, with numbers
-  berth explain iris --all                   each worker of a large cluster, not groups of them
+  berth explain iris                         verdict per worker, with numbers
+  berth explain iris --all                   every worker of a large cluster, not groups
   berth explain iris -o json                 the same for programs")]
 pub(crate) struct ExplainArgs {
-    /// The deployment
+    /// Name of the deployment
     #[arg(value_name = "NAME", add = super::completing::deployments())]
     name: String,
-    /// A line for each worker, however many there are
+    /// List every worker, however many there are
     #[arg(long)]
     all: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     api: ApiArgs,
 }
 
-/// How workers are told.
+/// Presentation of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listing {
     Each,
     Grouped,
 }
 
-/// Workers that each get a line without being asked for. Halved, small clusters are grouped; doubled, the answer does
-/// not fit a terminal.
+/// Most workers listed one by one by default. More are grouped, so that the answer fits a terminal.
 const LISTED: usize = 12;
 
 /// Names that a group tells before it counts the rest.
@@ -148,7 +147,7 @@ fn grouped(workers: &[&WorkerVerdict]) -> String {
     rows.render() + "\n`--all` tells of each worker.\n"
 }
 
-/// What makes workers one group.
+/// Text that workers of one group share.
 fn kind(worker: &WorkerVerdict) -> String {
     match worker.verdict {
         WorkerVerdictKind::Holds => worker.worker.clone(),

@@ -1,4 +1,4 @@
-//! `berth get`: lists.
+//! The command `berth get`: lists resources.
 
 use berth_wire::api::{
     AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, SecretView,
@@ -23,23 +23,23 @@ use crate::{
 #[command(after_help = "Examples:
   berth get deployments                      all of them
   berth get deployments -l team=flowers      those with a label
-  berth get deployment iris -o yaml          one, as it can be applied again
+  berth get deployment iris -o yaml          one, in a form that can be applied again
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
-  berth get nodes -o json                    with `status.leader`, the node that decides
+  berth get nodes -o json                    with `status.leader`, the leading node
   berth get deployments --watch              changes as they happen
-  berth get events                           what happened lately, and why
-  berth get sources                          the Git registry: which commit is in force, what is wrong
-  berth get secrets                          which worker has which credentials; never their values")]
+  berth get events                           recent events and their reasons
+  berth get sources                          sources: the applied commit, and problems
+  berth get secrets                          credentials by worker, without values")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: Target,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Only deployments or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, joined by commas
+    /// Only deployments or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Then go on printing what changes (deployments and events)
+    /// Keep printing changes (deployments and events)
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]

@@ -25,51 +25,51 @@ use crate::{client::address, failure::Failure, terminal};
   echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4],
     \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
   berth infer iris -f input.json --repeat 10000 --concurrency 64
-  berth infer /v1/sentiment -f request.json  at the path of an endpoint: the model card's own JSON
+  berth infer /v1/sentiment -f request.json  the path of an endpoint takes the model card's own JSON
 
-The input is a request of the Open Inference Protocol in JSON, or of a model card at the path of its endpoint.
-A model that is not loaded is loaded by the request, which waits for it up to --timeout.
+The input is a JSON request of the Open Inference Protocol, or of a model card at the path of its endpoint.
+The request loads the model if needed, and waits for it up to --timeout.
 
 Exit codes:
-  3  no such model or version
-  4  the request is wrong
+  3  unknown model or version
+  4  invalid request
   5  no answer within --timeout, or the model was still loading
   1  everything else, such as no room for the model or a load that failed")]
 pub(crate) struct InferArgs {
-    /// The deployment, or the path of its endpoint
+    /// Deployment name, or the path of its endpoint
     #[arg(value_name = "NAME|/PATH")]
     name: String,
-    /// The request as a JSON file, - for standard input
+    /// JSON file with the request, - for standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]
     filename: PathBuf,
-    /// A version of the model instead of the one that serves
+    /// Version of the model, instead of the serving one
     #[arg(long, value_name = "VERSION", default_value = "", hide_default_value = true)]
     model_version: String,
     /// Use gRPC instead of REST
     #[arg(long)]
     grpc: bool,
-    /// Send it so many times and print latencies
+    /// Send the request N times and print latencies
     #[arg(long, value_name = "N", default_value = "1")]
     repeat: NonZeroU64,
-    /// So many at once
+    /// Number of concurrent requests
     #[arg(long, value_name = "N", default_value = "1")]
     concurrency: NonZeroU32,
     /// Give up a request after this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
     timeout: Duration,
-    /// Address of the gateway, where models answer
+    /// Address of the gateway
     #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]
     http: String,
 }
 
 impl InferArgs {
-    /// Whether the path of an endpoint is meant, not the name of a deployment.
+    /// True if the argument is the path of an endpoint rather than a name.
     fn is_endpoint(&self) -> bool {
         self.name.starts_with('/')
     }
 }
 
-/// What a request has to be.
+/// Form of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
     /// One of the Open Inference Protocol.
@@ -154,7 +154,7 @@ fn read(path: &Path, wanted: RequestKind) -> Result<Value, Failure> {
     Ok(request)
 }
 
-/// What a refusal means for the caller; `reason` is the gateway's word for it, which both protocols carry.
+/// Converts a refusal. `reason` is the gateway's code, which both protocols carry.
 fn refused(message: &str, reason: &str) -> Failure {
     let message = format!("{message} ({reason})");
     match reason {
@@ -167,7 +167,7 @@ fn refused(message: &str, reason: &str) -> Failure {
 
 /// The failure when no answer came in time.
 fn too_late() -> Failure {
-    Failure::TimedOut("no answer in time: give it longer with --timeout".to_owned())
+    Failure::TimedOut("no answer in time: raise --timeout".to_owned())
 }
 
 /// The failure when nobody listens at the gateway's address.

@@ -13,7 +13,7 @@ use crate::{args, failure::Failure, terminal};
   berth completions zsh > \"${fpath[1]}/_berth\"
   berth completions fish > ~/.config/fish/completions/berth.fish")]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to generate for
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -34,7 +34,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
   berth man | man -l -                       the overview
   berth man infer | man -l -                 one command")]
 pub(crate) struct ManArgs {
-    /// The command; the overview if none
+    /// Command; without one, the overview
     #[arg(value_name = "COMMAND")]
     command: Option<String>,
 }
@@ -57,7 +57,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
   berth version
   berth version -o json")]
 pub(crate) struct VersionArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }

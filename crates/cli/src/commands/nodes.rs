@@ -21,7 +21,7 @@ use crate::{
 /// Nodes, written `node/a`, `node a` or `a`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NodeTarget {
-    /// The node, or several: node/NAME
+    /// One or more nodes: NAME or node/NAME
     #[arg(value_name = "NODE", required = true, add = super::completing::nodes())]
     nodes: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl NodeTarget {
             let name = match word.split_once('/') {
                 Some((of, name)) if kind(of) => name,
                 Some((other, _)) => {
-                    return Err(Failure::Usage(format!("{other:?} is not a kind of thing here: write node/NAME")));
+                    return Err(Failure::Usage(format!("{other:?} is not a node: write node/NAME")));
                 }
                 None => word,
             };
@@ -98,7 +98,7 @@ impl Row for NodeView {
     }
 }
 
-/// `Ready`, `Ready,cordoned`.
+/// State of a node, for example `Ready` or `Ready,cordoned`.
 fn state(node: &NodeView) -> String {
     match node.spec.cordon.as_str() {
         "cordoned" => format!("{},cordoned", node.status.state),
@@ -221,7 +221,7 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What the registry says of it: `at most 5 models, 16GiB; room is made by lru`.
+/// Registry's terms in words: `at most 5 models, 16GiB; evicts by lru`.
 fn in_words(terms: &TermsView) -> String {
     let most = [
         terms.max_models.map(|models| format!("{models} models")),
@@ -235,7 +235,7 @@ fn in_words(terms: &TermsView) -> String {
     format!("{most}; room is made {room}")
 }
 
-/// What a node leaves alone, and until when.
+/// Open circuit breakers of a node, with the time of the next trial.
 fn breakers(breakers: &[BreakerView]) -> String {
     let mut rows = Rows::new(&["DEPENDENCY", "KIND", "STATE", "FAILURES", "OPENED", "TRIES AGAIN"]);
     for breaker in breakers {

@@ -11,7 +11,7 @@ use crate::{
     terminal::{self, Rows, age, size},
 };
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
     /// A table for people
@@ -99,7 +99,7 @@ impl Row for DeploymentView {
     }
 }
 
-/// Where the model comes from: its address, or `REPOSITORY@REF` of its card.
+/// Origin of the model: its URI, or `REPOSITORY@REF` of its card.
 fn model(spec: &serde_json::Value) -> String {
     let text = |pointer| spec.pointer(pointer).and_then(serde_json::Value::as_str);
     match (text("/model/uri"), text("/model/card/repository"), text("/model/card/ref")) {

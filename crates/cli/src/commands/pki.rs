@@ -23,12 +23,12 @@ use crate::{failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki init ./pki                       once: a certificate authority and the key that seals gossip
+  berth pki init ./pki                       once: the certificate authority and the gossip key
   berth pki issue ./pki node-a               for each node; then copy ./pki/node-a to it: it is good for the nodes a
                                              and node-a
-  berth pki show ./pki                       whose they are and until when they hold
+  berth pki show ./pki                       names and expiry
 
-Your own authority does as well: `berth pki show` says what a node's folder must hold.")]
+You can use your own CA: `berth pki show` lists the files that a node's folder needs.")]
 pub(crate) struct PkiArgs {
     #[command(subcommand)]
     command: PkiCommand,
@@ -36,11 +36,11 @@ pub(crate) struct PkiArgs {
 
 #[derive(Debug, Subcommand)]
 enum PkiCommand {
-    /// Make a certificate authority for a cluster
+    /// Create a certificate authority for a cluster
     Init(InitArgs),
-    /// Issue the certificate of a node, or renew it
+    /// Issue or renew the certificate of a node
     Issue(IssueArgs),
-    /// Say whose certificates are and until when they hold
+    /// Show the names and the expiry of certificates
     Show(ShowArgs),
 }
 
@@ -48,7 +48,7 @@ enum PkiCommand {
 #[command(after_help = "Examples:
   berth pki init ./pki && berth pki issue ./pki a")]
 struct InitArgs {
-    /// The folder, which is made
+    /// Folder to create
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -59,32 +59,32 @@ struct InitArgs {
   berth pki issue ./pki a --host a.example.org --host 10.0.0.2
   berth pki issue ./pki a --out /etc/berth/pki
 
-A certificate called node-X is good for a node X, and for one called node-X; any other only for the node of its name.
-Issuing again renews: running nodes take up new files by themselves.")]
+A certificate named node-X is valid for nodes X and node-X; any other name only for the node with that name.
+Issue again to renew: running nodes read the new files by themselves.")]
 struct IssueArgs {
-    /// The folder that `berth pki init` made
+    /// Folder created by `berth pki init`
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// The node's name, which it then has in the cluster unless `berth node --name` says otherwise
+    /// Name of the node, which is its name in the cluster unless `berth node --name` overrides it
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Put the node's files here [default: DIR/NAME]
+    /// Folder for the node's files [default: DIR/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A DNS name or address that the certificate is also good for; nodes need none. May be given several times
+    /// Additional DNS name or address in the certificate; nodes need none. Repeatable
     #[arg(long, visible_alias = "hosts", value_name = "HOST,…", value_delimiter = ',')]
     host: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki show ./pki/a                     one node's: also whether all its files belong together
+  berth pki show ./pki/a                     one node; also checks that its files belong together
   berth pki show ./pki -o json | jq '.[].daysLeft'")]
 struct ShowArgs {
-    /// A certificate, a node's folder, or the authority's
+    /// Certificate, node folder, or authority folder
     #[arg(value_name = "FILE|DIR")]
     path: PathBuf,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }

@@ -22,18 +22,18 @@ use crate::{
 #[command(after_help = "Examples:
   berth plan -f iris.yaml                    loads, evictions, memory before and after
   berth plan -f models/ -o json              the same for programs
-  berth plan --registry .                    a registry's folder: what pushing it would change, deletions and broken
+  berth plan --registry .                    a registry's folder: the effect of a push, with deletions and broken
                                              contracts included
   berth plan --registry . --commit HEAD      the same of a commit, for pull requests
 
-Nothing is changed: the planner that decides is asked what it would decide.")]
+Changes nothing. The answer comes from the planner that makes the real decisions.")]
 pub(crate) struct PlanArgs {
-    /// A manifest, a folder of them (all *.yaml, *.yml and *.json below it), or - for standard input
+    /// Manifest, folder of manifests (all *.yaml, *.yml and *.json below it), or - for standard input
     #[arg(short = 'f', long = "filename", value_name = "PATH", required_unless_present = "registry")]
     filename: Vec<PathBuf>,
     #[command(flatten)]
     registry: registry::RegistryArgs,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]
@@ -93,7 +93,7 @@ fn render(plan: &PlanView) -> String {
         let _ = write!(text, "\n{}", rows.render());
     }
     for unplaced in &plan.unplaced {
-        let _ = write!(text, "\n{} would not get what it wants: {}\n", unplaced.deployment, unplaced.message);
+        let _ = write!(text, "\n{} cannot be placed: {}\n", unplaced.deployment, unplaced.message);
     }
     text
 }

@@ -19,8 +19,8 @@ use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry init ./model-registry       folders, schemas, CI and a README to begin with
-  berth registry validate ./model-registry   what the server would say; exit code 1 if it would reject it
+  berth registry init ./model-registry       create folders, schemas, CI and a README
+  berth registry validate ./model-registry   run the server's checks; exit code 1 if it would reject
   berth registry hook install /srv/git/model-registry.git
   berth registry serve --root /srv/git --listen 127.0.0.1:8418 --users users.yaml --create model-registry")]
 pub(crate) struct RegistryArgs {
@@ -30,15 +30,15 @@ pub(crate) struct RegistryArgs {
 
 #[derive(Debug, Subcommand)]
 enum RegistryCommand {
-    /// Begin a registry in a folder
+    /// Create a registry in a folder
     Init(init::InitArgs),
-    /// Check a registry: a folder, or a commit of a repository
+    /// Validate a registry: a folder, or a commit of a repository
     Validate(validate::ValidateArgs),
-    /// Make a Git server reject bad pushes
+    /// Reject invalid pushes on a Git server
     Hook(hook::HookArgs),
     /// Serve Git repositories over HTTP, with the hook and roles
     Serve(Box<serve::ServeArgs>),
-    /// Make a token for a user of `berth registry serve`
+    /// Create a token for a user of `berth registry serve`
     Token(serve::TokenArgs),
 }
 

@@ -1,4 +1,4 @@
-//! What commands can be about: the kinds of things, by all their names.
+//! Resource kinds, with all their names.
 
 use std::str::FromStr;
 
@@ -40,7 +40,7 @@ impl Resource {
         self.names()[0]
     }
 
-    /// One of them.
+    /// Singular name.
     pub(crate) fn singular(self) -> &'static str {
         self.names()[1]
     }
@@ -70,10 +70,10 @@ impl FromStr for Resource {
 /// One thing, written `deployment iris` or `deployment/iris`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
-    /// What kind of thing, or KIND/NAME
+    /// Resource kind, or KIND/NAME
     #[arg(value_name = "KIND", add = super::completing::targets())]
     pub(crate) kind: String,
-    /// Its name
+    /// Resource names
     #[arg(value_name = "NAME", add = super::completing::deployments())]
     pub(crate) names: Vec<String>,
 }
@@ -86,7 +86,7 @@ impl Target {
             None => (self.kind.as_str(), None),
         };
         let resource: Resource =
-            kind.parse().map_err(|hint| Failure::Usage(format!("{kind:?} is not a kind of thing: {hint}")))?;
+            kind.parse().map_err(|hint| Failure::Usage(format!("unknown resource kind {kind:?}: {hint}")))?;
         let mut names: Vec<String> = first.into_iter().collect();
         for name in &self.names {
             let name = match name.split_once('/') {

@@ -8,25 +8,25 @@ use crate::{failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth schema manifest > berth.schema.json  what `berth apply` takes
+  berth schema manifest > berth.schema.json  schema of manifests for `berth apply`
   # then, first line of a manifest, for editors with the YAML language server:
   # yaml-language-server: $schema=berth.schema.json
   berth schema model-card --version 3.0.0 -o yaml
-  berth schema deployment                    a file below models/ of a registry
-  berth schema matrix                        which versions of model cards understand each other")]
+  berth schema deployment                    a file in models/ of a registry
+  berth schema matrix                        the compatibility matrix of model card versions")]
 pub(crate) struct SchemaArgs {
-    /// Of what
+    /// Document kind
     #[arg(value_enum, default_value_t, value_name = "KIND")]
     kind: Kind,
     /// The version of the schema, for what has versions
     #[arg(long, value_parser = PossibleValuesParser::new(VERSIONS), default_value = NEWEST, value_name = "VERSION")]
     version: String,
-    /// How to print [default: json; of the matrix yaml]
+    /// Output format [default: json; for the matrix yaml]
     #[arg(short, long, value_enum, value_name = "FORM")]
     output: Option<SchemaForm>,
 }
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SchemaForm {
     /// For editors and validators
@@ -35,7 +35,7 @@ enum SchemaForm {
     Yaml,
 }
 
-/// What has a schema.
+/// Document with a schema.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Kind {
     /// A manifest for `berth apply` (apiVersion: berth.dev/v1)
@@ -50,7 +50,7 @@ enum Kind {
     WorkerConfig,
     /// registry.yaml of a registry
     RegistrySettings,
-    /// Which versions of model cards understand each other
+    /// Compatibility matrix of model card versions
     Matrix,
 }
 

@@ -29,12 +29,12 @@ const MOST_READ: u64 = 8 << 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth secrets keygen --out ./keys                    once: registry.key for the controllers, registry.pub for everybody
+  berth secrets keygen --out ./keys                    once: registry.key for controllers, registry.pub for all
   berth secrets encrypt --key keys/registry.pub --worker worker-a --file plain.yaml --out worker-a-secrets.yaml
   berth secrets encrypt --key keys/registry.pub --into worker-a-secrets.yaml --set s3_access.secret_access_key=@-
   berth secrets edit worker-a-secrets.yaml --private keys/registry.key
-  berth secrets check workers/secrets/*.yaml           in CI: needs no private key
-  berth secrets show workers/secrets/*.yaml            whose, which types, how old; never a value")]
+  berth secrets check workers/secrets/*.yaml           in CI; needs no private key
+  berth secrets show workers/secrets/*.yaml            workers, types and ages, without values")]
 pub(crate) struct SecretsArgs {
     #[command(subcommand)]
     command: SecretsCommand,
@@ -42,34 +42,34 @@ pub(crate) struct SecretsArgs {
 
 #[derive(Debug, Subcommand)]
 enum SecretsCommand {
-    /// Make the pair of keys that secrets are encrypted for
+    /// Create a key pair for secrets
     Keygen(KeygenArgs),
     /// Print the public half of a private key, for example of one in an HSM
     Public(PublicArgs),
-    /// Encrypt secrets for a worker, or add some to its file; needs the public key alone
+    /// Encrypt secrets for a worker, or add secrets to its file; needs only the public key
     Encrypt(encrypt::EncryptArgs),
     /// Change an encrypted file in an editor
     Edit(edit::EditArgs),
-    /// Encrypt files for other keys
+    /// Re-encrypt files for other keys
     Rotate(rotate::RotateArgs),
-    /// Check files of secrets: their form, and that nothing secret is in plain text
+    /// Check files of secrets for errors and for secrets in plain text
     Check(show::CheckArgs),
-    /// Show what is in files of secrets, but no value
+    /// Show the content of files of secrets without values
     Show(show::ShowArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth secrets keygen --out ./keys
-  berth secrets keygen --out ./keys --name registry-2027   the next pair, to rotate to
+  berth secrets keygen --out ./keys --name registry-2027   the next key pair, for rotation
 
-Keep registry.key with the controllers alone: it opens the secrets of all workers. Commit registry.pub wherever people
-add secrets. An HSM or KMS can make the pair instead; then only its public half leaves it: `berth secrets public`.")]
+Keep registry.key on the controllers only: it decrypts the secrets of all workers. Commit registry.pub wherever people
+add secrets. An HSM or KMS can hold the pair instead; `berth secrets public` prints its public half.")]
 struct KeygenArgs {
-    /// The folder for both files; it is made if it is not there
+    /// Folder for both files; created if missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: PathBuf,
-    /// What the files are called: NAME.key and NAME.pub
+    /// Base name of the files: NAME.key and NAME.pub
     #[arg(long, default_value = "registry")]
     name: String,
 }
@@ -86,10 +86,10 @@ struct PublicArgs {
 /// Private keys, and what their keepers may see.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PrivateArgs {
-    /// A private key: a file, pkcs11:… or exec:/PROGRAM. May be given several times
+    /// Private key: a file, pkcs11:… or exec:/PROGRAM. Repeatable
     #[arg(long, value_name = "KEY", required = true, env = "BERTH_SECRETS_KEY", value_hint = ValueHint::AnyPath)]
     private: Vec<String>,
-    /// Variables of the environment that exec: programs may see, and pin-source=env:NAME may name
+    /// Environment variables for exec: programs and pin-source=env:NAME
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pass_env: Vec<String>,
 }
@@ -116,7 +116,7 @@ impl PrivateArgs {
 /// For whom to encrypt.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RecipientArgs {
-    /// The public key to encrypt for. May be given several times: each holder of a private half can decrypt
+    /// Public key of a recipient. Repeatable: every recipient can decrypt
     #[arg(long = "key", value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     key: Vec<PathBuf>,
 }
@@ -246,7 +246,7 @@ fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
-/// What a rewritten file loses is said before.
+/// Warns that a rewritten file loses its comments.
 fn warn_of_comments(path: &Path, document: &Document) {
     if document.other_comments > 0 {
         let _ = writeln!(

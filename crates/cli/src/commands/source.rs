@@ -16,10 +16,10 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth source sync                          look at the registry now, and validate again what was refused
-  berth source describe                      what is in force, what is refused and why, where the actual state goes
-  berth get sources                          the same in a row
-  berth get secrets                          which worker has which credentials; never their values")]
+  berth source sync                          poll now, and validate a refused commit again
+  berth source describe                      applied and refused commits, reasons, write-back
+  berth get sources                          the same as a table row
+  berth get secrets                          credentials by worker, without values")]
 pub(crate) struct SourceArgs {
     #[command(subcommand)]
     what: SourceCommand,
@@ -27,11 +27,11 @@ pub(crate) struct SourceArgs {
 
 #[derive(Debug, Subcommand)]
 enum SourceCommand {
-    /// Look at the registry now
+    /// Poll the registry now
     Sync(OneArgs),
     /// List the sources of deployments
     List(ListArgs),
-    /// Show all that is known about the registry
+    /// Show all details of a source
     Describe(OneArgs),
 }
 
@@ -43,7 +43,7 @@ struct OneArgs {
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]

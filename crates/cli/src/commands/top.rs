@@ -11,22 +11,23 @@ use super::output::{Form, print_value};
 use crate::{
     client::{ApiArgs, Client},
     failure::Failure,
+    files::plural,
     terminal::{self, Rows, size},
 };
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth top                                  live; q leaves, arrows scroll
-  berth top --once                           one table, as where the output is no terminal
+  berth top --once                           one table, the default if the output is not a terminal
   berth top --once -o json")]
 pub(crate) struct TopArgs {
-    /// Print one table and leave
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// How to print with --once
+    /// Output format with --once
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// How often to look
+    /// Refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::settings::duration)]
     interval: Duration,
     #[command(flatten)]
@@ -57,7 +58,7 @@ async fn look(client: &Client) -> Result<TopView, Failure> {
 const HEADS: [&str; 11] =
     ["MODEL", "PHASE", "READY", "MEMORY", "IN FLIGHT", "REQ/S", "FAIL/S", "MISS/S", "P50", "P90", "P99"];
 
-/// One model's row.
+/// Cells of one model's row.
 fn cells(model: &ModelTop) -> [String; 11] {
     let rate = |per_second: f64| if per_second == 0.0 { "0".to_owned() } else { format!("{per_second:.1}") };
     let latency = |pick: fn(&berth_wire::api::LatencyMs) -> f64| {
@@ -87,8 +88,8 @@ fn summary(view: &TopView) -> String {
         (some, missing) => format!(" | {some} gateways, no answer from {}", missing.join(", ")),
     };
     format!(
-        "{} models loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}{gateways}",
-        view.models.iter().filter(|model| model.ready > 0).count(),
+        "{} loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}{gateways}",
+        plural(view.models.iter().filter(|model| model.ready > 0).count(), "model"),
         size(view.memory.used),
         size(view.memory.total),
         sum(|model| model.requests_per_second),

@@ -10,17 +10,17 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth validate -f .                        every manifest below here; exit code 4 if one is wrong
+  berth validate -f .                        all manifests below; exit code 4 if one is invalid
   berth validate -f iris.yaml -o json        errors as data, for editors and CI")]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// How to print errors
+    /// Output format of errors
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: ErrorForm,
 }
 
-/// How to print errors.
+/// Output format of errors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum ErrorForm {
     /// With the line and a caret, on standard error
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     }
     if args.output == ErrorForm::Text {
         terminal::print(&format!(
-            "{} in {} right",
+            "{} in {} valid",
             plural(manifests.count(), "manifest"),
             plural(manifests.files, "file")
         ))?;

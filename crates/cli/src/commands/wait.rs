@@ -33,12 +33,12 @@ use crate::{
   berth wait deployment/iris --for=condition=Scheduled
   berth wait deployment/iris --for=delete
 
-It also waits for a server that is still starting, and for a deployment that is not declared yet.
-Exit code 5 when the time is over, 3 when there is no such deployment by then.")]
+Also waits for a server that is starting, and for a deployment that does not exist yet.
+Exit code 5 after the timeout, 3 if the deployment still does not exist.")]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     target: Target,
-    /// A phase (Available, ScaledDown, Failed, …), condition=TYPE[=STATUS], or delete
+    /// Phase (Available, ScaledDown, Failed, …), condition=TYPE[=STATUS], or delete
     #[arg(long = "for", value_name = "WHAT", default_value = "Available")]
     until: Until,
     /// Give up after this long
@@ -51,15 +51,13 @@ pub(crate) struct WaitArgs {
 const PHASES: [&str; 7] =
     ["Available", "Progressing", "Degraded", "Failed", "ScheduleFailed", "ScaledDown", "Terminating"];
 
-/// How long before a server that did not answer is asked again. Halved, nothing is gained; doubled, scripts that start
-/// a server and wait for it lose that much.
+/// Pause before a server that did not answer is asked again. Short, for scripts that start a server and wait.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long a watch is trusted before the truth is asked for again: a slow timer behind every event. Halved, a server
-/// with many waiters answers twice as often; doubled, a lost event is noticed that much later.
+/// Interval at which the state is read again in spite of the watch, in case an event was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// What is waited for.
+/// Condition to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Until {
     Phase(String),
@@ -88,7 +86,7 @@ impl FromStr for Until {
 }
 
 impl Until {
-    /// Whether it holds; only a status that speaks of the present spec counts.
+    /// True if the condition holds. Only a status for the current spec counts.
     fn holds(&self, view: &DeploymentView) -> bool {
         let status = &view.status;
         status.observed_generation == view.metadata.generation
@@ -114,7 +112,7 @@ impl Until {
 pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     let (resource, names) = args.target.parse()?;
     if resource != Resource::Deployments || names.is_empty() {
-        return Err(Failure::Usage("wait knows deployments: write `berth wait deployment/NAME`".to_owned()));
+        return Err(Failure::Usage("wait works on deployments: write `berth wait deployment/NAME`".to_owned()));
     }
     let client = args.api.client()?;
     let deadline = Instant::now() + args.timeout;
@@ -132,7 +130,7 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is known so far, and the line that tells it.
+/// Latest state, and the status line.
 struct WaitProgress {
     last: Last,
     line: StatusLine,
@@ -150,7 +148,7 @@ impl WaitProgress {
     }
 }
 
-/// What was last known when the time was over.
+/// Latest state at the timeout.
 enum Last {
     Nothing,
     Unreachable(Failure),

@@ -7,7 +7,7 @@ use berth_worker::Worker;
 
 use super::settings::NodeSettings;
 
-/// What there is to say.
+/// Addresses and settings shown at the start.
 pub(super) struct Banner {
     /// `None`: it answers no clients.
     http: Option<SocketAddr>,

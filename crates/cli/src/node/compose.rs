@@ -56,7 +56,7 @@ impl System {
     }
 }
 
-/// What others are told of this node, and the sockets on which it is told.
+/// Membership of this node: its description, and the sockets of gossip and the peer port.
 struct ClusterMembership {
     listener: PeerListener,
     members: Members,
@@ -170,8 +170,7 @@ fn now() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How a gateway hears of routes. A node that answers no clients needs none, and its part of the data plane only answers what
-/// other nodes forward.
+/// Route channel of a gateway. A node without that role needs none: it only answers forwarded requests.
 fn routed(settings: &NodeSettings, context: &ConnectContext, me: &Member) -> (Option<GatewayUplink>, GatewayLink) {
     if settings.roles.gateway {
         let (uplink, (events, routes)) = GatewayUplink::new(context.clone(), me.region().map(str::to_owned));
@@ -212,7 +211,7 @@ fn gateway(
 
 type Decision = (Option<ElectionHandle>, Option<ControllerParts>, watch::Receiver<LeadershipView>);
 
-/// What a controller needs; a node without that role follows for ever.
+/// Parts of a controller. A node without that role always follows.
 fn deciding(
     settings: &NodeSettings,
     me: &Member,

@@ -25,11 +25,10 @@ use crate::{
     failure::Failure,
 };
 
-/// How long after the source ended in the midst of a term it begins again. Halved, a store that is away is asked twice as
-/// often; doubled, the registry is not followed for that much longer.
+/// Pause before a failed source restarts. Spares a store that is away.
 const SOURCE_AGAIN: Duration = Duration::from_secs(5);
 
-/// What a node decides with.
+/// Parts of a controller.
 pub(super) struct ControllerParts {
     pub(super) config: Config,
     pub(super) metrics: Metrics,
@@ -41,7 +40,7 @@ pub(super) struct ControllerParts {
     pub(super) source: Option<GitSource>,
 }
 
-/// What it is made of.
+/// Parts of the control plane.
 pub(super) struct Parts {
     pub(super) listener: TcpListener,
     pub(super) front: ApiRouter,
@@ -116,7 +115,7 @@ async fn follow(source: Option<GitSource>, mut views: watch::Receiver<Leadership
                 && !stop.is_cancelled()
             {
                 // Of a term that is over; or the store did not answer when what an earlier source said was to be taken back.
-                tracing::info!(event = "source_ended", %error, %epoch, "it begins again if this node still leads");
+                tracing::info!(event = "source_ended", %error, %epoch, "Git source failed; restarting if this node still leads");
                 tokio::select! {
                     () = tokio::time::sleep(SOURCE_AGAIN) => continue,
                     changed = views.changed() => if changed.is_err() { return } else { continue },

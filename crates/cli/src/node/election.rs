@@ -19,12 +19,10 @@ use berth_peer::Peers;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How long after etcd was not there it is asked again. Halved, an etcd in trouble is asked more; doubled, a cluster that
-/// starts together with its store is ready that much later.
+/// Pause before etcd is tried again at the start.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long the first attempt may take: an address that is wrong should be told while people still look. Halved, an etcd far
-/// away is called unreachable at first; doubled, so is the wait for the word.
+/// Limit for the first attempt, so that a wrong address is reported while people still look.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// An election that runs on its own thread.
@@ -127,5 +125,5 @@ pub(super) async fn connect(config: EtcdConfig, tell: impl Fn(&str)) -> EtcdStor
 }
 
 fn store_unreachable(error: &str) {
-    tracing::error!(event = "store_unreachable", error, "warm models go on being served; trying again");
+    tracing::error!(event = "store_unreachable", error, "loaded models keep serving; retrying");
 }

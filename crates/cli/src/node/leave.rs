@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::compose::System;
 
-/// How long to go on for the others' sake.
+/// Consideration for other nodes at shutdown.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ShutdownMode {
     /// Models move first, for as long as this.
@@ -51,7 +51,7 @@ pub(super) async fn leave(system: System, haste: ShutdownMode) {
         let waited = timeout(patience, async {
             tokio::select! {
                 () = local.emptied() => "all",
-                () = nobody_left(&members) => "nobody is left to take them",
+                () = nobody_left(&members) => "no other node is left",
             }
         });
         let moved = waited.await.unwrap_or("the time is over");
@@ -75,7 +75,7 @@ pub(super) async fn leave(system: System, haste: ShutdownMode) {
     );
 }
 
-/// Whether another node has such a role, may answer, and means to stay.
+/// True if another node has such a role, is reachable, and stays.
 fn others(table: &MemberTable, me: &WorkerId, has: impl Fn(Roles) -> bool) -> bool {
     table.staying().any(|member| member.name != *me && has(member.roles))
 }

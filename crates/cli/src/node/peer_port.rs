@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-/// What answers other nodes.
+/// Handler of requests from other nodes.
 pub(super) struct PeerPort {
     pub(super) fleet: FleetService,
     pub(super) front: ApiRouter,

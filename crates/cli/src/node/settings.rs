@@ -1,4 +1,4 @@
-//! What `berth node` is told beyond what every server is: who the others are, how they reach it, what it does.
+//! Settings of `berth node` beyond those of every server: membership, addresses and roles.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -22,15 +22,15 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki init ./pki && berth pki issue ./pki node-a   once: the cluster's certificates; node-a is good for a, too
+  berth pki init ./pki && berth pki issue ./pki node-a   once: certificates; node-a also covers a
   berth node --name a --store etcd://127.0.0.1:2379 --pki ./pki/node-a
   berth node --store etcd://127.0.0.1:2379 --pki ./pki/b --join 10.0.0.2 --gossip 10.0.0.3:7946 --peer 10.0.0.3:7947
   berth node --pki ./pki/c --join 10.0.0.2 --advertise 10.0.0.4 --roles worker,gateway \\
              --labels pool=production,region=eu-west-1 --memory 8GiB
   berth node --config /etc/berth/berth.yaml              settings from a file; `berth config show node` explains
 
-SIGTERM or Ctrl-C tells the others, moves what is needed elsewhere, finishes requests in flight, and exits with 0;
-a second one exits at once. Several nodes run on one machine when --http, --api, --gossip, --peer and --data differ.")]
+On SIGTERM or Ctrl-C, the node moves its replicas elsewhere, finishes requests in flight and exits with 0.
+A second signal ends it at once. For several nodes on one machine, give each its own --http, --api, --gossip, --peer and --data.")]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     server: ServerArgs,
@@ -45,31 +45,31 @@ pub(crate) struct NodeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 struct ClusterArgs {
-    /// The folder with this node's certificate, as `berth pki issue` made it
+    /// Folder with this node's certificate, created by `berth pki issue`
     #[arg(long, value_name = "DIR", env = "BERTH_PKI")]
     pki: Option<PathBuf>,
-    /// Where other nodes gossip; one that answers is enough. May be given several times
+    /// Gossip address of another node; one reachable node is enough. Repeatable
     #[arg(long, value_name = "HOST[:PORT],…", env = "BERTH_JOIN", value_delimiter = ',', value_parser = values::join)]
     join: Vec<HostPort>,
-    /// Where this node gossips (UDP)
+    /// Address for gossip (UDP)
     #[arg(long, value_name = "ADDR", env = "BERTH_GOSSIP", default_value = "127.0.0.1:7946", value_parser = values::socket)]
     gossip: SocketAddr,
-    /// Where this node takes connections from others (TLS)
+    /// Address for connections from other nodes (TLS)
     #[arg(long, value_name = "ADDR", env = "BERTH_PEER", default_value = "127.0.0.1:7947", value_parser = values::socket)]
     peer: SocketAddr,
-    /// Where others reach this node [default: what --gossip and --peer say]
+    /// Host or address that other nodes use for this node [default: as in --gossip and --peer]
     #[arg(long, value_name = "HOST", env = "BERTH_ADVERTISE", value_parser = Host::parse)]
     advertise: Option<Host>,
-    /// What this node does: decide, hold models, take requests
+    /// Roles of this node: controller, worker, gateway
     #[arg(long, value_name = "ROLE,…", env = "BERTH_ROLES", default_value = "controller,worker,gateway")]
     roles: Roles,
-    /// GPUs that models may use: KIND=MEMORY or KIND=MEMORYxCOUNT, with commas between
+    /// GPUs for models: KIND=MEMORY or KIND=MEMORYxCOUNT, separated by commas
     #[arg(long, value_name = "KIND=MEMORY[xN],…", env = "BERTH_GPUS", value_delimiter = ',', value_parser = Gpus::parse)]
     gpus: Vec<Gpus>,
-    /// The most models at once [default: as many as fit]
+    /// Most models at a time [default: as many as fit]
     #[arg(long, value_name = "N", env = "BERTH_MAX_MODELS", value_parser = clap::value_parser!(u32).range(1..))]
     max_models: Option<u32>,
-    /// How long it goes on taking new requests once it is told to stop, so that load balancers look elsewhere
+    /// Time to accept new requests after the request to stop, so that load balancers can react
     #[arg(long, value_name = "TIME", env = "BERTH_LAME_DUCK", default_value = "5s", value_parser = values::duration)]
     lame_duck: Duration,
 }
@@ -77,9 +77,9 @@ struct ClusterArgs {
 /// The settings of a node of a cluster.
 #[derive(Debug)]
 pub(crate) struct NodeSettings {
-    /// What every server is told. Its name is the node's.
+    /// Settings of every server. Its name is the node's name.
     pub(crate) server: ServerSettings,
-    /// What it does.
+    /// Roles of the node.
     pub(crate) roles: Roles,
     /// The cluster's store: there where it has the role controller, and only there.
     pub(crate) store: Option<StoreSettings>,
@@ -87,19 +87,19 @@ pub(crate) struct NodeSettings {
     pub(crate) source: Option<Box<GitSettings>>,
     /// The folder with its certificate.
     pub(crate) pki: PathBuf,
-    /// Where it gossips (UDP).
+    /// Address for gossip (UDP).
     pub(crate) gossip: SocketAddr,
-    /// Where it takes connections from others (TLS).
+    /// Address for connections from other nodes (TLS).
     pub(crate) peer: SocketAddr,
-    /// How others reach it, where that is not what it listens on.
+    /// Host that other nodes use, if it differs from the addresses to listen on.
     pub(crate) advertise: Option<Host>,
-    /// Where others gossip. Names are looked up at each use: what they mean may change.
+    /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
     pub(crate) join: Vec<HostPort>,
     /// GPUs that models may use.
     pub(crate) gpus: Vec<Gpu>,
     /// The most models at once; `None`: as many as fit.
     pub(crate) max_models: Option<u32>,
-    /// How long it goes on taking new requests once it is told to stop.
+    /// Time to accept new requests after the request to stop.
     pub(crate) lame_duck: Duration,
 }
 
@@ -172,8 +172,8 @@ impl NodeSettings {
         })
     }
 
-    /// Where others reach what listens at `bound`: the advertised host with its port, else `bound` itself. Asks the
-    /// resolver where a name is advertised, so it may block.
+    /// Address under which other nodes reach a listener at `bound`: the advertised host with its port, else `bound`.
+    /// May block to look up the name.
     ///
     /// # Errors
     /// [`Failure::Failed`]: the advertised name is not known.

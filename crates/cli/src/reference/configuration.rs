@@ -63,7 +63,7 @@ log: debug                                   # env BERTH_LOG
 
 ";
 
-/// The page.
+/// Generates the page.
 pub(super) fn page() -> String {
     let (up, node) = (definitions(&["up"]), definitions(&["node"]));
     let up: Vec<&Arg> = up.get_arguments().filter(|arg| is_setting(arg)).collect();

@@ -18,21 +18,21 @@ pub(crate) struct Effective {
     pub(crate) settings: Vec<Setting>,
 }
 
-/// One setting.
+/// Setting with its value and origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
     /// Its key in a file.
     pub(crate) key: String,
     /// Its values as they were written, secrets left out; none where nobody says anything.
     pub(crate) values: Vec<String>,
-    /// Whether it may have several.
+    /// True if it is repeatable.
     pub(crate) many: bool,
-    /// What it is where nobody says anything, for people.
+    /// Description of the default for people.
     pub(crate) unsaid: Option<String>,
     pub(crate) origin: Origin,
 }
 
-/// Who said it.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A flag or an argument of the command line.
@@ -41,17 +41,17 @@ pub(crate) enum Origin {
     Environment(String),
     /// A line of the file.
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which line of it, from 1.
+        /// Line in the file, from 1.
         line: u32,
     },
-    /// Nobody.
+    /// Built-in default.
     Default,
 }
 
 impl Effective {
-    /// What `matches`, read with the definitions of `command`, amount to.
+    /// Settings that result from `matches` and the definitions of `command`.
     pub(super) fn of(command: &Command, matches: &ArgMatches, file: Option<&File>) -> Self {
         let settings = command.get_arguments().filter(|arg| is_setting(arg));
         Self {
@@ -99,7 +99,7 @@ pub(super) fn redacted(value: &str) -> String {
     }
 }
 
-/// What the help says of the default, where it is no value: `[default: one per core]`.
+/// Default as the help describes it where it is not a value: `[default: one per core]`.
 pub(crate) fn unsaid(arg: &Arg) -> Option<String> {
     let help = arg.get_help().map(ToString::to_string)?;
     let (_, rest) = help.split_once("[default: ")?;

@@ -1,4 +1,4 @@
-//! What is wrong with a variable of the environment, in words that name it: clap's own name the flag, which nobody wrote.
+//! Errors of environment variables. Names the variable, where clap would name the flag that nobody wrote.
 
 use std::{
     error::Error as _,
@@ -46,7 +46,7 @@ fn find<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     own.or_else(|| command.get_subcommands().find_map(|command| find(command, flag)))
 }
 
-/// Whether the command line says it.
+/// True if the command line sets the argument.
 fn written(arg: &Arg, words: &[OsString]) -> bool {
     let mut names = arg.get_long_and_visible_aliases().unwrap_or_default();
     names.extend(arg.get_long());
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::args;
 
-    /// What is said of `flags`, where the command line is `words` and the environment says what they say.
+    /// Error for `flags`, given the words of the command line and the content of the environment.
     fn told(flags: &[&str], words: &[&str], variable: &str) -> Option<String> {
         let line = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let error = args::command().try_get_matches_from(line(flags)).expect_err("it is wrong");

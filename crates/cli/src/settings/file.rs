@@ -33,7 +33,7 @@ pub(super) struct FileSetting {
     pub(super) value: SettingValue,
 }
 
-/// What a setting of a file says.
+/// Value of a setting in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SettingValue {
     One(String),
@@ -55,7 +55,7 @@ impl From<Location> for Position {
 }
 
 impl SettingValue {
-    /// Each of them.
+    /// All words of the value.
     pub(super) fn each(&self) -> &[String] {
         match self {
             Self::One(word) => std::slice::from_ref(word),

@@ -29,7 +29,7 @@ pub(crate) struct Parsed {
 /// The commands that have settings, by their words.
 const SERVERS: [&[&str]; 4] = [&["up"], &["node"], &["config", "show", "up"], &["config", "show", "node"]];
 
-/// What is no setting.
+/// Arguments that are not settings.
 pub(crate) const NOT_SETTINGS: [&str; 4] = ["help", "version", "config", "output"];
 
 /// Reads a command line, the environment and the file that they name. What is wrong with the command line ends the
@@ -103,12 +103,12 @@ fn at(command: Command, path: &[&'static str], change: &mut dyn FnMut(Command) -
     }
 }
 
-/// Whether an argument is a setting.
+/// True if an argument is a setting.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
     !NOT_SETTINGS.contains(&arg.get_id().as_str())
 }
 
-/// What a setting is called in a file: as its flag is.
+/// Key of a setting in a file: the name of its flag.
 pub(crate) fn key(arg: &Arg) -> String {
     arg.get_long().map_or_else(|| arg.get_id().as_str().to_owned(), str::to_owned)
 }
@@ -129,7 +129,7 @@ fn with_defaults(mut command: Command, file: &File) -> Command {
     command
 }
 
-/// That every key of the file is a setting of the command and has a value that its parser takes.
+/// Checks that every key of the file is a setting of the command with a valid value.
 fn check(file: &File, path: &[&str]) -> Result<(), Failure> {
     let command = definitions(path);
     let settings: Vec<&Arg> = command.get_arguments().filter(|arg| is_setting(arg)).collect();
@@ -160,7 +160,7 @@ fn unknown(file: &File, entry: &FileSetting, path: &[&str], settings: &[&Arg]) -
     file.error(entry.key_at, &entry.key, message, remedy)
 }
 
-/// What is wrong with a value, if anything is: the flag's own parser says.
+/// Error of a value, if the flag's parser rejects it.
 fn wrong(file: &File, entry: &FileSetting, arg: &Arg) -> Option<ManifestError> {
     let name = &entry.key;
     if matches!(entry.value, SettingValue::Many(_)) && !matches!(arg.get_action(), ArgAction::Append) {

@@ -1,4 +1,4 @@
-//! What holds for all models of a type: labels that their workers must have, or had better have.
+//! Label requirements for all models of a type.
 //!
 //! A type is what a manifest says in `spec.model.type`, or its format (`onnx`).
 
@@ -17,7 +17,7 @@ pub(crate) struct TypeLabel {
     value: String,
 }
 
-/// How much a label matters.
+/// Strength of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strength {
     Required,
@@ -55,7 +55,7 @@ impl TypeLabel {
     }
 }
 
-/// What `spec.model.type` may be.
+/// True if the text is a valid `spec.model.type`.
 fn is_type(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 63 && text.chars().all(plain)

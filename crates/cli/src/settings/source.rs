@@ -1,5 +1,5 @@
-//! Where deployments come from besides the API: `--source git=URL#BRANCH` or `--source directory=PATH`, and what a Git
-//! registry needs.
+//! Source of deployments besides the API: `--source git=URL#BRANCH` or `--source directory=PATH`, and settings of a
+//! Git registry.
 
 use std::{
     collections::BTreeMap,
@@ -22,75 +22,75 @@ use prometheus_client::registry::Registry;
 use super::values;
 use crate::failure::Failure;
 
-/// Where deployments come from besides the API.
+/// Source of deployments besides the API.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Source of deployments")]
 pub(crate) struct SourceArgs {
-    /// Follow a Git registry (git=URL#BRANCH; without a branch: main) or a folder of manifests (directory=PATH). Of a
-    /// cluster, give all controllers the same; the leader alone follows it
+    /// Follow a Git registry (git=URL#BRANCH; default branch: main) or a folder of manifests (directory=PATH). In a
+    /// cluster, give all controllers the same source; only the leader follows it
     #[arg(long, value_name = "KIND=PLACE", env = "BERTH_SOURCE", value_parser = Place::from_str)]
     source: Option<Place>,
-    /// How often the registry's branch is asked for; webhooks make it sooner
+    /// Poll interval of the registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
-    /// A file with the token (or password) that the registry's host wants
+    /// File with the token or password for the registry's host
     #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_TOKEN_FILE")]
     source_token_file: Option<PathBuf>,
-    /// The user that the token belongs to [default: what the host expects]
+    /// User name of the token [default: as the host expects]
     #[arg(long, value_name = "NAME", env = "BERTH_SOURCE_USER")]
     source_user: Option<String>,
-    /// A private key without a passphrase, for ssh
+    /// ssh private key without a passphrase
     #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_SSH_KEY")]
     source_ssh_key: Option<PathBuf>,
-    /// The hosts that are believed over ssh, as known_hosts has them
+    /// Trusted ssh hosts, in the format of known_hosts
     #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_KNOWN_HOSTS")]
     source_known_hosts: Option<PathBuf>,
-    /// A token for the model repositories of another host: https://HOST[:PORT]=FILE. May be given several times
+    /// File with the token for model repositories on another host: https://HOST[:PORT]=FILE. Repeatable
     #[arg(long, value_name = "URL=FILE,…", env = "BERTH_SOURCE_CREDENTIALS", value_delimiter = ',', value_parser = host_file)]
     source_credentials: Vec<(String, PathBuf)>,
-    /// A file with the secret that webhooks have to prove
+    /// File with the webhook signing secret
     #[arg(long, value_name = "FILE", env = "BERTH_WEBHOOK_SECRET_FILE")]
     webhook_secret_file: Option<PathBuf>,
-    /// A private key that opens workers/secrets: file:PATH, pkcs11:… or exec:/PATH. May be given several times
+    /// Private key for workers/secrets: file:PATH, pkcs11:… or exec:/PATH. Repeatable
     #[arg(long, value_name = "KEY", env = "BERTH_REGISTRY_KEY")]
     registry_key: Vec<String>,
-    /// Variables that a pkcs11: or exec: key may see
+    /// Environment variables passed to a pkcs11: or exec: key
     #[arg(long, value_name = "NAME,…", env = "BERTH_REGISTRY_KEY_ENV", value_delimiter = ',')]
     registry_key_env: Vec<String>,
-    /// A folder whose files are the secrets that registry.yaml names: tokens, addresses of chats
+    /// Folder with the secrets that registry.yaml names, one file each: tokens, chat webhooks
     #[arg(long, value_name = "DIR", env = "BERTH_REGISTRY_SECRETS")]
     registry_secrets: Option<PathBuf>,
-    /// Where the actual state is written: branch=NAME, main (the branch that is followed) or off [default: as
-    /// registry.yaml says, else branch=berth/actual-state]
+    /// Branch for the actual state: branch=NAME, main (the followed branch) or off [default: as in registry.yaml,
+    /// else branch=berth/actual-state]
     #[arg(long, value_name = "WHERE", env = "BERTH_WRITE_BACK", value_parser = write_back)]
     write_back: Option<WriteBackTo>,
-    /// An ssh private key that our commits are signed with
+    /// ssh private key that signs Berth's commits
     #[arg(long, value_name = "FILE", env = "BERTH_WRITE_BACK_SIGNING_KEY")]
     write_back_signing_key: Option<PathBuf>,
-    /// Who our commits are from
+    /// Author of Berth's commits
     #[arg(long, value_name = "NAME <ADDRESS>", env = "BERTH_WRITE_BACK_AUTHOR", default_value = "Berth <berth@localhost>", value_parser = author)]
     write_back_author: Identity,
-    /// What this cluster is called in commits and messages. Clusters that share a registry need different names
+    /// Name of this cluster in commits and messages. Clusters that share a registry need different names
     #[arg(long, value_name = "NAME", env = "BERTH_CLUSTER_NAME", default_value = "berth", value_parser = cluster_name)]
     cluster_name: String,
-    /// The Vault that workers/secrets may refer to
+    /// Address of the Vault for workers/secrets
     #[arg(long, value_name = "URL", env = "BERTH_VAULT_ADDR")]
     vault_addr: Option<String>,
-    /// The namespace of our AppRole there
+    /// Vault namespace of Berth's AppRole
     #[arg(long, value_name = "NAME", env = "BERTH_VAULT_NAMESPACE")]
     vault_namespace: Option<String>,
-    /// The id of our AppRole
+    /// Role id of Berth's AppRole
     #[arg(long, value_name = "ID", env = "BERTH_VAULT_ROLE_ID")]
     vault_role_id: Option<String>,
-    /// A file with the secret id of our AppRole; it is read at every login
+    /// File with the secret id of Berth's AppRole; reread at every login
     #[arg(long, value_name = "FILE", env = "BERTH_VAULT_SECRET_ID_FILE")]
     vault_secret_id_file: Option<PathBuf>,
-    /// The authority of Vault's certificate (PEM) [default: those of the system]
+    /// CA certificate of Vault (PEM) [default: the system's CAs]
     #[arg(long, value_name = "FILE", env = "BERTH_VAULT_CA")]
     vault_ca: Option<PathBuf>,
 }
 
-/// Where deployments come from.
+/// Location of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Git { remote: Remote, branch: String },
@@ -117,8 +117,8 @@ impl FromStr for Place {
     }
 }
 
-/// What operators name they may also read here: repositories of this machine, too. Model cards are checked for it by
-/// validation: only where the registry itself is on this machine may theirs be.
+/// Protocols allowed for repositories that operators name, which may be on this machine. For model cards, validation
+/// allows that only if the registry itself is on this machine.
 fn protocols() -> Protocols {
     Protocols::default().with_local()
 }
@@ -165,11 +165,11 @@ fn cluster_name(text: &str) -> Result<String, String> {
 pub(crate) enum Source {
     /// A folder of manifests.
     Directory(PathBuf),
-    /// A Git registry.
+    /// Git registry.
     Git(Box<GitSettings>),
 }
 
-/// How a Git registry is followed.
+/// Settings of a Git registry.
 #[derive(Debug)]
 pub(crate) struct GitSettings {
     remote: Remote,
@@ -202,7 +202,7 @@ impl SourceArgs {
                     ("--vault-addr", self.vault_addr.is_some()),
                 ];
                 if let Some((flag, _)) = stray.iter().find(|(_, given)| *given) {
-                    return Err(Failure::Usage(format!("{flag} is of no use without --source git=URL#BRANCH")));
+                    return Err(Failure::Usage(format!("{flag} requires --source git=URL#BRANCH")));
                 }
                 Ok(other.map(|place| match place {
                     Place::Directory(path) => Source::Directory(path),
@@ -214,13 +214,13 @@ impl SourceArgs {
 }
 
 impl Source {
-    /// Whether it is a registry of this machine: then its model cards may name repositories of this machine, too, and
-    /// whoever is told to load them must be allowed to read these.
+    /// True if the registry is on this machine. Its model cards may then name repositories on this machine, and
+    /// workers must be allowed to read them.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Git(git) if git.is_local())
     }
 
-    /// For people.
+    /// Description for people.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Directory(path) => path.display().to_string(),
@@ -230,7 +230,7 @@ impl Source {
 }
 
 impl GitSettings {
-    /// Whether it is on this machine.
+    /// True if the source is on this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.remote.scheme() == "file"
     }
@@ -268,7 +268,7 @@ impl GitSettings {
     }
 }
 
-/// The shortest interval. Halved, a host is asked four times a second.
+/// Shortest poll interval, to spare the Git host.
 const LEAST: Duration = Duration::from_millis(500);
 
 impl SourceArgs {
@@ -324,7 +324,7 @@ impl SourceArgs {
                 ("--vault-ca", self.vault_ca.is_some()),
             ];
             return match stray.iter().find(|(_, given)| *given) {
-                Some((flag, _)) => Err(Failure::Usage(format!("{flag} is of no use without --vault-addr"))),
+                Some((flag, _)) => Err(Failure::Usage(format!("{flag} requires --vault-addr"))),
                 None => Ok(None),
             };
         };

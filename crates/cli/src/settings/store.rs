@@ -1,5 +1,5 @@
-//! Where the cluster's store is: `etcd://10.0.0.2:2379,10.0.0.3:2379`, `etcds://` for TLS, with `/PREFIX` at the end
-//! where several clusters share one.
+//! Address of the cluster's store: `etcd://10.0.0.2:2379,10.0.0.3:2379`, or `etcds://` for TLS, with `/PREFIX` at the
+//! end if several clusters share one.
 
 use std::{path::PathBuf, str::FromStr as _};
 
@@ -8,26 +8,26 @@ use clap::Args;
 
 use crate::failure::Failure;
 
-/// Where the store is and how to be let in.
+/// Address and credentials of the store.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store of the cluster")]
 pub(crate) struct StoreArgs {
-    /// The cluster's store; etcds:// for TLS. Only nodes with the role controller ask it
+    /// Cluster store, etcds:// for TLS. Used only by nodes with the controller role
     #[arg(long, value_name = "etcd://HOST:PORT,…", env = "BERTH_STORE", value_parser = Address::from_str)]
     pub(crate) store: Option<Address>,
-    /// The authorities that the store's certificate may come from (PEM) [default: those of the system]
+    /// CA certificates for the store (PEM) [default: the system's CAs]
     #[arg(long, value_name = "FILE", env = "BERTH_STORE_CA")]
     pub(crate) store_ca: Option<PathBuf>,
-    /// The certificate to show to the store (PEM)
+    /// Client certificate for the store (PEM)
     #[arg(long, value_name = "FILE", env = "BERTH_STORE_CERT")]
     pub(crate) store_cert: Option<PathBuf>,
-    /// The key of that certificate (PEM)
+    /// Key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "BERTH_STORE_KEY")]
     pub(crate) store_key: Option<PathBuf>,
-    /// Who to be in the store
+    /// etcd user name
     #[arg(long, value_name = "NAME", env = "BERTH_STORE_USER")]
     pub(crate) store_user: Option<String>,
-    /// A file with that user's password
+    /// File with the password of the etcd user
     #[arg(long, value_name = "FILE", env = "BERTH_STORE_PASSWORD_FILE")]
     pub(crate) store_password_file: Option<PathBuf>,
 }
@@ -35,15 +35,15 @@ pub(crate) struct StoreArgs {
 /// A store that can be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
-    /// Where it is.
+    /// Address of the store.
     pub(crate) address: Address,
-    /// How connections are secured; `None`: they are not.
+    /// TLS settings; `None` for plain connections.
     pub(crate) tls: Option<StoreTls>,
-    /// Who to be in it.
+    /// User and password.
     pub(crate) login: Option<StoreLogin>,
 }
 
-/// How connections to the store are secured.
+/// TLS settings of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreTls {
     /// The authorities that its certificate may come from (PEM); `None`: those of the system.
@@ -52,10 +52,10 @@ pub(crate) struct StoreTls {
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Who to be in the store.
+/// User and password of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreLogin {
-    /// The user.
+    /// User name.
     pub(crate) user: String,
     /// The file with the password.
     pub(crate) password_file: PathBuf,
@@ -123,8 +123,8 @@ mod tests {
         for (text, says) in [
             ("127.0.0.1:2379", "etcd://"),
             ("redis://a", "etcds://"),
-            ("etcd://a:x", "no HOST:PORT"),
-            ("etcd://root:secret@a", "the settings have places for them"),
+            ("etcd://a:x", "expected HOST:PORT"),
+            ("etcd://root:secret@a", "use --store-user"),
             ("etcd://a/b c", "prefix"),
         ] {
             let error = TestArgs::try_parse_from(["node", "--store", text]).expect_err(text).to_string();

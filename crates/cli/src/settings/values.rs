@@ -1,4 +1,4 @@
-//! How single values are written: sizes, times, addresses, labels, GPUs. Each error says how to write it.
+//! Parsers of single values: sizes, times, addresses, labels, GPUs. Each error shows the right form.
 
 use std::{
     fmt,
@@ -89,13 +89,13 @@ impl fmt::Display for Host {
 /// `HOST:PORT` of another machine, the port being [`GOSSIP_PORT`] where it is not said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort {
-    /// Which machine.
+    /// Host name or address.
     pub(crate) host: Host,
-    /// Which port of it.
+    /// Port number.
     pub(crate) port: u16,
 }
 
-/// Where nodes gossip unless they are told otherwise.
+/// Default port of gossip.
 pub(crate) const GOSSIP_PORT: u16 = 7946;
 
 impl HostPort {
@@ -125,7 +125,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where a member of the cluster gossips.
+/// Parses the gossip address of a member.
 pub(crate) fn join(text: &str) -> Result<HostPort, String> {
     HostPort::parse(text, GOSSIP_PORT)
 }
@@ -159,7 +159,7 @@ impl Gpus {
         Ok(Self { gpu: Gpu { kind: kind.to_owned(), memory: size(memory)? }, count })
     }
 
-    /// Each of them.
+    /// Each GPU.
     pub(crate) fn each(&self) -> impl Iterator<Item = Gpu> {
         std::iter::repeat_n(self.gpu.clone(), self.count)
     }

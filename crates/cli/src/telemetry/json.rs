@@ -24,7 +24,7 @@ use crate::terminal;
 /// Takes a finished line, its end included.
 type Sink = Box<dyn Fn(&str) + Send + Sync>;
 
-/// The layer.
+/// Layer that writes logs as JSON.
 pub(super) struct JsonLogs {
     worker: String,
     sink: Sink,
@@ -110,7 +110,7 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for JsonLogs {
     }
 }
 
-/// Whether a part of Berth speaks, and not a library.
+/// True if the target is a part of Berth rather than a library.
 fn is_ours(target: &str) -> bool {
     let krate = target.split("::").next().unwrap_or_default();
     krate == "berth" || krate.starts_with("berth_")

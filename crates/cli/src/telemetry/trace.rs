@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::failure::Failure;
 
-/// What makes spans and sends them, in batches, from a thread of its own.
+/// Creates spans and sends them in batches, on a thread of its own.
 pub(super) fn provider(endpoint: &Url, worker: &WorkerId) -> Result<SdkTracerProvider, Failure> {
     let exporter = SpanExporter::builder()
         .with_tonic()

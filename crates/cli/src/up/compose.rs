@@ -70,7 +70,7 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     Ok(System { worker, gateway, control, http, api })
 }
 
-/// What is followed besides the API.
+/// Source to follow besides the API.
 fn followed(settings: &Settings, registry: &mut Registry) -> Result<Followed, Failure> {
     Ok(match &settings.source {
         None => Followed::Nothing,

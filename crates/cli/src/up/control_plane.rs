@@ -23,11 +23,10 @@ use crate::{
     failure::Failure,
 };
 
-/// How long the API and the folder have to finish at a stop; the API cuts its own clients earlier. Halved, a large apply
-/// is cut; doubled, a stuck disk holds up the end of the process.
+/// Limit for the API and the folder at shutdown. The API cuts its own clients earlier.
 const DOORS: Duration = Duration::from_secs(10);
 
-/// What it is made of.
+/// Parts of the control plane.
 pub(super) struct Parts {
     pub(super) control: Control,
     pub(super) handle: Handle,
@@ -36,7 +35,7 @@ pub(super) struct Parts {
     pub(super) followed: Followed,
 }
 
-/// What is followed besides the API.
+/// Source that is followed besides the API.
 pub(super) enum Followed {
     Nothing,
     Folder(Directory),
@@ -75,7 +74,7 @@ impl ControlPlane {
         self.thread.ended().await
     }
 
-    /// Lets it finish.
+    /// Waits until it has ended.
     pub(super) async fn stop(self) {
         drop(self.handle);
         self.thread.stop().await;
@@ -123,7 +122,7 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
 /// Waits until every door is closed or one failed.
 async fn first_failure(doors: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
     while let Some(ended) = doors.join_next().await {
-        ended.map_err(|e| Failure::doing("a part of the control plane broke, please report it", e))??;
+        ended.map_err(|e| Failure::doing("a part of the control plane failed, please report it", e))??;
     }
     Ok(())
 }

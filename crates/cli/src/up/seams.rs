@@ -1,4 +1,5 @@
-//! What the control API tells and the controller does not know: the metrics of the process and the gateway's counters.
+//! Information that the control API shows and the controller does not have: metrics of the process and counters of
+//! the gateway.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

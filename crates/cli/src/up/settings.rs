@@ -1,4 +1,4 @@
-//! What `berth up` is told beyond what every server is.
+//! Settings of `berth up` beyond those of every server.
 
 use std::path::PathBuf;
 
@@ -15,18 +15,18 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth up ./models                          serve what the folder declares, and follow its changes
-  berth up                                   serve what is declared through the API (`berth apply`)
-  berth up ./models --memory 4GiB            models together take at most this much
+  berth up ./models                          serve the manifests of a folder, and follow changes
+  berth up                                   serve what `berth apply` declares
+  berth up ./models --memory 4GiB            limit the memory of all models
   berth up --source git=https://git.example.com/ops/model-registry.git#main --registry-key file:registry.key
-  berth up --config berth.yaml               settings from a file; `berth config show` says what came from where
+  berth up --config berth.yaml               settings from a file; `berth config show` explains
   berth up --data /var/lib/berth --log-format json
-  curl http://127.0.0.1:8080/v2/models/iris  where models answer; the control API is on 8081
+  curl http://127.0.0.1:8080/v2/models/iris  ask a model; the control API is on 8081
 
-SIGTERM or Ctrl-C refuses new requests, finishes those in flight, and exits with 0; a second one exits at once.
-It listens on loopback unless told otherwise; there is no TLS yet, so other addresses need --insecure.")]
+On SIGTERM or Ctrl-C, the server refuses new requests, finishes those in flight and exits with 0. A second signal ends it at once.
+The server listens on loopback. There is no TLS yet, so other addresses need --insecure.")]
 pub(crate) struct UpArgs {
-    /// A folder of manifests to serve and to follow
+    /// Folder of manifests to serve and watch
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
     #[command(flatten)]
@@ -38,9 +38,9 @@ pub(crate) struct UpArgs {
 /// The settings of a server that is alone.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Where deployments come from besides the API.
+    /// Source of deployments besides the API.
     pub(super) source: Option<Source>,
-    /// What every server is told.
+    /// Settings of every server.
     pub(super) server: ServerSettings,
 }
 

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT.
+//! Handling of SIGTERM and SIGINT.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

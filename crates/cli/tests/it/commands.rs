@@ -59,7 +59,7 @@ type Case = (
 
 /// WRONG stands for a manifest with a wrong field, AWAY for an address where nobody listens.
 const CASES: &[Case] = &[
-    (&[("a/iris.yaml", IRIS)], &["validate", "-f", "."], 0, &["1 manifest in 1 file right"], &[]),
+    (&[("a/iris.yaml", IRIS)], &["validate", "-f", "."], 0, &["1 manifest in 1 file valid"], &[]),
     (
         &[("iris.yaml", "WRONG")],
         &["validate", "-f", "iris.yaml"],
@@ -121,7 +121,7 @@ const CASES: &[Case] = &[
     (&[], &["completions", "powershell"], 0, &["Register-ArgumentCompleter"], &[]),
     (&[], &["node"], 2, &[], &["berth pki init"]),
     (&[], &["node", "--pki", "none", "--store", "etcd://a"], 2, &[], &["none/"]),
-    (&[], &["node", "--store", "redis://a"], 2, &[], &["is no address of etcd"]),
+    (&[], &["node", "--store", "redis://a"], 2, &[], &["is not an address of etcd"]),
     (&[], &["config", "show"], 0, &["# threads:", "one per core", "http: 127.0.0.1:8080"], &[]),
     (&[], &["config", "show", "node", "-o", "table"], 0, &["SETTING", "lame-duck", "default"], &[]),
     (&[], &["config", "show", "--config", "none.yaml"], 3, &[], &["none.yaml"]),

@@ -120,7 +120,7 @@ fn flags_come_before_the_environment_before_the_file_before_defaults() {
     }
 }
 
-/// What is printed is a file that says the same again.
+/// The output is a configuration file with the same meaning.
 #[test]
 fn what_is_shown_can_be_used_as_a_file() {
     let same = |shown: &Value| -> Vec<(String, String)> {

@@ -160,7 +160,7 @@ fn cards_of_every_framework_are_right() {
         // What is set for `berth up` is no word about this check.
         let set = [("BERTH_UV", "/opt/uv")];
         let out = right(&run(env!("CARGO_BIN_EXE_berth"), folder.path(), &["card", "check", "My_Model"], &set));
-        assert!(out.contains("my 0.1.0 is right; 1 warning") && out.contains("checksum"), "{out}");
+        assert!(out.contains("my 0.1.0 is valid; 1 warning") && out.contains("checksum"), "{out}");
     }
 }
 
@@ -304,7 +304,7 @@ fn a_hook_of_somebody_else_stays() {
     fs_err::write(folder.path().join("server.git/hooks/pre-receive"), "#!/bin/sh\n").expect("written");
     let out = berth(folder.path(), &["registry", "hook", "install", "server.git"]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("somebody else's hook"), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("hook of another program"), "{}", text(&out.stderr));
 }
 
 /// A server that ends with the test.

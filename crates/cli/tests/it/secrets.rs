@@ -30,7 +30,7 @@ fn berth(folder: &Path, arguments: &[&str], input: &str, editor: &str) -> Output
     child.wait_with_output().expect("berth ends")
 }
 
-/// What it said; the exit code must be that.
+/// Runs a command, checks its exit code, and returns its output.
 fn said(folder: &Path, code: i32, arguments: &[&str], input: &str) -> String {
     let output = berth(folder, arguments, input, "false");
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -60,7 +60,7 @@ fn a_file_of_secrets_from_its_keys_to_their_rotation() {
     let text = fs::read_to_string(at.join(FILE)).expect("a file");
     assert!(text.contains("secret_access_key: ENC[AES256,d1,") && !text.contains("SECRET"), "{text}");
     assert!(said(at, 1, &["encrypt", key[0], key[1], "--worker", "worker-a", "--out", FILE], PLAIN).contains("--into"));
-    assert_eq!(said(at, 0, &["check", FILE], ""), "1 file right\n");
+    assert_eq!(said(at, 0, &["check", FILE], ""), "1 file valid\n");
     let shown = said(at, 0, &["show", "."], "");
     assert!(shown.contains("s3_access") && shown.contains("access_key_id,secret_access_key"), "{shown}");
 
@@ -104,7 +104,7 @@ fn a_file_of_secrets_from_its_keys_to_their_rotation() {
     said(at, 0, &[&to_next[..], &["keys/next.key", "--values"]].concat(), "");
     let refused = said(at, 1, &[&to_next[..], &["keys/registry.key"]].concat(), "");
     assert!(refused.contains("wrapped for") && refused.contains(FILE), "{refused}");
-    assert_eq!(said(at, 0, &["check", "."], ""), "1 file right\n");
+    assert_eq!(said(at, 0, &["check", "."], ""), "1 file valid\n");
 }
 
 #[test]
@@ -137,6 +137,6 @@ fn mistakes_are_told_with_their_remedy() {
     assert!(!text.contains("hush"), "{text}");
     fs::set_permissions(at.join("keys/registry.key"), std::fs::Permissions::from_mode(0o644)).expect("permissions");
     assert!(said(at, 1, &["public", "--private", "keys/registry.key"], "").contains("chmod 600"));
-    assert!(said(at, 1, &["public", "--private", "keys/registry.pub"], "").contains("give its private half"));
+    assert!(said(at, 1, &["public", "--private", "keys/registry.pub"], "").contains("give the private key"));
     assert!(said(at, 2, &["edit", FILE], "").contains("--private"));
 }

@@ -25,8 +25,7 @@ pub(crate) struct Manifests {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// How long a body may take to arrive. Halved, large folders over slow links fail; doubled, a stalled sender holds one
-/// of [`BODIES`] places twice as long.
+/// Limit for receiving a body. Allows for large folders over slow links.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// Names the text in errors; `berth apply` puts its own file names there.
@@ -76,7 +75,7 @@ pub(crate) fn permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError
     })
 }
 
-/// Where manifests come from, as gRPC requests say it: `base_uri` may be empty.
+/// Context for parsing manifests of a gRPC request; `base_uri` may be empty.
 pub(crate) fn context_of(file: &str, base_uri: &str) -> Result<ParseContext, ApiError> {
     let base = match base_uri {
         "" => None,

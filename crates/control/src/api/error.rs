@@ -14,7 +14,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
 use crate::handle;
 
-/// Why a request was refused.
+/// Error of the control API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     fault: RefusalKind,
@@ -24,7 +24,7 @@ pub struct ApiError {
     details: Vec<ErrorDetail>,
 }
 
-/// What kind of refusal: an error class of the system, or one that only HTTP knows.
+/// Kind of refusal: an error class of the system, or one specific to HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RefusalKind {
     Class(Class),
@@ -102,7 +102,7 @@ impl ApiError {
         self
     }
 
-    /// What it means for the caller.
+    /// Class of the error.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self.fault {

@@ -1,4 +1,4 @@
-//! What the members of a cluster know of each other, put together with what the controller knows of workers.
+//! Nodes of a cluster: combines the membership with the controller's knowledge of workers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,19 +17,19 @@ use crate::handle::{WorkerState, WorkerView, view::Drain};
 /// Every member of the cluster that is known, and how it is. Called for each question, so it must not block.
 pub type MembersSource = Arc<dyn Fn() -> Vec<(Arc<Member>, Health)> + Send + Sync>;
 
-/// Who decides now; `None`: nobody. Called for each question, so it must not block.
+/// Source of the current leader; `None` without one. Called for each request, so it must not block.
 pub type LeaderSource = Arc<dyn Fn() -> Option<Leader> + Send + Sync>;
 
-/// Who decides.
+/// Current leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// The node.
+    /// Name of the node.
     pub name: WorkerId,
     /// Its term; `None`: it is alone, and decides always.
     pub epoch: Option<Epoch>,
 }
 
-/// What is known of nodes, from both sides.
+/// Knowledge about nodes, from membership and controller.
 pub(super) struct NodeInputs {
     pub(super) members: Vec<(Arc<Member>, Health)>,
     pub(super) workers: Vec<WorkerView>,
@@ -119,7 +119,7 @@ impl Sides {
         left && self.worker.as_ref().is_none_or(|worker| worker.state == WorkerState::Lost && worker.assigned == 0)
     }
 
-    /// What the others think; where there are no others, what the controller thinks.
+    /// Health as other nodes see it; for a single node, as the controller sees it.
     fn health(&self) -> Health {
         match (&self.member, &self.worker) {
             (Some((_, health)), _) => *health,
@@ -128,7 +128,7 @@ impl Sides {
         }
     }
 
-    /// What is worth knowing that the state does not say.
+    /// Remarks beyond the state.
     fn message(&self) -> String {
         if self.worker.as_ref().is_some_and(|worker| worker.unlisted) {
             return "the registry does not name it, and lets such workers hold nothing".to_owned();

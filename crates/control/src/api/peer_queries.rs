@@ -1,10 +1,9 @@
-//! What each node tells the others of itself, over the port for other nodes: what its gateway did lately, and by which rules
-//! it would decide.
+//! Queries all nodes in parallel: recent gateway activity, and settings that controllers must share. The answer lists
+//! nodes that timed out.
 //!
 //! ```text
 //! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
 //! ```
-//! All are asked at once, and none is waited for long: who does not answer is named, and the rest is told.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,20 +24,19 @@ use super::{
     top::{GatewayTop, Sampler},
 };
 
-/// What paths of such requests begin with.
+/// Path prefix of such requests.
 pub const OWN: &str = "/own/";
 
-/// How long another node may take to answer. Halved, one across an ocean with a lost packet is missing; doubled, one that hangs
-/// holds up each look for twice as long.
+/// Limit for the answer of another node. Allows for one lost packet across an ocean.
 const ANSWER_WITHIN: Duration = Duration::from_millis(750);
 
-/// The longest answer: a thousand models take half of it. Halved or doubled, so is what a node makes another one hold.
+/// Largest answer in bytes. A thousand models take half of it.
 const ANSWER: usize = 2 << 20;
 
 /// The most models in one answer of `top`; the phase of each is asked for.
 pub(super) const MOST_MODELS: usize = 1_000;
 
-/// What all controllers must be told alike, for whoever decides decides by its own: as text, to be compared.
+/// Settings that all controllers must share, as comparable text.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Rules {
@@ -50,7 +48,7 @@ struct Rules {
 pub(super) struct PeerQueries(pub(super) Option<Peers>);
 
 impl PeerQueries {
-    /// What the other gateways did lately, and who of them does not answer.
+    /// Activity of the other gateways, and the nodes that did not answer.
     pub(super) async fn tops(&self, limit: usize) -> (Vec<GatewayTop>, Vec<WorkerId>) {
         let peers = self.of(|roles| roles.gateway);
         let path = format!("{OWN}top?limit={limit}");
@@ -110,7 +108,7 @@ fn add(message: &mut String, said: Option<String>) {
     message.push_str(&said);
 }
 
-/// What is wrong where a controller was told other rules than the leader. `None`: nothing, or it does not say.
+/// Describes the difference between a controller's settings and the leader's. `None` if they agree or are unknown.
 pub(crate) fn differing(theirs: Option<&str>, leaders: Option<&str>) -> Option<String> {
     let (theirs, leaders) = (theirs?, leaders?);
     let shown = |rules: &str| if rules.is_empty() { "none".to_owned() } else { format!("--model-type {rules}") };
@@ -135,12 +133,12 @@ async fn ask<T: DeserializeOwned>(peer: &Peer, path: &str) -> Result<T, String> 
             return Err(format!("{name} answers with {}: is it of an older version?", response.status()));
         }
         let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| error.to_string())?;
-        serde_json::from_slice(&body.to_bytes()).map_err(|error| format!("{name} says what is not understood: {error}"))
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| format!("{name} sent an invalid answer: {error}"))
     });
     answered.await.unwrap_or_else(|_| Err(format!("{name} does not answer within {ANSWER_WITHIN:?}")))
 }
 
-/// Why a node cannot be reached, with what to do where that is known.
+/// Describes why a node is unreachable, with the remedy where it is known.
 fn trouble(error: &str) -> String {
     if error.contains("another CA") {
         return format!("{error}; `berth pki issue` it a certificate of this cluster's authority");

@@ -17,14 +17,13 @@ use http_body_util::BodyExt;
 
 use super::{Seams, error::ApiError};
 
-/// What paths of relayed requests begin with, before the path itself.
+/// Prefix of relayed paths.
 pub const RELAY: &str = "/relay";
 
-/// How soon it is worth asking again when nobody leads, or the one who does cannot be reached.
+/// Suggested pause before a retry when no leader is reachable.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the head of an answer may take: the longest is an apply of thousands of documents. Halved, such a one is given
-/// up on while the leader goes on; doubled, who asks waits that much longer for one that hangs.
+/// Limit for the head of an answer. Longer than an apply of thousands of documents takes.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
 
 /// Headers of one connection, which the next one has of its own.
@@ -103,7 +102,7 @@ fn without_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// What a node that follows answers by itself: how it is, not what is declared. `None`: not that.
+/// Answers requests about the node itself on a follower; `None` for all others.
 pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Response> {
     Some(match path {
         "/healthz" => "ok\n".into_response(),
@@ -154,7 +153,7 @@ fn broken(leader: &WorkerId, why: &str, writes: bool) -> ApiError {
     ApiError::no_leader(AGAIN, format!("{leader}, which decides, was asked and did not answer ({why}){done}"))
 }
 
-/// How a client wants to be refused.
+/// Form of an error response.
 #[derive(Clone, Copy)]
 enum Kind {
     Rest,

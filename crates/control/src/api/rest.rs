@@ -159,7 +159,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 )]
 struct Document;
 
-/// The OpenAPI document.
+/// Builds the OpenAPI document.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }

@@ -1,4 +1,4 @@
-//! Who answers a request that came to this node.
+//! Routes each request to this node's controller or to the leader.
 //!
 //! ```text
 //! request ─┬ /healthz, /readyz, /version, /metrics of a node that follows ──▶ this node
@@ -30,12 +30,12 @@ use super::{
 };
 use crate::{Handle, leadership::LeadershipView};
 
-/// How requests get to the node that leads.
+/// Connection to the leader.
 #[derive(Clone)]
 pub struct Relay {
-    /// The other nodes.
+    /// Connections to other nodes.
     pub peers: Peers,
-    /// Whom the uplink of this node found to lead: for nodes that have no seat of their own to tell them.
+    /// Leader found by this node's uplink, for nodes without the controller role.
     pub found: Option<watch::Receiver<Option<(WorkerId, Epoch)>>>,
 }
 
@@ -47,7 +47,7 @@ struct Inner {
     leadership: watch::Receiver<LeadershipView>,
     relay: Option<Relay>,
     seams: Seams,
-    /// What this node's gateway did lately.
+    /// Recent activity of this node's gateway.
     sampler: Arc<Sampler>,
     /// Ends watches, which would not end by themselves.
     stop: CancellationToken,
@@ -117,7 +117,7 @@ impl ApiRouter {
         })
     }
 
-    /// Whether a path on the port for other nodes is one that [`ApiRouter::relayed`] answers.
+    /// True if [`ApiRouter::relayed`] answers this path on the peer port.
     #[must_use]
     pub fn is_relayed(path: &str) -> bool {
         path.strip_prefix(RELAY).is_some_and(|rest| rest.starts_with('/'))
@@ -130,7 +130,7 @@ impl ApiRouter {
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 
-    /// Whether a path on the port for other nodes is one that [`ApiRouter::own`] answers.
+    /// True if [`ApiRouter::own`] answers this path on the peer port.
     #[must_use]
     pub fn is_own(path: &str) -> bool {
         path.starts_with(OWN)

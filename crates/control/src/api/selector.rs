@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use super::error::ApiError;
 
-/// What labels must say; all of it.
+/// Requirements on labels; all must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector(Vec<Requirement>);
 
@@ -16,7 +16,7 @@ enum Requirement {
     Absent(String),
 }
 
-/// The most requirements in one selector. Halved, long generated ones fail; doubled, a page of objects costs twice as much to filter.
+/// Most requirements in one selector. Bounds the cost of filtering a page.
 const MAX_REQUIREMENTS: usize = 64;
 
 impl LabelSelector {
@@ -29,12 +29,12 @@ impl LabelSelector {
         self.0.iter().filter_map(equality).collect()
     }
 
-    /// Whether [`equalities`](Self::equalities) is all of it.
+    /// True if [`equalities`](Self::equalities) covers all requirements.
     pub(crate) fn only_equalities(&self) -> bool {
         self.equalities().len() == self.0.len()
     }
 
-    /// Whether `labels` say all of it.
+    /// True if `labels` meet all requirements.
     pub(crate) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|requirement| match requirement {
             Requirement::Equals(key, value) => labels.get(key) == Some(value),

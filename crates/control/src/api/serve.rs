@@ -25,32 +25,25 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ApiRouter, guard};
 
-/// Connections at once; more wait in the kernel's queue. Halved, a dashboard and a hundred watching scripts fill it;
-/// doubled, idle clients may hold twice the memory.
+/// Most connections at a time; more wait in the kernel's queue. Room for dashboards and a thousand watches.
 const CONNECTIONS: usize = 1_024;
 
-/// Streams in one HTTP/2 connection. Halved, clients that watch much need more connections; doubled, one client may take
-/// up twice as much.
+/// Most streams in one HTTP/2 connection.
 const STREAMS: u32 = 128;
 
-/// How long a client may take to send a request's head. Halved, slow links fail; doubled, connections that send nothing
-/// are held twice as long.
+/// Limit for receiving a request's head. Allows for slow links.
 const HEAD_WITHIN: Duration = Duration::from_secs(15);
 
-/// The most bytes in a request's head, both protocols. Halved, long tokens do not fit; doubled, each connection may hold
-/// twice as much before anything is known of it.
+/// Largest head in bytes, for both protocols. Holds long tokens.
 const HEAD_BYTES: usize = 32 << 10;
 
-/// An idle HTTP/2 connection is asked after this long whether it lives. Halved, twice the pings; doubled, dead watches
-/// are noticed that much later.
+/// Interval between pings on an idle HTTP/2 connection, to detect dead watches.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// How long requests in flight have at shutdown. Halved, a large apply is cut; doubled, stopping takes that long when a
-/// client hangs.
+/// Time for requests in flight at shutdown. Enough for a large apply.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long a client may leave what it was sent unread (where the kernel can say so: Linux). Halved, a watch that is
-/// piped into a pager is cut sooner; doubled, a client that hangs holds its connection twice as long.
+/// Time a client may leave sent data unread (Linux). Allows for a watch that is piped into a pager.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// A pause after a failed accept: without it, a process out of file descriptors spins.

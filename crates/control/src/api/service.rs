@@ -1,5 +1,5 @@
-//! What the control API does, once for both faces: REST and gRPC turn requests into these calls and the answers, which
-//! are [`berth_wire::api`] shapes, into bytes.
+//! Implementation of the control API. The REST layer converts requests into these calls and the answers, shapes of
+//! [`berth_wire::api`], into bytes.
 
 mod declare;
 mod operate;
@@ -22,15 +22,14 @@ use crate::{
     handle::{Error, ListRequest},
 };
 
-/// Bodies that are read or worked on at once; more are told to come again. Each may take [`berth_wire::api::MAX_BODY`]
-/// several times over while it is parsed: halved, a build farm's applies get in each other's way; doubled, so does the
-/// memory that callers can make the process take.
+/// Bodies processed at a time; more are refused with a retry. Each may use several times
+/// [`berth_wire::api::MAX_BODY`] while it is parsed.
 pub(crate) const BODIES: usize = 8;
 
-/// What the control API does.
+/// Operations of the control API.
 pub(crate) struct Service {
     pub(super) handle: Handle,
-    /// What the gateway of this node did lately.
+    /// Recent activity of this node's gateway.
     sampler: Arc<Sampler>,
     peer_queries: PeerQueries,
     rules: Option<String>,

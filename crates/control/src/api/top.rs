@@ -25,13 +25,13 @@ pub type TopSource = Arc<dyn Fn() -> Vec<ModelCounters> + Send + Sync>;
 /// One model's counters, all of them since the start of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelCounters {
-    /// The deployment.
+    /// Name of the deployment.
     pub deployment: String,
     /// Requests in flight or parked now.
     pub in_flight: u64,
     /// Requests that were answered, failed ones included.
     pub requests: u64,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub failures: u64,
     /// Requests that found nothing ready.
     pub misses: u64,
@@ -39,21 +39,21 @@ pub struct ModelCounters {
     pub latency: Vec<(f64, u64)>,
 }
 
-/// How far back rates look. Halved, figures jump with every burst; doubled, they lag behind what one just started.
+/// Period of the rates. Smooths bursts and still follows a new load.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Samples are at least this far apart. Halved, two viewers cost twice as much; doubled, `top` looks frozen.
+/// Shortest interval between samples, so that several viewers cost no more than one.
 const SPACING: Duration = Duration::from_millis(500);
 
-/// What one gateway did lately: its busiest models first.
+/// Recent activity of one gateway, busiest models first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GatewayTop {
-    /// How many milliseconds the rates are taken over; 0: its first sample.
+    /// Period of the rates in milliseconds; 0 for the first sample.
     pub(crate) window_ms: u64,
     pub(crate) models: Vec<ModelUse>,
 }
 
-/// What one gateway did with one model.
+/// Use of one model at one gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ModelUse {
     /// Without latency: that is said below.
@@ -63,7 +63,7 @@ pub(crate) struct ModelUse {
     took: Vec<(Option<f64>, u64)>,
 }
 
-/// What was counted when.
+/// Counter samples with their times.
 #[derive(Debug, Default)]
 struct History(VecDeque<(Time, BTreeMap<String, ModelCounters>)>);
 
@@ -91,13 +91,13 @@ impl Sampler {
     }
 }
 
-/// The busiest first.
+/// Order by use, busiest first.
 pub(crate) fn by_use(a: &ModelTop, b: &ModelTop) -> Ordering {
     let busy = b.requests_per_second.total_cmp(&a.requests_per_second).then(b.in_flight.cmp(&a.in_flight));
     busy.then(b.memory.cmp(&a.memory)).then(b.requests.cmp(&a.requests)).then_with(|| a.deployment.cmp(&b.deployment))
 }
 
-/// What several gateways did, by model, and the longest window of theirs.
+/// Sums the activity of several gateways by model, over their longest window.
 pub(crate) fn together(tops: impl IntoIterator<Item = GatewayTop>) -> (Duration, BTreeMap<String, ModelTop>) {
     let (mut window, mut models) = (0, BTreeMap::<String, ModelUse>::new());
     for top in tops {
@@ -183,7 +183,7 @@ fn figures(old: &ModelCounters, new: &ModelCounters, window: Duration) -> ModelU
     ModelUse { figures, took: added(&old.latency, &new.latency) }
 }
 
-/// What was added to a histogram.
+/// Difference of two histograms.
 fn added(old: &[(f64, u64)], new: &[(f64, u64)]) -> Vec<(Option<f64>, u64)> {
     let before = |bound: f64| old.iter().find(|(other, _)| *other == bound).map_or(0, |(_, count)| *count);
     let added =
@@ -201,8 +201,8 @@ fn quantiles(took: &[(Option<f64>, u64)]) -> Option<LatencyMs> {
     })
 }
 
-/// Where in `cumulative` the `rank`-th request lies, interpolated inside its bucket as Prometheus'
-/// `histogram_quantile` does; for the open last bucket, its lower bound.
+/// Estimates the value of the `rank`-th request in `cumulative`. Interpolates inside its bucket as Prometheus'
+/// `histogram_quantile` does; the last bucket gives its lower bound.
 fn quantile_of(cumulative: &[(f64, u64)], rank: f64) -> f64 {
     let (mut lower, mut below) = (0.0, 0.0);
     for (upper, count) in cumulative {
@@ -226,7 +226,7 @@ mod tests {
         Time(millis * 1_000_000)
     }
 
-    /// What `berth top` would show of one gateway.
+    /// Output of `berth top` for one gateway.
     fn shown(sampler: &Sampler, millis: u64) -> (Duration, Vec<ModelTop>) {
         let (window, models) = together([sampler.look(at(millis), 10)]);
         (window, models.into_values().collect())

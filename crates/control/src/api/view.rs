@@ -1,4 +1,4 @@
-//! What the controller says, in the stable shapes of [`berth_wire::api`]. Pure; one function per shape.
+//! Converts the controller's answers to the stable shapes of [`berth_wire::api`]. Pure; one function per shape.
 
 mod decision;
 mod deployment;

@@ -19,15 +19,13 @@ use crate::{
     store::Rev,
 };
 
-/// Silence after which a bookmark is sent. Halved, idle watches cost twice as much; doubled, proxies that cut silent
-/// connections after a minute cut these.
+/// Silence after which a bookmark is sent. Shorter than the minute after which proxies cut idle connections.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// How often new events are looked for. Halved, idle watches cost twice as much; doubled, `berth get events --watch`
-/// feels late.
+/// Interval between checks for new events. Feels immediate in `berth get events --watch`.
 const EVENTS_EVERY: Duration = Duration::from_millis(500);
 
-/// Which deployments, from when.
+/// Deployments to watch, and the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
     pub(crate) selector: LabelSelector,

@@ -30,18 +30,18 @@ pub(super) struct Caller(pub(super) WorkerId);
 impl Caller {
     pub(super) fn of<T>(request: &Request<T>) -> Result<WorkerId, Status> {
         let caller = request.extensions().get::<Self>().map(|caller| caller.0.clone());
-        caller.ok_or_else(|| Status::unauthenticated("only nodes of the cluster may say this, over their own port"))
+        caller.ok_or_else(|| Status::unauthenticated("only nodes of the cluster may call this, on the peer port"))
     }
 }
 
 /// Reads the first word.
 pub(super) async fn first<W>(words: &mut Streaming<W>) -> Result<W, Status> {
     let first = tokio::time::timeout(HELLO_WITHIN, words.message()).await;
-    first.map_err(|_| Status::deadline_exceeded("the first word did not come in time"))??.ok_or_else(missing)
+    first.map_err(|_| Status::deadline_exceeded("the first message did not arrive in time"))??.ok_or_else(missing)
 }
 
 pub(super) fn missing() -> Status {
-    Status::invalid_argument("the first word of a stream says who speaks")
+    Status::invalid_argument("the first message of a stream must be Hello")
 }
 
 /// Lets streams in while this node leads.
@@ -102,14 +102,14 @@ impl Acceptor {
     pub(super) fn not_leading(&self) -> Status {
         match &*self.leadership.borrow() {
             LeadershipView::Following { leader } => self.elsewhere(leader.as_ref()),
-            LeadershipView::Leading { .. } => Status::aborted("the controller ended this stream: connect again"),
+            LeadershipView::Leading { .. } => Status::aborted("the controller ended the stream: connect again"),
         }
     }
 
     fn elsewhere(&self, leader: Option<&(WorkerId, Epoch)>) -> Status {
         let mut metadata = MetadataMap::new();
         let Some((name, epoch)) = leader else {
-            return Status::failed_precondition("this node does not lead, and knows of none that does");
+            return Status::failed_precondition("this node does not lead and knows no leader");
         };
         let peer = self.peers.as_ref().and_then(|peers| peers.leader(name)).map(|peer| peer.member().peer.to_string());
         let entries = [(LEADER, Some(name.to_string())), (EPOCH, Some(epoch.to_string())), (LEADER_PEER, peer)];

@@ -37,16 +37,14 @@ const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 /// [`writer::GROUP`] of them: doubling this doubles the worst wait, halving it turns bursts away.
 const QUEUE: usize = 1_024;
 
-/// How long a commit waits for a place in the queue before it is told that the store is busy.
+/// Wait for a place in the queue before a commit fails because the store is busy.
 const QUEUE_WAIT: Duration = Duration::from_secs(5);
 
-/// Bytes of the file that are kept in memory: what is not there comes from the system's own cache. The database's default
-/// of 1 GiB would be more than all that is served weighs. Halved, applies of 100,000 deployments read more; doubled,
-/// every process is that much larger.
+/// Database cache in bytes. Small, because the system's file cache serves the rest; the default of 1 GiB would exceed
+/// all that is stored.
 const CACHE: usize = 8 << 20;
 
-/// How long the writer may take for what it has accepted when the store is closed. Halved, a slow disk may lose commits
-/// that nobody was told of; doubled, a stuck one holds up the end of the process for that much longer.
+/// Limit for finishing accepted commits when the store closes, so that a stuck disk cannot block the shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
 /// A [`Store`] in one file.
@@ -102,7 +100,7 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// What redb says, in words.
+/// Converts an error of redb.
 fn failed(error: impl std::fmt::Display) -> StoreError {
     StoreError::Failed(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Why a store did not do it.
+//! Errors of the store.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use berth_spec::Class;
 
 use super::{MAX_BYTES, MAX_OPS, Rev};
 
-/// Why the store did not do it.
+/// Reason why a store operation failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the store open.
@@ -18,11 +18,11 @@ pub enum StoreError {
     /// The file was written by a version of Berth that this one does not understand.
     #[error("the store {} has format {found}, this berth reads {known}: use the berth version that wrote it", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// Format version of the file.
         found: u64,
-        /// What is understood.
+        /// Newest supported version.
         known: u64,
     },
     /// A transaction is beyond [`MAX_OPS`] or [`MAX_BYTES`].
@@ -58,15 +58,15 @@ pub enum StoreError {
         "etcd does not answer at {endpoints}: {reason}; check that it runs, that a majority of its members can reach each other, and the address given with --store"
     )]
     Unreachable {
-        /// Which were tried.
+        /// Endpoints that were tried.
         endpoints: String,
-        /// What was in the way of the last one.
+        /// Error of the last one.
         reason: String,
     },
-    /// It is not known whether a transaction was done: the answer was lost, and what is there now does not tell.
-    #[error("it is not known whether etcd took a transaction ({reason}): read what is there before trying again")]
+    /// Outcome unknown: the answer was lost, and the current content does not show if the transaction was committed.
+    #[error("unknown if etcd committed a transaction ({reason}): read the current state before a retry")]
     Uncertain {
-        /// Why the answer was lost.
+        /// Reason for the lost answer.
         reason: String,
     },
     /// The store takes no more writes until somebody makes room.
@@ -74,17 +74,17 @@ pub enum StoreError {
         "etcd at {endpoint} is full and takes no writes: compact it (etcdctl compact REVISION), then etcdctl defrag and etcdctl alarm disarm; a larger --quota-backend-bytes makes it last longer"
     )]
     Full {
-        /// Which said so.
+        /// Endpoint that reported it.
         endpoint: String,
     },
     /// The store does not let us in, or not there.
     #[error("etcd at {endpoint} refuses: {reason}; {remedy}")]
     Refused {
-        /// Which said so.
+        /// Endpoint that reported it.
         endpoint: String,
-        /// What it said.
+        /// Message of the endpoint.
         reason: String,
-        /// What helps.
+        /// Remedy.
         remedy: &'static str,
     },
     /// The store is not the one that it was: its history went backwards, or it is another cluster.
@@ -92,13 +92,13 @@ pub enum StoreError {
         "etcd at {endpoint} is not what it was: {reason}; if it was restored from a backup or replaced, restart every controller, else remove the endpoint from --store"
     )]
     Replaced {
-        /// Which said so.
+        /// Endpoint that reported it.
         endpoint: String,
-        /// How it shows.
+        /// Evidence.
         reason: String,
     },
     /// The writer's term of leadership is over: another leads, or may.
-    #[error("this node does not lead any more: ask the leader (`berth get nodes` names it)")]
+    #[error("this node is no longer the leader: ask the leader (`berth get nodes` names it)")]
     Deposed,
     /// The disk or the file failed.
     #[error("the store failed: {0}")]
@@ -106,15 +106,15 @@ pub enum StoreError {
     /// A value is not what its key says.
     #[error("the value of {key:?} cannot be read: {reason}; restore it from a backup, or delete the key")]
     Corrupt {
-        /// The key.
+        /// Key that was refused.
         key: String,
-        /// What is wrong.
+        /// Reason for the refusal.
         reason: String,
     },
 }
 
 impl StoreError {
-    /// What it means for whoever gets it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

@@ -12,7 +12,7 @@ use super::{Change, Commit, Rev, StoreError, Watch};
 /// Commits that a watch takes at once. Halving it costs reads when catching up; doubling it holds more in memory.
 pub(super) const CHUNK: usize = 128;
 
-/// Where commits can be read back by rev.
+/// Access to earlier commits by revision.
 pub(super) trait History: Send + Sync + 'static {
     /// At most [`CHUNK`] commits from `from` on, without a gap; [`StoreError::Compacted`] where some are gone.
     fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>>;

@@ -32,15 +32,15 @@ use serde_json::Value;
 
 use super::{Entry, StoreError};
 
-/// Where deployments are.
+/// Prefix of deployments.
 pub const DEPLOYMENTS: &str = "/deployments/";
-/// Where the plan's records are.
+/// Prefix of the plan's records.
 pub const RECORDS: &str = "/records/";
-/// Where measured sizes are.
+/// Prefix of measured sizes.
 pub const MEASURED: &str = "/measured/";
-/// Where what people say of workers is.
+/// Prefix of operators' settings for workers.
 pub const WORKERS: &str = "/workers/";
-/// Where what the registry says of workers is.
+/// Prefix of the registry's terms for workers.
 pub const TERMS: &str = "/terms/";
 /// The key of what becomes of workers that the registry does not name.
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
@@ -87,7 +87,7 @@ pub struct StoredDeployment {
     v: u32,
     /// The manifest as the user wrote it.
     pub manifest: Value,
-    /// What relative locations in it start from.
+    /// Base of relative locations in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// Counts changes of the spec.
@@ -112,7 +112,7 @@ pub struct StoredDeployment {
 }
 
 impl StoredDeployment {
-    /// What is stored for a deployment that came with this manifest.
+    /// Builds the stored form of a deployment and its manifest.
     #[must_use]
     pub fn of(deployment: &Deployment, manifest: Value, base: Option<String>) -> Self {
         let (directory, git) = match &deployment.origin {
@@ -134,7 +134,7 @@ impl StoredDeployment {
         }
     }
 
-    /// Who declared it.
+    /// Source that declared it.
     #[must_use]
     pub fn origin(&self) -> Origin {
         match (&self.directory, &self.git) {
@@ -163,7 +163,7 @@ impl StoredDeployment {
         })
     }
 
-    /// Reads an entry.
+    /// Decodes an entry.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         read(entry)
     }
@@ -206,7 +206,7 @@ pub fn read_measured(entry: &Entry) -> Result<(Digest, ByteSize), StoreError> {
     Ok((digest, ByteSize(stored.bytes)))
 }
 
-/// What people say of a worker; the key is there while the worker is cordoned or drained.
+/// Cordon or drain of a worker by an operator. The key exists as long as either lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredCordon {
     v: u32,
@@ -261,7 +261,7 @@ pub fn record_bytes(record: &Record) -> Bytes {
     bytes(&StoredRecord { v: FORM, record })
 }
 
-/// Reads a record.
+/// Decodes a record.
 pub fn read_record(entry: &Entry) -> Result<Record, StoreError> {
     read::<StoredRecord<Record>>(entry).map(|stored| stored.record)
 }

@@ -9,7 +9,7 @@ use super::{
     layout::{self, FORM},
 };
 
-/// How far the Git source has got.
+/// Progress of the Git source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredSource {
@@ -18,14 +18,14 @@ pub struct StoredSource {
     pub origin: String,
     /// The last good commit: 40 or 64 hex digits.
     pub applied: String,
-    /// When that came into force, in nanoseconds since 1970.
+    /// Time at which the commit was applied, in nanoseconds since 1970.
     pub at: u64,
-    /// What is disabled by a commit that is not in force.
+    /// Deployments disabled by a commit that is not applied yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<StoredHalt>,
 }
 
-/// What is disabled by a commit that is not in force.
+/// Deployments disabled by a commit that is not applied yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredHalt {
@@ -54,7 +54,7 @@ impl StoredSource {
         layout::bytes(self)
     }
 
-    /// Reads an entry.
+    /// Decodes an entry.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         layout::read(entry)
     }

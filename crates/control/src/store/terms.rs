@@ -14,14 +14,14 @@ use super::{
     layout::{self, FORM},
 };
 
-/// What the registry says of a worker, as it is stored.
+/// Stored form of the registry's terms for a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredTerms {
     v: u32,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
-    /// In bytes.
+    /// Memory in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memory: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ enum StoredStrategy {
     Priority,
 }
 
-/// What becomes of workers that the registry does not name, as it is stored.
+/// Stored form of the treatment of unlisted workers.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredUnknown {
     v: u32,

@@ -219,7 +219,7 @@ impl<E: Client> Running<E> {
             Err(Broken::Refused(reason)) => {
                 // It is asked again each second: told once.
                 if self.refused.as_ref() != Some(&reason) {
-                    tracing::error!(event = "controller_refused", reason, "the leader will not have this node");
+                    tracing::error!(event = "controller_refused", reason, "the leader refuses this node");
                     self.refused = Some(reason);
                 }
                 self.feed(Event::Failed);
@@ -228,7 +228,7 @@ impl<E: Client> Running<E> {
     }
 
     fn lost(&mut self, broken: Broken) {
-        tracing::info!(event = "controller_lost", reason = %broken, "going on with what is known");
+        tracing::info!(event = "controller_lost", reason = %broken, "controller lost; serving with the last known state");
         self.detachment = Detachment::Since(Instant::now());
         let leader = match broken {
             Broken::Elsewhere { leader, at } => {
@@ -275,7 +275,12 @@ impl<E: Client> Running<E> {
             (Some(trouble), _) => trouble,
             (None, some) => format!("none of {some} controllers leads: has the store a quorum?"),
         };
-        tracing::warn!(event = "controller_missing", of = E::OF, why, "going on with what is known, and asking again");
+        tracing::warn!(
+            event = "controller_missing",
+            of = E::OF,
+            why,
+            "no controller; serving with the last known state, retrying"
+        );
     }
 
     fn attach(&mut self) {

@@ -115,7 +115,7 @@ async fn there(context: ConnectContext, name: WorkerId, region: Option<String>) 
         let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
         let left_out = assembly.left_out();
         if left_out > 0 {
-            tracing::warn!(event = "routes_unknown", left_out, "there are routes that this version cannot understand");
+            tracing::warn!(event = "routes_unknown", left_out, "ignoring routes that this version does not understand");
         }
         Ok(change)
     });

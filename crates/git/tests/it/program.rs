@@ -1,4 +1,4 @@
-//! How the program is run: its surroundings, its bounds and its end, with scripts in git's place.
+//! Environment, limits and end of the git program, with scripts in its place.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -85,7 +85,7 @@ fn a_git_that_is_not_there_is_said() {
     assert!(Git::new(path()).version(&stop()).expect("a git") >= (2, 31));
 }
 
-/// What a run sees: its environment and arguments.
+/// Environment and arguments of a run.
 fn seen(url: &str, credentials: &Credentials) -> (String, String) {
     let (folder, _) = stand_in(
         "env > env; echo \"$*\" > args; case \"$GIT_SSH_COMMAND\" in *\"-i '\"*) cat $(echo \"$GIT_SSH_COMMAND\" | sed \"s/.* -i '\\([^']*\\)'.*/\\1/\") > key;; esac",

@@ -44,7 +44,7 @@ fn advertisement() -> String {
     )
 }
 
-/// What became of asking a server of this machine for its refs, with a token.
+/// Outcome of asking a server on this machine for its refs, with a token.
 fn asked(port: u16) -> GitError {
     let folder = tempfile::tempdir().expect("a folder");
     let remote = Remote::parse(&format!("http://127.0.0.1:{port}/x.git"), Protocols::default()).expect("a URL");

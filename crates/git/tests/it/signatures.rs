@@ -1,4 +1,4 @@
-//! Who signed.
+//! Signatures of commits and tags.
 
 use std::{path::Path, process::Command};
 

@@ -35,7 +35,7 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("berth_members", "Members of the cluster, by health", self.members.clone());
         registry.register("berth_member_probes", "Probes sent to other members", self.probes.clone());
-        let unanswered = "Probes that nobody answered, directly or through others";
+        let unanswered = "Probes without an answer, direct or through other nodes";
         registry.register("berth_member_probes_unanswered", unanswered, self.unanswered.clone());
         registry.register("berth_gossip_datagrams_sent", "Datagrams of gossip sent", self.sent.clone());
         registry.register("berth_gossip_datagrams_received", "Datagrams of gossip received", self.received.clone());

@@ -35,7 +35,7 @@ impl Identity {
                 Err(error) => {
                     let error = error.to_string();
                     if told != error {
-                        tracing::warn!(event = "certificates_unusable", %error, "certificates changed but cannot be used; the old ones stay");
+                        tracing::warn!(event = "certificates_unusable", %error, "the changed certificates are invalid; keeping the old ones");
                         told = error;
                     }
                 }

@@ -1,4 +1,4 @@
-//! Who decides is dialled where the store has it.
+//! The leader is dialled at the address in the store.
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -32,7 +32,7 @@ fn member(text: &str, at: std::net::SocketAddr, incarnation: u64) -> Member {
     }
 }
 
-/// What waits for a machine that has other things to do.
+/// Limits for a busy machine.
 fn patient() -> LinePolicy {
     LinePolicy { dial: PATIENCE, ping_timeout: PATIENCE, ..LinePolicy::default() }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What becomes of a request to this path. That it becomes something is what lines promise.
+/// Outcome of a request to this path. Connections promise that there is one.
 pub(crate) async fn ask(peer: &Peer, path: &str) -> Result<Response<Incoming>, SendError> {
     let asked = tokio::time::timeout(PATIENCE, peer.send(get(path))).await;
     asked.unwrap_or_else(|_| panic!("nothing became of a request to {path}"))
@@ -139,7 +139,7 @@ pub(crate) fn get(path: &str) -> Request<PeerBody> {
     Request::post(path).body(full("tensor")).expect("a request")
 }
 
-/// What is logged in this thread while it lives.
+/// Log output of this thread during its lifetime.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

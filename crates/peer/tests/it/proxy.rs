@@ -1,4 +1,4 @@
-//! What happens between two nodes: carries bytes, until it stops or breaks.
+//! Network between two nodes: carries bytes until it stops or breaks.
 
 use std::{
     net::SocketAddr,

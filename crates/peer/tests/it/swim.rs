@@ -442,7 +442,7 @@ fn who_stays_of_two_with_one_name_is_found_where_he_is() {
     }
 }
 
-/// Who is told to stop says so long before it goes: nobody should wait for it to take anything over.
+/// A node that is told to stop announces it long before it goes, so that nobody counts on it for a hand-over.
 #[test]
 fn that_a_node_will_leave_is_known_before_it_goes() {
     for loss in [0.0, 0.05] {

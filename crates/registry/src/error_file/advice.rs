@@ -80,7 +80,7 @@ fn by_outcome(outcome: &str) -> &'static [&'static str] {
             "If the repository is away or needs credentials, it is tried again by itself",
         ],
         "invalid-model-card" => &[
-            "Ask the owner of the model for a corrected card: `berth card check` says what is wrong",
+            "Ask the owner of the model for a corrected card: `berth card check` shows the errors",
             "Until then, reference the last version that was valid",
         ],
         "schema-incompatibility" => {

@@ -1,4 +1,4 @@
-//! What a commit wants, how that changes, and what the rest of Berth is told.
+//! Desired state of a commit, its changes, and its conversion for the rest of Berth.
 
 use berth_registry::{Change, Desired, to_manifest};
 use berth_spec::manifest::{self, ParseContext};

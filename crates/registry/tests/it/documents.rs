@@ -5,7 +5,7 @@ use berth_registry::{CardRules, Matrix, check_card};
 
 use crate::fixture::{CARD, WORKER, World, told};
 
-/// What is replaced by what in a document that is right, and a part of what is said; empty: nothing is.
+/// Replacement in a valid document, and a part of the expected message; empty if it stays valid.
 type Case = (&'static str, &'static str, &'static str);
 
 const MANIFESTS: &[Case] = &[
@@ -36,7 +36,7 @@ const MANIFESTS: &[Case] = &[
     ("path: model-card.yaml", "path: ../model-card.yaml", "no file of the repository"),
     ("path: model-card.yaml", "path: nowhere.yaml", "has no file nowhere.yaml"),
     ("  path: model-card.yaml\n", "", "path is missing"),
-    ("priority: 80", "prioritty: 80\n  priority: 80", "nobody reads it"),
+    ("priority: 80", "prioritty: 80\n  priority: 80", "has no effect"),
     ("enabled: true", "enabled: true\nenabled: false", "duplicate"),
     ("enabled: true", "enabled: [", "nothing after it was read"),
     ("enabled: true", "enabled: true\n---\nid: x", "more than one document"),
@@ -192,7 +192,7 @@ fn settings() {
         ("signatures: {required: true}\n", "no keys are named"),
         ("signatures: {required: true, allowedSigners: keys/allowed}\n", "has no keys/allowed"),
         ("notifications: [{type: slack}]\n", "not said where to send it"),
-        ("notifications: [{type: email, url: \"smtps://h\"}]\n", "who gets the email"),
+        ("notifications: [{type: email, url: \"smtps://h\"}]\n", "the email has no receivers"),
         ("notifications: [{type: webhook, url: \"https://h/x\", minSeverity: error}]\n", ""),
         ("writeBack: {branch: a..b}\n", "no name of a branch"),
         ("writeBack: {mode: branch, branch: actual, interval: 1m}\n", ""),

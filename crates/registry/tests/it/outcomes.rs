@@ -4,7 +4,7 @@ use berth_registry::{Audience, Outcome};
 
 use crate::fixture::{WORKER, World, told};
 
-/// What is changed in a registry that is right; the outcome; the problem's file, path and a part of its text.
+/// Change of a valid registry, with the expected outcome, and the file, path and a part of the text of the problem.
 type Case = (&'static str, fn(&World), Outcome, &'static str, &'static str, &'static str);
 
 const CASES: &[Case] = &[

@@ -1,4 +1,4 @@
-//! What the readers of reports are given.
+//! Reports in all output formats.
 
 use berth_registry::render::{self, Colours};
 

@@ -1,4 +1,4 @@
-//! What no schema says: layout, doubles, removal of everything, workers, signatures.
+//! Rules beyond the schemas: layout, duplicates, removal of everything, workers, signatures.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,4 @@
-//! What has not changed is not looked at again.
+//! Unchanged files are not validated again.
 
 use crate::fixture::{NOW, World, git, path, stop, told};
 

@@ -101,7 +101,7 @@ fn whole(root: &Node, text: &str, file: &str, problems: &mut Problems) -> Option
     let document = Document { other_comments: comments - head.len(), head, worker, secrets, keys, seal };
     for data in document.used() {
         if !document.keys.iter().any(|key| key.data == data) {
-            let message = format!("something is encrypted with the data key {data}, which is not in keys");
+            let message = format!("a value is encrypted with the data key {data}, which is missing in keys");
             problems.add(root.place_of("keys"), "keys", message, "take the entry of keys back from an older commit");
         }
     }
@@ -237,7 +237,7 @@ fn stored(field: &Field, node: &Node, path: &str, problems: &mut Problems) -> Op
 fn keys(root: &Node, problems: &mut Problems) -> Option<Vec<WrappedKey>> {
     let remedy = "`berth secrets encrypt` writes it";
     let Some(node) = root.get("keys") else {
-        problems.add(root.at, "keys", "the file has no keys: nobody could decrypt it", remedy);
+        problems.add(root.at, "keys", "the file has no keys, so nobody could decrypt it", remedy);
         return None;
     };
     let items = match &node.value {

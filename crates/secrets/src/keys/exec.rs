@@ -50,9 +50,7 @@ impl Exec {
         }
         let (owner, us) = (about.uid(), rustix::process::geteuid().as_raw());
         if owner != us && owner != 0 {
-            return Err(wrong(format!(
-                "it belongs to user {owner}, who may change it: chown it to root, or to us ({us})"
-            )));
+            return Err(wrong(format!("user {owner} owns and may change it: chown it to root or to this user ({us})")));
         }
         if about.mode() & 0o022 != 0 {
             return Err(wrong(format!("others may change it (mode {:04o}): chmod go-w it", about.mode() & 0o777)));

@@ -45,9 +45,7 @@ impl File {
             .map_err(|error| wrong(error.to_string()))?;
         // Before its mode, which a public key may have.
         if let Some((label @ ("PUBLIC KEY" | "RSA PUBLIC KEY"), _)) = pem::read(&text) {
-            return Err(wrong(format!(
-                "it holds a {label}: give its private half, which opens what is encrypted for it"
-            )));
+            return Err(wrong(format!("it holds a {label}: give the private key")));
         }
         if about.mode() & 0o077 != 0 {
             let mode = about.mode() & 0o777;

@@ -57,7 +57,7 @@ pub(crate) struct FakeVault {
     pub(crate) secret_ids: BTreeSet<String>,
     pub(crate) token_terms: Terms,
     pub(crate) lease_terms: Terms,
-    /// Whether the role's policy lets it revoke leases.
+    /// True if the role's policy permits revoking leases.
     pub(crate) may_revoke: bool,
     /// Paths below `/v1/` that the role's policy lets it read, by their beginnings.
     pub(crate) policy: BTreeSet<String>,
@@ -88,7 +88,7 @@ impl FakeVault {
         }
     }
 
-    /// What an operator does in a hurry.
+    /// Emergency revocation by an operator.
     pub(crate) fn revoke_all_tokens(&mut self) {
         self.tokens.clear();
         self.leases.clear();

@@ -41,7 +41,7 @@ pub(crate) fn worker() -> WorkerId {
 
 pub(crate) const NOW: Time = Time(1_761_648_300_000_000_000);
 
-/// What the tests encrypt: values with `SECRET` in them must not be seen anywhere.
+/// Plain text for the tests. Values with `SECRET` must appear nowhere else.
 pub(crate) const PLAIN: &str = "\
 secrets:
   s3_access:

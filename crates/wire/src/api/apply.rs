@@ -1,9 +1,9 @@
-//! What became of applied documents.
+//! Results of applying documents.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What became of every document of one request.
+/// Results for all documents of one request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
@@ -29,39 +29,39 @@ pub struct Validated {
     pub documents: Vec<String>,
 }
 
-/// What became of one document.
+/// Result for one document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
-    /// The deployment.
+    /// Deployment name.
     pub name: String,
-    /// What became of it.
+    /// Outcome for the document.
     pub outcome: Outcome,
-    /// Its generation afterwards.
+    /// Generation after the change.
     pub generation: u64,
-    /// Its version afterwards.
+    /// Resource version after the change.
     pub resource_version: String,
-    /// What is worth knowing: an artifact that is not there yet.
+    /// Warnings, for example about a missing artifact.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What became of a document.
+/// Outcome for a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// It is new.
+    /// Created.
     Created,
-    /// It was changed.
+    /// Changed.
     Configured,
-    /// It was like this already.
+    /// Unchanged.
     Unchanged,
-    /// It is going away.
+    /// Being deleted.
     Deleted,
 }
 
 impl Outcome {
-    /// The word.
+    /// Name of the outcome.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{FailureView, Kind, Timestamp};
 
-/// A deployment.
+/// Model deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentView {
@@ -15,12 +15,12 @@ pub struct DeploymentView {
     pub api_version: String,
     /// Always `ModelDeployment`.
     pub kind: String,
-    /// Name, version, origin.
+    /// Name, version and origin.
     pub metadata: DeploymentMetadata,
-    /// What was declared, as it was written.
+    /// Specification as written by the user.
     #[schema(value_type = Object)]
     pub spec: serde_json::Value,
-    /// What is true.
+    /// Current status.
     #[serde(default)]
     pub status: DeploymentStatus,
 }
@@ -29,33 +29,33 @@ impl Kind for DeploymentView {
     const KIND: &'static str = "ModelDeployment";
 }
 
-/// Name, version, origin.
+/// Name, version and origin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentMetadata {
-    /// What clients call the model.
+    /// Name under which clients call the model.
     pub name: String,
-    /// Free labels.
+    /// Labels set by users.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Free annotations.
+    /// Annotations set by users.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Counts changes of the spec.
     pub generation: u64,
     /// Opaque; changes with every write. Send it back to make sure that nobody wrote in between.
     pub resource_version: String,
-    /// When it was declared first.
+    /// Time of the first declaration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Timestamp>,
-    /// Who declared it: `api`, or `directory:` and the folder.
+    /// Source of the declaration: `api`, or `directory:` and the folder.
     pub origin: String,
-    /// It is going away: replicas drain, then it is forgotten.
+    /// True while the deployment is deleted: its replicas drain first.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
 }
 
-/// What is true of a deployment.
+/// Status of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentStatus {
@@ -65,13 +65,13 @@ pub struct DeploymentStatus {
     pub observed_generation: u64,
     /// `Available`, `Progressing`, `Scheduled`, in this order.
     pub conditions: Vec<ConditionView>,
-    /// Replicas in numbers.
+    /// Replica counts.
     pub replicas: ReplicaCount,
-    /// Which revision is wanted, which serves.
+    /// Desired and serving revision.
     pub revision: RevisionPair,
     /// Every replica, wanted or on its way out.
     pub replica_details: Vec<ReplicaDetail>,
-    /// When a request last came.
+    /// Time of the last request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Timestamp>,
 }
@@ -80,7 +80,7 @@ pub struct DeploymentStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConditionView {
-    /// Which aspect.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
@@ -91,17 +91,17 @@ pub struct ConditionView {
     pub message: String,
 }
 
-/// Replicas in numbers.
+/// Replica counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaCount {
-    /// Wanted now.
+    /// Replicas wanted now.
     pub desired: u32,
     /// Ready, of any revision that gets traffic.
     pub ready: u32,
 }
 
-/// Which revision is wanted, which serves.
+/// Desired and serving revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionPair {
@@ -116,36 +116,36 @@ pub struct RevisionPair {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaDetail {
-    /// Which revision.
+    /// Revision of the replica.
     pub revision: String,
-    /// Where.
+    /// Worker of the replica.
     pub worker: String,
     /// `Assigned` (not yet reported), `Queued`, `Fetching`, `Preparing`, `Loading`, `Validating`, `Ready`,
     /// `Restarting` (it is loaded, and its process died), `Draining` or `Failed`.
     pub state: String,
     /// Bytes of memory: measured where it is ready, else what is set aside.
     pub memory: u64,
-    /// Whether `memory` was measured.
+    /// True if `memory` was measured.
     pub measured: bool,
-    /// What is worth knowing: why it failed and what to do, when it is tried again, how many requests it still drains,
-    /// what its worker does while it is queued.
+    /// Details: cause and remedy of a failure, time of the next attempt, requests still draining, or what the worker
+    /// does while the replica is queued.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The load that failed, whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureView>,
-    /// How far the artifact is, while it is fetched.
+    /// Download progress of the artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Requests that it was given since it was loaded; absent: its worker has not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
-    /// When one was last seen, within about two seconds; absent: there was none.
+    /// Time of the last request, within about two seconds; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Timestamp>,
 }
 
-/// How far an artifact is.
+/// Download progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {

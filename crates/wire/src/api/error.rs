@@ -1,4 +1,4 @@
-//! What a refused request is answered with.
+//! Body of an error response.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,21 +6,21 @@ use utoipa::ToSchema;
 /// The body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What went wrong.
+    /// Error.
     pub error: ErrorInfo,
 }
 
-/// What went wrong.
+/// Description of an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorInfo {
-    /// The HTTP status.
+    /// HTTP status code.
     pub code: u16,
     /// One CamelCase word for machines: `Invalid`, `NotFound`, `Conflict`, …
     pub reason: String,
     /// A sentence for people that names the thing and what to do.
     pub message: String,
-    /// What exactly, one entry per fault.
+    /// Details, one entry per problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<ErrorDetail>,
 }
@@ -38,11 +38,12 @@ pub struct ErrorDetail {
     /// The column, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// Which field: `spec.replicas.min`, or the name of a query parameter or header. Empty: the whole document.
+    /// Field, for example `spec.replicas.min`, or the name of a query parameter or header. Empty for the whole
+    /// document.
     pub path: String,
-    /// What is wrong.
+    /// Problem.
     pub message: String,
-    /// What to do.
+    /// Remedy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

@@ -1,11 +1,11 @@
-//! What happened.
+//! Events.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Timestamp};
 
-/// Something worth telling.
+/// Event in the system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
@@ -15,18 +15,18 @@ pub struct EventView {
     pub kind: String,
     /// Named by its number: grows by one per event since the process started.
     pub metadata: Metadata,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// Whether somebody should look.
+    /// Severity of the event.
     pub severity: SeverityView,
     /// One CamelCase word for machines: `Placed`, `Loaded`, `Evicted`, `RolloutStarted`, `LoadFailed`, …
     pub reason: String,
     /// A sentence for people.
     pub message: String,
-    /// Which deployment, if it is about one.
+    /// Deployment concerned, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment: Option<String>,
-    /// Which worker, if it is about one.
+    /// Worker concerned, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
 }
@@ -35,11 +35,11 @@ impl Kind for EventView {
     const KIND: &'static str = "Event";
 }
 
-/// Whether somebody should look.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum SeverityView {
     /// Things go as they should.
     Normal,
-    /// Somebody should look.
+    /// Deserves attention.
     Warning,
 }

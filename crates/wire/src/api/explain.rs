@@ -1,11 +1,11 @@
-//! Why a deployment is where it is, or why it is nowhere.
+//! Explanation of a deployment's placement.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ConditionView, EvictionView, Kind, Memory, Metadata};
 
-/// Why a deployment is where it is, or why it is nowhere: one verdict per worker, with numbers.
+/// Explanation of a deployment's placement: one verdict per worker, with numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainView {
@@ -13,7 +13,7 @@ pub struct ExplainView {
     pub api_version: String,
     /// Always `Explanation`.
     pub kind: String,
-    /// The deployment.
+    /// Name of the deployment.
     pub metadata: Metadata,
     /// Its phase in one word.
     pub phase: String,
@@ -25,14 +25,14 @@ pub struct ExplainView {
     pub desired: u32,
     /// Bytes of memory that one replica needs.
     pub need: u64,
-    /// Where `need` comes from: `declared`, `measured`, `predicted` or `default` (nothing is known yet).
+    /// Origin of `need`: `declared`, `measured`, `predicted` or `default` (nothing is known yet).
     pub need_from: String,
-    /// Per worker.
+    /// Verdict for each worker.
     pub workers: Vec<WorkerVerdict>,
     /// The last evictions that it was part of, the oldest first: what left for it, and what of it left for others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<EvictionView>,
-    /// The deployment's conditions.
+    /// Conditions of the deployment.
     #[serde(default)]
     pub conditions: Vec<ConditionView>,
 }
@@ -41,44 +41,44 @@ impl Kind for ExplainView {
     const KIND: &'static str = "Explanation";
 }
 
-/// What a worker means for a deployment.
+/// Verdict for one worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerVerdict {
-    /// The worker.
+    /// Worker name.
     pub worker: String,
-    /// In one word.
+    /// Verdict as one word.
     pub verdict: WorkerVerdictKind,
     /// A sentence for people, with the numbers.
     pub message: String,
-    /// Where it could hold one: 1 for the worker that would be chosen, 2 for the next best.
+    /// Rank among workers with room: 1 is the best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Its memory.
+    /// Memory of the worker.
     pub memory: Memory,
     /// The state of the replica, where it holds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Why not, where it cannot hold one.
+    /// Reason for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
-    /// What would be evicted to make room.
+    /// Replicas that would be evicted to make room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_evict: Vec<Victim>,
 }
 
-/// What a worker means for a deployment, in one word.
+/// Verdict as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum WorkerVerdictKind {
-    /// It holds a replica, or is to hold one.
+    /// Holds a replica, or will.
     Holds,
-    /// It could hold one.
+    /// Has room for one.
     Fits,
-    /// It cannot hold one.
+    /// Cannot hold one.
     Rejected,
 }
 
-/// Why a worker cannot hold a replica.
+/// Reason why a worker cannot hold a replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejection {
@@ -100,6 +100,6 @@ pub struct Rejection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
-    /// Its revision.
+    /// Revision of the replica.
     pub revision: String,
 }

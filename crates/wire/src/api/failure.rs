@@ -1,4 +1,4 @@
-//! What went wrong: loads that failed, and what a node leaves alone because of it.
+//! Failed loads, and their consequences on a node.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,18 +9,18 @@ use super::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureView {
-    /// What kind: `network`, `not_found`, `checksum`, `schema`, `dependencies`, `code`, `memory`, …
+    /// Category: `network`, `not_found`, `checksum`, `schema`, `dependencies`, `code`, `memory`, …
     pub category: String,
-    /// What went wrong and what to do.
+    /// Cause and remedy.
     pub message: String,
-    /// How many attempts there were.
+    /// Number of attempts.
     pub attempts: u32,
-    /// When the last one ended.
+    /// End of the last attempt.
     pub at: Timestamp,
-    /// When the worker tries again by itself; absent: it does not.
+    /// Time of the next automatic attempt; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
-    /// What the model's own code said last, e.g. a Python traceback.
+    /// Last output of the model's own code, for example a Python traceback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
     /// The attempts before the last one, the oldest first.
@@ -32,11 +32,11 @@ pub struct FailureView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptView {
-    /// When it ended.
+    /// End of the attempt.
     pub at: Timestamp,
-    /// What kind of failure it was.
+    /// Category of the failure.
     pub category: String,
-    /// What went wrong.
+    /// Cause of the failure.
     pub message: String,
 }
 
@@ -44,18 +44,18 @@ pub struct AttemptView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerView {
-    /// What it depends on: `s3://bucket`, `https://host`.
+    /// Dependency: `s3://bucket`, `https://host`.
     pub dependency: String,
-    /// What that is: `storage`, `git`, `packages` or `controller`.
+    /// Kind of dependency: `storage`, `git`, `packages` or `controller`.
     pub kind: String,
     /// `open` (it is left alone), `half-open` (one may try) or `closed` (failures are counted).
     pub state: String,
     /// Failures in a row.
     pub failures: u32,
-    /// When it opened.
+    /// Time at which the breaker opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_at: Option<Timestamp>,
-    /// When it lets somebody try again.
+    /// Time of the next trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
 }
@@ -64,18 +64,18 @@ pub struct BreakerView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionView {
-    /// When that was decided.
+    /// Time of the decision.
     pub at: Timestamp,
-    /// Which one.
+    /// Revision that was evicted.
     pub revision: String,
-    /// From where.
+    /// Worker it was evicted from.
     pub worker: String,
     /// The deployment that got its room; absent: its worker had less room than was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room_for: Option<String>,
 }
 
-/// What the registry says of a node's worker, over what that says of itself.
+/// Registry's terms for a worker, which override its own settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TermsView {
@@ -93,8 +93,8 @@ pub struct TermsView {
     pub max_gpus: Option<u32>,
     /// The versions of model cards that it may be given.
     pub schema_versions: Vec<String>,
-    /// What goes first when room is made: `lru` or `priority`.
+    /// Eviction order: `lru` or `priority`.
     pub eviction_strategy: String,
-    /// Whether anything goes to make room for another model.
+    /// True if models may be evicted to make room.
     pub evicts: bool,
 }

@@ -1,11 +1,11 @@
-//! What runs where: workers, replicas, revisions, aliases.
+//! Workers, replicas, revisions and aliases.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Progress, Timestamp};
 
-/// A worker.
+/// Worker resource.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
@@ -15,9 +15,9 @@ pub struct WorkerView {
     pub kind: String,
     /// Name and labels.
     pub metadata: Metadata,
-    /// What operators asked of it.
+    /// Settings made by operators.
     pub spec: WorkerSpec,
-    /// What is true of it.
+    /// Current status.
     pub status: WorkerStatus,
 }
 
@@ -25,7 +25,7 @@ impl Kind for WorkerView {
     const KIND: &'static str = "Worker";
 }
 
-/// What operators asked of a worker.
+/// Settings of a worker made by operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerSpec {
@@ -33,7 +33,7 @@ pub struct WorkerSpec {
     pub cordoned: bool,
 }
 
-/// What is true of a worker.
+/// Status of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerStatus {
@@ -41,9 +41,9 @@ pub struct WorkerStatus {
     pub state: String,
     /// Its version of Berth.
     pub version: String,
-    /// Which start of the process.
+    /// Start of the process, as a number.
     pub incarnation: u64,
-    /// CPU cores.
+    /// Number of CPU cores.
     pub cpus: f32,
     /// Model formats that it has a runtime for.
     pub formats: Vec<String>,
@@ -61,11 +61,11 @@ pub struct WorkerStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// In all.
+    /// Total memory.
     pub total: u64,
     /// Set aside for replicas.
     pub used: u64,
-    /// The rest.
+    /// Free memory.
     pub free: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct ReplicaView {
     pub kind: String,
     /// Named by revision and worker: `iris@3f2a9c41d07b/node-1`.
     pub metadata: Metadata,
-    /// What is true of it.
+    /// Current status.
     pub status: ReplicaState,
 }
 
@@ -87,29 +87,29 @@ impl Kind for ReplicaView {
     const KIND: &'static str = "Replica";
 }
 
-/// What is true of a replica.
+/// Status of a replica.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaState {
-    /// The deployment.
+    /// Deployment of the replica.
     pub deployment: String,
-    /// The revision.
+    /// Revision of the replica.
     pub revision: String,
     /// The version name that clients see; empty for one that is on its way out.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// The worker.
+    /// Worker of the replica.
     pub worker: String,
     /// As in a deployment's `replicaDetails`.
     pub state: String,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: u64,
-    /// Whether `memory` was measured.
+    /// True if `memory` was measured.
     pub measured: bool,
-    /// What is worth knowing.
+    /// Details for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// How far the artifact is, while it is fetched.
+    /// Download progress of the artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Since when it is ready.
@@ -127,7 +127,7 @@ pub struct RevisionView {
     pub kind: String,
     /// Its id: `iris@3f2a9c41d07b`.
     pub metadata: Metadata,
-    /// What is true of it.
+    /// Current status.
     pub status: RevisionState,
 }
 
@@ -135,16 +135,16 @@ impl Kind for RevisionView {
     const KIND: &'static str = "Revision";
 }
 
-/// What is true of a revision.
+/// Status of a revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionState {
-    /// The deployment.
+    /// Deployment of the revision.
     pub deployment: String,
     /// The version name that clients see, where the deployment wants it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Where the artifact is, where the deployment wants it.
+    /// Location of the artifact, if the deployment wants this revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     /// The SHA-256 of the artifact, where it is known.
@@ -152,11 +152,11 @@ pub struct RevisionState {
     pub sha256: Option<String>,
     /// The deployment wants it.
     pub wanted: bool,
-    /// It gets the deployment's traffic.
+    /// True if it receives the deployment's traffic.
     pub serving: bool,
     /// Replicas, in whatever state.
     pub replicas: u32,
-    /// Ready replicas.
+    /// Number of ready replicas.
     pub ready: u32,
 }
 
@@ -170,7 +170,7 @@ pub struct AliasView {
     pub kind: String,
     /// The name that clients use.
     pub metadata: Metadata,
-    /// Where it leads.
+    /// Target of the alias.
     pub status: AliasStatus,
 }
 
@@ -178,7 +178,7 @@ impl Kind for AliasView {
     const KIND: &'static str = "Alias";
 }
 
-/// Where an alias leads.
+/// Target of an alias.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AliasStatus {
@@ -190,7 +190,7 @@ pub struct AliasStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightedRevision {
-    /// The revision.
+    /// Revision of the target.
     pub revision: String,
     /// Its weight among the others.
     pub weight: u32,

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{API_VERSION, BreakerView, Kind, ListMetadata, Memory, Metadata, TermsView, Timestamp};
 
-/// A node.
+/// Node resource.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
@@ -15,9 +15,9 @@ pub struct NodeView {
     pub kind: String,
     /// Name and labels.
     pub metadata: Metadata,
-    /// What operators asked of it.
+    /// Settings made by operators.
     pub spec: NodeSpec,
-    /// What is true of it.
+    /// Current status.
     pub status: NodeStatus,
 }
 
@@ -25,7 +25,7 @@ impl Kind for NodeView {
     const KIND: &'static str = "Node";
 }
 
-/// What operators asked of a node.
+/// Settings of a node made by operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
@@ -39,24 +39,24 @@ impl Default for NodeSpec {
     }
 }
 
-/// What is true of a node.
+/// Status of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
-    /// Whether it decides for the cluster.
+    /// True if the node leads the cluster.
     pub leader: bool,
-    /// What it does: `controller`, `worker`, `gateway`.
+    /// Roles: `controller`, `worker`, `gateway`.
     pub roles: Vec<String>,
-    /// What the other nodes think of it: `Alive`, `Suspect`, `Failed` or `Left`.
+    /// Health as other nodes see it: `Alive`, `Suspect`, `Failed` or `Left`.
     pub health: String,
     /// `Joining` (has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it), `Draining`,
     /// `Drained`, `Leaving` (it was told to stop) or `Lost`.
     pub state: String,
     /// Its version of Berth.
     pub version: String,
-    /// Which start of the process.
+    /// Start of the process, as a number.
     pub incarnation: u64,
-    /// Where it takes connections from other nodes; empty where it is alone.
+    /// Address for other nodes; empty for a single node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub address: String,
     /// Its region, from its labels.
@@ -65,28 +65,28 @@ pub struct NodeStatus {
     /// Its zone, from its labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// What it can hold and how busy it is; absent where it holds no models, or has not said yet.
+    /// Capacity and load; absent if the node holds no models or has not reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// When it last reported.
+    /// Time of the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_word: Option<Timestamp>,
-    /// How long ago that was by the leader's clock, in milliseconds.
+    /// Age of the last report in milliseconds, by the leader's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_word_age_ms: Option<u64>,
-    /// What is worth knowing: why it does not come to the leader, what it was told otherwise than the leader.
+    /// Remarks: why the node does not attach to the leader, or how its settings differ from the leader's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Circuit breakers that are not simply closed: what it leaves alone because that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breakers: Vec<BreakerView>,
-    /// What the registry says of it; absent: nothing.
+    /// Registry's terms for the node; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terms: Option<TermsView>,
     /// The number of the credentials that it has; 0: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub credentials: u64,
-    /// How far it is, while its replicas move elsewhere.
+    /// Progress of a drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
 }
@@ -95,7 +95,7 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// What a node can hold and how busy it is.
+/// Capacity and load of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Capacity {
@@ -103,12 +103,12 @@ pub struct Capacity {
     pub memory: Memory,
     /// Memory of the machine in use, models and all, in bytes.
     pub machine_memory_used: u64,
-    /// Processors.
+    /// CPU cores.
     pub cpus: Cpus,
     /// GPUs that models may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuView>,
-    /// Models.
+    /// Model counts.
     pub models: Models,
     /// Model formats that it has a runtime for.
     pub formats: Vec<String>,
@@ -125,7 +125,7 @@ pub struct Capacity {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cpus {
-    /// Cores.
+    /// Total cores.
     pub total: f32,
     /// Time in use now, in percent of all cores.
     pub used_percent: f32,
@@ -139,11 +139,11 @@ pub struct Cpus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuView {
-    /// What it is: `nvidia-h200`.
+    /// GPU model, for example `nvidia-h200`.
     pub kind: String,
     /// Its memory, in bytes.
     pub memory: u64,
-    /// What of it is set aside for replicas, in bytes.
+    /// Memory assigned to replicas, in bytes.
     pub used: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct Models {
     pub max: Option<u32>,
 }
 
-/// How far a node is whose replicas move elsewhere.
+/// Progress of a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainView {
@@ -179,9 +179,9 @@ pub struct DrainView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainStep {
-    /// Which revision.
+    /// Revision of the replica.
     pub revision: String,
-    /// What it waits for, or why it has nowhere to go.
+    /// Reason for waiting, or for having no destination.
     pub message: String,
 }
 
@@ -195,7 +195,7 @@ pub struct NodeList {
     pub kind: String,
     /// The nodes, by name.
     pub items: Vec<NodeView>,
-    /// Of the list.
+    /// Metadata of the list.
     #[serde(default)]
     pub metadata: ListMetadata,
     /// Of the cluster as a whole.
@@ -203,7 +203,7 @@ pub struct NodeList {
     pub status: ClusterStatus,
 }
 
-/// What is true of a cluster as a whole.
+/// Status of the cluster as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterStatus {
@@ -227,14 +227,14 @@ pub struct MassLossView {
     pub lost: u32,
     /// Workers that were there before.
     pub known: u32,
-    /// When the first of them was lost.
+    /// Time of the first loss.
     pub since: Timestamp,
-    /// When the rest is placed elsewhere, if they do not come back.
+    /// Time at which the remaining replicas are placed elsewhere unless the workers return.
     pub until: Timestamp,
 }
 
 impl NodeList {
-    /// All nodes.
+    /// Builds the list of all nodes.
     #[must_use]
     pub fn of(items: Vec<NodeView>, status: ClusterStatus) -> Self {
         let metadata = ListMetadata::default();

@@ -1,11 +1,11 @@
-//! What would change.
+//! Preview of changes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ApplyResult, Kind};
 
-/// What would change if manifests were applied: nothing is changed by asking.
+/// Preview of applying manifests. Changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanView {
@@ -13,9 +13,9 @@ pub struct PlanView {
     pub api_version: String,
     /// Always `Plan`.
     pub kind: String,
-    /// What would become of each document.
+    /// Result for each document.
     pub documents: Vec<ApplyResult>,
-    /// What workers would do, in the order in which it would begin.
+    /// Steps of the workers in the order in which they would begin.
     pub steps: Vec<PlanStep>,
     /// Memory of every worker.
     pub memory: Vec<WorkerMemoryChange>,
@@ -27,9 +27,9 @@ pub struct PlanView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Unplaced {
-    /// Which deployment.
+    /// Deployment name.
     pub deployment: String,
-    /// Why, for people.
+    /// Reason for people.
     pub message: String,
 }
 
@@ -41,13 +41,13 @@ impl Kind for PlanView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStep {
-    /// What.
+    /// Action of the step.
     pub action: StepKind,
-    /// Which deployment.
+    /// Deployment name.
     pub deployment: String,
-    /// Which revision.
+    /// Revision of the replica.
     pub revision: String,
-    /// On which worker.
+    /// Worker of the replica.
     pub worker: String,
     /// Bytes of memory that it takes or frees.
     pub memory: u64,
@@ -56,7 +56,7 @@ pub struct PlanStep {
     pub from: Option<String>,
 }
 
-/// What a worker would do.
+/// Action of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub enum StepKind {
     /// Unload a replica to make room for another.
@@ -65,7 +65,7 @@ pub enum StepKind {
     Unload,
     /// Load a new revision beside the old one, move traffic, unload the old one.
     Reload,
-    /// Load a replica.
+    /// Loads a replica.
     Load,
 }
 
@@ -73,11 +73,11 @@ pub enum StepKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerMemoryChange {
-    /// The worker.
+    /// Worker name.
     pub worker: String,
     /// All that models may take.
     pub total: u64,
-    /// Set aside now.
+    /// Memory assigned now.
     pub before: u64,
     /// The most on the way: old and new revisions beside each other.
     pub peak: u64,

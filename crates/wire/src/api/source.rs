@@ -15,9 +15,9 @@ pub struct SourceView {
     pub kind: String,
     /// Named by what it is: `git`.
     pub metadata: Metadata,
-    /// What it was told.
+    /// Settings of the source.
     pub spec: SourceSpec,
-    /// What is true of it.
+    /// Current status.
     pub status: SourceStatus,
 }
 
@@ -25,17 +25,17 @@ impl Kind for SourceView {
     const KIND: &'static str = "Source";
 }
 
-/// What a source was told.
+/// Settings of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceSpec {
-    /// Where it is, without credentials.
+    /// URL without credentials.
     pub url: String,
-    /// Which branch is followed.
+    /// Branch that is followed.
     pub branch: String,
 }
 
-/// What is true of a source.
+/// Status of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceStatus {
@@ -48,25 +48,25 @@ pub struct SourceStatus {
     /// The commit that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<String>,
-    /// Since when.
+    /// Time since which the commit is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied_at: Option<Timestamp>,
-    /// Who wrote that commit.
+    /// Author of that commit.
     pub author: String,
-    /// Who signed it, by a key that the registry trusts: `NAME (FINGERPRINT)`; empty where it asks for no signatures.
+    /// Signer, by a trusted key: `NAME (FINGERPRINT)`; empty where no signatures are required.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub signer: String,
     /// The first line of its message.
     pub subject: String,
     /// Deployments that it wants.
     pub deployments: u64,
-    /// When the branch was last asked for, with success.
+    /// Time of the last successful poll.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
-    /// When it is asked for next.
+    /// Time of the next poll.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_check: Option<Timestamp>,
-    /// What is wrong; several lines.
+    /// Current problem; several lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// A newer commit that is not followed.
@@ -75,7 +75,7 @@ pub struct SourceStatus {
     /// Deployments that belong to somebody else, and what else did not go through.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<String>,
-    /// Where the actual state is written.
+    /// State of write-back.
     pub write_back: WriteBackStatus,
     /// Circuit breakers of what it depends on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -86,40 +86,40 @@ pub struct SourceStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RefusedCommit {
-    /// Which.
+    /// Commit id.
     pub commit: String,
-    /// What validation makes of it: `unpinned-ref`.
+    /// Outcome of validation, for example `unpinned-ref`.
     pub outcome: String,
-    /// When it is validated again; absent: when something changes.
+    /// Time of the next validation; absent if it waits for a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_again: Option<Timestamp>,
 }
 
-/// Where the actual state is written.
+/// State of write-back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WriteBackStatus {
     /// `branch NAME`; empty: nowhere.
     pub to: String,
-    /// The last commit.
+    /// Last commit written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Why the last one could not be written.
+    /// Reason why the last write failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// A circuit breaker.
+/// Circuit breaker of a dependency.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceBreaker {
-    /// Towards whom.
+    /// Dependency, by host.
     pub dependency: String,
     /// `closed`, `half-open` or `open`.
     pub state: String,
     /// Failures in a row.
     pub failures: u32,
-    /// When it is tried again after a failure.
+    /// Time of the next trial after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
 }
@@ -132,9 +132,9 @@ pub struct SecretView {
     pub api_version: String,
     /// Always `Secret`.
     pub kind: String,
-    /// `WORKER/NAME`.
+    /// Name as `WORKER/NAME`.
     pub metadata: Metadata,
-    /// What is true of it.
+    /// Current status.
     pub status: SecretStatus,
 }
 
@@ -142,32 +142,32 @@ impl Kind for SecretView {
     const KIND: &'static str = "Secret";
 }
 
-/// What is true of a secret.
+/// Status of a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretStatus {
-    /// Whose it is.
+    /// Worker that uses it.
     pub worker: String,
-    /// What it is called.
+    /// Name of the secret.
     pub name: String,
     /// `s3_credentials`, `git_token` and so on; empty where not even that can be read.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `file` or `vault`.
+    /// Backend: `file` or `vault`.
     pub backend: String,
     /// The keys that its file is wrapped for, or its lease.
     pub held_by: String,
     /// The number of the set that it is in.
     pub generation: u64,
-    /// Whether the worker has that set, or a newer one.
+    /// True if the worker has adopted this set or a newer one.
     pub adopted: bool,
-    /// When it was last decrypted, read or renewed.
+    /// Time of the last decryption, read or renewal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewed_at: Option<Timestamp>,
-    /// When it ends by itself.
+    /// Time of expiry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// What is wrong.
+    /// Current problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 #[schema(value_type = String, format = DateTime, examples("2026-11-21T07:30:00.000Z"))]
 pub struct Timestamp(pub Time);
 
-/// Why a text is not a [`Timestamp`].
+/// Error for a text that is not a [`Timestamp`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a point in time: write it as 2026-11-21T07:30:00.000Z")]
 pub struct InvalidTimestamp(String);

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Memory, Timestamp};
 
-/// What goes on right now.
+/// Current activity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopView {
@@ -13,11 +13,11 @@ pub struct TopView {
     pub api_version: String,
     /// Always `Top`.
     pub kind: String,
-    /// When.
+    /// Time of the sample.
     pub at: Timestamp,
-    /// How many milliseconds the rates and latencies are taken over; 0: the first sample, no rates yet.
+    /// Period of rates and latencies in milliseconds; 0 for the first sample, which has no rates.
     pub window_ms: u64,
-    /// How many gateways the figures are of.
+    /// Number of gateways included.
     pub gateways: u32,
     /// Nodes whose gateways did not answer in time: what they did is missing in the figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,15 +32,15 @@ impl Kind for TopView {
     const KIND: &'static str = "Top";
 }
 
-/// One model's use.
+/// Activity of one model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelTop {
-    /// The deployment.
+    /// Deployment name.
     pub deployment: String,
     /// Its phase in one word.
     pub phase: String,
-    /// Ready replicas.
+    /// Number of ready replicas.
     pub ready: u32,
     /// Bytes of memory of its replicas.
     pub memory: u64,

@@ -5,15 +5,15 @@ use utoipa::ToSchema;
 
 use super::{DeploymentView, ErrorInfo, EventView};
 
-/// What changed.
+/// Change of a resource.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub enum WatchEvent {
-    /// It is new, or was there when the watch began.
+    /// Created, or present when the watch began.
     Added(Box<DeploymentView>),
     /// Its spec or status changed.
     Modified(Box<DeploymentView>),
-    /// It is gone; the object has its name and version, and an empty spec.
+    /// Deleted. The object has its name and version, and an empty spec.
     Deleted(Box<DeploymentView>),
     /// Nothing changed, but everything up to this version has been told: resume from here.
     Bookmark(Bookmark),
@@ -25,16 +25,16 @@ pub enum WatchEvent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub enum EventWatch {
-    /// It happened.
+    /// New event.
     Added(Box<EventView>),
-    /// The watch ends.
+    /// End of the watch.
     Error(ErrorInfo),
 }
 
-/// How far a watch is.
+/// Position of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bookmark {
-    /// Watch from here.
+    /// Version to resume from.
     pub resource_version: String,
 }

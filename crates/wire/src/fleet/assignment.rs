@@ -1,4 +1,4 @@
-//! What a worker should hold.
+//! Conversion of assignments: the replicas that a worker should hold.
 
 use std::{sync::Arc, time::Duration};
 

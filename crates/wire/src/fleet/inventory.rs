@@ -1,4 +1,4 @@
-//! What a worker says that it holds.
+//! Conversion of inventories: the replicas that a worker reports.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use super::{
     v1::{self, replica::Detail},
 };
 
-/// Whose reports come on a stream: its first word said so.
+/// Worker whose reports arrive on a stream, as its first message said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reporter {
-    /// Which worker.
+    /// Name of the worker.
     pub worker: WorkerId,
-    /// Which start of its process.
+    /// Start of its process, as a number.
     pub incarnation: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a node says of itself in the first word of a stream.
+//! Conversion of the first message of a stream, in which a node describes itself.
 
 use berth_spec::{ByteSize, Gpu, WorkerId, WorkerInfo, deployment::ModelFormat};
 
@@ -6,11 +6,11 @@ use super::v1;
 
 /// The first word of a stream does not name its node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of a node")]
+#[error("invalid node name {0:?}")]
 pub struct Unnamed(String);
 
 impl v1::Hello {
-    /// Who speaks.
+    /// Name of the sender.
     ///
     /// # Errors
     /// [`Unnamed`]: that is no name.
@@ -18,7 +18,7 @@ impl v1::Hello {
         WorkerId::new(&self.node).map_err(|_| Unnamed(self.node.clone()))
     }
 
-    /// What it is as a worker, if it says so. Formats that this version does not know are left out.
+    /// Description of the node as a worker, if it has that role. Unknown formats are left out.
     ///
     /// # Errors
     /// [`Unnamed`]: it has no name.

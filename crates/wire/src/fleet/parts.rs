@@ -9,8 +9,8 @@ use std::{iter::Peekable, mem};
 
 use prost::Message;
 
-/// A part is closed when the next item would make it larger than this, in bytes. Halved, a whole state is twice as many
-/// messages; doubled, what else is on the same connection waits twice as long behind one.
+/// Size in bytes at which a part is closed. Large enough for few messages, small enough not to delay other streams on
+/// the connection.
 pub const PART: usize = 1 << 20;
 
 /// Parts of one change. More are a fault of the sender's, and would fill the receiver's memory.
@@ -20,7 +20,7 @@ const MOST_PARTS: u32 = 4_096;
 pub trait InParts: Sized {
     /// A part of it.
     type Part: Message + Default;
-    /// What the receiver knows already and the parts do not repeat.
+    /// Information that the receiver already has, so that the parts do not repeat it.
     type Context;
 
     /// Its parts, one after the other, each made when it is asked for. There is at least one.
@@ -38,7 +38,7 @@ pub trait InParts: Sized {
 
 /// A part is not the one that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("part {found} of a change came where part {expected} should have come: connect again")]
+#[error("received part {found} of a change instead of part {expected}: connect again")]
 pub struct OutOfOrder {
     /// The number that should have come.
     pub expected: u32,
@@ -82,14 +82,14 @@ impl<C: InParts> Assembly<C> {
         Ok(None)
     }
 
-    /// How many items were left out since this was last asked, because they cannot be understood: a later version wrote
-    /// them, or a faulty one.
+    /// Number of items skipped since the last call because they could not be decoded: from a later version, or
+    /// faulty.
     pub fn left_out(&mut self) -> usize {
         mem::take(&mut self.left_out)
     }
 }
 
-/// How much more goes into a part.
+/// Remaining space of a part.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     used: usize,
@@ -99,7 +99,7 @@ impl Budget {
     /// A tag and a length, at most.
     const AROUND: usize = 6;
 
-    /// Whether an item of `bytes` still goes in. The first always does.
+    /// True if an item of `bytes` still fits. The first item always does.
     pub(super) fn takes(&mut self, bytes: usize) -> bool {
         let bytes = bytes + Self::AROUND;
         let fits = self.used == 0 || self.used + bytes <= PART;
@@ -132,7 +132,7 @@ impl Numbering {
         (!self.ended).then_some(number)
     }
 
-    /// Whether more parts follow the one that was made.
+    /// True if more parts follow.
     pub(super) fn more(&mut self, more: bool) -> bool {
         self.ended = !more;
         more

@@ -1,4 +1,4 @@
-//! What gateways route by, and what they say of use.
+//! Conversion of routes for gateways, and of the demand that they report.
 
 use std::{collections::BTreeMap, iter::Peekable, time::Duration, vec};
 

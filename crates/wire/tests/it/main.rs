@@ -1,3 +1,3 @@
-//! What crosses process borders, from outside.
+//! Tests of the data that crosses process borders.
 
 mod fleet;

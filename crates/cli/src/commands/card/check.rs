@@ -24,34 +24,34 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth card check .                         ./model-card.yaml and the modules and functions that it names
+  berth card check .                         check ./model-card.yaml and its modules and functions
   berth card check . --file cards/small.yaml
   berth card check . -o json                 problems as data, for editors and CI
-  berth card check --run .                   then do all that a worker does: environment, weights, load, validation
+  berth card check --run .                   also run all steps of a worker
   berth card check --run . --artifact model.joblib --request request.json
 
-Exit code 1 if something is wrong; warnings are shown and change nothing.")]
+Exit code 1 if there are errors; warnings do not count.")]
 pub(crate) struct CheckArgs {
-    /// The model repository's folder
+    /// Folder of the model repository
     #[arg(value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// The card in it
+    /// Card file in the folder
     #[arg(long, value_name = "FILE", default_value = "model-card.yaml")]
     file: PathBuf,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: CheckForm,
     #[command(flatten)]
     trial: TrialArgs,
 }
 
-/// How to print problems.
+/// Output format of problems.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum CheckForm {
     /// With the line and a caret
     #[default]
     Text,
-    /// A JSON list
+    /// Print problems as a JSON list
     Json,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if args.output == CheckForm::Text {
         let name =
             checked.card.as_ref().map_or_else(String::new, |c| format!("{} {}", c.metadata.name, c.metadata.version));
-        terminal::print(&format!("{told}{name} is right; {}", plural(warnings, "warning")))?;
+        terminal::print(&format!("{told}{name} is valid; {}", plural(warnings, "warning")))?;
     }
     match checked.card {
         Some(card) if args.trial.run => trial::run(&args.trial, &args.folder, std::sync::Arc::unwrap_or_clone(card)),

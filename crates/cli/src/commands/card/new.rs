@@ -12,17 +12,17 @@ use crate::{failure::Failure, terminal};
   berth card new ./iris-model
   berth card new ./sentiment-model --framework pytorch
 
-Files that are there already stay as they are.")]
+Existing files stay unchanged.")]
 pub(crate) struct NewArgs {
-    /// The folder, which is made; the model is called like it, without -model
+    /// Folder to create; its name without -model is the name of the model
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// What the model is made with
+    /// Framework of the model
     #[arg(long, value_enum, default_value_t, value_name = "NAME")]
     framework: Framework,
 }
 
-/// What a model is made with.
+/// Framework of a model.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Framework {
     /// scikit-learn
@@ -40,7 +40,7 @@ enum Framework {
     Custom,
 }
 
-/// What differs between frameworks.
+/// Parts of the template that depend on the framework.
 struct FrameworkTemplate {
     name: &'static str,
     version: &'static str,
@@ -148,7 +148,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
          1. put the weights where artifacts.model_path says, and their sha256sum into artifacts.checksum\n  \
          2. set metadata.owner, code.repository, and what goes in and out in interface\n  \
          3. berth card check {shown}\n  \
-         4. berth card check --run {shown} --artifact {weights}   all that a worker does, here\n  \
+         4. berth card check --run {shown} --artifact {weights}   run all steps of a worker locally\n  \
          5. git tag v0.1.0 && git push --tags\n",
         weights = words.weights,
     ))?)

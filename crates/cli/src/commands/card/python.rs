@@ -1,4 +1,4 @@
-//! What names a Python module has, as far as its text says it: enough to find a typing error before anything is run.
+//! Names defined in a Python module, as far as its text shows: enough to find a typing error before anything runs.
 
 use std::collections::BTreeSet;
 

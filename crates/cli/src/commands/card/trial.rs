@@ -40,40 +40,37 @@ use crate::{
     terminal::{self, size},
 };
 
-/// How long git may take to make a commit of the folder. Halved, large folders on slow disks fail; doubled, a hanging disk is
-/// told that much later.
+/// Limit for git to commit the folder. Allows for large folders on slow disks.
 const SNAPSHOT: Duration = Duration::from_secs(60);
 
-/// The largest folder that is taken for a model's code. Halved, repositories with test data beside the code are refused;
-/// doubled, weights that were left in the folder are copied before anybody notices.
+/// Largest folder of model code in bytes. Finds weights that were left in the folder before they are copied.
 const LARGEST: u64 = 256 << 20;
 
 /// The memory that a card without `resources` gets here.
 const MEMORY: ByteSize = ByteSize::gib(4);
 
-/// After how long without news people are told what it is still at. Halved, lines come that say nothing; doubled, people wonder
-/// that much longer whether it hangs.
+/// Silence after which the current step is shown again, so that people know that it still runs.
 const STILL: Duration = Duration::from_secs(20);
 
-/// What is not part of a model's code.
+/// Entries that are not part of a model's code.
 const LEFT_OUT: [&str; 5] = [".git", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TrialArgs {
-    /// Do all that a worker does: environment, weights, load, validation inference
+    /// Run all steps of a worker: environment, weights, load, validation inference
     #[arg(long)]
     pub(super) run: bool,
-    /// Use these weights instead of those that the card names
+    /// Use these weights instead of the card's
     #[arg(long, value_name = "FILE", requires = "run")]
     artifact: Option<PathBuf>,
-    /// Send this request afterwards (a JSON file in the form of the card's input_schema) and print the answer
+    /// Then send this request (a JSON file that matches the card's input_schema) and print the response
     #[arg(long, value_name = "FILE", requires = "run")]
     request: Option<PathBuf>,
-    /// The uv program that makes environments [default: the usual places are searched]
+    /// uv program, which creates environments [default: searched in the usual places]
     // It may be set for all commands, so it asks for no `--run`.
     #[arg(long, value_name = "FILE", env = "BERTH_UV")]
     uv: Option<PathBuf>,
-    /// Keep environments and weights here, so that the next run is fast [default: ~/.cache/berth/card]
+    /// Cache folder for environments and weights [default: ~/.cache/berth/card]
     #[arg(long, value_name = "DIR", requires = "run")]
     data: Option<PathBuf>,
 }
@@ -217,7 +214,7 @@ fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
     })
 }
 
-/// Where environments and weights are kept.
+/// Folder for environments and weights.
 fn folder(args: &TrialArgs) -> Result<PathBuf, Failure> {
     let cache = || {
         let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

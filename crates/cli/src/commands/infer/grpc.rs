@@ -41,7 +41,7 @@ impl Call {
         Ok(Self { base: base.clone(), client, request: message, timeout: args.timeout })
     }
 
-    /// Sends it.
+    /// Sends the request.
     pub(super) async fn send(&self) -> Result<ModelInferResponse, Failure> {
         let mut request = Request::new(self.request.clone());
         request.set_timeout(self.timeout);

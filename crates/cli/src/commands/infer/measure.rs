@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::Caller;
 use crate::{failure::Failure, terminal::Rows};
 
-/// What was measured.
+/// Measured figures.
 #[derive(Debug)]
 pub(super) struct Figures {
     latencies: Histogram<u64>,
@@ -99,7 +99,7 @@ impl Figures {
         rows.render()
     }
 
-    /// What went wrong, if anything did.
+    /// Failure of the run, if there was one.
     pub(super) fn failure(self) -> Option<Failure> {
         let count = self.failures;
         self.first_failure.map(|failure| failure.with(|first| format!("{count} requests failed, the first: {first}")))

@@ -16,8 +16,7 @@ use crate::{
 /// Tells the gateway how long we wait, as gRPC does by itself.
 const TIMEOUT_HEADER: &str = "berth-timeout-ms";
 
-/// How much later than the gateway this side gives up: its answer says why there is none. Halved, slow links miss it;
-/// doubled, a server that hangs is noticed that much later.
+/// Extra time beyond the gateway's own deadline, so that its explanation arrives.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// A request, ready to be sent any number of times.
@@ -66,7 +65,7 @@ impl Call {
     }
 }
 
-/// What the gateway's refusal means for the caller.
+/// Converts a refusal of the gateway.
 fn refused(status: StatusCode, body: &[u8]) -> Failure {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |key: &str| json.get(key).and_then(Value::as_str);

@@ -18,7 +18,7 @@ use crate::{
     terminal::{now, short},
 };
 
-/// What is told of a certificate.
+/// Description of a certificate.
 #[derive(Debug)]
 pub(super) struct Certificate {
     file: PathBuf,
@@ -99,7 +99,7 @@ impl Certificate {
     }
 }
 
-/// `2027-11-21`.
+/// Date of a time, for example `2027-11-21`.
 fn day(at: Time) -> String {
     let text = at.to_string();
     text.split('T').next().unwrap_or_default().to_owned()

@@ -24,13 +24,13 @@ use crate::{
     terminal,
 };
 
-/// Which registry, and how the repositories that it names are reached.
+/// Registry to plan, and access to the repositories that it names.
 #[derive(Debug, Args)]
 pub(super) struct RegistryArgs {
-    /// A registry: a folder as it lies there, or a bare repository
+    /// Registry: a folder or a bare repository
     #[arg(long, value_name = "DIR|REPOSITORY", conflicts_with = "filename")]
     registry: Option<PathBuf>,
-    /// The commit of it that is meant: a branch, a tag, a commit, HEAD
+    /// Commit of the registry: a branch, tag, commit id or HEAD
     #[arg(long, value_name = "COMMIT", requires = "registry")]
     commit: Option<String>,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(super) struct RegistryArgs {
 }
 
 impl RegistryArgs {
-    /// What it wants, once all of it is right; `None`: no registry was named.
+    /// Desired state of the registry, if it is valid; `None` without a registry.
     pub(super) async fn read(&self) -> Result<Option<Desired>, Failure> {
         let Some(path) = self.registry.clone() else { return Ok(None) };
         let (commit, access) = (self.commit.clone(), self.access.clone());
@@ -47,17 +47,17 @@ impl RegistryArgs {
     }
 }
 
-/// What is printed for programs.
+/// Plan in the form printed for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RegistryPlan {
     #[serde(flatten)]
     plan: PlanView,
-    /// Deployments that leave.
+    /// Deployments to be deleted.
     deleted: Vec<String>,
-    /// What clients of the versions that run now would notice, by deployment.
+    /// Contract changes for clients of the running versions, by deployment.
     contract: BTreeMap<String, Vec<String>>,
-    /// What the files of workers change, by worker; the plan does not reckon with it.
+    /// Changes to worker files, by worker; the plan does not account for them.
     workers: BTreeMap<String, Vec<String>>,
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
     }
 }
 
-/// What clients of each deployment that runs a card now would notice.
+/// Contract changes for clients of each deployment that runs from a card.
 fn broken(desired: &Desired, declared: &[DeploymentView]) -> BTreeMap<String, Vec<String>> {
     let card = |view: &DeploymentView| PinnedCard::deserialize(view.spec.pointer("/model/card")?).ok();
     let now: BTreeMap<&str, PinnedCard> =

@@ -1,4 +1,4 @@
-//! How the commands of a registry reach Git: the program, credentials for model repositories, and where copies are kept.
+//! Access of registry commands to Git: the program, credentials for model repositories, and the cache folder.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,25 +13,25 @@ use fs_err as fs;
 
 use crate::failure::Failure;
 
-/// How model repositories are reached.
+/// Access to model repositories.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AccessArgs {
-    /// Use the token in FILE for repositories of HOST, as USER where the host wants one; a host without a port is meant with
-    /// each of them. May be given several times
+    /// Use the token in FILE for repositories on HOST, with USER if the host requires one; without PORT, on any port.
+    /// Repeatable
     #[arg(long, value_name = "[USER@]HOST[:PORT]=FILE", help_heading = "Model repositories")]
     pub(super) git_token: Vec<String>,
     /// Use this private key for repositories over ssh
     #[arg(long, value_name = "FILE", help_heading = "Model repositories")]
     pub(super) ssh_key: Option<PathBuf>,
-    /// Believe the ssh hosts of this file only [default: the first key that a host shows is remembered]
+    /// Trust only the ssh hosts in this file [default: remember the first key of each host]
     #[arg(long, value_name = "FILE", requires = "ssh_key", help_heading = "Model repositories")]
     pub(super) known_hosts: Option<PathBuf>,
-    /// Let manifests name repositories of this machine (file:///…): whoever writes a manifest can then read what the
-    /// checker can
+    /// Allow manifests to use repositories on this machine (file:///…). Authors of manifests can then read every file
+    /// that this process can
     #[arg(long, help_heading = "Model repositories")]
     pub(super) local_repositories: bool,
-    /// Keep copies of model repositories, cards and where tags were here [default: ~/.cache/berth/registry, for hooks
-    /// the folder berth in the repository]
+    /// Folder for copies of model repositories, cards and tags [default: ~/.cache/berth/registry, for hooks the
+    /// folder berth in the repository]
     #[arg(long, value_name = "DIR", help_heading = "Model repositories")]
     pub(super) cache: Option<PathBuf>,
     /// Give up after this long
@@ -120,7 +120,7 @@ impl AccessArgs {
     }
 }
 
-/// Whether a repository is of this host: `HOST`, or `HOST:PORT`.
+/// True if a repository is on this host: `HOST`, or `HOST:PORT`.
 fn is_of(host: &str, remote: &Remote) -> bool {
     let origin = remote.origin();
     host == remote.host() || origin.split_once("://").is_some_and(|(_, place)| place == host)
@@ -139,7 +139,7 @@ pub(super) fn git() -> Arc<Git> {
     Arc::new(Git::new(std::env::vars_os()))
 }
 
-/// Seconds since 1970.
+/// Current time in seconds since 1970.
 pub(super) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

@@ -32,13 +32,13 @@ pub(crate) struct HookArgs {
 
 #[derive(Debug, Subcommand)]
 enum HookCommand {
-    /// Put the hook into a bare repository
+    /// Install the hook in a bare repository
     Install(install::InstallArgs),
-    /// What the hook runs: reads updates from standard input, as git writes them
+    /// Run as a pre-receive hook: check the updates that git writes to standard input
     PreReceive(PreReceiveArgs),
 }
 
-/// What a repository is for.
+/// Kind of repository.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum RepositoryKind {
     /// A registry: every push to its branch must pass validation
@@ -48,17 +48,17 @@ pub(super) enum RepositoryKind {
     Model,
 }
 
-/// What a hook is told.
+/// Rules of a hook.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Rules {
-    /// What the repository is for
+    /// Kind of repository
     #[arg(long, value_enum, default_value_t, value_name = "KIND")]
     pub(super) kind: RepositoryKind,
-    /// The branch whose commits must pass
+    /// Branch whose commits must be valid
     #[arg(long, default_value = "main", value_name = "BRANCH")]
     pub(super) branch: String,
-    /// A user who may write the branch of the actual state, as the server names users; nobody else then may. May be
-    /// given several times [default: anybody who may push]
+    /// User who may write the actual-state branch, as the server names users; others may not. Repeatable [default:
+    /// everybody who may push]
     #[arg(long, value_name = "USER")]
     pub(super) writer: Vec<String>,
     #[command(flatten)]
@@ -85,7 +85,7 @@ struct Update {
     name: String,
 }
 
-/// Bytes of updates. Halved, pushes of very many tags are refused; doubled, more is read before that.
+/// Most bytes of updates. Holds a push of very many tags.
 const MOST_UPDATES: u64 = 4 << 20;
 
 /// Problems are told on standard output, which the pusher sees behind `remote:`; any failure rejects the whole push.
@@ -125,7 +125,7 @@ fn update(line: &str) -> Result<Update, Failure> {
     Ok(Update { old: oid(old)?, new: oid(new)?, name: (*name).to_owned() })
 }
 
-/// Who pushes, by what the common servers put into the environment.
+/// Name of the pusher, from the environment of common servers.
 fn pusher() -> Option<String> {
     let known = ["REMOTE_USER", "GL_USERNAME", "GITEA_PUSHER_NAME", "GL_USER"];
     known.into_iter().find_map(std::env::var_os).map(|user| user.to_string_lossy().into_owned())
@@ -140,7 +140,7 @@ struct Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Why an update is not taken.
+    /// Reason for refusing an update.
     fn check(&self, update: &Update) -> Result<Option<String>, Failure> {
         match self.rules.kind {
             RepositoryKind::Registry => self.of_registry(update),
@@ -205,7 +205,7 @@ impl Hook<'_> {
         format!(
             "{what} is written by {} alone, and this push is by {}",
             self.rules.writer.join(", "),
-            self.user.as_deref().unwrap_or("somebody the server does not name")
+            self.user.as_deref().unwrap_or("an unnamed user")
         )
     }
 

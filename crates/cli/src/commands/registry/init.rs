@@ -16,9 +16,9 @@ use crate::{failure::Failure, terminal};
   berth registry init ./model-registry
   cd model-registry && git init -b main && git add . && git commit -m 'Begin the registry'
 
-Files that are there already stay as they are.")]
+Existing files stay unchanged.")]
 pub(crate) struct InitArgs {
-    /// The folder, which is made
+    /// Folder to create
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

@@ -18,10 +18,10 @@ use crate::{failure::Failure, terminal};
   berth registry hook install /srv/git/model-registry.git --writer berth --git-token github.com=/etc/berth/token
   berth registry hook install /srv/git/sentiment-model.git --kind model
 
-The hook calls this program where it lies now. A push is taken or rejected as a whole, within seconds; the pusher is told
-what is wrong, where, and what to do. Installing again replaces the hook.")]
+The hook calls this binary at its current path. It accepts or rejects a push as a whole within seconds, and tells the pusher
+each error with its place and remedy. Installing again replaces the hook.")]
 pub(super) struct InstallArgs {
-    /// The bare repository
+    /// Bare repository
     #[arg(value_name = "REPOSITORY")]
     repository: PathBuf,
     #[command(flatten)]
@@ -41,9 +41,7 @@ pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
     };
     terminal::print(&format!("installed {shown}/hooks/pre-receive: {what}"))?;
     if args.rules.kind == RepositoryKind::Registry && args.rules.writer.is_empty() {
-        terminal::print(
-            "anybody who may push may write the branch of the actual state; --writer USER keeps it to one",
-        )?;
+        terminal::print("everybody who may push may also write the actual-state branch; --writer USER restricts it")?;
     }
     Ok(())
 }
@@ -56,7 +54,7 @@ pub(super) fn install(repository: &Repository, rules: &Rules, stop: &Stop) -> Re
         && !text.contains(MARK)
     {
         let message = format!(
-            "{} is somebody else's hook: call `berth registry hook pre-receive` from it instead",
+            "{} is a hook of another program: call `berth registry hook pre-receive` from it instead",
             path.display()
         );
         return Err(Failure::Failed(message));

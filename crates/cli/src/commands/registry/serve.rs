@@ -45,20 +45,18 @@ use super::{
 };
 use crate::{failure::Failure, terminal};
 
-/// Connections at once. Halved, a large team's fetches wait; doubled, as many git processes may run.
+/// Most connections at a time, which bounds the number of git processes.
 const MOST_CONNECTIONS: usize = 128;
 
-/// How long a connection has for TLS, and how long a stop waits for what runs. Halved, slow lines are cut; doubled, idle
-/// strangers hold connections longer.
+/// Limit for a TLS handshake, and for running requests at shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a connection may be silent between requests or inside the head of one, and between signs of life over HTTP/2.
-/// Halved, clients on slow lines connect again; doubled, idle strangers hold connections longer.
+/// Longest silence of a connection between requests, in a request's head, and between HTTP/2 pings.
 const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry token ada --role ops >> users.yaml       once per user; the token goes to standard error
+  berth registry token ada --role ops >> users.yaml       once per user; prints the token to standard error
   berth registry serve --root /srv/git --users users.yaml --create model-registry --create sentiment-model
   git clone http://ada:TOKEN@127.0.0.1:8418/model-registry.git
 
@@ -68,33 +66,33 @@ Roles:                 the registry      model repositories
   controller           read, write       read
   worker               read              read
 
-Without TLS it listens on loopback addresses only, unless --insecure says that something in front of it does TLS.")]
+Without TLS, it listens on loopback addresses only. Use --insecure behind a proxy that does TLS.")]
 pub(crate) struct ServeArgs {
-    /// The folder of the repositories
+    /// Folder of the repositories
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:8418", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Who may do what, one entry per user; read again whenever somebody comes
+    /// File of users and roles, one entry per user; reread for every request
     #[arg(long, value_name = "FILE")]
     users: PathBuf,
-    /// Make this repository if it is not there. May be given several times
+    /// Create this repository if missing. Repeatable
     #[arg(long, value_name = "NAME")]
     create: Vec<String>,
-    /// The repository that is the registry; all others are model repositories. May be given several times
+    /// Name of the registry repository; all others are model repositories. Repeatable
     #[arg(long, default_value = "model-registry", value_name = "NAME")]
     registry: Vec<String>,
     /// Serve over TLS with this certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The key of the certificate (PEM)
+    /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Listen on any address without TLS
     #[arg(long)]
     insecure: bool,
-    /// The branch of the registry whose commits must pass
+    /// Branch of the registry whose commits must be valid
     #[arg(long, default_value = "main", value_name = "BRANCH")]
     branch: String,
     #[command(flatten)]
@@ -234,7 +232,7 @@ async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + U
     let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
 }
 
-/// What answers are made of.
+/// Body of responses.
 type Body = UnsyncBoxBody<bytes::Bytes, std::io::Error>;
 
 fn plain(status: StatusCode, text: &str) -> Response<Body> {

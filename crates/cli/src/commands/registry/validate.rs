@@ -18,40 +18,40 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry validate .                          the folder as it lies there, committed or not
+  berth registry validate .                          the working tree, committed or not
   berth registry validate . --commit HEAD --previous origin/main
   berth registry validate /srv/git/model-registry.git --commit main
   berth registry validate . --offline                steps 1, 2, 3 and 6: nothing is fetched
   berth registry validate . -o sarif > results.sarif for the code scanner of a Git host
 
 The steps: structure, manifests, pinned references, model cards, compatibility with workers, worker configurations and
-secrets. Exit code 1 if an error was found; warnings are shown and change nothing. With -o sarif and -o junit the report for
+secrets. Exit code 1 if there are errors; warnings do not count. With -o sarif and -o junit, the report for
 people goes to standard error.")]
 pub(crate) struct ValidateArgs {
-    /// A folder, or a bare repository
+    /// Folder or bare repository
     #[arg(value_name = "DIR|REPOSITORY", default_value = ".")]
     path: PathBuf,
-    /// The commit to check: a branch, a tag, HEAD~1, digits [default: of a folder what lies there, of a bare repository HEAD]
+    /// Commit to validate: a branch, tag, commit id or HEAD~1 [default: the working tree of a folder, HEAD of a bare
+    /// repository]
     #[arg(long, value_name = "COMMIT")]
     commit: Option<String>,
-    /// The commit that was accepted before: its keys must have signed the new ones, and removing all its deployments is
-    /// an error
+    /// Last accepted commit: its keys must have signed the new commits, and removing all its deployments is an error
     #[arg(long, value_name = "COMMIT")]
     previous: Option<String>,
-    /// Do not look at model cards: nothing is fetched
+    /// Skip model cards: fetch nothing
     #[arg(long)]
     offline: bool,
-    /// The last deployment may be removed
+    /// Allow removing the last deployment
     #[arg(long)]
     allow_empty: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: ReportForm,
     #[command(flatten)]
     access: AccessArgs,
 }
 
-/// How to print a report.
+/// Output format of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum ReportForm {
     /// With the line and a caret for each problem
@@ -87,7 +87,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     print(&validator.validate(&pass)?, args.output)
 }
 
-/// What a registry wants, if all of it is right; otherwise the failure is the report. Blocks.
+/// Desired state of a registry if it is valid; otherwise the failure contains the report. Blocks.
 pub(crate) fn wanted(path: &Path, commit: Option<&str>, access: &AccessArgs) -> Result<Desired, Failure> {
     let (tree, stop) = (tree(path, commit, access)?, access.stop());
     let pass = Pass { tree: &tree, previous: None, now: access::now(), allow_empty: true, stop: &stop };

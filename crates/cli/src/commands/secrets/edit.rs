@@ -24,10 +24,10 @@ const MEMORY: &str = "/dev/shm";
   berth secrets edit workers/secrets/worker-a-secrets.yaml --private keys/registry.key
   EDITOR='code --wait' berth secrets edit worker-a-secrets.yaml
 
-The editor ($VISUAL, $EDITOR, or vi) is given a file in memory that is removed when it ends. Values that you leave as they are
-keep their encrypted form, so that a commit shows what changed.")]
+The editor ($VISUAL, $EDITOR, or vi) opens a file in memory, which is removed afterwards. Unchanged values
+keep their encrypted form, so that the commit shows only changes.")]
 pub(super) struct EditArgs {
-    /// The encrypted file
+    /// Encrypted file
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
                 if self::document(&args.file)? != document {
                     let file = args.file.display();
                     return Err(Failure::Failed(format!(
-                        "{file} was changed by somebody else meanwhile, and nothing was written: edit it again"
+                        "{file} changed meanwhile; nothing was written: edit it again"
                     )));
                 }
                 warn_of_comments(&args.file, &document);
@@ -73,7 +73,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
     })
 }
 
-/// Whether to go on editing after an error: a person is asked, a script is not.
+/// True if editing should continue after an error: asks a person, but not a script.
 fn again(failure: &Failure) -> bool {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return false;

@@ -20,7 +20,7 @@ use crate::{failure::Failure, files::plural, terminal};
         --set git.type=git_token --set git.token=@- --set git.hosts=git.acme.com < token
   berth secrets encrypt --key registry.pub --into worker-a-secrets.yaml --set s3_access.secret_access_key=@new-key
 
-What to write (the types and fields are in docs/secrets.md):
+Input format (docs/secrets.md lists types and fields):
   secrets:
     s3_access:
       type: s3_credentials
@@ -28,24 +28,24 @@ What to write (the types and fields are in docs/secrets.md):
       secret_access_key: …
       region: us-east-1
 
-With --into, secrets and fields that are not given stay as they are, to the letter.")]
+With --into, other secrets and fields stay unchanged.")]
 pub(super) struct EncryptArgs {
     #[command(flatten)]
     recipients: RecipientArgs,
-    /// Whose secrets they are; with --into the file says it
+    /// Worker that the secrets belong to; with --into the file names it
     #[arg(long, value_name = "WORKER")]
     worker: Option<WorkerId>,
-    /// The secrets in plain YAML; standard input if neither this nor --set is given
+    /// Secrets in plain YAML; standard input if neither this nor --set is given
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "set")]
     file: Option<PathBuf>,
-    /// One field: NAME.FIELD=VALUE, =@FILE or =@- (standard input). Secret fields only from a file or standard input:
-    /// others see arguments
+    /// Set a field: NAME.FIELD=VALUE, =@FILE or =@- (standard input). Secret fields only from a file or standard
+    /// input, because other users can see arguments
     #[arg(long, value_name = "NAME.FIELD=VALUE")]
     set: Vec<String>,
-    /// Change this encrypted file, which needs no private key
+    /// Encrypted file to change; needs no private key
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     into: Option<PathBuf>,
-    /// Write here [default: the file of --into, else standard output]
+    /// Output file [default: the file of --into, else standard output]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn worker(args: &EncryptArgs, plain: &Plain, previous: Option<&Document>) -> Res
     .filter_map(|(who, worker)| Some((who, worker?)))
     .collect();
     let Some((first, worker)) = said.first() else {
-        return Err(Failure::Usage("whose secrets are they? Give --worker WORKER".to_owned()));
+        return Err(Failure::Usage("name the worker with --worker WORKER".to_owned()));
     };
     match said.iter().find(|(_, other)| other != worker) {
         None => Ok((*worker).clone()),

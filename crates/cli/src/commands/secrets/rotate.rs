@@ -9,22 +9,22 @@ use super::{PrivateArgs, RecipientArgs, document, replace, warn_of_comments};
 use crate::{failure::Failure, files::plural, terminal};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples, a rotation without interruption:
+#[command(after_help = "Examples of a rotation without interruption:
   berth secrets rotate workers/secrets/*.yaml --key old.pub --key new.pub --private old.key    both can read; commit
   … give the controllers new.key beside old.key, then in their place …
-  berth secrets rotate workers/secrets/*.yaml --key new.pub --private new.key --values         the new one alone; commit
+  berth secrets rotate workers/secrets/*.yaml --key new.pub --private new.key --values         only the new one; commit
 
-Without --values only the wrapped data keys change, and whoever had the old private key and an old commit can still read
-what did not change since. Credentials that leaked must be replaced where they were issued: no encryption takes them back.")]
+Without --values, only the wrapped data keys change: the old private key and an old commit still reveal
+unchanged values. Replace leaked credentials at their issuer: encryption cannot take them back.")]
 pub(super) struct RotateArgs {
-    /// The encrypted files
+    /// Encrypted files
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
     #[command(flatten)]
     recipients: RecipientArgs,
     #[command(flatten)]
     private: PrivateArgs,
-    /// Encrypt all values anew under one new data key
+    /// Re-encrypt all values under one new data key
     #[arg(long)]
     values: bool,
 }

@@ -18,14 +18,14 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth secrets check workers/secrets/*.yaml     in CI, or before a commit: exit code 4 if anything is wrong
+  berth secrets check workers/secrets/*.yaml     in CI or before a commit; exit code 4 on errors
   berth secrets check workers/secrets            all *.yaml in a folder
   berth secrets check workers/secrets -o json | jq -r '.[].path'")]
 pub(super) struct CheckArgs {
-    /// Files of secrets, or folders of them
+    /// Files of secrets, or folders with such files
     #[arg(value_name = "FILE|DIR", required = true, value_hint = ValueHint::AnyPath)]
     files: Vec<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
@@ -33,13 +33,13 @@ pub(super) struct CheckArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth secrets show workers/secrets
-  berth secrets show worker-a-secrets.yaml -o wide               also for whose keys they are
+  berth secrets show worker-a-secrets.yaml -o wide               also the recipients' keys
   berth secrets show workers/secrets -o json | jq '.[].keys'     which keys are still in use")]
 pub(super) struct ShowArgs {
-    /// Files of secrets, or folders of them
+    /// Files of secrets, or folders with such files
     #[arg(value_name = "FILE|DIR", required = true, value_hint = ValueHint::AnyPath)]
     files: Vec<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
@@ -65,7 +65,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
     match args.output {
         Form::Json | Form::Yaml => Ok(()),
-        _ => Ok(terminal::print(&format!("{} right\n", plural(files.len(), "file")))?),
+        _ => Ok(terminal::print(&format!("{} valid\n", plural(files.len(), "file")))?),
     }
 }
 
@@ -176,7 +176,7 @@ fn names(contents: &Contents) -> Vec<String> {
     names.into_iter().map(|name| format!("{worker}/{name}")).collect()
 }
 
-/// When a data key was made; `None` where the file does not say it as a time.
+/// Creation time of a data key; `None` if the file does not give a valid one.
 fn created(document: &Document, data: berth_secrets::DataId) -> Option<berth_spec::Time> {
     let key = document.keys.iter().find(|key| key.data == data)?;
     key.created.parse::<Timestamp>().ok().map(|at| at.0)

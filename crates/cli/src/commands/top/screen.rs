@@ -21,10 +21,10 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use super::{HEADS, cells, look, summary};
 use crate::{client::Client, failure::Failure, terminal};
 
-/// Keys that are read but not yet acted upon. Halved or doubled: nobody types faster than the screen is drawn.
+/// Keys buffered while the screen is drawn. More than anybody types.
 const KEYS: usize = 16;
 
-/// How long the key reader sleeps at most before it sees that the view has ended. Doubled, leaving feels slow.
+/// Poll interval of the key reader. Short, so that leaving feels immediate.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Shows it until somebody leaves.
@@ -36,10 +36,10 @@ pub(super) async fn run(client: Client, first: TopView, interval: Duration) -> R
     done
 }
 
-/// How wide each column is; the names have what the others leave.
+/// Widths of the columns. Names get the remaining width.
 const WIDTHS: [u16; HEADS.len()] = [20, 14, 6, 9, 9, 7, 7, 7, 10, 10, 10];
 
-/// Which columns a narrow terminal does without, the first one first: P50, P90, MISS/S, IN FLIGHT.
+/// Columns dropped on a narrow terminal, in this order: P50, P90, MISS/S, IN FLIGHT.
 const WITHOUT: [usize; 4] = [8, 9, 7, 4];
 
 /// The columns that have room.
@@ -57,7 +57,7 @@ fn columns(width: u16) -> Vec<usize> {
 
 struct Screen {
     view: TopView,
-    /// What went wrong with the last look; the view is then old.
+    /// Error of the last refresh; the view is then outdated.
     problem: Option<String>,
     rows: TableState,
 }

@@ -11,7 +11,7 @@ const WIDTH: u16 = 80;
 
 /// One line of the terminal. Dropping it leaves the terminal clean.
 pub(crate) struct StatusLine {
-    /// What the line begins with; `None` where standard error is no terminal.
+    /// Prefix of the line; `None` if standard error is not a terminal.
     name: Option<String>,
 }
 
@@ -45,7 +45,7 @@ fn write(text: &str) {
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }
 
-/// How far a deployment is: its phase, and what its replicas do or what hinders it.
+/// Progress of a deployment: its phase, and the activity of its replicas or the obstacle.
 pub(super) fn text(status: &DeploymentStatus) -> String {
     let busy: Vec<String> = status.replica_details.iter().filter(|one| one.state != "Ready").map(replica).collect();
     let hindered = || status.conditions.iter().find(|condition| condition.status == "False");

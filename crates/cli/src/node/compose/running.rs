@@ -14,7 +14,7 @@ use crate::{
     up::{end, gateway_ended, spawn, worker_ended},
 };
 
-/// What runs.
+/// Running tasks of the node.
 pub(in crate::node) struct Running {
     /// `None` once it has ended.
     gateway: Option<JoinHandle<std::io::Result<Drained>>>,
@@ -78,8 +78,8 @@ impl Running {
             ended = end(&mut self.worker) => worker_ended(ended),
             Some(ended) = self.ties.join_next() => match ended {
                 Ok(Err(failure)) => failure,
-                Ok(Ok(())) => Failure::Failed("a tie to the other nodes ended without being told to".to_owned()),
-                Err(error) => Failure::doing("a tie to the other nodes broke, please report it", error),
+                Ok(Ok(())) => Failure::Failed("a connection task ended unexpectedly".to_owned()),
+                Err(error) => Failure::doing("a connection task failed, please report it", error),
             },
         }
     }
@@ -110,7 +110,7 @@ impl Running {
         }
     }
 
-    /// Ends the ties.
+    /// Stops the tasks.
     pub(in crate::node) async fn stop(mut self) {
         self.ties_stop.cancel();
         while self.ties.join_next().await.is_some() {}

@@ -1,4 +1,4 @@
-//! What CI systems and people with a clone ask of a registry's commits.
+//! Checks of a registry's commits in CI systems and clones.
 
 use std::{fs, path::Path};
 
@@ -45,7 +45,7 @@ fn script(world: &World, file: &str, key: &str) -> String {
     within.map(|line| line.trim_start().trim_start_matches("- ").to_owned() + "\n").collect()
 }
 
-/// What the templates tell a CI system to run does what it should there.
+/// The commands in the CI templates work.
 #[test]
 fn templates_of_ci_run() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! How REST requests say what they want, and the shapes of answers that are not plain JSON.
+//! Parameters of REST requests, and responses that are not plain JSON.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     store::Rev,
 };
 
-/// What handlers answer.
+/// Result of a handler.
 pub(super) type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The query of a request, not read yet.
@@ -68,7 +68,7 @@ impl RawParameters {
     }
 }
 
-/// `dryRun` and `force`.
+/// Reads `dryRun` and `force`.
 pub(super) fn write(query: &Query) -> Result<Write, ApiError> {
     Ok(Write {
         mode: if query.flag("dryRun")? { ApplyMode::DryRun } else { ApplyMode::Commit },

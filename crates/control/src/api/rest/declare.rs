@@ -48,7 +48,7 @@ pub(super) async fn apply(
     service.apply(documents, write).await.map(Json)
 }
 
-/// What would change if the body were applied. Changes nothing.
+/// Preview the effect of applying the body. Changes nothing.
 #[utoipa::path(
     post, path = "/v1/plan", tag = "declare",
     params(

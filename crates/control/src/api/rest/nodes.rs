@@ -24,7 +24,7 @@ pub(super) async fn nodes(State(service): State<Arc<Service>>, asked: RawParamet
     service.nodes(&selector).await.map(Json)
 }
 
-/// One node.
+/// Show a node.
 #[utoipa::path(
     get, path = "/v1/nodes/{name}", tag = "tell",
     params(("name" = String, Path, description = "The node")),

@@ -56,7 +56,7 @@ pub(super) async fn drain(Named { service, name }: Named) -> Answer<WorkerView> 
     service.cordon(&name, Cordon::Draining).await.map(Json)
 }
 
-/// The process answers.
+/// Report that the process is alive.
 #[utoipa::path(
     get, path = "/healthz", tag = "operate",
     responses((status = 200, description = "It does", body = String, content_type = "text/plain"))
@@ -65,7 +65,7 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether everything that should be resident answers.
+/// Report if all resident models are ready.
 #[utoipa::path(
     get, path = "/readyz", tag = "operate",
     responses(
@@ -79,7 +79,7 @@ pub(super) async fn readyz(State(service): State<Arc<Service>>) -> Response {
     (status, Json(readiness)).into_response()
 }
 
-/// Which Berth this is.
+/// Show the version of Berth.
 #[utoipa::path(
     get, path = "/version", tag = "operate",
     responses((status = 200, description = "Its version", body = VersionView))
@@ -99,7 +99,7 @@ pub(super) async fn metrics(State(service): State<Arc<Service>>) -> Result<Respo
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }
 
-/// This document.
+/// Return this document.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "operate",
     responses((status = 200, description = "OpenAPI 3.1", body = Object))

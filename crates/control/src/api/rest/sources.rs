@@ -23,7 +23,7 @@ pub(super) async fn sources(State(service): State<Arc<Service>>, asked: RawParam
     Ok(Json(service.sources()))
 }
 
-/// The Git registry.
+/// Show the Git registry.
 #[utoipa::path(
     get, path = "/v1/sources/git", tag = "tell",
     responses(

@@ -1,4 +1,4 @@
-//! See what is.
+//! Read access to all resources.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub(super) async fn deployments(
     Ok(Json(service.list(&page(&query)?).await?).into_response())
 }
 
-/// One deployment.
+/// Show a deployment.
 #[utoipa::path(
     get, path = "/v1/deployments/{name}", tag = "tell",
     params(("name" = String, Path, description = "The deployment")),
@@ -75,7 +75,7 @@ pub(super) async fn deployment(
     Ok(tagged(&found.metadata.resource_version.clone(), found))
 }
 
-/// Why a deployment is where it is, or why it is nowhere.
+/// Explain the placement of a deployment.
 #[utoipa::path(
     get, path = "/v1/deployments/{name}/explain", tag = "tell",
     params(("name" = String, Path, description = "The deployment")),
@@ -93,7 +93,7 @@ pub(super) async fn explain(
     service.explain(&name(&of)?).await.map(Json)
 }
 
-/// Every worker.
+/// List workers.
 #[utoipa::path(
     get, path = "/v1/workers", tag = "tell",
     responses((status = 200, description = "By name", body = List<WorkerView>))
@@ -103,7 +103,7 @@ pub(super) async fn workers(State(service): State<Arc<Service>>, asked: RawParam
     service.workers().await.map(Json)
 }
 
-/// One worker.
+/// Show a worker.
 #[utoipa::path(
     get, path = "/v1/workers/{id}", tag = "tell",
     params(("id" = String, Path, description = "The worker")),
@@ -121,7 +121,7 @@ pub(super) async fn worker(
     service.worker(&id).await.map(Json)
 }
 
-/// Every replica.
+/// List replicas.
 #[utoipa::path(
     get, path = "/v1/replicas", tag = "tell",
     params(("deployment" = Option<String>, Query, description = "Only those of this deployment")),
@@ -163,7 +163,7 @@ pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParam
     service.aliases(&page(&query)?.equalities_only()?).await.map(Json)
 }
 
-/// What happened lately, oldest first; or, with `watch=true`, as it happens.
+/// List recent events, oldest first; with `watch=true`, stream them.
 #[utoipa::path(
     get, path = "/v1/events", tag = "tell",
     params(

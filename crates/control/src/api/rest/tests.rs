@@ -24,8 +24,8 @@ fn every_route_is_documented_and_every_documented_route_exists() {
     assert_eq!(routed, documented);
 }
 
-/// What readers of the document rely on: references lead somewhere, operations have ids of their own, every operation
-/// says what it answers, and every path parameter is declared.
+/// Checks the document for its readers: references resolve, operation ids are unique, every operation describes its
+/// response, and every path parameter is declared.
 #[test]
 fn the_document_is_sound() {
     let document = serde_json::to_value(document()).expect("it is JSON");

@@ -19,23 +19,23 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Declared(Vec<ManifestDeployment>);
 
-/// How to write.
+/// Options of a write.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
     pub(crate) mode: ApplyMode,
     pub(crate) ownership: Ownership,
 }
 
-/// Which version a write is for.
+/// Version that a write expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Whatever is there.
+    /// Any version.
     Anything,
     /// This one; nothing, where it is [`Rev::NONE`]. From `If-Match` or `If-None-Match`.
     Version(Rev),
 }
 
-/// How to delete.
+/// Options of a delete.
 #[derive(Debug, Clone)]
 pub(crate) struct Delete {
     pub(crate) write: Write,
@@ -158,7 +158,7 @@ impl Service {
         Ok(view::applied(applied))
     }
 
-    /// What would change if the documents were applied, and those of `deleted` that are declared were deleted.
+    /// Previews applying the documents and deleting those of `deleted` that exist.
     pub(crate) async fn plan(&self, documents: Declared, deleted: Vec<DeploymentName>) -> Result<PlanView, ApiError> {
         // Whoever owns it: nothing is changed, and who may change it is told.
         let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Warn };
@@ -240,12 +240,12 @@ fn one_answer(
     Err(error.with(refusals.chain(stay).collect()))
 }
 
-/// What was declared before something else failed.
+/// Describes the part that was applied before an error.
 fn stays(applied: &ApplyResult) -> ErrorDetail {
     ErrorDetail {
         path: applied.name.clone(),
         message: format!("was applied all the same, at resource version {}", applied.resource_version),
-        remedy: "apply everything again: what is there already is not changed".to_owned(),
+        remedy: "apply everything again: existing documents stay unchanged".to_owned(),
         ..ErrorDetail::default()
     }
 }

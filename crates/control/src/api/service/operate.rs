@@ -23,7 +23,7 @@ impl Service {
         Ok(nodes)
     }
 
-    /// One node.
+    /// Reads one node.
     pub(crate) async fn node(&self, name: &str) -> Result<NodeView, ApiError> {
         let nodes = self.known_nodes().await?.items;
         let (mut found, peer_queries): (Vec<NodeView>, Vec<NodeView>) =

@@ -35,7 +35,7 @@ impl Service {
         let hook = self.handle.board.hook().ok_or_else(none)?;
         if !proved(&hook, headers, body) {
             hook.count("refused");
-            tracing::warn!(event = "webhook_refused", "a webhook did not prove that it knows the secret");
+            tracing::warn!(event = "webhook_refused", "webhook refused: wrong signature");
             return Err(ApiError::forbidden(
                 "the webhook does not prove that it knows the secret: give both sides the same",
             ));

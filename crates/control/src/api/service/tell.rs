@@ -20,16 +20,15 @@ use crate::{
     handle::{self, DeploymentPage, ListRequest},
 };
 
-/// The most items in one page. Halved, listing everything takes twice the requests; doubled, one answer holds the driver
-/// and the connection twice as long.
+/// Most items in one page. Bounds the time that a request occupies the driver.
 pub(crate) const MAX_PAGE: usize = 500;
 
-/// Which page of a list.
+/// Page of a list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Page {
     pub(crate) selector: LabelSelector,
     pub(crate) limit: Option<usize>,
-    /// Where the last page ended, as it said itself.
+    /// Continuation of the previous page.
     pub(crate) after: Option<DeploymentName>,
 }
 
@@ -169,7 +168,7 @@ impl Service {
         })
     }
 
-    /// Whether this node, which leads, answers clients; one that is alone does.
+    /// True if this leader also serves clients, which a single node does.
     fn has_gateway(&self) -> bool {
         let leader = (self.leader)().map(|leader| leader.name);
         let me = (self.members)().into_iter().find(|(member, _)| leader.as_ref() == Some(&member.name));

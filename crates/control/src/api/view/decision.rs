@@ -1,4 +1,4 @@
-//! What was decided, what would be, and why.
+//! Shapes of decisions, previews and explanations.
 
 use berth_plan::{
     Evicted, Rejection, Score,
@@ -14,7 +14,7 @@ use berth_wire::api::{
 use super::{deployment, fleet, head};
 use crate::handle;
 
-/// What became of an applied document.
+/// Result of applying a document.
 pub(crate) fn applied(applied: handle::Applied) -> ApplyResult {
     ApplyResult {
         name: applied.name.to_string(),
@@ -29,7 +29,7 @@ pub(crate) fn applied(applied: handle::Applied) -> ApplyResult {
     }
 }
 
-/// What became of a deletion; `generation` is that of the deployment.
+/// Result of a deletion; `generation` is the deployment's.
 pub(crate) fn deleted(name: &str, generation: u64, resource_version: String) -> ApplyResult {
     ApplyResult { name: name.to_owned(), outcome: Outcome::Deleted, generation, resource_version, warnings: Vec::new() }
 }
@@ -53,7 +53,7 @@ pub(crate) fn event(number: u64, event: &Event) -> EventView {
     }
 }
 
-/// Why a deployment is where it is, or why it is nowhere.
+/// Explanation of a deployment's placement.
 pub(crate) fn explanation(explanation: &Explanation, status: Option<&Status>) -> ExplainView {
     let (api_version, kind) = head::<ExplainView>();
     ExplainView {
@@ -81,7 +81,7 @@ fn eviction(evicted: &Evicted) -> EvictionView {
     }
 }
 
-/// What every worker means for it, and of those that could hold it which would be chosen, and why.
+/// Verdict for each worker, with the rank of those that have room.
 fn verdicts(workers: &[Seen]) -> Vec<WorkerVerdict> {
     let fits = |seen: &Seen| match &seen.verdict {
         Verdict::Fits { score, .. } => Some(score.clone()),
@@ -156,7 +156,7 @@ fn rejection(rejection: &Rejection) -> api::Rejection {
     view
 }
 
-/// What would change, with what would become of the documents.
+/// Preview of changes, with the result for each document.
 pub(crate) fn plan(preview: &Preview, documents: Vec<ApplyResult>) -> PlanView {
     let (api_version, kind) = head::<PlanView>();
     let change = |change: &berth_plan::preview::MemoryChange| WorkerMemoryChange {

@@ -41,7 +41,7 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
     }
 }
 
-/// What is left of a deployment that is gone: its name, and the version at which that was known.
+/// Remainder of a deleted deployment: its name and the version of the deletion.
 pub(crate) fn gone(name: &DeploymentName, rev: Rev) -> DeploymentView {
     let (api_version, kind) = head::<DeploymentView>();
     let metadata = DeploymentMetadata {
@@ -141,13 +141,13 @@ fn died(deaths: &Deaths) -> String {
     let Deaths { count, in_a_row, at, how, again_at } = deaths;
     let now = match again_at {
         None => "it is up again".to_owned(),
-        Some(at) => format!("it answers nobody until it is up again, and is started at {at}"),
+        Some(at) => format!("it is down and starts again at {at}"),
     };
     let times = if *count == 1 { "once".to_owned() } else { format!("{count} times, {in_a_row} in a row") };
     format!("its process died {times}, last at {at}: {how}; {now}")
 }
 
-/// What a residency says to people.
+/// Description of a residency for people.
 pub(super) struct ResidencyText {
     pub(super) state: &'static str,
     pub(super) message: String,
@@ -262,8 +262,8 @@ mod tests {
             (
                 Some(Residency::Ready(Arc::new(down))),
                 "Restarting",
-                "its process died 3 times, 2 in a row, last at 1970-01-01T00:00:00.000Z: it ended with code 3; it answers \
-                 nobody until it is up again, and is started at 1970-01-01T00:00:01.500Z",
+                "its process died 3 times, 2 in a row, last at 1970-01-01T00:00:00.000Z: it ended with code 3; it is \
+                 down and starts again at 1970-01-01T00:00:01.500Z",
             ),
             (
                 Some(Residency::Failed(Arc::new(failed))),

@@ -38,7 +38,7 @@ pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
     Memory { total: total.0, used: used.0, free: (total - used).0 }
 }
 
-/// A replica.
+/// Converts a replica.
 pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
     let (api_version, kind) = head::<ReplicaView>();
     let said = ResidencyText::of(view.residency.as_ref(), view.lost);
@@ -65,7 +65,7 @@ pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
     }
 }
 
-/// A revision.
+/// Converts a revision.
 pub(crate) fn revision(view: &handle::RevisionView) -> RevisionView {
     let (api_version, kind) = head::<RevisionView>();
     RevisionView {
@@ -85,7 +85,7 @@ pub(crate) fn revision(view: &handle::RevisionView) -> RevisionView {
     }
 }
 
-/// An alias.
+/// Converts an alias.
 pub(crate) fn alias(view: &handle::AliasView) -> AliasView {
     let (api_version, kind) = head::<AliasView>();
     let targets = view.targets.iter();

@@ -24,7 +24,7 @@ const LOG_KEPT: u64 = 20_000;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked for.
+/// Request to the writer thread.
 pub(super) enum Command {
     Commit { txn: Txn, reply: Reply<Outcome> },
     Compact { before: Rev, reply: Reply<()> },
@@ -69,7 +69,7 @@ impl Answer {
     }
 }
 
-/// The running thread.
+/// Handle of the running writer thread.
 pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread has ended. Only [`Writer::join`] reads it; the mutex lets the store be shared.

@@ -20,10 +20,10 @@ use super::{
 };
 use crate::store::{Change, Commit, Rev};
 
-/// Why the stream is no longer of use.
+/// Reason why a watch stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WatchEnd {
-    /// What comes next is forgotten.
+    /// The requested revisions were compacted.
     Compacted {
         /// The oldest rev that is not.
         oldest: Rev,
@@ -34,7 +34,7 @@ pub(super) enum WatchEnd {
     Disorder(String),
 }
 
-/// What has been told, and what is being put together.
+/// Collects watch events into whole commits.
 #[derive(Debug)]
 pub(super) struct WatchAssembly {
     keys: Keys,
@@ -55,7 +55,7 @@ impl WatchAssembly {
         self.applied
     }
 
-    /// Where the next stream begins, once this one is given up.
+    /// Revision at which the next stream must begin.
     pub(super) fn resume_at(&mut self) -> Rev {
         self.partial.clear();
         self.applied.next()

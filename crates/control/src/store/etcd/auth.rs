@@ -15,7 +15,7 @@ use crate::store::StoreError;
 
 type Token = MetadataValue<Ascii>;
 
-/// Who we are, and the token that says so.
+/// Credentials, and the token obtained with them.
 pub(super) struct Login {
     credentials: Credentials,
     /// Held only to look and to replace.
@@ -54,8 +54,8 @@ impl Login {
     }
 }
 
-/// What is written on every request: the token, and that a member which has lost its leader must not answer. Without the
-/// latter a member that is cut off keeps a watch open for ever and tells it nothing.
+/// Metadata of every request: the token, and the requirement that the member has a leader. Without the latter, a
+/// member that is cut off would keep a silent watch open forever.
 #[derive(Clone)]
 pub(super) struct CallMetadata(pub(super) Option<Token>);
 

@@ -32,33 +32,32 @@ use super::{
 };
 use crate::store::{Rev, StoreError};
 
-/// How often a connection in use is checked with an HTTP/2 ping. etcd closes connections that ping more often than every
-/// 5 s (`--grpc-keepalive-min-time`), or at all while nothing is open on them; doubled, a dead one is noticed later.
+/// Interval between HTTP/2 pings. etcd closes connections that ping more often than every 5 s
+/// (`--grpc-keepalive-min-time`).
 const PING: Duration = Duration::from_secs(10);
 
-/// How long a ping may take.
+/// Limit for the answer to a ping.
 const PONG: Duration = Duration::from_secs(3);
 
-/// An attempt that has less time than this is not made: what the one before it found out says more than that time was up, and
-/// a write is not sent that nobody could hear the end of. Halved, slow members are asked in vain; doubled, callers are told
-/// that much earlier.
+/// Least time left that is worth an attempt. With less, the earlier error says more than a timeout, and the outcome
+/// of a write would be lost.
 const WORTH_IT: Duration = Duration::from_millis(100);
 
 /// An endpoint, ready for a request.
 pub(super) type EtcdChannel = InterceptedService<Channel, CallMetadata>;
 
-/// Whether something may be asked again after it may have been received.
+/// Permission to repeat a request that may have been received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// It reads, or does the same twice.
+    /// Safe to repeat: a read, or idempotent.
     Always,
-    /// It writes.
+    /// Only if it was not sent: a write.
     Unsent,
 }
 
 /// An answer that says what it knows.
 pub(super) trait EtcdReply {
-    /// Its header.
+    /// Header of the response.
     fn header(&self) -> Option<&ResponseHeader>;
     /// Its revision is the store's at a moment between question and answer, rather than one member's.
     const ORDERED: bool;
@@ -140,12 +139,12 @@ impl Cluster {
         self.current.load(Ordering::Relaxed) % self.members.len()
     }
 
-    /// How many endpoints there are.
+    /// Number of endpoints.
     pub(super) fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// The endpoint's address.
+    /// Address of an endpoint.
     pub(super) fn address(&self, member: usize) -> &str {
         &self.members[member].address
     }
@@ -163,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// Whether another token can be had.
+    /// True if another token can be obtained.
     pub(super) fn has_login(&self) -> bool {
         self.login.is_some()
     }

@@ -1,29 +1,30 @@
-//! Where etcd is, and how to talk to it.
+//! Address, security and timeouts of etcd.
 
 use std::{fmt, path::Path, str::FromStr, time::Duration};
 
-/// Where keys go when nothing else is said.
+/// Default prefix of keys.
 const PREFIX: &str = "/berth";
 
 /// etcd's port for clients.
 const PORT: u16 = 2379;
 
-/// Where etcd is, and how to talk to it.
+/// Configuration of the etcd client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// `HOST:PORT` of members, at least one. Give all of them: where one is gone, another is asked.
     pub endpoints: Vec<String>,
-    /// What all keys begin with: several systems may share an etcd. Begins with `/` and does not end with one; may be empty.
+    /// Prefix of all keys, so that several systems can share one etcd. Begins with `/` and does not end with one; may
+    /// be empty.
     pub prefix: String,
-    /// How connections are secured; `None`: not at all.
+    /// TLS settings; `None` for plain connections.
     pub tls: Option<EtcdTls>,
-    /// Who we are, where etcd's authentication is on.
+    /// User and password, if etcd requires authentication.
     pub credentials: Option<Credentials>,
-    /// How long to wait for what.
+    /// Timeouts of requests.
     pub patience: Timeouts,
 }
 
-/// How connections to etcd are secured.
+/// TLS settings.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
     /// Certificates of the authorities that may vouch for etcd, PEM; `None`: those that the system trusts.
@@ -47,9 +48,9 @@ impl fmt::Debug for EtcdTls {
 /// A user of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user's name.
+    /// User name.
     pub user: String,
-    /// The user's password.
+    /// User's password.
     pub password: String,
 }
 
@@ -59,19 +60,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How long to wait for what.
+/// Timeouts of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection. Halved, members far away are not reached; doubled, a dead one is left that much later.
+    /// Limit for connecting. Allows for distant members.
     pub connect: Duration,
-    /// For one answer of one endpoint. Halved, a member whose disk is slow for a moment is left too early; doubled, a
-    /// member that hangs is left that much later.
+    /// Limit for one answer of one endpoint. Longer than a slow disk stalls.
     pub answer: Duration,
-    /// For all attempts together. It has to be longer than etcd takes to elect a leader (1 to 2 s) or writes fail whenever
-    /// a member dies; doubled, callers wait that much longer for an etcd that is gone.
+    /// Limit for all attempts together. Must exceed an election of etcd (1 to 2 s), or writes fail whenever a member
+    /// dies.
     pub whole: Duration,
-    /// How often a watch asks how far it has got. A stream is given up after two of these without a word: halved, an etcd
-    /// that is busy is asked for new streams; doubled, a stream that is dead is noticed that much later.
+    /// Interval between progress requests of a watch. A stream is replaced after two without an answer.
     pub progress: Duration,
 }
 
@@ -86,17 +85,19 @@ impl Default for Timeouts {
     }
 }
 
-/// Why an address of etcd is none.
+/// Reason why an address of etcd is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// It does not begin with a scheme that we know.
-    #[error("{0:?} is no address of etcd: write etcd://HOST:PORT,HOST:PORT or, with TLS, etcds://HOST:PORT,HOST:PORT")]
+    /// Unknown or missing scheme.
+    #[error(
+        "{0:?} is not an address of etcd: write etcd://HOST:PORT,HOST:PORT or, with TLS, etcds://HOST:PORT,HOST:PORT"
+    )]
     Scheme(String),
     /// A host is missing or cannot be one.
-    #[error("{0:?} is no HOST:PORT")]
+    #[error("invalid address {0:?}; expected HOST:PORT")]
     Host(String),
     /// Passwords do not belong into addresses, which end up in logs and lists of processes.
-    #[error("leave the user and the password out of the address of etcd: the settings have places for them")]
+    #[error("leave user and password out of the address of etcd: use --store-user and --store-password-file")]
     Secret,
     /// The prefix would not work.
     #[error("the prefix {0:?} may hold letters, digits, - _ . and /, as in etcd://HOST:PORT/prod")]
@@ -106,11 +107,11 @@ pub enum ConfigError {
     File(String),
 }
 
-/// Where etcd is, as people write it: `etcd://HOST:PORT,HOST:PORT`, or `etcds://…` with TLS; `/PREFIX` behind it where several
-/// systems share one. The port may be left out (2379).
+/// Address of etcd: `etcd://HOST:PORT,HOST:PORT`, or `etcds://…` with TLS, followed by an optional `/PREFIX`. The
+/// default port is 2379.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Whether connections are secured.
+    /// True for TLS.
     pub tls: bool,
     /// `HOST:PORT` of members, at least one.
     pub endpoints: Vec<String>,
@@ -150,7 +151,7 @@ impl fmt::Display for Address {
 }
 
 impl From<Address> for EtcdConfig {
-    /// What an address does not say keeps its default.
+    /// Default configuration with this address.
     fn from(address: Address) -> Self {
         Self {
             endpoints: address.endpoints,

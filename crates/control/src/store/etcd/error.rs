@@ -1,4 +1,4 @@
-//! What it means when an endpoint of etcd does not give the answer that was asked for.
+//! Errors of etcd endpoints, and their consequences.
 
 use std::error::Error as _;
 
@@ -6,12 +6,12 @@ use tonic::{Code, Status};
 
 use crate::store::StoreError;
 
-/// Why there is no answer, and so what can be done about it.
+/// Reason why there is no answer, which decides what to do next.
 #[derive(Debug, Clone)]
 pub(super) enum EtcdError {
-    /// It did not get there: it can be sent elsewhere, whatever it is.
+    /// Not sent: safe to send elsewhere.
     NotSent(String),
-    /// It may have got there: what writes may have been done.
+    /// Possibly received: a write may have been committed.
     Lost(String),
     /// The answer is older than one that was given before.
     Behind(String),
@@ -30,7 +30,7 @@ pub(super) enum EtcdError {
 }
 
 impl EtcdError {
-    /// What a status means that came from `endpoint`, or was made up on the way there.
+    /// Interprets a gRPC status of `endpoint`, or one created on the way there.
     pub(super) fn of(status: &Status, endpoint: &str) -> Self {
         let text = status.message();
         let has = |part: &str| text.contains(part);
@@ -57,7 +57,7 @@ impl EtcdError {
         }
     }
 
-    /// Why a watch was ended by the server.
+    /// Reason for which the server ended a watch.
     pub(super) fn of_cancel(reason: &str, endpoint: &str) -> Self {
         if reason.contains("permission denied") {
             Self::of(&Status::permission_denied(reason), endpoint)
@@ -68,7 +68,7 @@ impl EtcdError {
         }
     }
 
-    /// What the store's users are told, once nothing more is tried. `endpoints` are those that were asked.
+    /// Final error for users of the store. `endpoints` are those that were tried.
     pub(super) fn into_error(self, endpoints: &str) -> StoreError {
         match self {
             Self::NotSent(reason) | Self::Lost(reason) => {
@@ -88,7 +88,7 @@ impl EtcdError {
     }
 }
 
-/// What helps against a refusal, by what etcd says.
+/// Remedy for a refusal, by its message.
 fn remedy(text: &str) -> &'static str {
     const REMEDIES: [(&str, &str); 8] = [
         ("user name is empty", "its authentication is on: give a user and a password"),

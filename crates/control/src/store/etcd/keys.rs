@@ -44,12 +44,12 @@ impl Keys {
         let key = key.strip_prefix(self.0.as_bytes())?;
         let short = std::str::from_utf8(key).ok().map(str::to_owned);
         if short.is_none() {
-            tracing::warn!(event = "store_key_skipped", key = %String::from_utf8_lossy(key), "a key that is no text is skipped");
+            tracing::warn!(event = "store_key_skipped", key = %String::from_utf8_lossy(key), "skipping a key that is not text");
         }
         short
     }
 
-    /// What etcd holds, as users know it.
+    /// Converts a key-value pair of etcd, without the prefix.
     pub(super) fn entry(&self, found: KeyValue) -> Option<Entry> {
         Some(Entry {
             key: self.short(&found.key)?,

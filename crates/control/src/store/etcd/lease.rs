@@ -32,18 +32,18 @@ impl fmt::Display for LeaseId {
 /// A lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Its number.
+    /// Id of the lease.
     pub id: LeaseId,
-    /// How long it lasts from the grant on: what was asked for, or more.
+    /// Duration from the grant: the requested time, or more.
     pub ttl: Duration,
 }
 
-/// What came of claiming a key.
+/// Result of claiming a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// It is ours since this rev, for as long as the lease is kept.
+    /// Won at this revision, for as long as the lease lives.
     Won(Rev),
-    /// It is another's.
+    /// Held by another.
     Taken(Entry),
 }
 

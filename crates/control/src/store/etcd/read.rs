@@ -10,8 +10,8 @@ use super::{
 };
 use crate::store::{Entry, Listing, Page, Rev, StoreError};
 
-/// The most bytes of one answer. etcd has no limit of its own: a page of very large entries is asked for again with fewer
-/// of them. Halved, such pages take more attempts; doubled, one read holds twice as much.
+/// Largest answer in bytes. etcd has no limit of its own; a page that exceeds this is requested again with fewer
+/// entries.
 const ANSWER: usize = 32 << 20;
 
 /// Asks an endpoint for a range of keys.
@@ -38,7 +38,7 @@ impl EtcdStore {
         Ok(found.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))
     }
 
-    /// What the key held at a rev; `Err(EtcdError::Compacted)` where that is forgotten.
+    /// Value of the key at a revision; `Err(EtcdError::Compacted)` if it is no longer available.
     pub(super) async fn read_past(&self, key: &str, at: Rev) -> Result<Option<Entry>, EtcdError> {
         let request = RangeRequest { key: self.keys.full(key), revision: revision(at), ..RangeRequest::default() };
         Ok(self.range(request).await?.kvs.into_iter().next().and_then(|found| self.keys.entry(found)))

@@ -1,4 +1,4 @@
-//! What became of a transaction whose answer was lost: told from what is there, or not told at all.
+//! Determines the outcome of a transaction whose answer was lost.
 //!
 //! * Everything that it would have written is there, written by one commit that is later than anything seen before it was
 //!   sent: it was done.
@@ -19,8 +19,7 @@ use super::{
 };
 use crate::store::{Entry, Op, Outcome, Rev, StoreError, Txn};
 
-/// How many commits of a key are walked back. Halved, fewer are resolved where many write the same key at once; doubled, a
-/// caller waits longer for what can only happen when others were that much faster.
+/// Commits of a key that are examined. More are only needed if that many other writers were faster.
 const STEPS: usize = 16;
 
 impl EtcdStore {
@@ -59,7 +58,7 @@ impl EtcdStore {
         Ok(None)
     }
 
-    /// What the keys that it writes hold, all at one rev.
+    /// Values of the written keys, all at one revision.
     async fn held(&self, txn: &Txn, at: Rev) -> Result<Vec<Option<Entry>>, EtcdError> {
         let read = |op: &Op| {
             let range =

@@ -27,12 +27,10 @@ use super::{
 };
 use crate::store::{Compare, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn};
 
-/// What etcd adds to a transaction before it measures it. Too small, etcd refuses what we took; too large, a value of
-/// nearly 1.5 MiB is refused that would have been taken.
+/// Overhead that etcd adds to a transaction before it checks the size.
 const ENVELOPE: usize = 1 << 10;
 
-/// How long to wait before a transaction is sent again. Halved, an etcd that is electing is asked more; doubled, writes
-/// wait longer when a member dies.
+/// Pause before a transaction is sent again; short compared with an election of etcd.
 const AGAIN: Duration = Duration::from_millis(50);
 
 impl EtcdStore {

@@ -1,15 +1,15 @@
-//! What versions of etcd can be relied on for.
+//! Behaviour of etcd versions that matters here.
 
-/// What an answer to "how far have you got" on a watch is worth.
+/// Reliability of the answer to a progress request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It comes after everything that it covers.
+    /// Ordered after all changes that it covers.
     Ordered,
-    /// It may overtake changes on the same stream (etcd issue 15220, before 3.4.25 and 3.5.8): it only shows that the
+    /// May overtake changes on the same stream (etcd issue 15220, before 3.4.25 and 3.5.8). Proves only that the
     /// stream lives.
     Overtaking,
-    /// It comes in its place, but not at all on a watch that nothing has happened on (etcd pull request 17557, before
-    /// 3.4.31 and 3.5.13): silence shows nothing, and a dead stream is left to HTTP/2 pings.
+    /// Ordered, but missing on a watch without events (etcd pull request 17557, before 3.4.31 and 3.5.13). Silence
+    /// proves nothing; HTTP/2 pings detect a dead stream.
     Unanswered,
 }
 

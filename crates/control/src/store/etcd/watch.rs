@@ -59,9 +59,9 @@ struct Stream {
     requests: mpsc::Sender<WatchRequest>,
     progress: Progress,
     opened: Instant,
-    /// How often to ask.
+    /// Interval between progress requests.
     every: Duration,
-    /// When to ask again.
+    /// Time of the next progress request.
     ask_at: Instant,
     /// The first question since the last word.
     unanswered: Option<Instant>,
@@ -94,7 +94,7 @@ impl EtcdStore {
 }
 
 impl Following {
-    /// What is asked for is forgotten: asks the watch itself, which says how much.
+    /// Determines the oldest available revision after a compaction.
     async fn compacted(&mut self, from: Rev) -> StoreError {
         match tokio::time::timeout(self.store.patience.whole, self.next()).await {
             Ok(Some(Err(error))) => error,
@@ -235,7 +235,7 @@ impl Following {
 }
 
 impl Stream {
-    /// What it says next; `None` after a question was sent.
+    /// Reads the next response; `None` after a progress request was sent.
     async fn next(&mut self, address: &str) -> Result<Option<WatchResponse>, EtcdError> {
         tokio::select! {
             // What has come is taken before the time is looked at.

@@ -329,7 +329,7 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     )
 }
 
-/// What is usual: an image model in an object store.
+/// Typical replica: an image model in an object store.
 pub(super) fn plain_placed(id: &RevisionId) -> Placed {
     let revision = Revision {
         id: id.clone(),

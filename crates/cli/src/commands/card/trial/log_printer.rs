@@ -1,4 +1,5 @@
-//! What a model's code says while it is tried: its `print` and its logs, which a worker of a fleet writes into its own log.
+//! Prints the output of a model's code during a trial: its `print` and its logs. A worker of a fleet writes both into
+//! its log.
 
 use std::fmt::{self, Write as _};
 
@@ -40,7 +41,7 @@ struct EventText {
 }
 
 impl EventText {
-    /// How it is shown; `None` for what the worker says of itself.
+    /// Text to print; `None` for messages of the worker itself.
     fn shown(&self) -> Option<String> {
         let text = match self.event.as_str() {
             "model_output" | "model_log" | "model_raised" => self.text.trim_end(),

@@ -1,4 +1,4 @@
-//! What the files of `workers/` change for workers that are there.
+//! Changes that the files of `workers/` bring for existing workers.
 
 use std::collections::BTreeMap;
 

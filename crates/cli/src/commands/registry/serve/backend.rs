@@ -19,18 +19,17 @@ use tokio_util::io::ReaderStream;
 
 use super::{Body, plain};
 
-/// How long one request may take. Halved, clones of large repositories over slow lines are cut; doubled, a stuck one holds
-/// its process that long.
+/// Limit for one request. Allows for cloning large repositories over slow links.
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// Bytes of one push. Halved, model repositories with data in them are refused; doubled, one push may fill the disk.
+/// Largest push in bytes (512 MiB). Keeps one push from filling the disk.
 const LARGEST_PUSH: &str = "536870912";
 
 /// Bytes of what the backend says before its body.
 const LARGEST_HEAD: u64 = 64 << 10;
 
-/// What the hook, which reads model repositories, sees of the environment besides `PATH`: how the network is reached, and
-/// whose certificates are believed.
+/// Environment variables for the hook, which reads model repositories: network settings and trusted certificates,
+/// besides `PATH`.
 const PASSED_ON: [&str; 10] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -44,14 +43,14 @@ const PASSED_ON: [&str; 10] = [
     "NO_PROXY",
 ];
 
-/// What somebody wants of a repository.
+/// Git service that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Service {
     UploadPack,
     ReceivePack,
 }
 
-/// Runs git.
+/// Runner of git processes.
 pub(super) struct Backend {
     root: PathBuf,
 }
@@ -69,7 +68,7 @@ pub(super) fn target(uri: &Uri, method: &Method) -> Option<(String, Service)> {
     is_name(name).then(|| (name.to_owned(), service))
 }
 
-/// Whether a repository may be called so: one part of a path, nothing hidden, no option.
+/// True if the name is valid for a repository: one path segment, not hidden, not an option.
 pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 100

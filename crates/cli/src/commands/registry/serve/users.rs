@@ -1,4 +1,4 @@
-//! Who may do what: users with tokens, and four roles.
+//! Users with tokens, and their roles.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ use crate::{failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry token ada --role ops >> users.yaml      the entry; the token itself goes to standard error, once
+  berth registry token ada --role ops >> users.yaml      adds the entry; prints the token to standard error, once
 
-The file holds only the SHA-256 of a token: it is 256 random bits, so that is enough.")]
+The file holds only the SHA-256 of a token, which is enough for 256 random bits.")]
 pub(crate) struct TokenArgs {
-    /// The user
+    /// User name
     #[arg(value_name = "NAME", value_parser = name)]
     name: String,
-    /// What they are
+    /// Role of the user
     #[arg(long, value_enum, value_name = "ROLE")]
     role: Role,
 }
@@ -29,7 +29,7 @@ fn name(text: &str) -> Result<String, String> {
     if plain { Ok(text.to_owned()) } else { Err("use letters, digits, `-`, `_`, `.` and `@`".to_owned()) }
 }
 
-/// What somebody is.
+/// Role of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
@@ -43,7 +43,7 @@ pub(crate) enum Role {
     Worker,
 }
 
-/// What somebody may do with a repository.
+/// Permission on a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Access {
     Read,
@@ -68,7 +68,7 @@ impl Role {
     }
 }
 
-/// One user.
+/// User with a role and the hash of a token.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct User {
@@ -102,7 +102,7 @@ impl Users {
         Ok(self.read()?.into_iter().filter(|user| user.role == role).map(|user| user.name).collect())
     }
 
-    /// Who sends a request; nobody if the token is missing or wrong.
+    /// Authenticates a request; nobody if the token is missing or wrong.
     pub(super) fn who(&self, headers: &http::HeaderMap) -> Result<Option<User>, Failure> {
         let given = headers.get(http::header::AUTHORIZATION).and_then(|value| credentials(value.as_bytes()));
         let Some((name, token)) = given else { return Ok(None) };
@@ -112,7 +112,7 @@ impl Users {
     }
 }
 
-/// Who a request says that it is from; nobody has checked it.
+/// User name that a request claims, not verified.
 pub(super) fn claimed(headers: &http::HeaderMap) -> Option<String> {
     headers.get(http::header::AUTHORIZATION).and_then(|value| credentials(value.as_bytes())).map(|(name, _)| name)
 }

@@ -1,11 +1,11 @@
-//! How long to leave endpoints alone after they failed.
+//! Pauses of failed endpoints.
 
 use std::time::Duration;
 
-/// The first pause. Halved, a cluster that elects a leader is asked twice as often; doubled, it is found that much later.
+/// First pause. Short, because an election of etcd ends soon.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// The longest pause. Doubled, a cluster that comes back is found that much later.
+/// Longest pause, which bounds how long a returned cluster goes unnoticed.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Counts failures in a row.
@@ -32,7 +32,7 @@ impl Backoff {
         self.failures == 1
     }
 
-    /// It works.
+    /// Clears the failures after a success.
     pub(in crate::store::etcd) fn reset(&mut self) {
         self.failures = 0;
     }
