@@ -21,4 +21,6 @@ pub(crate) mod describe;
 pub(crate) mod head;
 pub(crate) mod patience;
 pub(crate) mod retry_state;
+pub(crate) mod run;
+pub(crate) mod runner;
 pub(crate) mod send;

@@ -5,6 +5,7 @@
 
 mod fault;
 pub(crate) mod grpc;
+mod model_name;
 mod path;
 pub(crate) mod peer;
 mod rest;
@@ -18,14 +19,15 @@ use hyper::body::Incoming;
 use tower_service::Service as _;
 use tracing::Instrument as _;
 
+use self::{
+    fault::{Fault, panicked},
+    grpc::{GrpcFace, infer, opaque, stream},
+    rest::Rest,
+};
 use crate::{
     body::{reply::ReplyBody, timeout::BodyTimeout},
     config::SpanHook,
-    ingress::{
-        fault::{Fault, panicked},
-        grpc::{GrpcFace, unary},
-        rest::Rest,
-    },
+    oip::grpc::methods::SERVICE,
     stack::Stack,
 };
 
@@ -39,9 +41,6 @@ pub(crate) const EXTENSIONS: &[&str] = &[
     "parameters",
     "statistics",
 ];
-
-/// The method whose requests may rest as long as their client likes.
-const STREAMING: &str = "/ModelStreamInfer";
 
 /// The server's name in its metadata.
 pub(crate) const SERVER: &str = "berth";
@@ -98,21 +97,26 @@ impl Ingress {
     }
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
-        if grpc && unary::takes(&request) {
-            unary::answer(self.rest.stack(), request).await
-        } else if grpc {
-            if grpc::changes(request.uri().path())
-                && let Err(foreign) = self.guard.check(request.uri(), request.headers())
-            {
-                return tonic::Status::from(Fault::from(foreign)).into_http();
-            }
-            let streams = request.uri().path().ends_with(STREAMING);
-            let pause = (!streams).then_some(self.body_idle);
-            let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, pause))).await;
-            response.map(ReplyBody::Grpc)
-        } else {
-            self.rest.answer(request).await
+        if !grpc {
+            return self.rest.answer(request).await;
         }
+        let stack = self.rest.stack();
+        if infer::takes(&request) {
+            return infer::answer(stack, request).await;
+        }
+        if stream::takes(&request) {
+            return stream::answer(Arc::clone(stack), request);
+        }
+        if !request.uri().path().starts_with(SERVICE) {
+            return opaque::answer(stack, request).await;
+        }
+        if grpc::changes(request.uri().path())
+            && let Err(foreign) = self.guard.check(request.uri(), request.headers())
+        {
+            return tonic::Status::from(Fault::from(foreign)).into_http();
+        }
+        let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, self.body_idle))).await;
+        response.map(ReplyBody::Grpc)
     }
 }
 

@@ -19,6 +19,7 @@
 //! Read in this order: [`local`] is the seam to the worker, [`config`] the bounds, then the way of a request downwards.
 
 pub mod config;
+pub mod exchange;
 pub mod local;
 pub mod oip;
 

@@ -18,8 +18,11 @@ use std::{
 use berth_spec::{InferError, InferRequest, RevisionId, Signature};
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use http::{Response, request::Parts};
 use papaya::HashMap;
 use tokio::sync::Notify;
+
+use crate::exchange;
 
 /// A loaded model that answers requests. One implementation per runtime.
 pub trait Model: Send + Sync + 'static {
@@ -50,6 +53,24 @@ pub trait Model: Send + Sync + 'static {
         let _ = (body, deadline);
         let message = "this model takes tensors only: use the Open Inference Protocol (/v2/models/NAME/infer)";
         Box::pin(std::future::ready(Err(InferError::Unsupported(message.to_owned()))))
+    }
+
+    /// Answers any request of its own kind: any gRPC method, streams of all four kinds. The [`exchange`](crate::exchange)
+    /// module says what may be relied on. A model without one answers UNIMPLEMENTED. Errors are for requests that were not
+    /// answered at all; a method's own error is a status in the answer.
+    fn exchange(
+        &self,
+        parts: Parts,
+        body: exchange::Body,
+    ) -> BoxFuture<'_, Result<Response<exchange::Body>, InferError>> {
+        let _ = (parts, body);
+        Box::pin(std::future::ready(Ok(exchange::unimplemented())))
+    }
+
+    /// It answers the requests of `ModelStreamInfer` by [`exchange`](Self::exchange): each with any number of
+    /// `ModelStreamInferResponse`.
+    fn streams(&self) -> bool {
+        false
     }
 
     /// The JSON schemas of what [`call`](Self::call) takes and gives, if it has them.

@@ -19,9 +19,8 @@ use crate::{
         head::Head,
         send::{Wait, send},
     },
-    ingress::grpc::STATISTICS,
     local::{Statistics, Sum},
-    oip::grpc::frame::framed,
+    oip::grpc::{frame::framed, methods::STATISTICS},
     resolved::Target,
     stack::Stack,
 };

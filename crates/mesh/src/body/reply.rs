@@ -7,10 +7,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::body::relayed::Relayed;
+
+/// Pieces of framed messages, and perhaps the status that ends them.
+pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
 
 /// The body of an answer.
 #[derive(Default)]
@@ -33,8 +37,10 @@ pub(crate) enum ReplyBody {
     Well,
     /// From the gRPC service.
     Grpc(tonic::body::Body),
-    /// From another node.
+    /// From another node, or of a model's own making.
     Relayed(Box<Relayed>),
+    /// Messages of a gRPC stream, framed, until its status.
+    Stream(Messages),
 }
 
 impl From<Bytes> for ReplyBody {
@@ -75,13 +81,24 @@ impl Body for ReplyBody {
             }
             Self::Grpc(body) => Pin::new(body).poll_frame(cx),
             Self::Relayed(body) => body.poll_frame(cx),
+            Self::Stream(messages) => {
+                let status = match std::task::ready!(messages.as_mut().poll_next(cx)) {
+                    Some(Ok(message)) => return Poll::Ready(Some(Ok(Frame::data(message)))),
+                    Some(Err(status)) => status,
+                    None => tonic::Status::ok(""),
+                };
+                *self = Self::Empty;
+                let mut trailers = HeaderMap::new();
+                status.add_header(&mut trailers)?;
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Whole(_) | Self::Message(_) | Self::Well => false,
+            Self::Whole(_) | Self::Message(_) | Self::Well | Self::Stream(_) => false,
             Self::Pieces { length, .. } => *length == Some(0),
             Self::Grpc(body) => body.is_end_stream(),
             Self::Relayed(body) => body.is_end_stream(),
@@ -92,7 +109,7 @@ impl Body for ReplyBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             // A content length would not count the trailers.
-            Self::Message(_) | Self::Well | Self::Relayed(_) => SizeHint::default(),
+            Self::Message(_) | Self::Well | Self::Relayed(_) | Self::Stream(_) => SizeHint::default(),
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces { length, .. } => length.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Grpc(body) => body.size_hint(),

@@ -16,14 +16,14 @@ use tokio::time::{Sleep, sleep};
 /// A body whose reader fails when the next piece takes longer than `pause`.
 pub(crate) struct BodyTimeout {
     body: Incoming,
-    /// The longest time between two pieces; `None` for streams, which may rest.
-    pause: Option<Duration>,
+    /// The longest time between two pieces.
+    pause: Duration,
     /// Runs while a piece is waited for; made only then.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl BodyTimeout {
-    pub(crate) fn new(body: Incoming, pause: Option<Duration>) -> Self {
+    pub(crate) fn new(body: Incoming, pause: Duration) -> Self {
         Self { body, pause, timer: None }
     }
 }
@@ -37,7 +37,7 @@ impl Body for BodyTimeout {
             self.timer = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let Some(pause) = self.pause else { return Poll::Pending };
+        let pause = self.pause;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
         timer.as_mut().poll(cx).map(|()| {
             let message = "the request's body paused for too long";

@@ -36,6 +36,9 @@ use crate::{
     config::Limits,
 };
 
+/// The longest pause where there is no bound on it: as long as the longest call.
+const LONG: Duration = Duration::from_secs(3_600);
+
 /// Bytes of a body that is read before it is sent on. Halved: more bodies take two steps to their endpoint, which at one
 /// request a time costs a third of the hop. Doubled: longer ones begin later than they could.
 const SHORT: u64 = 64 << 10;
@@ -77,8 +80,8 @@ pub(crate) struct Upload {
 pub(crate) struct Bounds {
     /// Bytes in all.
     body: usize,
-    /// The longest pause.
-    pause: Duration,
+    /// The longest pause; `None`: it may rest.
+    pause: Option<Duration>,
     /// Bytes that are kept.
     replay: usize,
     /// `None`: nothing is sent anywhere, and nothing is kept.
@@ -86,8 +89,13 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
+    /// For a stream, which may rest and has no length: flow control bounds it.
+    pub(crate) fn of_stream(self) -> Self {
+        Self { body: usize::MAX, pause: None, ..self }
+    }
+
     pub(crate) fn new(limits: &Limits, room: Option<&Arc<ReplayBudget>>) -> Self {
-        Self { body: limits.body, pause: limits.body_idle, replay: limits.replay, room: room.cloned() }
+        Self { body: limits.body, pause: Some(limits.body_idle), replay: limits.replay, room: room.cloned() }
     }
 }
 
@@ -114,7 +122,8 @@ impl Upload {
         let bytes = match std::mem::replace(&mut self.state, State::Spent) {
             State::Whole(bytes) => bytes,
             State::Untouched(mut incoming) => {
-                let read = read::read(&mut incoming, self.bounds.body, self.bounds.pause, deadline).await;
+                let read =
+                    read::read(&mut incoming, self.bounds.body, self.bounds.pause.unwrap_or(LONG), deadline).await;
                 // What is left of it may have to be discarded.
                 match read {
                     Ok(bytes) => bytes,

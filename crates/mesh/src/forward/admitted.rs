@@ -5,16 +5,14 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, InferRequest, InferResponse, Signature, inference::Shed};
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use http::Response;
+use berth_spec::{InferError, inference::Shed};
+use http::{HeaderMap, Response};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::Permit,
     body::{reply::ReplyBody, upload::Upload},
-    deployment::DeploymentState,
+    deployment::{DeploymentState, Leased},
     endpoint::{
         InFlight,
         target::{LocalTarget, NextTarget, RemoteTarget},
@@ -24,9 +22,12 @@ use crate::{
         context::RequestContext,
         head::Head,
         retry_state::RetryState,
+        run::Codec,
+        runner::{Held, LocalOutcome, Runner, Running},
     },
     local::Model,
     metrics::{Outcome, Protocol},
+    not_run::NotRun,
     stack::Stack,
 };
 
@@ -42,42 +43,42 @@ pub(crate) struct Call<'a> {
     pub(crate) protocol: Protocol,
     /// How long the caller waits, if it says so in the head.
     pub(crate) timeout: Option<Duration>,
+    /// The model answers by itself: without a timeout the call may last as long as any.
+    pub(crate) exchange: bool,
 }
 
-/// An inference that was let in. Dropping it accounts for it.
+/// A request that was let in. Dropping it accounts for it.
 pub(crate) struct Admitted<'a> {
-    pub(super) context: RequestContext<'a>,
-    pub(super) protocol: Protocol,
-    pub(super) started: Instant,
-    pub(super) outcome: Outcome,
-    pub(super) permit: Option<Permit>,
+    context: RequestContext<'a>,
+    protocol: Protocol,
+    started: Instant,
+    outcome: Outcome,
+    permit: Option<Permit>,
     /// The own replica could not answer, and another node may.
-    pub(super) left_here: bool,
-}
-
-/// What came of running a request here.
-pub(crate) enum LocalOutcome {
-    Answered(InferResponse),
-    /// The replica drains, and nothing was run: the request goes on from where its body came.
-    Moved,
+    left_here: bool,
+    /// It is an inference, and counts as one.
+    counted: bool,
+    /// The own replica that it is for; `None`: of whichever revision the route says.
+    pub(super) target: Option<LocalTarget>,
 }
 
 /// The answer of another node, and what is held until its last byte has gone.
 pub(crate) struct Forwarded {
-    pub(crate) held: BufferedResponse,
-    guard: (InFlight, Running, Option<Permit>),
+    pub(crate) response: BufferedResponse,
+    deadline: Instant,
+    guard: (InFlight, Option<Running>, Option<Permit>),
 }
 
 impl Forwarded {
     /// As the answer to the client.
     pub(crate) fn into_reply(self) -> Response<ReplyBody> {
-        self.held.into_reply(self.guard)
+        self.response.into_reply(self.guard, self.deadline)
     }
 }
 
 impl Admitted<'_> {
     /// Where the request goes; waits where nothing is ready. The first time before the body is read.
-    pub(crate) async fn next(&mut self, retries: &mut RetryState) -> Result<NextTarget, InferError> {
+    pub(super) async fn next(&mut self, retries: &mut RetryState) -> Result<NextTarget, InferError> {
         if std::mem::take(&mut self.left_here) {
             retries.leave_here();
         }
@@ -85,40 +86,19 @@ impl Admitted<'_> {
         next.map_err(|error| self.failed(error))
     }
 
-    /// The model's signature, to read bodies that do not say what they are; `None` if it was taken away meanwhile.
-    pub(crate) fn signature(&self, here: Option<&LocalTarget>) -> Option<Arc<Signature>> {
-        self.context.lease(here).map(|leased| Arc::clone(leased.lease.model().signature()))
-    }
-
     /// The deployment that it is for.
-    pub(crate) fn name(&self) -> &str {
-        self.context.entry.name.as_str()
+    pub(crate) fn deployment(&self) -> &Arc<DeploymentState> {
+        &self.context.entry
     }
 
-    /// The point in time after which nobody waits for the answer.
-    pub(crate) fn deadline(&self) -> Instant {
-        self.context.deadline
-    }
-
-    /// The caller said inside the body how long it waits.
-    pub(crate) fn shorten(&mut self, timeout: Option<Duration>) {
-        if let Some(timeout) = timeout {
-            self.context.deadline = self.context.deadline.min(self.started + timeout);
-        }
-    }
-
-    /// Counts the bytes of the request's body.
-    pub(crate) fn received(&self, bytes: usize) {
-        self.context.entry.hot().stats.request_bytes.fetch_add(bytes as u64, Relaxed);
-    }
-
-    /// Counts the bytes of the answer's body.
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.context.entry.hot().stats.response_bytes.fetch_add(bytes as u64, Relaxed);
+    /// The head for another node.
+    pub(super) fn head(&mut self, codec: &impl Codec) -> Result<Head, InferError> {
+        let head = codec.head(self.context.stack, &self.context.entry);
+        head.map_err(|error| self.failed(error))
     }
 
     /// Sends the request to another node. `None`: it was not answered there, and may go elsewhere.
-    pub(crate) async fn forward(
+    pub(super) async fn forward(
         &mut self,
         retries: &mut RetryState,
         there: RemoteTarget,
@@ -133,7 +113,12 @@ impl Admitted<'_> {
             Err(error) => return Err(self.failed(error).into()),
         };
         match retries.go(&self.context, there, head, upload).await {
-            Ok(Some((held, in_flight_guard))) => Ok(Some(self.passed(held, (in_flight_guard, running)))),
+            Ok(Some((response, in_flight))) => {
+                self.outcome = response.outcome(self.protocol);
+                self.sent(response.len());
+                let guard = (in_flight, running, self.permit.take());
+                Ok(Some(Forwarded { response, deadline: self.context.deadline, guard }))
+            }
             Ok(None) => Ok(None),
             Err(Failure::Infer(error)) => Err(self.failed(error).into()),
             Err(lost) => {
@@ -143,137 +128,164 @@ impl Admitted<'_> {
         }
     }
 
-    fn passed(&mut self, held: BufferedResponse, (in_flight_guard, running): (InFlight, Running)) -> Forwarded {
-        self.outcome = held.outcome(self.protocol);
-        self.sent(held.len());
-        Forwarded { held, guard: (in_flight_guard, running, self.permit.take()) }
-    }
-
-    /// Counts the request as in flight, if the deployment takes one more.
-    fn run(&self) -> Result<Running, InferError> {
+    /// Counts an inference as in flight, if the deployment takes one more.
+    fn run(&self) -> Result<Option<Running>, InferError> {
+        if !self.counted {
+            return Ok(None);
+        }
         let running = Running::enter(&self.context.entry);
         // What was said of it before, while it waited or its body came, did not say that it is in flight.
         self.context.stack.demand.list(&self.context.entry);
         let max = self.context.entry.route().terms.concurrency.max;
         match max.filter(|max| running.before >= *max) {
             Some(max) => Err(full(&self.context.entry, max)),
-            None => Ok(running),
+            None => Ok(Some(running)),
         }
     }
 
-    /// Runs the request on a replica of this process.
-    pub(crate) async fn infer(
-        &mut self,
-        mut request: InferRequest,
-        here: Option<&LocalTarget>,
-    ) -> Result<LocalOutcome, InferError> {
-        let id = request.id.take();
-        let ran = self.run_here(here, |model, deadline| model.infer(request, deadline)).await?;
-        Ok(ran.map_or(LocalOutcome::Moved, |(outputs, model_version)| {
-            LocalOutcome::Answered(InferResponse {
-                model_name: Arc::clone(&self.context.entry.hot().model_name),
-                model_version,
-                id,
-                parameters: Default::default(),
-                outputs,
-            })
-        }))
-    }
-
-    /// Answers a JSON document of the model's own on a replica of this process. `None`: the replica drains, and nothing
-    /// was run.
-    pub(crate) async fn call(&mut self, body: Bytes, here: Option<&LocalTarget>) -> Result<Option<Bytes>, InferError> {
-        let ran = self.run_here(here, |model, deadline| model.call(body, deadline)).await?;
-        Ok(ran.map(|(answer, _)| answer))
-    }
-
-    /// Leases a replica of this process and runs something on it. `None`: there is none, and the request goes on from where
-    /// its body came.
-    async fn run_here<T: Send>(
-        &mut self,
-        here: Option<&LocalTarget>,
-        run: impl for<'m> FnOnce(&'m Arc<dyn Model>, std::time::Instant) -> BoxFuture<'m, Result<T, InferError>> + Send,
-    ) -> Result<Option<(T, Arc<str>)>, InferError> {
-        let leased = match self.context.lease(here) {
-            Some(leased) => leased,
-            None if self.context.stack.forwarding.is_some() => return Ok(None),
-            None => {
-                let RequestContext { entry, version, deadline, stack } = &self.context;
-                match stack.parking.lease(entry, *version, *deadline).await {
-                    Ok(leased) => leased,
-                    Err(error) => return Err(self.failed(error)),
-                }
-            }
-        };
-        let answer = match self.run() {
-            Err(full) => Err(full),
-            Ok(_running) => {
-                let (model, began, deadline) = (leased.lease.model(), Instant::now(), self.context.deadline);
-                match timeout_at(deadline, run(model, deadline.into_std())).await {
-                    Ok(answer) => {
-                        if let Some(here) = here.filter(|_| answer.is_ok()) {
-                            self.context.entry.ran_here(&here.revision, began.elapsed());
-                        }
-                        answer
-                    }
-                    Err(_) => Err(self.timed_out()),
-                }
-            }
-        };
-        match answer {
-            Ok(answer) => {
-                self.outcome = Outcome::Ok;
-                Ok(Some((answer, leased.version)))
-            }
-            Err(error) if here.is_some_and(|here| self.context.leaves(here, &error)) => {
-                self.left_here = true;
-                Ok(None)
-            }
-            Err(error) => Err(self.failed(error)),
+    /// An error of the own replica: fine if the request goes on elsewhere.
+    fn failed_here(&mut self, error: InferError) -> Result<(), InferError> {
+        if self.target.as_ref().is_some_and(|target| self.context.leaves(target, &error)) {
+            self.left_here = true;
+            return Ok(());
         }
+        Err(self.failed(error))
     }
 
     /// The error of a request whose deadline has passed outside the model's queue.
-    pub(crate) fn timed_out(&self) -> InferError {
+    fn timed_out(&self) -> InferError {
         let waited = self.started.elapsed().as_millis();
         let model = self.context.entry.name.as_str();
         InferError::TimedOut(format!("model {model:?} had not answered after {waited} ms"))
-    }
-
-    /// Notes that the request ends with this error.
-    pub(crate) fn failed(&mut self, error: InferError) -> InferError {
-        self.outcome = Outcome::of(&error);
-        self.context.stack.totals.error(&error);
-        error
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.context.entry.hot().stats.record(self.protocol, self.outcome, self.started.elapsed());
+        if self.counted {
+            self.context.entry.hot().stats.record(self.protocol, self.outcome, self.started.elapsed());
+        }
     }
 }
 
-/// A request that runs, and how many ran before it.
-pub(crate) struct Running {
-    entry: Arc<DeploymentState>,
-    before: u32,
-}
+/// The word for a replica that drains, which the loop does not look at: it asks the route again.
+const MOVED: NotRun = NotRun::Draining;
 
-impl Running {
-    fn enter(entry: &Arc<DeploymentState>) -> Self {
-        let before = entry.hot().usage.in_flight.fetch_add(1, Relaxed);
-        Self { entry: Arc::clone(entry), before }
+impl Runner for Admitted<'_> {
+    fn deadline(&self) -> Instant {
+        self.context.deadline
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.entry.hot().usage.in_flight.fetch_sub(1, Relaxed);
+    fn shorten(&mut self, timeout: Option<Duration>) {
+        if let Some(timeout) = timeout {
+            self.context.deadline = self.context.deadline.min(self.started + timeout);
+        }
+    }
+
+    fn model(&self) -> Option<Arc<dyn Model>> {
+        self.context.model(self.target.as_ref())
+    }
+
+    fn model_name(&self) -> Arc<str> {
+        Arc::clone(&self.context.entry.hot().model_name)
+    }
+
+    fn received(&self, bytes: usize) {
+        if self.counted {
+            self.context.entry.hot().stats.request_bytes.fetch_add(bytes as u64, Relaxed);
+        }
+    }
+
+    fn sent(&self, bytes: usize) {
+        if self.counted {
+            self.context.entry.hot().stats.response_bytes.fetch_add(bytes as u64, Relaxed);
+        }
+    }
+
+    fn failed(&mut self, error: InferError) -> InferError {
+        self.outcome = Outcome::of(&error);
+        if self.counted {
+            self.context.stack.totals.error(&error);
+        }
+        error
+    }
+
+    fn began(&mut self, head: &HeaderMap) {
+        if let Some(status) = tonic::Status::from_header_map(head) {
+            self.outcome = Outcome::of_grpc(&status);
+        }
+    }
+
+    fn permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    async fn lease(&mut self) -> Result<LocalOutcome<Held>, InferError> {
+        let leased = match self.context.lease(self.target.as_ref()) {
+            Some(leased) => leased,
+            None if self.context.stack.forwarding.is_some() => return Ok(LocalOutcome::Moved(MOVED)),
+            None => {
+                let RequestContext { entry, version, stack, .. } = &self.context;
+                match stack.parking.lease(entry, *version, self.context.latest_start()).await {
+                    Ok(leased) => leased,
+                    Err(error) => return Err(self.failed(error)),
+                }
+            }
+        };
+        match self.run() {
+            Ok(running) => {
+                let Leased { lease, version } = leased;
+                Ok(LocalOutcome::Answered(Held { lease, version, _running: running }))
+            }
+            Err(full) => Err(self.failed(full)),
+        }
+    }
+
+    async fn answered<T: Send>(
+        &mut self,
+        answer: impl Future<Output = Result<T, InferError>> + Send,
+    ) -> Result<LocalOutcome<T>, InferError> {
+        let began = Instant::now();
+        let answer = match timeout_at(self.context.deadline, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.timed_out()),
+        };
+        match answer {
+            Ok(answer) => {
+                if let Some(target) = self.target.as_ref().filter(|_| self.counted) {
+                    self.context.entry.ran_here(&target.revision, began.elapsed());
+                }
+                self.outcome = Outcome::Ok;
+                Ok(LocalOutcome::Answered(answer))
+            }
+            Err(error) => self.failed_here(error).map(|()| LocalOutcome::Moved(MOVED)),
+        }
     }
 }
 
 impl Stack {
+    /// Lets a question about a model in. It is no inference, and is not counted as one.
+    pub(super) fn admit_uncounted<'a>(
+        &'a self,
+        model: &str,
+        version: Option<&'a str>,
+        timeout: Option<Duration>,
+    ) -> Result<Admitted<'a>, InferError> {
+        let (started, entry) = (Instant::now(), self.find(model)?);
+        let permit = self.admission.enter()?;
+        let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
+        Ok(Admitted {
+            context: RequestContext { stack: self, entry, version, deadline, exchange: false },
+            protocol: Protocol::Rest,
+            started,
+            outcome: Outcome::Cancelled,
+            permit: Some(permit),
+            left_here: false,
+            counted: false,
+            target: None,
+        })
+    }
+
     /// Lets a request in, or says why not. Reads nothing but its head.
     pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<Admitted<'a>, InferError> {
         let started = Instant::now();
@@ -294,16 +306,25 @@ impl Stack {
             {
                 return Err(full(&entry, max));
             }
-            Ok((permit, call.timeout.map_or(route.terms.timeout, |timeout| timeout.min(self.limits.deadline))))
+            let otherwise = if call.exchange { self.limits.deadline } else { route.terms.timeout };
+            Ok((permit, call.timeout.map_or(otherwise, |timeout| timeout.min(self.limits.deadline))))
         };
         match admit() {
             Ok((permit, timeout)) => Ok(Admitted {
-                context: RequestContext { stack: self, entry, version: call.version, deadline: started + timeout },
+                context: RequestContext {
+                    stack: self,
+                    entry,
+                    version: call.version,
+                    deadline: started + timeout,
+                    exchange: call.exchange,
+                },
                 protocol: call.protocol,
                 started,
                 outcome: Outcome::Cancelled,
                 permit: Some(permit),
                 left_here: false,
+                counted: true,
+                target: None,
             }),
             Err(error) => {
                 self.totals.error(&error);

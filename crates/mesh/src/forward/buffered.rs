@@ -6,18 +6,20 @@ use std::time::Duration;
 use berth_peer::BoxError;
 use berth_spec::InferError;
 use bytes::{Buf as _, Bytes, BytesMut};
+use futures::FutureExt as _;
 use http::{HeaderMap, Response, StatusCode, response::Parts};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use prost::Message;
+use tokio::time::Instant;
 use tonic::Status;
 
-use crate::body::relayed::Relayed;
+use crate::body::relayed::{Relayed, Source};
 use crate::not_run::NotRun;
 use crate::{
     body::reply::ReplyBody,
-    forward::head::{LOST, NOT_RUN},
+    forward::head::{LOST, NOT_RUN, STREAM},
     metrics::{Outcome, Protocol},
 };
 
@@ -34,6 +36,8 @@ pub(crate) struct BufferedResponse {
     pieces: Pieces,
     trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
+    /// A stream: its first pieces must not wait for the next.
+    stream: bool,
 }
 
 /// Most answers are one piece.
@@ -44,13 +48,25 @@ enum Pieces {
 }
 
 impl BufferedResponse {
-    /// Reads an answer as far as it is held back.
+    /// Reads an answer as far as it is held back: all of a short one; of a stream no more than is already here.
     pub(crate) async fn of(response: Response<Incoming>) -> Result<Self, hyper::Error> {
         let (head, mut body) = response.into_parts();
+        let stream = head.headers.contains_key(STREAM);
         let (mut pieces, mut length, mut trailers) = (Pieces::None, 0, None);
         while length <= HELD {
-            match body.frame().await {
-                None => return Ok(Self { head, pieces, trailers, rest: None }),
+            if body.is_end_stream() {
+                return Ok(Self { head, pieces, trailers, rest: None, stream });
+            }
+            let frame = if stream {
+                match body.frame().now_or_never() {
+                    Some(frame) => frame,
+                    None => break,
+                }
+            } else {
+                body.frame().await
+            };
+            match frame {
+                None => return Ok(Self { head, pieces, trailers, rest: None, stream }),
                 Some(frame) => match frame?.into_data() {
                     Ok(piece) => {
                         length += piece.len();
@@ -59,11 +75,13 @@ impl BufferedResponse {
                     Err(frame) => trailers = frame.into_trailers().ok(),
                 },
             }
-            if body.is_end_stream() {
-                return Ok(Self { head, pieces, trailers, rest: None });
-            }
         }
-        Ok(Self { head, pieces, trailers, rest: Some(body) })
+        Ok(Self { head, pieces, trailers, rest: Some(body), stream })
+    }
+
+    /// The answer is a stream of the model's own.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.stream
     }
 
     /// Nothing was run, and why. Words of a later version are as good as draining: it is to be sent elsewhere.
@@ -141,20 +159,20 @@ impl BufferedResponse {
             .map_err(|error| Status::internal(format!("the endpoint's answer is no such message: {error}")))
     }
 
-    /// Passes it on. What `guard` holds is held until the last byte has gone.
-    pub(crate) fn into_reply(self, guard: impl Send + 'static) -> Response<ReplyBody> {
-        let Self { mut head, pieces, trailers, rest } = self;
-        head.headers.remove(NOT_RUN);
-        head.headers.remove(LOST);
+    /// Passes it on. What `guard` holds is held until the last byte has gone, which a stream's is by `deadline`.
+    pub(crate) fn into_reply(self, guard: impl Send + 'static, deadline: Instant) -> Response<ReplyBody> {
+        let Self { mut head, pieces, trailers, rest, stream } = self;
+        for name in [NOT_RUN, LOST, STREAM] {
+            head.headers.remove(name);
+        }
         // The client's connection has its own version, which hyper knows.
         head.version = http::Version::default();
         let body = match (pieces, trailers, rest) {
             (Pieces::None, None, None) => ReplyBody::Empty,
             (Pieces::One(one), None, None) => ReplyBody::from(one),
             (pieces, trailers, rest) => {
-                let guard: Option<Box<dyn Send>> = rest.is_some().then(|| Box::new(guard) as Box<dyn Send>);
-                let pieces = pieces.into_vec().into_iter();
-                ReplyBody::Relayed(Box::new(Relayed { pieces, rest, trailers, _guard: guard }))
+                let relayed = Relayed::new((pieces.into_vec(), trailers), rest.map(Source::Node), guard);
+                ReplyBody::Relayed(Box::new(if stream { relayed.until(deadline, &head.headers) } else { relayed }))
             }
         };
         Response::from_parts(head, body)
@@ -207,6 +225,15 @@ pub(crate) enum Failure {
         /// Why it was not sent again.
         why: &'static str,
     },
+    /// As gRPC has a status for it.
+    #[error("{}", .0.message())]
+    Status(Box<Status>),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Status(Box::new(status))
+    }
 }
 
 /// When to try again after a line broke: the next endpoint is known by then.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     deployment::{DeploymentState, Leased},
     endpoint::target::LocalTarget,
+    local::Model,
     stack::Stack,
 };
 
@@ -18,6 +19,8 @@ pub(crate) struct RequestContext<'a> {
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
     pub(crate) deadline: Instant,
+    /// The model answers by itself, perhaps with a stream: nobody knows when the head of its answer is late.
+    pub(crate) exchange: bool,
 }
 
 impl RequestContext<'_> {
@@ -35,6 +38,21 @@ impl RequestContext<'_> {
         again && self.entry.is_elsewhere(&here.revision) && taken()
     }
 
+    /// The model here, if it is here now. Takes no lease.
+    pub(crate) fn model(&self, here: Option<&LocalTarget>) -> Option<Arc<dyn Model>> {
+        let replicas = &self.stack.parking.replicas;
+        let replica = match here {
+            Some(here) => replicas.get(&here.revision),
+            None => self.entry.route().main_version().and_then(|target| replicas.get(&target.revision)),
+        };
+        replica.map(|replica| Arc::clone(replica.model()))
+    }
+
+    /// Until when a replica is waited for: a call that may last long does not wait long for its beginning.
+    pub(crate) fn latest_start(&self) -> Instant {
+        if self.exchange { self.deadline.min(Instant::now() + self.entry.route().terms.timeout) } else { self.deadline }
+    }
+
     /// The error of a request whose deadline has passed outside a model's queue.
     pub(crate) fn timed_out(&self) -> InferError {
         InferError::TimedOut(format!(
@@ -42,9 +60,7 @@ impl RequestContext<'_> {
             self.entry.name.as_str()
         ))
     }
-}
 
-impl RequestContext<'_> {
     /// A lease here, if it can be had now.
     pub(crate) fn lease(&self, here: Option<&LocalTarget>) -> Option<Leased> {
         let replicas = &self.stack.parking.replicas;

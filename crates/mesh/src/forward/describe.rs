@@ -1,4 +1,4 @@
-//! Asks for the description of a deployment: of a replica here, or of the node that has one.
+//! Descriptions of a deployment: of a replica here, or of the node that has one. A cold model is loaded to be described.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,66 +10,75 @@ use tokio::time::Instant;
 use crate::{
     body::upload::Upload,
     deployment::DeploymentState,
-    endpoint::target::NextTarget,
     forward::{
+        admitted::Forwarded,
         buffered::{BufferedResponse, Failure},
         context::RequestContext,
         head::Head,
         retry_state::RetryState,
+        run::{Codec, run},
+        runner::{LocalOutcome, Runner},
     },
-    local::Replica,
+    local::Model,
     stack::Stack,
 };
 
-/// What speaks for a deployment.
+/// The source of a description.
 pub(crate) enum Described {
-    /// A replica of this process.
-    Local { entry: Arc<DeploymentState>, replica: Arc<Replica> },
+    /// A model of this process.
+    Local { entry: Arc<DeploymentState>, model: Arc<dyn Model> },
     /// The answer of another node.
     Remote(Box<BufferedResponse>),
 }
 
+/// Asks for the model itself; `head` is the same question for another node.
+struct Describe {
+    head: Head,
+}
+
+impl Codec for Describe {
+    type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
+
+    fn head(&self, _: &Stack, deployment: &DeploymentState) -> Result<Head, InferError> {
+        let mut head = self.head.clone();
+        head.versions(deployment.route().targets.iter().map(|target| &*target.version));
+        Ok(head)
+    }
+
+    async fn local<R: Runner>(
+        &mut self,
+        runner: &mut R,
+        _: &mut Upload,
+    ) -> Result<LocalOutcome<Self::Answer>, Failure> {
+        Ok(runner.lease().await?.map(|held| Ok(Arc::clone(held.lease.model()))))
+    }
+
+    fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer {
+        Err(Box::new(forwarded.response))
+    }
+}
+
 impl Stack {
-    /// What describes a deployment: a replica here, or the answer of an endpoint that has one. A miss like any other: a cold
-    /// model is loaded to be described. `ask` is the request for another node.
+    /// Finds who describes a deployment. `ask` is the request for another node.
     pub(crate) async fn describe(
         &self,
         (model, version): (&str, Option<&str>),
         timeout: Option<Duration>,
         ask: impl FnOnce() -> (Head, Bytes) + Send,
     ) -> Result<Described, Failure> {
-        let entry = self.find(model)?;
-        let _permit = self.admission.enter()?;
-        let timeout = timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
-        let context = RequestContext { stack: self, entry, version, deadline: Instant::now() + timeout };
-        let (mut retries, mut ask, mut asked) = (RetryState::default(), Some(ask), None);
-        loop {
-            match retries.next(&context).await? {
-                NextTarget::Local(here) => {
-                    let leased = context.lease(here.as_ref());
-                    if let Some(leased) = leased {
-                        let replica = Arc::clone(leased.lease.replica());
-                        return Ok(Described::Local { entry: Arc::clone(&context.entry), replica });
-                    }
-                }
-                NextTarget::Remote(there) => {
-                    if let Some(ask) = ask.take() {
-                        let (mut head, body) = ask();
-                        head.versions(context.entry.route().targets.iter().map(|target| &*target.version));
-                        asked = Some((head, Upload::whole(body, self.bounds())));
-                    }
-                    let Some((head, upload)) = &mut asked else { continue };
-                    if let Some((held, _)) = retries.go(&context, there, head, upload).await? {
-                        return Ok(Described::Remote(Box::new(held)));
-                    }
-                }
-            }
-        }
+        let mut admitted = self.admit_uncounted(model, version, timeout)?;
+        let (head, body) = ask();
+        let mut upload = Upload::whole(body, self.bounds());
+        Ok(match run(&mut admitted, &mut Describe { head }, &mut upload).await? {
+            Ok(model) => Described::Local { entry: Arc::clone(admitted.deployment()), model },
+            Err(response) => Described::Remote(response),
+        })
     }
 
     /// Returns once a replica can be had, here or elsewhere.
     pub(crate) async fn reachable(&self, entry: &Arc<DeploymentState>, deadline: Instant) -> Result<(), InferError> {
-        let context = RequestContext { stack: self, entry: Arc::clone(entry), version: None, deadline };
+        let context =
+            RequestContext { stack: self, entry: Arc::clone(entry), version: None, deadline, exchange: false };
         RetryState::default().next(&context).await.map(drop)
     }
 

@@ -8,6 +8,8 @@
 //! | `berth-versions` | every version that clients can reach, one header each: only where a model is described |
 //! | `berth-deadline-ms` | how long the answer is waited for |
 //! | `berth-hop` | that it was forwarded: it is not forwarded again |
+//! | `berth-stream` | the answer may be a stream, and in an answer, that it is one: it is passed on as it comes |
+//! | `berth-path` | the path that the client asked for, where a model answers by itself |
 //! | `berth-not-run` | in an answer with status 503: nothing was run, send it elsewhere; and why |
 
 use berth_peer::PeerBody;
@@ -21,13 +23,17 @@ pub(crate) const VERSION: HeaderName = HeaderName::from_static("berth-version");
 pub(crate) const VERSIONS: HeaderName = HeaderName::from_static("berth-versions");
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("berth-deadline-ms");
 pub(crate) const HOP: HeaderName = HeaderName::from_static("berth-hop");
+/// Marks a request whose answer may be a stream of its own, and an answer that is one.
+pub(crate) const STREAM: HeaderName = HeaderName::from_static("berth-stream");
+/// The path of a request that a model answers by itself.
+pub(crate) const PATH: HeaderName = HeaderName::from_static("berth-path");
 pub(crate) const NOT_RUN: HeaderName = HeaderName::from_static("berth-not-run");
 /// The model's process ended under the request: it may have been run, and the answer will not come.
 pub(crate) const LOST: HeaderName = HeaderName::from_static("berth-lost");
 
 /// Of one connection only (RFC 9110 §7.6.1), the client's identity (the other node trusts this one, and needs no
 /// secrets), and what only nodes say to each other.
-static STRIPPED: [HeaderName; 19] = [
+static STRIPPED: [HeaderName; 21] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -47,10 +53,15 @@ static STRIPPED: [HeaderName; 19] = [
     HOP,
     NOT_RUN,
     LOST,
+    STREAM,
+    PATH,
 ];
 
+/// The path between nodes of requests that a model answers by itself, whatever their own path is.
+pub(crate) const EXCHANGE: &str = "/v2/exchange";
+
 /// Headers that an endpoint is told, and room for a trace.
-const ADDED: usize = 6;
+const ADDED: usize = 8;
 
 /// A head that can be sent more than once.
 #[derive(Clone)]
@@ -95,6 +106,22 @@ impl Head {
     pub(crate) fn at(mut self, uri: Uri) -> Self {
         self.uri = uri;
         self
+    }
+
+    /// Marks a request whose answer may be a stream.
+    pub(crate) fn streamed(mut self) -> Self {
+        self.headers.insert(STREAM, HeaderValue::from_static("1"));
+        self
+    }
+
+    /// The same request for a model's own answer, at the path that nodes use for all such requests.
+    pub(crate) fn exchanged(mut self) -> Self {
+        let path = self.uri.path_and_query().and_then(|path| HeaderValue::from_str(path.as_str()).ok());
+        if let Some(path) = path {
+            self.headers.insert(PATH, path);
+        }
+        self.uri = Uri::from_static(EXCHANGE);
+        self.streamed()
     }
 
     /// As a GET: what was asked with HEAD gets the same answer, and hyper leaves its body out.

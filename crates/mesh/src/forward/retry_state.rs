@@ -68,7 +68,7 @@ impl RetryState {
                 found => found.map(Some),
             }
         };
-        let found = parking.find(&context.entry, context.version, context.deadline, look).await?;
+        let found = parking.find(&context.entry, context.version, context.latest_start(), look).await?;
         found.ok_or_else(|| {
             let message =
                 format!("the replicas of model {:?} have full queues; try again", context.entry.name.as_str());
@@ -175,7 +175,9 @@ impl RetryState {
         let clock = forwarding.remotes.clock();
         let left = context.deadline.saturating_duration_since(now);
         let idempotent = context.entry.route().terms.idempotent;
-        let patience = idempotent.then(|| patience::of(there.endpoints.expected(clock.at(now)), left)).flatten();
+        let patience = (idempotent && !context.exchange)
+            .then(|| patience::of(there.endpoints.expected(clock.at(now)), left))
+            .flatten();
         let leaves = move || {
             let elsewhere = there.or_here || there.endpoints.others(&there.endpoint, &self.tried, clock.now());
             elsewhere && self.sends + 1 < SENDS && upload.is_repeatable() && forwarding.budget.take(clock.now())

@@ -114,10 +114,20 @@ impl From<InferError> for Fault {
     }
 }
 
+impl From<Failure> for tonic::Status {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Status(status) => *status,
+            other => Fault::from(other).into(),
+        }
+    }
+}
+
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Infer(error) => error.into(),
+            Failure::Status(status) => InferError::Internal(status.message().to_owned()).into(),
             Failure::Lost { .. } => {
                 let class = Class::Waiting { retry_in: RETRY_LOST };
                 let fault = Self::new(class, Shed::Unavailable.as_str(), failure.to_string());

@@ -1,9 +1,10 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
-pub(crate) mod message;
+pub(super) mod infer;
+pub(super) mod message;
+pub(super) mod opaque;
 mod refused;
-mod stream;
-pub(super) mod unary;
+pub(super) mod stream;
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,32 +14,19 @@ use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    body::upload::Upload,
-    endpoint::target::NextTarget,
-    forward::{
-        admitted::{Call, LocalOutcome},
-        buffered::{BufferedResponse, Failure},
-        describe::Described,
-        head::Head,
-        retry_state::RetryState,
-    },
+    forward::{buffered::BufferedResponse, describe::Described, head::Head},
     ingress::{EXTENSIONS, SERVER, fault::Fault, rest},
-    metrics::Protocol,
-    offload,
     oip::{
-        self, Decoded,
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
-        grpc::{effort, frame::framed},
+        grpc::{
+            frame::framed,
+            methods::{CONFIG, METADATA},
+        },
     },
     repository,
     stack::Stack,
     statistics,
 };
-
-/// The methods that describe a model, for other nodes.
-pub(super) const METADATA: &str = "/inference.GRPCInferenceService/ModelMetadata";
-pub(super) const CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
-pub(crate) const STATISTICS: &str = "/inference.GRPCInferenceService/ModelStatistics";
 
 /// The most entries of the index in its one gRPC message; REST streams any number.
 /// Doubled: messages beyond the 4 MiB that most clients take.
@@ -100,74 +88,6 @@ fn grpc_timeout(value: &str) -> Option<Duration> {
     })
 }
 
-/// Why there is no answer to an inference.
-pub(super) enum NoAnswer {
-    /// As this process says it.
-    Failed(Failure),
-    /// As another node says it.
-    Told(Status),
-}
-
-impl From<InferError> for NoAnswer {
-    fn from(error: InferError) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-impl From<NoAnswer> for Status {
-    fn from(no: NoAnswer) -> Self {
-        match no {
-            NoAnswer::Failed(failure) => status(failure),
-            NoAnswer::Told(status) => status,
-        }
-    }
-}
-
-/// One inference that comes decoded, as those of streams do: each goes its own way. `headers` are those of its call.
-pub(super) async fn infer(
-    stack: &Stack,
-    mut message: wire::ModelInferRequest,
-    timeout: Option<Duration>,
-    headers: &HeaderMap,
-) -> Result<wire::ModelInferResponse, NoAnswer> {
-    // Elsewhere it is needed as it came; here its names are not.
-    let mut there_as = None;
-    let (model, wanted) = (message.model_name.clone(), message.model_version.clone());
-    let call = Call { model: &model, version: version(&wanted), protocol: Protocol::Grpc, timeout };
-    let mut admitted = stack.admit(call)?;
-    admitted.received(message.raw_input_contents.iter().map(bytes::Bytes::len).sum());
-    let mut retries = RetryState::default();
-    loop {
-        match admitted.next(&mut retries).await? {
-            NextTarget::Local(here) => {
-                let again = stack.forwarding.is_some().then(|| message.clone());
-                let effort = effort::to_decode(&message);
-                let decoded = offload::run(effort, move || oip::grpc::decode(message)).await;
-                let Decoded { request, form, options } = decoded.map_err(|error| admitted.failed(error))?;
-                admitted.shorten(options.timeout);
-                if let LocalOutcome::Answered(response) = admitted.infer(request, here.as_ref()).await? {
-                    let weight = effort::to_encode(&response, &form);
-                    let encoded = offload::run(weight, move || oip::grpc::encode(response, &form)).await;
-                    let encoded = encoded.map_err(|error| admitted.failed(error))?;
-                    admitted.sent(encoded.raw_output_contents.iter().map(bytes::Bytes::len).sum());
-                    return Ok(encoded);
-                }
-                message = again.unwrap_or_default();
-            }
-            NextTarget::Remote(there) => {
-                let (head, upload) = there_as.get_or_insert_with(|| {
-                    let head = Head::grpc(unary::METHOD, headers, stack.propagate());
-                    (head, Upload::whole(framed(&message), stack.bounds()))
-                });
-                let sent = admitted.forward(&mut retries, there, head, upload).await;
-                if let Some(passed) = sent.map_err(NoAnswer::Failed)? {
-                    return passed.held.message().await.map_err(NoAnswer::Told);
-                }
-            }
-        }
-    }
-}
-
 /// The answer of another node to what was asked of it.
 async fn told<M: prost::Message + Default>(held: Box<BufferedResponse>) -> Result<Response<M>, Status> {
     held.message().await.map(Response::new)
@@ -216,37 +136,32 @@ impl GrpcInferenceService for GrpcFace {
         let asked = request.into_inner();
         let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
-        let (entry, replica) = match found.map_err(status)? {
-            Described::Local { entry, replica } => (entry, replica),
+        let (entry, model) = match found.map_err(status)? {
+            Described::Local { entry, model } => (entry, model),
             Described::Remote(held) => return told(held).await,
         };
-        let (route, model) = (entry.route(), replica.model());
+        let route = entry.route();
         let versions = route.targets.iter().map(|target| &*target.version).collect();
         let metadata = ModelMetadata::new(&asked.name, versions, model.platform(), model.signature());
         Ok(Response::new(metadata.to_proto()))
     }
 
+    /// Answered before it comes here, unless its compression is unknown.
     async fn model_infer(
         &self,
-        request: Request<wire::ModelInferRequest>,
+        _: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let headers = request.metadata().as_ref().clone();
-        let wait = timeout(&headers).map_err(status)?;
-        infer(&self.stack, request.into_inner(), wait, &headers).await.map(Response::new).map_err(Status::from)
+        Err(message::unknown_coding())
     }
 
-    type ModelStreamInferStream = stream::Answers;
+    type ModelStreamInferStream = futures::stream::Empty<Result<wire::ModelStreamInferResponse, Status>>;
 
+    /// Answered before it comes here, unless its compression is unknown.
     async fn model_stream_infer(
         &self,
-        request: Request<Streaming<wire::ModelInferRequest>>,
+        _: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
-        let headers = request.metadata().as_ref();
-        let patience =
-            stream::Patience::new(rest::timeout(headers).map_err(status)?, whole_call(headers).map_err(status)?);
-        let errors = stream::Errors::of(request.metadata());
-        let manner = Arc::new(stream::Manner { errors, patience, headers: headers.clone() });
-        Ok(Response::new(stream::answers(Arc::clone(&self.stack), request.into_inner(), manner)))
+        Err(message::unknown_coding())
     }
 
     async fn model_config(
@@ -258,11 +173,10 @@ impl GrpcInferenceService for GrpcFace {
         let asked = request.into_inner();
         let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
-        let replica = match found.map_err(status)? {
-            Described::Local { replica, .. } => replica,
+        let model = match found.map_err(status)? {
+            Described::Local { model, .. } => model,
             Described::Remote(held) => return told(held).await,
         };
-        let model = replica.model();
         let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());
         Ok(Response::new(config.to_proto()))
     }

@@ -11,7 +11,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_peer::PeerBody;
-use berth_spec::{InferError, InferRequest, InferResponse, RevisionId, inference::Shed};
+use berth_spec::{InferError, RevisionId, inference::Shed};
 use berth_wire::oip as wire;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -23,30 +23,39 @@ use tonic::Status;
 use tracing::Instrument as _;
 
 use crate::{
-    admission::Admission,
-    body::{read, reply::ReplyBody},
+    admission::{Admission, Permit},
+    body::{
+        reply::ReplyBody,
+        upload::{Bounds, Upload},
+    },
     config::{Limits, SpanHook},
     forward::{
-        buffered::boxed,
-        head::{DEADLINE, LOST, NOT_RUN, REVISION, VERSION, VERSIONS},
+        buffered::{Failure, boxed},
+        head::{DEADLINE, EXCHANGE, LOST, NOT_RUN, REVISION, STREAM, VERSION, VERSIONS},
+        run::Codec as _,
+        runner::{Held, LocalOutcome, Runner},
     },
     ingress::{
         fault::{Fault, panicked},
         grpc::{
-            CONFIG, METADATA, STATISTICS,
-            message::{self, coding as grpc_coding, unframed},
-            unary::{METHOD, well},
+            self,
+            infer::{Form, well},
+            message::{self, coding, unframed},
+            opaque::Opaque,
         },
         is_grpc,
         path::{Operation, Resource},
-        rest,
+        rest::{self, document::Document},
     },
     local::{LocalReplicas, Model, Replica},
     metrics::forward::Served,
     not_run::NotRun,
     oip::{
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats},
-        grpc::frame::{PREFIX, framed},
+        grpc::{
+            frame::framed,
+            methods::{CONFIG, INFER, METADATA, STATISTICS},
+        },
     },
 };
 
@@ -85,9 +94,22 @@ enum Refusal {
     Status(Status),
 }
 
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Infer(error) => error.into(),
+            Failure::Status(status) => Self::Status(*status),
+            lost @ Failure::Lost { .. } => Self::Failed(lost.into()),
+        }
+    }
+}
+
 impl From<InferError> for Refusal {
     fn from(error: InferError) -> Self {
-        Self::Failed(error.into())
+        match error {
+            error @ InferError::Lost(_) => Self::Lost(error.into()),
+            error => Self::Failed(error.into()),
+        }
     }
 }
 
@@ -146,132 +168,150 @@ impl Inner {
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Result<Response<ReplyBody>, Refusal> {
         let (head, body) = request.into_parts();
+        let head = Arc::new(head);
         let asked = Asked::of(&head.headers, &self.limits)?;
-        let _permit = self.admission.enter().map_err(|_| self.turned_away())?;
+        let permit = self.admission.enter().map_err(|_| self.turned_away())?;
         let replica = self.replicas.get(&asked.revision).ok_or(Refusal::NotRun(NotRun::Absent))?;
         if replica.is_draining() {
             return Err(Refusal::NotRun(NotRun::Draining));
         }
+        let mut runner = PeerRun { service: self, deadline: asked.deadline, asked, replica, permit: Some(permit) };
+        let bounds = Bounds::new(&self.limits, None);
+        if head.uri.path() == EXCHANGE {
+            let mut upload = Upload::new(body, bounds.of_stream());
+            let answer = Opaque { head }.local(&mut runner, &mut upload).await?;
+            return Ok(streamed(ran(answer)?));
+        }
+        let mut upload = Upload::new(body, bounds);
         if grpc {
-            self.grpc(&head, body, &asked, &replica).await
+            grpc_answer(&head, &mut runner, &mut upload).await
         } else {
-            self.rest(&head, body, &asked, &replica).await
+            rest_answer(&head, &mut runner, &mut upload).await
         }
     }
 
     fn turned_away(&self) -> Refusal {
         Refusal::NotRun(if self.admission.is_closed() { NotRun::Stopping } else { NotRun::Full })
     }
+}
 
-    async fn rest(
-        &self,
-        head: &Parts,
-        mut body: Incoming,
-        asked: &Asked,
-        replica: &Arc<Replica>,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let resource = Resource::of(head.uri.path());
-        let Some(Resource::Model { model, operation, .. }) = resource else {
-            return Err(Refusal::Failed(Fault::no_such_path()));
-        };
-        if operation == Operation::Call {
-            return self.call(head, body, asked, replica).await;
+/// Answers over REST.
+async fn rest_answer(
+    head: &Arc<Parts>,
+    runner: &mut PeerRun<'_>,
+    upload: &mut Upload,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let resource = Resource::of(head.uri.path());
+    let Some(Resource::Model { model, operation, .. }) = resource else {
+        return Err(Refusal::Failed(Fault::no_such_path()));
+    };
+    let coding = || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)));
+    match operation {
+        Operation::Call => ran(Document { head: Arc::clone(head), coding: coding()? }.local(runner, upload).await?),
+        Operation::Infer => {
+            ran(rest::infer::Inference { head: Arc::clone(head), coding: coding()? }.local(runner, upload).await?)
         }
-        if operation != Operation::Infer {
-            return Ok(rest::describe(operation, &model, versions(&head.headers), replica));
+        _ => Ok(rest::describe(operation, &model, versions(&head.headers), runner.replica.model().as_ref())),
+    }
+}
+
+/// Answers over gRPC.
+async fn grpc_answer(
+    head: &Arc<Parts>,
+    runner: &mut PeerRun<'_>,
+    upload: &mut Upload,
+) -> Result<Response<ReplyBody>, Refusal> {
+    if head.uri.path() != INFER {
+        let body = upload.bytes(runner.deadline).await?;
+        let coding = coding(&head.headers).ok_or_else(|| Refusal::Status(message::unknown_coding()))?;
+        let message = unframed(body, coding, upload.limit()).await.map_err(Refusal::Status)?;
+        return describe(head.uri.path(), &head.headers, (message, &runner.asked.version), &runner.replica);
+    }
+    let form = if head.headers.contains_key(STREAM) { Form::Stream } else { Form::Unary };
+    let answer =
+        ran(grpc::infer::Inference { head: Arc::clone(head), form, message: None }.local(runner, upload).await?)?;
+    Ok(if answer.stream { streamed(answer.response) } else { answer.response })
+}
+
+/// The answer, if something was run.
+fn ran<T>(outcome: LocalOutcome<T>) -> Result<T, Refusal> {
+    match outcome {
+        LocalOutcome::Answered(answer) => Ok(answer),
+        LocalOutcome::Moved(why) => Err(Refusal::NotRun(why)),
+    }
+}
+
+/// Marks an answer that is to be passed on as it comes.
+fn streamed(mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+    response.headers_mut().insert(STREAM, HeaderValue::from_static("1"));
+    response
+}
+
+/// The replica that a request of another node names.
+struct PeerRun<'a> {
+    service: &'a Inner,
+    asked: Asked,
+    deadline: Instant,
+    replica: Arc<Replica>,
+    permit: Option<Permit>,
+}
+
+impl Runner for PeerRun<'_> {
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn shorten(&mut self, timeout: Option<Duration>) {
+        if let Some(timeout) = timeout {
+            self.deadline = self.deadline.min(self.asked.arrived + timeout);
         }
-        let coding =
-            rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)))?;
-        let limit = self.limits.body;
-        let body = read::read(&mut body, limit, self.limits.body_idle, asked.deadline).await?;
-        let signature = || Arc::clone(replica.model().signature());
-        let decoded = rest::infer::decode(&head.headers, coding, body, limit, signature).await?;
-        let response = self.run(decoded.request, decoded.options.timeout, asked, replica).await?;
-        Ok(rest::infer::encode(&head.headers, response, decoded.form).await?.0)
     }
 
-    async fn grpc(
-        &self,
-        head: &Parts,
-        mut body: Incoming,
-        asked: &Asked,
-        replica: &Arc<Replica>,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let limit = self.limits.body.saturating_add(PREFIX);
-        let body = read::read(&mut body, limit, self.limits.body_idle, asked.deadline).await?;
-        let coding = grpc_coding(&head.headers).ok_or_else(|| {
-            Refusal::Status(Status::unimplemented("this grpc-encoding is not supported: use gzip, deflate or identity"))
-        })?;
-        let message = unframed(body, coding, self.limits.body).await.map_err(Refusal::Status)?;
-        if head.uri.path() != METHOD {
-            return describe(head.uri.path(), &head.headers, (message, &asked.version), replica);
-        }
-        let decoded = message::decode(message).await?;
-        let response = self.run(decoded.request, decoded.options.timeout, asked, replica).await?;
-        Ok(well(message::encode(response, decoded.form).await?.0))
+    fn model(&self) -> Option<Arc<dyn Model>> {
+        Some(Arc::clone(self.replica.model()))
     }
 
-    /// Answers a JSON document of the model's own.
-    async fn call(
-        &self,
-        head: &Parts,
-        mut body: Incoming,
-        asked: &Asked,
-        replica: &Arc<Replica>,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let coding =
-            rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)))?;
-        let limit = self.limits.body;
-        let body = read::read(&mut body, limit, self.limits.body_idle, asked.deadline).await?;
-        let body = rest::document::plain(body, coding, limit).await?;
-        let answer = self.run_on(asked.deadline, asked, replica, |model, by| model.call(body, by)).await?;
-        Ok(rest::document::answered(&head.headers, answer).await)
+    fn model_name(&self) -> Arc<str> {
+        self.asked.revision.deployment().as_str().into()
     }
 
-    /// Leases the replica and runs the request on it.
-    async fn run(
-        &self,
-        mut request: InferRequest,
-        timeout: Option<Duration>,
-        asked: &Asked,
-        replica: &Arc<Replica>,
-    ) -> Result<InferResponse, Refusal> {
-        let deadline = timeout.map_or(asked.deadline, |timeout| asked.deadline.min(asked.arrived + timeout));
-        let id = request.id.take();
-        let outputs = self.run_on(deadline, asked, replica, |model, by| model.infer(request, by)).await?;
-        Ok(InferResponse {
-            model_name: asked.revision.deployment().as_str().into(),
-            model_version: Arc::clone(&asked.version),
-            id,
-            parameters: Default::default(),
-            outputs,
-        })
+    fn received(&self, _: usize) {}
+
+    fn sent(&self, _: usize) {}
+
+    fn failed(&mut self, error: InferError) -> InferError {
+        error
     }
 
-    /// Leases the replica and runs something on it. The lease comes after the body, as everywhere.
-    async fn run_on<T>(
-        &self,
-        deadline: Instant,
-        asked: &Asked,
-        replica: &Arc<Replica>,
-        run: impl for<'m> FnOnce(&'m Arc<dyn Model>, std::time::Instant) -> BoxFuture<'m, Result<T, InferError>>,
-    ) -> Result<T, Refusal> {
+    fn began(&mut self, _: &HeaderMap) {}
+
+    fn permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    async fn lease(&mut self) -> Result<LocalOutcome<Held>, InferError> {
         // It may have been replaced by one of the same revision meanwhile.
-        let again = || self.replicas.get(&asked.revision)?.acquire();
-        let lease = replica.acquire().or_else(again).ok_or(Refusal::NotRun(NotRun::Draining))?;
-        let model = asked.revision.deployment().as_str();
-        match timeout_at(deadline, run(lease.model(), deadline.into_std())).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(InferError::Shed { reason: Shed::QueueFull, .. })) => Err(Refusal::NotRun(NotRun::Full)),
+        let again = || self.service.replicas.get(&self.asked.revision)?.acquire();
+        let Some(lease) = self.replica.acquire().or_else(again) else {
+            return Ok(LocalOutcome::Moved(NotRun::Draining));
+        };
+        Ok(LocalOutcome::Answered(Held { lease, version: Arc::clone(&self.asked.version), _running: None }))
+    }
+
+    async fn answered<T: Send>(
+        &mut self,
+        answer: impl Future<Output = Result<T, InferError>> + Send,
+    ) -> Result<LocalOutcome<T>, InferError> {
+        match timeout_at(self.deadline, answer).await {
+            Ok(Ok(answer)) => Ok(LocalOutcome::Answered(answer)),
+            Ok(Err(InferError::Shed { reason: Shed::QueueFull, .. })) => Ok(LocalOutcome::Moved(NotRun::Full)),
             Ok(Err(InferError::Shed { reason: Shed::Unavailable | Shed::ShuttingDown, .. })) => {
-                Err(Refusal::NotRun(NotRun::Draining))
+                Ok(LocalOutcome::Moved(NotRun::Draining))
             }
-            Ok(Err(error @ InferError::Lost(_))) => Err(Refusal::Lost(error.into())),
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) => Err(error),
             Err(_) => {
-                let waited = asked.arrived.elapsed().as_millis();
-                let message = format!("model {model:?} had not answered after {waited} ms");
-                Err(InferError::TimedOut(message).into())
+                let (model, waited) = (self.model_name(), self.asked.arrived.elapsed().as_millis());
+                Err(InferError::TimedOut(format!("model {model:?} had not answered after {waited} ms")))
             }
         }
     }

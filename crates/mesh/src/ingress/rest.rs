@@ -3,7 +3,6 @@
 pub(super) mod document;
 mod index;
 pub(super) mod infer;
-mod request;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,22 +14,30 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::forward::describe::Described;
 use crate::{
     body::{
         read,
         reply::{ReplyBody, described, empty, json},
+        upload::Upload,
     },
     deployment::Loaded,
+    forward::{
+        admitted::Call,
+        describe::Described,
+        run::{Codec, run},
+        runner::Runner as _,
+    },
     ingress::{
         EXTENSIONS, SERVER,
         fault::{Fault, Reply},
         path::{Operation, Resource},
-        rest::request::RestCall,
+        rest::infer::Inference,
     },
-    local::Replica,
+    local::Model,
+    metrics::Protocol,
     oip::{
         self,
+        content::Coding,
         describe::{
             ModelConfig, ModelMetadata, ModelReady, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata,
         },
@@ -58,12 +65,13 @@ impl Rest {
         Self { stack, version, guard }
     }
 
-    pub(super) fn stack(&self) -> &Stack {
+    pub(super) fn stack(&self) -> &Arc<Stack> {
         &self.stack
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, body) = request.into_parts();
+        let head = Arc::new(head);
         let Some(resource) = Resource::of(head.uri.path()) else {
             return Box::pin(self.elsewhere(&head, body)).await;
         };
@@ -77,7 +85,11 @@ impl Rest {
         let mut body = Some(body);
         let reply = match &resource {
             Resource::Model { model, version, operation: Operation::Infer } => {
-                RestCall::Inference.run(&self.stack, &head, &mut body, model, version.as_deref()).await
+                ask(&self.stack, &head, &mut body, (model, version.as_deref()), |head, coding| Inference {
+                    head,
+                    coding,
+                })
+                .await
             }
             other => Box::pin(self.describe(&head, &mut body, other)).await,
         };
@@ -93,7 +105,7 @@ impl Rest {
     }
 
     /// At a path that is none of the protocol's: perhaps a model's own.
-    async fn elsewhere(&self, head: &Parts, body: Incoming) -> Response<ReplyBody> {
+    async fn elsewhere(&self, head: &Arc<Parts>, body: Incoming) -> Response<ReplyBody> {
         let mut body = Some(body);
         let reply = match self.short_enough(head) {
             Ok(()) => document::answer(&self.stack, head, &mut body).await,
@@ -206,12 +218,12 @@ impl Rest {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {
-                    Described::Local { entry, replica } => {
+                    Described::Local { entry, model: loaded } => {
                         let route = entry.route();
                         let versions: Vec<&str> = route.targets.iter().map(|target| &*target.version).collect();
-                        Ok(describe(operation, model, versions, &replica))
+                        Ok(describe(operation, model, versions, loaded.as_ref()))
                     }
-                    Described::Remote(held) => Ok(held.into_reply(())),
+                    Described::Remote(answer) => Ok(answer.into_reply((), Instant::now())),
                 }
             }
         }
@@ -225,14 +237,34 @@ impl Rest {
     }
 }
 
+/// Runs a request to a model. `body` is left where nobody has touched it, to be discarded.
+async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
+    stack: &Stack,
+    head: &Arc<Parts>,
+    body: &mut Option<Incoming>,
+    (model, version): (&str, Option<&str>),
+    codec: impl FnOnce(Arc<Parts>, Coding) -> C,
+) -> Reply {
+    let timeout = timeout(&head.headers)?;
+    let call = Call { model, version, protocol: Protocol::Rest, timeout, exchange: false };
+    let mut admitted = stack.admit(call)?;
+    let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
+    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
+    let mut upload = Upload::new(incoming, stack.bounds());
+    let reply = run(&mut admitted, &mut codec(Arc::clone(head), coding), &mut upload).await;
+    if reply.is_err() {
+        *body = upload.untouched();
+    }
+    Ok(reply?)
+}
+
 /// The answer about a replica.
 pub(super) fn describe<V: AsRef<str>>(
     operation: Operation,
     model: &str,
     versions: Vec<V>,
-    replica: &Replica,
+    loaded: &dyn Model,
 ) -> Response<ReplyBody> {
-    let loaded = replica.model();
     if operation == Operation::Config {
         return described(&ModelConfig::new(model, loaded.platform(), loaded.signature(), loaded.batching()));
     }

@@ -6,6 +6,7 @@
 mod contents;
 pub mod effort;
 pub(crate) mod frame;
+pub(crate) mod methods;
 pub(crate) mod model_name;
 
 use std::collections::HashMap;

@@ -6,6 +6,7 @@ mod cluster;
 mod document;
 mod drain;
 mod endpoints;
+mod exchange;
 mod fixture;
 mod grpc;
 mod limits;

@@ -120,7 +120,7 @@ impl Streaming {
                     return Poll::Ready(None);
                 }
                 Poll::Pending => {
-                    let pause = self.bounds.pause;
+                    let Some(pause) = self.bounds.pause else { return Poll::Pending };
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
                     let paused = || InferError::TimedOut("the request's body paused for too long".to_owned());
                     return timer.as_mut().poll(cx).map(|()| Some(Err(paused())));

@@ -30,6 +30,11 @@ pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Option<Coding> {
     }
 }
 
+/// The status of a call whose messages are compressed in a way that is not known here.
+pub(in crate::ingress) fn unknown_coding() -> Status {
+    Status::unimplemented("this grpc-encoding is not supported: use gzip, deflate or identity")
+}
+
 /// The one message of a body, decompressed. `limit` is in bytes.
 pub(in crate::ingress) async fn unframed(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, Status> {
     let (message, compressed) = split(body, coding)?;

@@ -1,8 +1,9 @@
-//! A stream of inferences over gRPC, in Triton's form: one answer per request, in the order of the requests.
+//! A stream of inferences over gRPC, in Triton's form. Each request goes its own way, to any node, and is answered in the
+//! order of the requests: with one answer, or with as many as a model gives that answers streams by itself.
 //!
 //! Up to [`AHEAD`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
 //! `error_message`, which begins with the typed reason, and the stream goes on, unless the client asked with
-//! `triton_grpc_error: true` for real gRPC errors, which end it.
+//! `triton_grpc_error: true` for real gRPC errors, which end it. Messages are passed on as bytes.
 //!
 //! ```text
 //! reading ──client half-closes──→ finishing what runs ──→ end
@@ -10,53 +11,59 @@
 //!    └──── a status (see above) ────────────────────────→ that status
 //! ```
 
-use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+mod answers;
+mod messages;
 
-use berth_wire::oip::{
-    InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use berth_wire::oip::{ModelInferResponse, ModelStreamInferResponse};
+use bytes::Bytes;
 use futures::{FutureExt as _, Stream, StreamExt as _};
-use http::HeaderMap;
+use http::{HeaderValue, Request, Response, header, request::Parts};
+use hyper::body::Incoming;
 use tokio::time::Instant;
-use tonic::{Status, Streaming, metadata::MetadataMap};
+use tonic::Status;
 
+use self::messages::{Message, MessageReader};
+use super::{
+    infer::{Form, Inference, named},
+    message::coding,
+    status, version, whole_call,
+};
 use crate::{
     admission::{Admission, shutting_down},
-    forward::buffered::Failure,
+    body::{
+        reply::{Messages, ReplyBody},
+        upload::Upload,
+    },
+    forward::{admitted::Call, run::run},
     ingress::{
         fault::{Fault, panicked},
-        grpc::{self, NoAnswer},
+        rest,
+    },
+    metrics::Protocol,
+    oip::{
+        content::Coding,
+        grpc::{frame::framed, methods::STREAM_INFER},
     },
     stack::Stack,
 };
 
-/// Requests of one stream that run at once. Halved: one stream keeps a batching model less busy. Doubled: one client
-/// takes more of a model's queue.
+/// Requests of one stream that run at once: enough to fill a batch, and little of a model's queue.
 const AHEAD: usize = 16;
 
-/// The answers of a stream.
-pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
-
-/// How a failed inference is told.
+/// The form of a failed inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Errors {
-    /// In the answer; the stream goes on.
+enum Errors {
+    /// An answer; the stream goes on.
     InAnswers,
-    /// As the status that ends the stream.
+    /// The status that ends the stream.
     AsStatus,
 }
 
-impl Errors {
-    /// What the client asked for.
-    pub(super) fn of(metadata: &MetadataMap) -> Self {
-        let asked = metadata.get("triton_grpc_error").is_some_and(|value| value.as_encoded_bytes() == b"true");
-        if asked { Self::AsStatus } else { Self::InAnswers }
-    }
-}
-
-/// How long the requests of a stream may take.
+/// The time that the requests of a stream may take.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+struct Patience {
     /// `berth-timeout-ms`: each of them, counted from its arrival.
     each: Option<Duration>,
     /// `grpc-timeout`: all of them.
@@ -64,11 +71,6 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// For a stream that begins now.
-    pub(super) fn new(each: Option<Duration>, whole: Option<Duration>) -> Self {
-        Self { each, until: whole.map(|whole| Instant::now() + whole) }
-    }
-
     /// For a request that comes now.
     fn now(self) -> Option<Duration> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -76,81 +78,114 @@ impl Patience {
     }
 }
 
-/// What the client said of the stream as a whole.
-pub(super) struct Manner {
-    pub(super) errors: Errors,
-    pub(super) patience: Patience,
-    /// The headers of the call: they go along to other nodes.
-    pub(super) headers: HeaderMap,
+/// The head of the stream as a whole.
+struct Manner {
+    errors: Errors,
+    patience: Patience,
+    /// It goes along to other nodes.
+    head: Arc<Parts>,
+}
+
+impl Manner {
+    fn of(head: Parts) -> Result<Self, Status> {
+        let asked = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
+        let errors = if asked { Errors::AsStatus } else { Errors::InAnswers };
+        let each = rest::timeout(&head.headers).map_err(status)?;
+        let whole = whole_call(&head.headers).map_err(status)?;
+        Ok(Self {
+            errors,
+            patience: Patience { each, until: whole.map(|whole| Instant::now() + whole) },
+            head: Arc::new(head),
+        })
+    }
+}
+
+/// Whether a gRPC request is such a stream, and its messages can be read here.
+pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
+    request.uri().path() == STREAM_INFER && coding(request.headers()).is_some()
 }
 
 /// Answers every request of a stream.
-pub(super) fn answers(stack: Arc<Stack>, requests: Streaming<ModelInferRequest>, manner: Arc<Manner>) -> Answers {
+pub(in crate::ingress) fn answer(stack: Arc<Stack>, request: Request<Incoming>) -> Response<ReplyBody> {
+    let (head, body) = request.into_parts();
+    let reader = MessageReader::new(body, coding(&head.headers).unwrap_or(Coding::Identity), stack.limits.body);
+    let manner = match Manner::of(head) {
+        Ok(manner) => Arc::new(manner),
+        Err(status) => return status.into_http(),
+    };
     let admission = Arc::clone(&stack.admission);
-    let answer = move |request| answer(Arc::clone(&stack), request, Arc::clone(&manner));
-    let answers = open(requests, admission).map(answer).buffered(AHEAD);
-    // A status ends a stream; nothing may follow it.
-    Box::pin(answers.scan(false, |ended, answer| {
-        let before = std::mem::replace(ended, *ended || answer.is_err());
-        std::future::ready((!before).then_some(answer))
-    }))
+    let answer = move |request| answered(Arc::clone(&stack), request, Arc::clone(&manner));
+    let answers = open(reader, admission).map(answer).buffered(AHEAD).flatten();
+    let mut response = Response::new(ReplyBody::Stream(Box::pin(answers)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
 }
 
 /// The requests of a stream until the server stops: an idle stream must not hold it up.
-fn open(
-    requests: Streaming<ModelInferRequest>,
-    admission: Arc<Admission>,
-) -> impl Stream<Item = Result<ModelInferRequest, Status>> + Send {
-    futures::stream::unfold(Some((requests, admission)), async |reading| {
-        let (mut requests, admission) = reading?;
+fn open(reader: MessageReader, admission: Arc<Admission>) -> impl Stream<Item = Result<Message, Status>> + Send {
+    futures::stream::unfold(Some((reader, admission)), async |reading| {
+        let (mut reader, admission) = reading?;
         tokio::select! {
             biased;
             () = admission.closed() => Some((Err(Fault::from(shutting_down()).into()), None)),
-            request = requests.next() => request.map(|request| (request, Some((requests, admission)))),
+            request = reader.next() => match request {
+                Ok(None) => None,
+                Ok(Some(message)) => Some((Ok(message), Some((reader, admission)))),
+                Err(status) => Some((Err(status), None)),
+            },
         }
     })
 }
 
-async fn answer(
-    stack: Arc<Stack>,
-    request: Result<ModelInferRequest, Status>,
-    manner: Arc<Manner>,
-) -> Result<ModelStreamInferResponse, Status> {
-    let request = request?;
-    let id = request.id.clone();
-    let says_last = wants_final_response(&request);
-    let inferred = grpc::infer(&stack, request, manner.patience.now(), &manner.headers);
-    let inferred = AssertUnwindSafe(inferred).catch_unwind().await;
-    match inferred.unwrap_or_else(|_| Err(panicked().into())) {
-        Ok(mut response) => {
-            if says_last {
-                let last = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
-                response.parameters.insert("triton_final_response".to_owned(), last);
-            }
-            Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })
-        }
-        Err(no) if manner.errors == Errors::AsStatus => Err(no.into()),
-        Err(no) => Ok(ModelStreamInferResponse {
-            error_message: reason_and_message(&no),
-            // The id says which request failed.
-            infer_response: Some(ModelInferResponse { id, ..Default::default() }),
-        }),
+/// The answers to one request. An error ends the stream.
+async fn answered(stack: Arc<Stack>, request: Result<Message, Status>, manner: Arc<Manner>) -> Messages {
+    let request = match request {
+        Ok(request) => request,
+        Err(status) => return ended(status),
+    };
+    let bytes = request.message.clone();
+    let answers = AssertUnwindSafe(infer(&stack, request, &manner)).catch_unwind().await;
+    let answers = answers.unwrap_or_else(|_| Err(status(panicked())));
+    let errors = manner.errors;
+    let told = move |error: Status| match errors {
+        Errors::AsStatus => Err(error),
+        Errors::InAnswers => Ok(failed(&bytes, &error)),
+    };
+    match answers {
+        Ok(answers) => Box::pin(answers.map(move |answer| answer.or_else(&told))),
+        Err(error) => Box::pin(futures::stream::once(std::future::ready(told(error)))),
     }
 }
 
-/// The request asks that the last answer say that it is the last: the stream's to add, wherever the model runs.
-fn wants_final_response(request: &ModelInferRequest) -> bool {
-    let asked = request.parameters.get("triton_enable_empty_final_response");
-    matches!(asked.and_then(|asked| asked.parameter_choice.as_ref()), Some(ParameterChoice::BoolParam(true)))
+fn ended(status: Status) -> Messages {
+    Box::pin(futures::stream::once(std::future::ready(Err(status))))
 }
 
-fn reason_and_message(no: &NoAnswer) -> String {
-    match no {
-        NoAnswer::Failed(Failure::Infer(error)) => format!("{}: {error}", error.reason()),
-        NoAnswer::Failed(lost @ Failure::Lost { .. }) => format!("unavailable: {lost}"),
-        NoAnswer::Told(status) => {
-            let reason = status.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
-            format!("{}: {}", reason.unwrap_or("internal"), status.message())
-        }
-    }
+/// Runs one request, here or elsewhere.
+async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messages, Status> {
+    let names = named(&request.message).await?;
+    let call = Call {
+        model: names.model,
+        version: version(names.version),
+        protocol: Protocol::Grpc,
+        timeout: manner.patience.now(),
+        exchange: false,
+    };
+    let asks_last = names.asks_last;
+    let mut admitted = stack.admit(call).map_err(status)?;
+    let mut upload = Upload::whole(request.framed(), stack.bounds());
+    let mut codec =
+        Inference { head: Arc::clone(&manner.head), form: Form::Stream, message: Some(request.message.clone()) };
+    let answer = run(&mut admitted, &mut codec, &mut upload).await?;
+    answers::of(answer, asks_last).await
+}
+
+/// The answer that says why an inference failed, and which.
+fn failed(request: &Bytes, error: &Status) -> Bytes {
+    let id = crate::oip::grpc::model_name::names(request).map_or("", |names| names.id).to_owned();
+    let reason = error.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
+    framed(&ModelStreamInferResponse {
+        error_message: format!("{}: {}", reason.unwrap_or("internal"), error.message()),
+        infer_response: Some(ModelInferResponse { id, ..Default::default() }),
+    })
 }

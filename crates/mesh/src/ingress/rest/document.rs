@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use berth_spec::{InferError, routes::OnMiss};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::json;
 
@@ -22,11 +22,16 @@ use crate::{
         upload::Upload,
     },
     deployment::DeploymentState,
-    endpoint::target::LocalTarget,
-    forward::admitted::Admitted,
+    forward::{
+        admitted::Forwarded,
+        buffered::Failure,
+        head::Head,
+        run::Codec,
+        runner::{LocalOutcome, Runner},
+    },
     ingress::{
         fault::Fault,
-        rest::{infer, request::RestCall},
+        rest::{ask, infer},
     },
     offload,
     oip::{
@@ -46,7 +51,7 @@ const ALLOWED: &str = "GET, HEAD, POST";
 const NAMED: usize = 10;
 
 /// `body` is left where nobody has touched it, to be discarded.
-pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incoming>) -> Response<ReplyBody> {
+pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<Incoming>) -> Response<ReplyBody> {
     let path = head.uri.path();
     let path = path.strip_suffix('/').unwrap_or(path);
     let Some(entries) = stack.routes.at(path) else {
@@ -57,7 +62,9 @@ pub(super) async fn answer(stack: &Stack, head: &Parts, body: &mut Option<Incomi
     };
     let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
     let reply = match head.method {
-        Method::POST => RestCall::Document.run(stack, head, body, entry.name.as_str(), None).await,
+        Method::POST => {
+            ask(stack, head, body, (entry.name.as_str(), None), |head, coding| Document { head, coding }).await
+        }
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
         _ => Err(Fault::wrong_verb(ALLOWED)),
     };
@@ -102,23 +109,44 @@ fn describe(entries: &[Arc<DeploymentState>], entry: &DeploymentState) -> Respon
     described(&described_as)
 }
 
-/// Reads and answers the document here. `None`: the replica went away before it was run.
-pub(super) async fn here(
-    admitted: &mut Admitted<'_>,
-    (headers, coding): (&HeaderMap, Coding),
-    here: Option<&LocalTarget>,
-    upload: &mut Upload,
-) -> Result<Option<Response<ReplyBody>>, Fault> {
-    let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
-    admitted.received(body.len());
-    let plain = plain(body, coding, upload.limit()).await.map_err(|error| admitted.failed(error))?;
-    let Some(answer) = admitted.call(plain, here).await? else { return Ok(None) };
-    admitted.sent(answer.len());
-    Ok(Some(answered(headers, answer).await))
+/// A JSON document of the model's own: the head of its request, and how the body is coded.
+pub(in crate::ingress) struct Document {
+    pub(in crate::ingress) head: Arc<Parts>,
+    pub(in crate::ingress) coding: Coding,
+}
+
+impl Codec for Document {
+    type Answer = Response<ReplyBody>;
+
+    /// A deployment's own path may be one that the nodes use between themselves: a document has a path of its own there.
+    fn head(&self, stack: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
+        Ok(stack.head(&self.head).at(Uri::from_static("/v2/models/-/call")))
+    }
+
+    async fn local<R: Runner>(
+        &mut self,
+        runner: &mut R,
+        upload: &mut Upload,
+    ) -> Result<LocalOutcome<Response<ReplyBody>>, Failure> {
+        let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
+        runner.received(body.len());
+        let plain = plain(body, self.coding, upload.limit()).await.map_err(|error| runner.failed(error))?;
+        match runner.call(plain).await? {
+            LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
+            LocalOutcome::Answered(answer) => {
+                runner.sent(answer.len());
+                Ok(LocalOutcome::Answered(answered(&self.head.headers, answer).await))
+            }
+        }
+    }
+
+    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
+        forwarded.into_reply()
+    }
 }
 
 /// A body as the model reads it. `limit` is in bytes, after decompression.
-pub(in crate::ingress) async fn plain(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, InferError> {
+async fn plain(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, InferError> {
     if coding == Coding::Identity {
         return Ok(body);
     }
@@ -126,7 +154,7 @@ pub(in crate::ingress) async fn plain(body: Bytes, coding: Coding, limit: usize)
 }
 
 /// The model's answer, compressed where the client takes that.
-pub(in crate::ingress) async fn answered(headers: &HeaderMap, answer: Bytes) -> Response<ReplyBody> {
+async fn answered(headers: &HeaderMap, answer: Bytes) -> Response<ReplyBody> {
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     let encoded = Encoded { json: answer, blobs: Vec::new(), binary: false };
     let mut response = infer::response_of(encoded, coding).await;

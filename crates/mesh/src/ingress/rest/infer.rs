@@ -4,53 +4,74 @@ use std::sync::Arc;
 
 use berth_spec::{ByteSize, InferError, InferResponse, Signature};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
-    endpoint::target::LocalTarget,
-    forward::admitted::{Admitted, LocalOutcome},
-    ingress::fault::Fault,
+    deployment::DeploymentState,
+    forward::{
+        admitted::Forwarded,
+        buffered::Failure,
+        head::Head,
+        run::Codec,
+        runner::{LocalOutcome, Runner},
+    },
     offload::{self, HEAVY},
     oip::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
     },
+    stack::Stack,
 };
 
 /// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
 /// Halved or doubled: no difference that was seen; a copy of 16 KiB takes about a microsecond, as a write more does.
 const WORTH_PIECES: usize = 16 << 10;
 
-/// Reads, decodes and runs the request here. `None`: the replica went away before it was run.
-pub(super) async fn here(
-    admitted: &mut Admitted<'_>,
-    (headers, coding): (&HeaderMap, Coding),
-    here: Option<&LocalTarget>,
-    upload: &mut Upload,
-) -> Result<Option<Response<ReplyBody>>, Fault> {
-    let body = upload.bytes(admitted.deadline()).await.map_err(|error| admitted.failed(error))?;
-    let length = body.len();
-    let signature = || admitted.signature(here).unwrap_or_default();
-    let limit = upload.limit();
-    let decoded = decode(headers, coding, body, limit, signature).await;
-    let Decoded { request, form, options } = decoded.map_err(|error| {
-        admitted.received(length);
-        admitted.failed(error)
-    })?;
-    admitted.shorten(options.timeout);
-    match admitted.infer(request, here).await {
-        Ok(LocalOutcome::Moved) => Ok(None),
-        Ok(LocalOutcome::Answered(response)) => {
-            admitted.received(length);
-            let encoded = encode(headers, response, form).await.map_err(|error| admitted.failed(error))?;
-            admitted.sent(encoded.1);
-            Ok(Some(encoded.0))
+/// An inference over REST: the head of its request, and how the body is coded.
+pub(in crate::ingress) struct Inference {
+    pub(in crate::ingress) head: Arc<Parts>,
+    pub(in crate::ingress) coding: Coding,
+}
+
+impl Codec for Inference {
+    type Answer = Response<ReplyBody>;
+
+    fn head(&self, stack: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
+        Ok(stack.head(&self.head))
+    }
+
+    async fn local<R: Runner>(
+        &mut self,
+        runner: &mut R,
+        upload: &mut Upload,
+    ) -> Result<LocalOutcome<Response<ReplyBody>>, Failure> {
+        let headers = &self.head.headers;
+        let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
+        let length = body.len();
+        let decoded = decode(headers, self.coding, body, upload.limit(), || runner.signature()).await;
+        let Decoded { request, form, options } = decoded.map_err(|error| {
+            runner.received(length);
+            runner.failed(error)
+        })?;
+        runner.shorten(options.timeout);
+        match runner.infer(request).await {
+            Ok(LocalOutcome::Moved(why)) => Ok(LocalOutcome::Moved(why)),
+            Ok(LocalOutcome::Answered(response)) => {
+                runner.received(length);
+                let (answer, length) = encode(headers, response, form).await.map_err(|error| runner.failed(error))?;
+                runner.sent(length);
+                Ok(LocalOutcome::Answered(answer))
+            }
+            Err(error) => {
+                runner.received(length);
+                Err(error.into())
+            }
         }
-        Err(error) => {
-            admitted.received(length);
-            Err(error.into())
-        }
+    }
+
+    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
+        forwarded.into_reply()
     }
 }
 
@@ -60,7 +81,7 @@ pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Result<Coding, InferErr
 }
 
 /// Reads a body. `limit` is in bytes, after decompression.
-pub(in crate::ingress) async fn decode(
+async fn decode(
     headers: &HeaderMap,
     coding: Coding,
     body: Bytes,
@@ -85,7 +106,7 @@ pub(in crate::ingress) async fn decode(
 }
 
 /// Writes an answer; also its length before compression, in bytes.
-pub(in crate::ingress) async fn encode(
+async fn encode(
     headers: &HeaderMap,
     response: InferResponse,
     form: AnswerForm,

@@ -1,10 +1,18 @@
 //! The names in a `ModelInferRequest`, read without decoding its tensors.
 
-use prost::encoding::{WireType, decode_key, decode_varint};
+use std::collections::HashMap;
 
-/// The fields of `model_name` and `model_version`.
+use berth_wire::oip::{InferParameter, infer_parameter::ParameterChoice};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint};
+
+/// The fields of `model_name`, `model_version`, `id` and `parameters`.
 const NAME: u32 = 1;
 const VERSION: u32 = 2;
+const ID: u32 = 3;
+const PARAMETERS: u32 = 4;
+
+/// The parameter that asks that the last answer say that it is the last.
+const ASKS_LAST: &str = "triton_enable_empty_final_response";
 
 /// What a request says it is for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -12,6 +20,10 @@ pub(crate) struct Names<'a> {
     pub(crate) model: &'a str,
     /// Empty: none.
     pub(crate) version: &'a str,
+    /// Empty: none.
+    pub(crate) id: &'a str,
+    /// The last answer is to say that it is the last.
+    pub(crate) asks_last: bool,
 }
 
 /// `None` where the message is none. Of a field that comes twice the last counts, as protobuf has it.
@@ -35,10 +47,33 @@ pub(crate) fn names(mut message: &[u8]) -> Option<Names<'_>> {
         match field {
             NAME => names.model = str::from_utf8(content).ok()?,
             VERSION => names.version = str::from_utf8(content).ok()?,
+            ID => names.id = str::from_utf8(content).ok()?,
+            PARAMETERS => names.asks_last = asks_last(content).unwrap_or(names.asks_last),
             _ => {}
         }
     }
     Some(names)
+}
+
+/// The value of the parameter [`ASKS_LAST`], if the entry is that one.
+fn asks_last(entry: &[u8]) -> Option<bool> {
+    // Most parameters are others.
+    memchr::memmem::find(entry, ASKS_LAST.as_bytes())?;
+    let mut entries = HashMap::new();
+    // A map entry is a message of its own, which prost reads with its length before it.
+    let mut delimited = Vec::with_capacity(entry.len() + 10);
+    prost::encode_length_delimiter(entry.len(), &mut delimited).ok()?;
+    delimited.extend_from_slice(entry);
+    prost::encoding::hash_map::merge(
+        prost::encoding::string::merge,
+        prost::encoding::message::merge::<InferParameter, _>,
+        &mut entries,
+        &mut delimited.as_slice(),
+        DecodeContext::default(),
+    )
+    .ok()?;
+    let value = entries.remove(ASKS_LAST)?;
+    Some(matches!(value.parameter_choice, Some(ParameterChoice::BoolParam(true))))
 }
 
 #[cfg(test)]
@@ -55,18 +90,22 @@ mod tests {
             model in ".{0,40}",
             version in ".{0,10}",
             id in ".{0,10}",
+            asks in proptest::option::of(any::<bool>()),
             blob in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let message = ModelInferRequest {
                 model_name: model.clone(),
                 model_version: version.clone(),
-                id,
+                id: id.clone(),
+                parameters: asks.map(|asks| (ASKS_LAST.to_owned(), InferParameter {
+                    parameter_choice: Some(ParameterChoice::BoolParam(asks)),
+                })).into_iter().collect(),
                 raw_input_contents: vec![blob.into()],
                 ..ModelInferRequest::default()
             };
             let bytes = message.encode_to_vec();
             let found = names(&bytes);
-            prop_assert_eq!(found, Some(Names { model: &model, version: &version }));
+            prop_assert_eq!(found, Some(Names { model: &model, version: &version, id: &id, asks_last: asks == Some(true) }));
         }
 
         /// Whatever comes: where both read it they agree, and neither panics.
@@ -75,6 +114,7 @@ mod tests {
             if let (Some(names), Ok(message)) = (names(&bytes), ModelInferRequest::decode(bytes.as_slice())) {
                 prop_assert_eq!(names.model, message.model_name);
                 prop_assert_eq!(names.version, message.model_version);
+                prop_assert_eq!(names.id, message.id);
             }
         }
     }

@@ -1,0 +1,74 @@
+//! The forwarding loop: one request, from replica to replica until one answers it. REST, gRPC and the peer port differ in
+//! their [`Codec`] only.
+//!
+//! ```text
+//!            ┌───────────── not run ─────────────┐
+//!            ▼                                   │
+//!  admit ─▶ next ──▶ local:  codec reads, runs, writes ──▶ answer
+//!            ▲  └──▶ remote: codec's head, the body as it came ──▶ another node ──▶ answer, as it comes
+//!            └───────────── not run, or may be run again ──────────┘
+//! ```
+
+use berth_spec::InferError;
+
+use crate::{
+    body::upload::Upload,
+    deployment::DeploymentState,
+    endpoint::target::NextTarget,
+    forward::{
+        admitted::{Admitted, Forwarded},
+        buffered::Failure,
+        head::Head,
+        retry_state::RetryState,
+        runner::{LocalOutcome, Runner},
+    },
+    stack::Stack,
+};
+
+/// A wire form of requests: runs one on a replica of this process, and says how it goes to another node.
+pub(crate) trait Codec: Send {
+    type Answer: Send;
+
+    /// The head for another node.
+    fn head(&self, stack: &Stack, deployment: &DeploymentState) -> Result<Head, InferError>;
+
+    /// Reads the body, runs the request, and writes the answer.
+    fn local<R: Runner>(
+        &mut self,
+        runner: &mut R,
+        upload: &mut Upload,
+    ) -> impl Future<Output = Result<LocalOutcome<Self::Answer>, Failure>> + Send;
+
+    /// The answer of another node as the client gets it.
+    fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer;
+}
+
+/// Runs a request where it can be run.
+pub(crate) async fn run<C: Codec>(
+    admitted: &mut Admitted<'_>,
+    codec: &mut C,
+    upload: &mut Upload,
+) -> Result<C::Answer, Failure> {
+    let mut retries = RetryState::default();
+    let mut head = None;
+    loop {
+        match admitted.next(&mut retries).await? {
+            NextTarget::Local(target) => {
+                admitted.target = target;
+                if let LocalOutcome::Answered(answer) = codec.local(admitted, upload).await? {
+                    return Ok(answer);
+                }
+            }
+            NextTarget::Remote(target) => {
+                let head = match &mut head {
+                    Some(head) => head,
+                    none => none.insert(admitted.head(codec)?),
+                };
+                if let Some(forwarded) = admitted.forward(&mut retries, target, head, upload).await? {
+                    admitted.received(upload.received());
+                    return Ok(codec.relayed(forwarded));
+                }
+            }
+        }
+    }
+}

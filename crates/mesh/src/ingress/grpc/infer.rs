@@ -1,0 +1,159 @@
+//! `ModelInfer` straight from the body: what almost every gRPC request is, and each request of a stream.
+//!
+//! The generated service does the same through a boxed body, a decoder with a buffer of 8 KiB into which it copies,
+//! converted metadata and a stream for one answer: 64 callers get 22 % more requests per second without it. It also hides
+//! the bytes, which are what goes to another node.
+
+use std::sync::Arc;
+
+use berth_spec::InferError;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri, header, request::Parts};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::{
+    message::{self, coding, unframed},
+    status, timeout, version,
+};
+use crate::{
+    body::{read, reply::ReplyBody, upload::Upload},
+    deployment::DeploymentState,
+    forward::{
+        admitted::{Call, Forwarded},
+        buffered::Failure,
+        head::Head,
+        run::{Codec, run},
+        runner::{LocalOutcome, Runner},
+    },
+    metrics::Protocol,
+    oip::{
+        content::Coding,
+        grpc::{
+            frame::PREFIX,
+            methods::{INFER, STREAM_INFER},
+            model_name,
+        },
+    },
+    stack::Stack,
+};
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ingress) enum Form {
+    /// One `ModelInferResponse`.
+    Unary,
+    /// One `ModelInferResponse`, or a stream of `ModelStreamInferResponse` where the model answers by itself.
+    Stream,
+}
+
+/// An inference over gRPC.
+pub(in crate::ingress) struct Inference {
+    pub(in crate::ingress) head: Arc<Parts>,
+    pub(in crate::ingress) form: Form,
+    /// The message, where it has been read already.
+    pub(in crate::ingress) message: Option<Bytes>,
+}
+
+/// The answer to an inference.
+pub(in crate::ingress) struct Answer {
+    pub(in crate::ingress) response: Response<ReplyBody>,
+    /// The messages are `ModelStreamInferResponse`.
+    pub(in crate::ingress) stream: bool,
+}
+
+impl Codec for Inference {
+    type Answer = Answer;
+
+    fn head(&self, stack: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
+        Ok(match self.form {
+            Form::Unary => stack.head(&self.head),
+            Form::Stream => Head::grpc(INFER, &self.head.headers, stack.propagate()).streamed(),
+        })
+    }
+
+    async fn local<R: Runner>(&mut self, runner: &mut R, upload: &mut Upload) -> Result<LocalOutcome<Answer>, Failure> {
+        if self.form == Form::Stream && runner.model().is_some_and(|model| model.streams()) {
+            let mut parts = self.head.as_ref().clone();
+            parts.uri = Uri::from_static(STREAM_INFER);
+            let answered = runner.exchange(parts, upload).await?;
+            return Ok(answered.map(|response| Answer { response, stream: true }));
+        }
+        let message = match &self.message {
+            Some(message) => message.clone(),
+            None => {
+                let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
+                let coding = coding(&self.head.headers).ok_or_else(message::unknown_coding)?;
+                unframed(body, coding, upload.limit()).await?
+            }
+        };
+        let length = message.len();
+        let decoded = message::decode(message).await.map_err(|error| runner.failed(error))?;
+        runner.shorten(decoded.options.timeout);
+        match runner.infer(decoded.request).await? {
+            LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
+            LocalOutcome::Answered(response) => {
+                runner.received(length);
+                let encoded = message::encode(response, decoded.form).await;
+                let (message, raw) = encoded.map_err(|error| runner.failed(error))?;
+                runner.sent(raw);
+                Ok(LocalOutcome::Answered(Answer { response: well(message), stream: false }))
+            }
+        }
+    }
+
+    fn relayed(&mut self, forwarded: Forwarded) -> Answer {
+        let stream = forwarded.response.is_stream();
+        Answer { response: forwarded.into_reply(), stream }
+    }
+}
+
+/// Whether a gRPC request can be answered here; others have a compression of which the service tells what there is.
+pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
+    request.uri().path() == INFER && coding(request.headers()).is_some()
+}
+
+/// Answers a unary call.
+pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>) -> Response<ReplyBody> {
+    answered(stack, request).await.unwrap_or_else(Status::into_http)
+}
+
+async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<ReplyBody>, Status> {
+    let (head, mut incoming) = request.into_parts();
+    let wait = timeout(&head.headers).map_err(status)?;
+    let limits = &stack.limits;
+    let latest = Instant::now() + limits.deadline;
+    let limit = limits.body.saturating_add(PREFIX);
+    let body = read::read(&mut incoming, limit, limits.body_idle, latest).await.map_err(status)?;
+    let coding = coding(&head.headers).unwrap_or(Coding::Identity);
+    let message = unframed(body.clone(), coding, limits.body).await?;
+    let names = named(&message).await?;
+    let call = Call {
+        model: names.model,
+        version: version(names.version),
+        protocol: Protocol::Grpc,
+        timeout: wait,
+        exchange: false,
+    };
+    let mut admitted = stack.admit(call).map_err(status)?;
+    let mut upload = Upload::whole(body, stack.bounds());
+    let mut codec = Inference { head: Arc::new(head), form: Form::Unary, message: Some(message.clone()) };
+    Ok(run(&mut admitted, &mut codec, &mut upload).await?.response)
+}
+
+/// The names in a message.
+pub(super) async fn named(message: &Bytes) -> Result<model_name::Names<'_>, Status> {
+    if let Some(names) = model_name::names(message) {
+        return Ok(names);
+    }
+    let error = message::decode(message.clone()).await.err();
+    Err(status(error.unwrap_or(InferError::Invalid("the request names no model".to_owned()))))
+}
+
+/// The answer with this message.
+pub(in crate::ingress) fn well(message: Bytes) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Message(message));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}

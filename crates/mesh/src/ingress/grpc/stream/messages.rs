@@ -1,0 +1,121 @@
+//! Reads the messages of a stream, one after the other. A message that came in one piece is not copied.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tonic::Status;
+
+use crate::{
+    ingress::grpc::message::unframed,
+    oip::{
+        content::Coding,
+        grpc::frame::{PREFIX, first},
+    },
+};
+
+/// The most that is set aside for a message before it has come.
+const FIRST_PIECE: usize = 1 << 20;
+
+/// One message.
+pub(super) struct Message {
+    /// Decompressed.
+    pub(super) message: Bytes,
+    /// As it came, if it was not compressed.
+    plain: Option<Bytes>,
+}
+
+impl Message {
+    /// The message with its frame, not compressed.
+    pub(super) fn framed(&self) -> Bytes {
+        self.plain.clone().unwrap_or_else(|| {
+            let mut framed = BytesMut::with_capacity(PREFIX + self.message.len());
+            framed.put_u8(0);
+            framed.put_u32(u32::try_from(self.message.len()).unwrap_or(u32::MAX));
+            framed.extend_from_slice(&self.message);
+            framed.freeze()
+        })
+    }
+}
+
+/// The messages of a request's body.
+pub(super) struct MessageReader {
+    body: Incoming,
+    coding: Coding,
+    /// The most bytes of a message.
+    limit: usize,
+    /// Bytes that came and were not read yet.
+    pending: Bytes,
+}
+
+impl MessageReader {
+    pub(super) fn new(body: Incoming, coding: Coding, limit: usize) -> Self {
+        Self { body, coding, limit, pending: Bytes::new() }
+    }
+
+    /// The next message; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
+        loop {
+            let needed = match first(&self.pending) {
+                Some((_, length)) if length > self.limit => {
+                    return Err(Status::out_of_range(format!(
+                        "the message has {length} bytes, and at most {} are taken",
+                        self.limit
+                    )));
+                }
+                Some((flag, length)) if self.pending.len() >= PREFIX + length => {
+                    let framed = self.pending.split_to(PREFIX + length);
+                    let plain = (flag == 0).then(|| framed.clone());
+                    let message = unframed(framed, self.coding, self.limit).await?;
+                    return Ok(Some(Message { message, plain }));
+                }
+                Some((_, length)) => PREFIX + length,
+                None => PREFIX,
+            };
+            if !self.more(needed).await? {
+                return if self.pending.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(Status::internal("the stream ended inside a message"))
+                };
+            }
+        }
+    }
+
+    /// Reads until `needed` bytes are here; false at the end.
+    async fn more(&mut self, needed: usize) -> Result<bool, Status> {
+        let mut whole = BytesMut::new();
+        loop {
+            let frame = match self.body.frame().await {
+                None => {
+                    self.keep(whole);
+                    return Ok(false);
+                }
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => return Err(Status::cancelled("the client went away")),
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if whole.is_empty() && self.pending.is_empty() {
+                self.pending = data;
+                if self.pending.len() >= needed {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if whole.is_empty() {
+                whole.reserve(needed.min(FIRST_PIECE).max(self.pending.len() + data.len()));
+                whole.extend_from_slice(&self.pending);
+            }
+            whole.extend_from_slice(&data);
+            if whole.len() >= needed {
+                self.keep(whole);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn keep(&mut self, whole: BytesMut) {
+        if !whole.is_empty() {
+            self.pending = whole.freeze();
+        }
+    }
+}

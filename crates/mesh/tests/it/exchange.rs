@@ -1,0 +1,170 @@
+//! Calls that a model answers by itself, of all four kinds, locally and over the hop between two nodes.
+
+mod streamed_inference;
+mod talk;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use bytes::Bytes;
+
+use self::talk::{Call, FLOOD, Talk, framed};
+use crate::{
+    cluster::town::Town,
+    fixture::{Echo, revision, soon, until},
+};
+
+/// Nodes `a` and `b`; the model is on `b`.
+async fn town() -> (Town, Talk) {
+    let mut town = Town::new(&["a", "b"]).await;
+    let talk = Talk::new();
+    town.house("b").replicas.insert(revision("talk", "1"), talk.model());
+    town.route("talk", &["b"]).await;
+    (town, talk)
+}
+
+/// Where a client may ask: over the hop, and where the model is.
+const NODES: [&str; 2] = ["a", "b"];
+
+const NAMED: &[(&str, &str)] = &[("berth-model", "talk")];
+
+#[tokio::test]
+async fn a_unary_call_has_head_message_and_trailers() {
+    let (mut town, _talk) = town().await;
+    for node in NODES {
+        let address = town.house(node).address();
+        let headers = [("mm-model-id", "talk"), ("x-mine", "7")];
+        let mut call = Call::begin(address, "/talk.Talk/Echo", &headers).await;
+        call.send(framed(b"hello"), true);
+        let head = call.head().await;
+        assert_eq!(head.status, 200, "{node}");
+        assert_eq!(head.headers["x-mine"], "7", "{node}");
+        assert!(!head.headers.contains_key("berth-stream"), "{node}");
+        assert_eq!(call.rest().await, framed(b"hello"), "{node}");
+        let trailers = call.trailers().await;
+        assert_eq!(trailers["grpc-status"], "0", "{node}");
+        assert_eq!(trailers["x-end"], "1", "{node}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_streams_and_is_answered_once() {
+    let (mut town, _talk) = town().await;
+    for node in NODES {
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Count", NAMED).await;
+        for _ in 0..5 {
+            call.send(framed(b"piece"), false);
+        }
+        call.send(Bytes::new(), true);
+        assert_eq!(call.head().await.status, 200, "{node}");
+        assert_eq!(call.rest().await, framed(b"50"), "{node}");
+    }
+}
+
+/// By construction: the second message is not made before the first has arrived.
+#[tokio::test]
+async fn the_first_message_does_not_wait_for_the_second() {
+    let (mut town, talk) = town().await;
+    for node in NODES {
+        let before = talk.produced.load(SeqCst);
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Gated", NAMED).await;
+        call.send(framed(b"go"), true);
+        for at in 1..=3 {
+            talk.gate.add_permits(1);
+            if at == 1 {
+                assert_eq!(call.head().await.status, 200, "{node}");
+            }
+            assert_eq!(call.piece().await.expect("a message"), framed(b"token"), "{node}");
+            assert_eq!(talk.produced.load(SeqCst) - before, at, "{node}");
+        }
+        drop(call);
+        soon("the cancellation", talk.cancelled.acquire()).await.expect("open").forget();
+    }
+}
+
+#[tokio::test]
+async fn both_sides_stream() {
+    let (mut town, _talk) = town().await;
+    for node in NODES {
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", NAMED).await;
+        for (at, word) in ["one", "two", "three"].into_iter().enumerate() {
+            call.send(framed(word.as_bytes()), false);
+            if at == 0 {
+                assert_eq!(call.head().await.status, 200, "{node}");
+            }
+            assert_eq!(call.piece().await.expect("a message"), framed(word.as_bytes()), "{node}");
+        }
+        call.send(Bytes::new(), true);
+        assert_eq!(call.rest().await, Bytes::new(), "{node}");
+        assert_eq!(call.trailers().await["x-end"], "1", "{node}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_call_and_reaches_the_model() {
+    let (mut town, talk) = town().await;
+    for node in NODES {
+        let headers = [("berth-model", "talk"), ("grpc-timeout", "300m")];
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Gated", &headers).await;
+        call.send(framed(b"go"), true);
+        talk.gate.add_permits(1);
+        assert_eq!(call.head().await.status, 200, "{node}");
+        assert_eq!(call.piece().await.expect("a message"), framed(b"token"), "{node}");
+        assert_eq!(call.rest().await, Bytes::new(), "{node}");
+        assert_eq!(call.trailers().await["grpc-status"], "4", "{node}");
+        soon("the cancellation", talk.cancelled.acquire()).await.expect("open").forget();
+        let told = talk.timeouts.lock().expect("no panic").pop().expect("a timeout");
+        assert!(told.ends_with('u') && told.trim_end_matches('u').parse::<u64>().expect("digits") <= 300_000, "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_the_call() {
+    let (mut town, talk) = town().await;
+    for node in NODES {
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Hang", NAMED).await;
+        call.send(framed(b"go"), false);
+        until("it is called", || talk.calls.load(SeqCst) > 0).await;
+        drop(call);
+        soon("the cancellation", talk.cancelled.acquire()).await.expect("open").forget();
+        talk.calls.store(0, SeqCst);
+    }
+}
+
+/// A client that reads slowly slows the model: what is made and not read is bounded by the windows on the way.
+#[tokio::test]
+async fn a_slow_reader_slows_the_model() {
+    let (mut town, talk) = town().await;
+    for node in NODES {
+        talk.produced.store(0, SeqCst);
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Flood", NAMED).await;
+        call.send(framed(b"go"), true);
+        assert_eq!(call.head().await.status, 200, "{node}");
+        let mut read = 0;
+        while read < 24 << 20 {
+            read += call.piece().await.expect("more").len();
+            let made = usize::try_from(talk.produced.load(SeqCst)).expect("few") * FLOOD;
+            assert!(made <= read + (8 << 20), "{node}: {made} bytes were made, {read} were read");
+        }
+        drop(call);
+        soon("the cancellation", talk.cancelled.acquire()).await.expect("open").forget();
+    }
+}
+
+#[tokio::test]
+async fn calls_that_no_model_answers_are_unimplemented() {
+    let (mut town, _talk) = town().await;
+    let echo = Echo::open();
+    town.serve("iris", &[("b", &echo)]).await;
+    for node in NODES {
+        for (headers, status) in [
+            (&[][..], "12"),
+            (&[("berth-model", "iris")], "12"),
+            (&[("berth-model", "other")], "5"),
+            (&[("mm-model-id-bin", "!")], "3"),
+        ] {
+            let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", headers).await;
+            call.send(framed(b"hello"), true);
+            assert_eq!(call.head().await.headers["grpc-status"], status, "{node} {headers:?}");
+        }
+    }
+}
