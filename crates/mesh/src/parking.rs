@@ -217,7 +217,7 @@ mod tests {
         let terms = Arc::new(Terms::of(&route));
         Arc::new(DeploymentState::new(
             name,
-            Arc::new(Resolved { targets: [].into_iter().collect(), split: Box::default(), terms }),
+            Arc::new(Resolved { targets: [].into_iter().collect(), split: Box::default(), schedule: None, terms }),
         ))
     }
 

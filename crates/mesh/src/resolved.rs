@@ -1,5 +1,7 @@
 //! A route, resolved: to the replicas of this process and to the endpoints on other nodes.
 
+mod schedule;
+
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
@@ -8,6 +10,7 @@ use berth_spec::{
     routes::{OnMiss, Version},
 };
 
+use self::schedule::Schedule;
 use crate::{
     endpoint::{Endpoints, Ready, fleet::Remotes},
     local::{LocalReplicas, Replica},
@@ -28,6 +31,8 @@ pub(crate) struct Resolved {
     pub(crate) targets: Targets,
     /// Indices into `targets` with their weights.
     pub(crate) split: Box<[(u32, u32)]>,
+    /// The order of picks, as indices into `split`; `None` where there is nothing to choose.
+    pub(crate) schedule: Option<Box<Schedule>>,
     pub(crate) terms: Arc<Terms>,
 }
 
@@ -149,12 +154,12 @@ impl Resolved {
     pub(crate) fn new(route: &Route, terms: Arc<Terms>, resolver: &Resolver, before: Option<&Self>) -> Self {
         let targets: Targets = route.versions.iter().map(|version| Target::new(version, resolver, before)).collect();
         let index = |revision: &RevisionId| targets.iter().position(|target| target.revision == *revision);
-        let split = route
+        let split: Box<[(u32, u32)]> = route
             .split
             .iter()
             .filter_map(|(revision, weight)| Some((u32::try_from(index(revision)?).ok()?, *weight)))
             .collect();
-        Self { targets, split, terms }
+        Self { schedule: schedule(&targets, &split), targets, split, terms }
     }
 
     /// The same route, with what a worker said of one revision; `None` if clients cannot reach that.
@@ -168,7 +173,8 @@ impl Resolved {
             }
             target
         };
-        Some(Self { targets: self.targets.iter().map(hinted).collect(), ..self.clone() })
+        let targets: Targets = self.targets.iter().map(hinted).collect();
+        Some(Self { schedule: schedule(&targets, &self.split), targets, ..self.clone() })
     }
 
     /// The same route, if a replica of it has come back since it was resolved.
@@ -191,7 +197,7 @@ impl Resolved {
         let targets =
             self.targets.iter().map(|target| Target { replica: None, endpoints: None, ..target.clone() }).collect();
         let terms = Arc::new(Terms { gone: true, ..self.terms.as_ref().clone() });
-        Self { targets, terms, split: self.split.clone() }
+        Self { targets, terms, split: self.split.clone(), schedule: self.schedule.clone() }
     }
 
     /// A replica answers now, here or elsewhere.
@@ -241,13 +247,12 @@ impl Resolved {
         here
     }
 
-    /// The target of a version, or the one that `draw` falls on: one of the split that is ready if there is any.
+    /// The target of a version, or the one whose turn the draw with this number is: of those of the split that are ready.
     pub(crate) fn pick(&self, version: Option<&str>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
         if let Some(version) = version {
             return self.targets.iter().find(|t| &*t.version == version).ok_or(NoLease::NoSuchVersion);
         }
         let at = |&(index, _): &(u32, u32)| &self.targets[index as usize];
-        let ready = || self.split.iter().filter(|share| at(share).is_ready());
         match &*self.split {
             // A hint may come before the first route that shares traffic out.
             [] => {
@@ -255,15 +260,22 @@ impl Resolved {
                 hinted.ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
             }
             [only] => Ok(at(only)),
-            _ => {
-                let total: u32 = ready().map(|(_, weight)| *weight).sum();
-                let mut left = draw().checked_rem(total).unwrap_or(0);
-                ready()
-                    .find(|(_, weight)| left.checked_sub(*weight).map(|rest| left = rest).is_none())
-                    .or_else(|| ready().next())
+            shares => {
+                let scheduled = self.schedule.as_ref().and_then(|schedule| shares.get(schedule.at(draw())));
+                scheduled
+                    .or_else(|| shares.iter().find(|share| at(share).is_ready()))
                     .map(at)
                     .ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
             }
         }
     }
+}
+
+/// The order of picks among the shares that are ready somewhere, where there is more than one share.
+fn schedule(targets: &Targets, split: &[(u32, u32)]) -> Option<Box<Schedule>> {
+    if split.len() < 2 {
+        return None;
+    }
+    let weight = |(index, weight): &(u32, u32)| if targets[*index as usize].is_ready() { *weight } else { 0 };
+    Schedule::of(&split.iter().map(weight).collect::<Vec<_>>()).map(Box::new)
 }
