@@ -1,14 +1,12 @@
-//! The control API: REST and gRPC on one port, with an OpenAPI document and gRPC reflection.
+//! The control API: REST with JSON, described by an OpenAPI document.
 //!
 //! ```text
-//!                 ┌ rest ── JSON ──┐
-//! listener ─front─┤                ├──▶ service ──▶ Handle
-//!                 └ grpc ── proto ─┘       │
-//!                                          └──▶ view: controller's words → berth_wire::api shapes
+//! listener ──▶ router ──▶ rest ──▶ service ──▶ Handle
+//!                                     └──▶ view: the controller's types → berth_wire::api shapes
 //! ```
-//! Where another node leads, the front relays what it is asked to that one. Reading order: [`serve`], the listener;
+//! Where another node leads, the router relays what it is asked to that one. Reading order: [`serve`], the listener;
 //! `router`, who answers; `relay`, the way to the leader; `peer_queries`, what the leader asks the other nodes; `service`, what it
-//! does; `rest` and `grpc`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
+//! does; `rest`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
 //! `body`, `watch`, `node`, [`top`].
 
 pub mod error;
@@ -17,7 +15,6 @@ pub mod top;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
-mod grpc;
 mod guard;
 mod node;
 mod peer_queries;

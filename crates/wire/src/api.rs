@@ -5,8 +5,7 @@
 //! durations milliseconds with the unit in the field's name. Fields are only ever added: readers ignore what they do
 //! not know, and shapes that come back (`Deserialize`) default what may be missing.
 //!
-//! `control::api` fills these from the controller's answers; the gRPC face ([`crate::control`]) is converted from them,
-//! so both say the same.
+//! `control::api` fills these from the controller's answers.
 
 mod apply;
 mod deployment;

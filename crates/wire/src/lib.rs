@@ -2,8 +2,7 @@
 //! Protocol, and the one mapping from error class to HTTP and gRPC status.
 //!
 //! ```text
-//! proto/berth_control.proto ──▶ control   (gRPC face of the control API)
-//!                               api       (REST face: the stable JSON shapes)
+//!                               api       (control API: the stable JSON shapes)
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
 //! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
@@ -14,7 +13,6 @@
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
 
 pub mod api;
-pub mod control;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod etcd;
 pub mod fleet;
@@ -22,6 +20,3 @@ pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod oip;
 pub mod status;
-
-/// The compiled descriptors of the services that Berth serves to others, for gRPC server reflection.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -68,15 +68,15 @@ impl FromRequest<Arc<Service>> for Manifests {
 }
 
 /// A place among the bodies that are worked on at once.
-pub(crate) fn permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError> {
+fn permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError> {
     Arc::clone(&service.bodies).try_acquire_owned().map_err(|_| {
         let class = Class::Waiting { retry_in: Duration::from_secs(1) };
         ApiError::new(class, format!("{BODIES} requests with manifests are being worked on: try again in a second"))
     })
 }
 
-/// Context for parsing manifests of a gRPC request; `base_uri` may be empty.
-pub(crate) fn context_of(file: &str, base_uri: &str) -> Result<ParseContext, ApiError> {
+/// Context for parsing manifests; `base_uri` may be empty.
+fn context_of(file: &str, base_uri: &str) -> Result<ParseContext, ApiError> {
     let base = match base_uri {
         "" => None,
         base if base.starts_with("file:///") => {

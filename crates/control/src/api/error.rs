@@ -1,4 +1,4 @@
-//! A refused request, and how both faces say it.
+//! A refused request and its answer.
 
 use axum::{
     Json,
@@ -10,7 +10,6 @@ use berth_wire::{
     api::{ErrorBody, ErrorDetail, ErrorInfo},
     status,
 };
-use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
 use crate::handle;
 
@@ -184,27 +183,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<ApiError> for tonic::Status {
-    /// Faults travel as `google.rpc.BadRequest`, which gRPC clients of every language can read.
-    fn from(error: ApiError) -> Self {
-        let code = status::grpc_code(error.class());
-        let violations: Vec<FieldViolation> = error
-            .details
-            .iter()
-            .map(|detail| {
-                let place = detail.line.map(|line| format!("line {line}: ")).unwrap_or_default();
-                let remedy = if detail.remedy.is_empty() { String::new() } else { format!("; {}", detail.remedy) };
-                FieldViolation::new(detail.path.clone(), format!("{place}{}{remedy}", detail.message))
-            })
-            .collect();
-        if violations.is_empty() {
-            Self::new(code, error.message)
-        } else {
-            Self::with_error_details(code, error.message, ErrorDetails::with_bad_request(violations))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -252,12 +230,5 @@ mod tests {
         assert!(info.message.contains("iris.yaml:7:7") && info.message.contains("and 1 more"), "{}", info.message);
         assert_eq!((info.details[0].line, info.details[0].column), (Some(7), Some(7)));
         assert_eq!((info.details[1].line, info.details[1].column), (None, None));
-        let status = tonic::Status::from(error);
-        assert_eq!(status.code(), tonic::Code::InvalidArgument);
-        let violations =
-            status.get_error_details().bad_request().expect("faults travel along").field_violations.clone();
-        assert_eq!(violations.len(), 2);
-        assert_eq!(violations[0].field, "spec.replicas.min");
-        assert_eq!(violations[0].description, "line 7: -1 is not a number of replicas; write 0 or more");
     }
 }

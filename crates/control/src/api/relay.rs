@@ -39,24 +39,23 @@ const HOP: [HeaderName; 7] = [
 
 /// Sends a request to the leader, and gives its answer.
 pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> Response {
-    let kind = Kind::of(request.headers());
-    let writes = !request.method().is_safe() && !matches!(kind, Kind::Grpc);
+    let writes = !request.method().is_safe();
     let Some(peer) = peers.leader(leader) else {
-        return kind.answer(unreachable(leader, "the members do not know it"));
+        return unreachable(leader, "the members do not know it").into_response();
     };
     let Some(request) = onward(leader, request) else {
-        return kind.answer(ApiError::new(Class::Invalid, "the path of the request cannot be relayed"));
+        return ApiError::new(Class::Invalid, "the path of the request cannot be relayed").into_response();
     };
     let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
     let sent = tokio::select! {
         sent = tokio::time::timeout(HEAD_WITHIN, peer.send(request)) => sent,
-        () = peer.lost() => return kind.answer(broken(leader, "it is gone", writes)),
+        () = peer.lost() => return broken(leader, "it is gone", writes).into_response(),
     };
     match sent {
         Ok(Ok(response)) => answered(response),
-        Ok(Err(error @ SendError::NotSent { .. })) => kind.answer(unreachable(leader, &error.to_string())),
-        Ok(Err(error @ SendError::Broken { .. })) => kind.answer(broken(leader, &error.to_string(), writes)),
-        Err(_) => kind.answer(broken(leader, "it does not answer", writes)),
+        Ok(Err(error @ SendError::NotSent { .. })) => unreachable(leader, &error.to_string()).into_response(),
+        Ok(Err(error @ SendError::Broken { .. })) => broken(leader, &error.to_string(), writes).into_response(),
+        Err(_) => broken(leader, "it does not answer", writes).into_response(),
     }
 }
 
@@ -96,7 +95,7 @@ fn without_hop(headers: &mut HeaderMap) {
     for name in named.iter().chain(&HOP) {
         headers.remove(name);
     }
-    // All that HTTP/2 lets through of it, and gRPC asks for.
+    // HTTP/2 allows no other value.
     if headers.get(header::TE).is_some_and(|value| value != "trailers") {
         headers.remove(header::TE);
     }
@@ -133,13 +132,11 @@ pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Respon
 }
 
 /// Nobody leads, as far as is known here.
-pub(super) fn nobody(headers: &HeaderMap) -> Response {
-    Kind::of(headers).answer(ApiError::no_leader(
-        AGAIN,
-        "no controller decides at the moment, so nothing can be declared or looked up; models that are loaded go on \
-         answering. Try again in a second; if it lasts, check that etcd has a quorum and that a node with the role \
-         controller runs",
-    ))
+pub(super) fn nobody() -> Response {
+    let message = "no controller decides at the moment, so nothing can be declared or looked up; models that are loaded go \
+                   on answering. Try again in a second; if it lasts, check that etcd has a quorum and that a node with \
+                   the role controller runs";
+    ApiError::no_leader(AGAIN, message).into_response()
 }
 
 fn unreachable(leader: &WorkerId, why: &str) -> ApiError {
@@ -151,26 +148,4 @@ fn unreachable(leader: &WorkerId, why: &str) -> ApiError {
 fn broken(leader: &WorkerId, why: &str, writes: bool) -> ApiError {
     let done = if writes { "; it is not known whether it did what was asked: look before you try again" } else { "" };
     ApiError::no_leader(AGAIN, format!("{leader}, which decides, was asked and did not answer ({why}){done}"))
-}
-
-/// Form of an error response.
-#[derive(Clone, Copy)]
-enum Kind {
-    Rest,
-    Grpc,
-}
-
-impl Kind {
-    fn of(headers: &HeaderMap) -> Self {
-        let grpc =
-            headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-        if grpc { Self::Grpc } else { Self::Rest }
-    }
-
-    fn answer(self, error: ApiError) -> Response {
-        match self {
-            Self::Rest => error.into_response(),
-            Self::Grpc => tonic::Status::from(error).into_http::<Body>(),
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The REST face: requests in, JSON out. What is done is in `service`; here is only how it is asked for.
+//! REST: requests in, JSON out. What is done is in `service`; here is only how it is asked for.
 
 mod ask;
 mod declare;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request},
-    http::{HeaderMap, HeaderValue, Method, Uri, header},
+    http::{Method, Uri},
     response::{IntoResponse, Response},
     routing::{MethodRouter, delete, get, post},
 };
@@ -67,7 +67,7 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
     ]
 }
 
-/// The whole REST face.
+/// The router of all routes.
 pub(super) fn router(service: Arc<Service>) -> Router {
     let routes = routes();
     let mut router = Router::new();
@@ -81,12 +81,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
-/// Clients of gRPC get their own kind of answer for a method that does not exist.
 async fn no_such_path(request: Request) -> Response {
-    if is_grpc(request.headers()) {
-        let message = format!("there is no method {}", request.uri().path());
-        return tonic::Status::unimplemented(message).into_http::<axum::body::Body>();
-    }
     let routes = routes();
     let path = request.uri().path();
     let message = match nearest(path, routes.iter().map(|(path, ..)| *path)) {
@@ -100,18 +95,12 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     ApiError::method_not_allowed(format!("{method} is not for {:?}: GET / lists what is", uri.path()))
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    content_type.starts_with(b"application/grpc")
-}
-
 /// The OpenAPI document, made from the handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Berth control API",
-        description = "Declares models and tells what became of them. The same is offered over gRPC on the same port: \
-                       berth.control.v1.Control.",
+        description = "Declares models and tells what became of them.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(

@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 use super::{
-    Seams, grpc,
+    Seams,
     peer_queries::{self, OWN, PeerQueries},
     relay::{self, RELAY},
     rest,
@@ -91,7 +91,7 @@ impl ApiRouter {
         }
         match (leader, &self.0.relay) {
             (Some((leader, _)), Some(relay)) => relay::send(&relay.peers, &leader, request).await,
-            _ => relay::nobody(request.headers()),
+            _ => relay::nobody(),
         }
     }
 
@@ -107,9 +107,9 @@ impl ApiRouter {
             let request = request.map(axum::body::Body::new);
             let response = match (router.router(), relay::stripped(request)) {
                 (Some(router), Ok(request)) => routed(router, request).await,
-                (None, Ok(request)) => {
+                (None, Ok(_)) => {
                     tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
-                    relay::nobody(request.headers())
+                    relay::nobody()
                 }
                 (_, Err(error)) => error.into_response(),
             };
@@ -164,7 +164,7 @@ impl ApiRouter {
         let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
         let gateways = (Arc::clone(&self.0.sampler), peer_queries);
         let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
-        let router = grpc::router(Arc::clone(&service)).merge(rest::router(service));
+        let router = rest::router(service);
         *term = Some(TermRouter { epoch, router: router.clone(), _over: over.drop_guard() });
         Some(router)
     }

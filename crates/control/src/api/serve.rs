@@ -1,9 +1,7 @@
-//! The listener: one port, HTTP/1.1 and HTTP/2, REST and gRPC.
+//! The listener: one port, HTTP/1.1 and HTTP/2.
 //!
 //! ```text
-//! accept (bounded) ─▶ hyper (h1 | h2) ─▶ guard ─▶ front ─┬ /berth.control.v1.Control/…   gRPC
-//!                                                        ├ /grpc.reflection.v1…/…        gRPC reflection
-//!                                                        └ everything else               REST
+//! accept (bounded) ─▶ hyper (h1 | h2) ─▶ guard ─▶ front ─▶ rest
 //! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
 //! ```
 

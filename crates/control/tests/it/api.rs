@@ -1,6 +1,6 @@
 //! The control API over loopback, on a real control plane with a store in memory.
 
-mod grpc;
+mod formats;
 mod nodes;
 mod rest;
 mod watching;

@@ -65,22 +65,6 @@ impl Declared {
         Self::read(move || manifest::parse(&text, &context)).await
     }
 
-    /// Reads documents that are JSON already.
-    pub(crate) async fn of(documents: Vec<serde_json::Value>, context: ParseContext) -> Result<Self, ApiError> {
-        let read_all = move || {
-            let (mut read, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
-            for (index, document) in documents.iter().enumerate() {
-                let file = format!("deployments[{index}]");
-                match manifest::from_value(document, &ParseContext { file, ..context.clone() }) {
-                    Ok(document) => read.push(document),
-                    Err(found) => errors.extend(found),
-                }
-            }
-            if errors.is_empty() { Ok(read) } else { Err(errors) }
-        };
-        Self::read(read_all).await
-    }
-
     /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would
     /// plan nothing.
     async fn read(

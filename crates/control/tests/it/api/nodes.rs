@@ -1,10 +1,9 @@
-//! Nodes: who is there, how full they are, cordons and drains, over both faces.
+//! Nodes: who is there, how full they are, cordons and drains.
 
 use std::sync::Arc;
 
 use berth_control::api::Leader;
 use berth_spec::{ByteSize, Epoch, Health, Member, Roles, WorkerId};
-use berth_wire::control::v1::{self, control_client::ControlClient};
 use serde_json::{Value, json};
 
 use super::world::{PATIENCE, World, manifest};
@@ -123,24 +122,16 @@ async fn cordon_drain_and_open_again() {
 }
 
 #[tokio::test]
-async fn the_same_over_grpc() {
+async fn a_drained_node_without_replicas_is_drained_at_once() {
     let mut world = World::start().await;
     world.worker("node-1", ByteSize::gib(1)).await;
-    let mut client = ControlClient::connect(world.base.clone()).await.expect("it is serving");
-    let set = |cordon: v1::set_cordon_request::Cordon| v1::SetCordonRequest {
-        name: "node-1".to_owned(),
-        cordon: cordon.into(),
-    };
-    let node =
-        client.set_cordon(set(v1::set_cordon_request::Cordon::Draining)).await.expect("it is there").into_inner();
-    assert_eq!((node.cordon.as_str(), node.drain.map(|drain| drain.left)), ("draining", Some(0)));
-    let nodes = client.list_nodes(v1::ListNodesRequest::default()).await.expect("it answers").into_inner().nodes;
-    assert_eq!(nodes.iter().map(|node| node.state.as_str()).collect::<Vec<_>>(), ["Drained"]);
-    let refused =
-        client.set_cordon(set(v1::set_cordon_request::Cordon::Unspecified)).await.expect_err("nothing is asked");
-    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    let absent = client.get_node(v1::GetNodeRequest { name: "node-9".to_owned() }).await.expect_err("there is none");
-    assert_eq!(absent.code(), tonic::Code::NotFound);
+    let node = world.post("/v1/nodes/node-1/drain", "").await.ok(200);
+    assert_eq!((&node["spec"]["cordon"], &node["status"]["drain"]["left"]), (&json!("draining"), &json!(0)), "{node}");
+    let nodes = world.get("/v1/nodes").await.ok(200);
+    let states: Vec<_> = nodes["items"].as_array().expect("nodes").iter().map(|node| &node["status"]["state"]).collect();
+    assert_eq!(states, [&json!("Drained")]);
+    world.post("/v1/nodes/node-1/rest", "").await.refused(404, "NotFound");
+    world.get("/v1/nodes/node-9").await.refused(404, "NotFound");
 }
 
 /// What a drained node holds is loaded elsewhere first; what fits nowhere stays, and the node says why.
@@ -224,7 +215,4 @@ async fn a_loss_of_many_is_told_with_the_list() {
     assert_eq!(loss["known"], 2);
     let at = |key: &str| loss[key].as_str().expect("a time").to_owned();
     assert!(at("since") < at("until"), "{loss}");
-    let mut client = ControlClient::connect(world.base.clone()).await.expect("it is serving");
-    let told = client.list_nodes(v1::ListNodesRequest::default()).await.expect("it answers").into_inner().mass_loss;
-    assert_eq!(told.map(|loss| (loss.lost, loss.until)), Some((2, at("until"))), "the same over gRPC");
 }
