@@ -1,112 +1,61 @@
-//! From a registry's manifest to the one that the rest of Berth reads.
+//! From a deployment of a commit to the hub version of a manifest ([`berth_spec::dialect::registry_v3`]).
+
+use std::sync::Arc;
 
 use berth_spec::{
-    card::PinnedCard,
-    manifest::{self, ParseContext},
+    PinnedCard,
+    dialect::{ConversionError, registry_v3::Declaration},
+    manifest::{ManifestDeployment, ParseContext, raw::RawDeployment},
 };
-use serde_json::{Map, Value, json};
 
 use crate::DesiredDeployment;
 
-/// How long requests that are being answered have when a replica leaves, as the registry's document says. Halved, slow
-/// models lose requests; doubled, what is disabled in an emergency holds its memory that much longer.
-const DRAIN: &str = "60s";
-
-/// The manifest (`apiVersion: berth.dev/v1`) of a deployment of a registry. `commit` is the registry's.
-#[must_use]
-pub fn to_manifest(deployment: &DesiredDeployment, commit: Option<&str>) -> Value {
-    let DesiredDeployment { manifest, card, .. } = deployment;
-    let config = &manifest.deployment_config;
-    let mut spec = json!({
-        "model": {"format": "python", "card": pinned(deployment)},
-        "replicas": manifest.wanted(),
-        "priority": config.priority,
-        "selector": {"required": manifest.required_labels()},
-        "rollout": {"drainTimeout": DRAIN},
-    });
-    if let Some(resources) = resources(card) {
-        spec["resources"] = resources;
-    }
-    if let Some(endpoint) = &config.endpoint {
-        spec["endpoint"] = endpoint.as_str().into();
-    }
-    json!({
-        "apiVersion": "berth.dev/v1",
-        "kind": "ModelDeployment",
-        "metadata": {
-            "name": deployment.id,
-            "labels": {
-                "environment": deployment.environment.as_str(),
-                "region": config.region,
-                "model": card.metadata.name,
-                "version": card.metadata.version,
-            },
-            "annotations": annotations(deployment, commit),
-        },
-        "spec": spec,
-    })
+/// The hub version of a deployment. `commit` is the registry's.
+///
+/// # Errors
+/// The fields that the hub does not take; none for a deployment of a commit that passed.
+pub fn to_hub(deployment: &DesiredDeployment, commit: Option<&str>) -> Result<RawDeployment, Vec<ConversionError>> {
+    declaration(deployment, commit).to_hub()
 }
 
-/// Whether [`to_manifest`] gives what the rest of Berth takes: what is wrong, in words of the hub.
+fn declaration(deployment: &DesiredDeployment, commit: Option<&str>) -> Declaration {
+    let reference = &deployment.manifest.model_card_ref;
+    Declaration {
+        manifest: Arc::clone(&deployment.manifest),
+        card: Arc::new(PinnedCard {
+            card: (*deployment.card).clone(),
+            repository: reference.repository.clone(),
+            reference: reference.reference.clone(),
+            commit: deployment.card_commit.to_string(),
+            code_commit: deployment.code_commit.to_string(),
+        }),
+        environment: deployment.environment.as_str().to_owned(),
+        path: deployment.path.clone(),
+        commit: commit.map(str::to_owned),
+    }
+}
+
+/// The reasons why the rest of Berth would not take a deployment: a JSON pointer into the registry's manifest, the
+/// message and the remedy.
 pub(crate) fn check(deployment: &DesiredDeployment) -> Vec<(String, String, String)> {
-    match manifest::from_value(&to_manifest(deployment, None), &ParseContext::default()) {
-        Ok(_) => Vec::new(),
-        Err(errors) => errors.into_iter().map(|error| (error.path, error.message, error.remedy)).collect(),
-    }
-}
-
-fn pinned(deployment: &DesiredDeployment) -> Value {
-    let pinned = PinnedCard {
-        card: (*deployment.card).clone(),
-        repository: deployment.manifest.model_card_ref.repository.clone(),
-        reference: deployment.manifest.model_card_ref.reference.clone(),
-        commit: deployment.card_commit.to_string(),
-        code_commit: deployment.code_commit.to_string(),
-    };
-    serde_json::to_value(pinned).expect("a card came from JSON")
-}
-
-fn resources(card: &berth_spec::ModelCard) -> Option<Value> {
-    let needs = card.resources.as_ref()?;
-    let mut found = Map::new();
-    // The card's f32 as people wrote it: 0.1, not 0.10000000149.
-    let cpu: f64 = needs.cpu.to_string().parse().unwrap_or_default();
-    found.insert("cpu".to_owned(), cpu.into());
-    if let Some(memory) = needs.memory_bytes() {
-        found.insert("memory".to_owned(), memory.0.into());
-    }
-    if let Some(count) = needs.gpu.filter(|count| *count > 0) {
-        let mut gpu = json!({"count": count});
-        if let Some(kind) = &needs.gpu_type {
-            gpu["kind"] = kind.as_str().into();
-        }
-        found.insert("gpu".to_owned(), gpu);
-    }
-    Some(found.into())
-}
-
-/// Where it came from, for people and for write-back.
-fn annotations(deployment: &DesiredDeployment, commit: Option<&str>) -> Value {
-    let manifest = &deployment.manifest;
-    let mut found = Map::new();
-    let mut note = |name: &str, value: Option<&str>| {
-        if let Some(value) = value {
-            found.insert(format!("registry.berth.dev/{name}"), value.into());
+    let document = match to_hub(deployment, None) {
+        Ok(document) => document,
+        Err(errors) => {
+            let pointer = |path: &str| format!("/{}", path.replace('.', "/"));
+            return errors.into_iter().map(|error| (pointer(&error.path), error.message, error.remedy)).collect();
         }
     };
-    note("commit", commit);
-    note("path", Some(&deployment.path));
-    note(
-        "card",
-        Some(&format!(
-            "{}@{}:{}",
-            manifest.model_card_ref.repository, manifest.model_card_ref.reference, manifest.model_card_ref.path
-        )),
-    );
-    note("enabled", Some(if manifest.enabled { "true" } else { "false" }));
-    note("owner", manifest.metadata.owner.as_deref());
-    note("deployed-at", manifest.metadata.deployed_at.as_deref());
-    note("deployed-by", manifest.metadata.deployed_by.as_deref());
-    note("model-owner", Some(&deployment.card.metadata.owner));
-    found.into()
+    let Err(errors) = ManifestDeployment::of(document, &ParseContext::default()) else { return Vec::new() };
+    errors.into_iter().map(|error| (pointer_of(&error.path).to_owned(), error.message, error.remedy)).collect()
+}
+
+/// The field of the registry's manifest that a field of the hub comes from.
+fn pointer_of(path: &str) -> &'static str {
+    match path {
+        "spec.endpoint" => "/deployment_config/endpoint",
+        "spec.replicas" => "/deployment_config/replicas",
+        path if path.starts_with("spec.selector") => "/deployment_config/worker_selector",
+        path if path.starts_with("spec.model") => "/model_card_ref/ref",
+        _ => "/id",
+    }
 }

@@ -1,7 +1,7 @@
 //! The Git registry of models: which model runs where, as files of a repository that operations own.
 //!
 //! ```text
-//! Tree (commit or folder) ──▶ Validator: six steps ──▶ Report ──▶ Desired ──▶ to_manifest ──▶ the rest of Berth
+//! Tree (commit or folder) ──▶ Validator: six steps ──▶ Report ──▶ Desired ──▶ to_hub ──▶ the rest of Berth
 //!                                  │                     └──▶ render: people, JSON, SARIF, JUnit
 //!                                  └── Remotes: model repositories, asked once per pass; cards, read once per commit
 //! ```
@@ -49,7 +49,7 @@ pub mod write_back;
 pub use card::{CardRules, CheckedCard, check_card};
 pub use desired::{Change, Desired, DesiredDeployment, SecretFile};
 pub use document::LARGEST;
-pub use hub::to_manifest;
+pub use hub::to_hub;
 pub use layout::{Environment, FOLDERS};
 pub use manifest::{CardRef, DeploymentConfig, DeploymentManifest, ManifestMetadata};
 pub use matrix::Matrix;

@@ -134,7 +134,7 @@ fn as_reference(finding: Finding) -> Problem {
 
 /// Steps 2 and 3 for one manifest.
 pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<DeploymentManifest> {
-    let (mut parsed, _) = read((file, text), Step::Manifests, SchemaKind::Deployment, DeploymentManifest::of);
+    let (mut parsed, _) = read((file, text), Step::Manifests, SchemaKind::Deployment, crate::manifest::read);
     let Some(manifest) = parsed.value.clone() else { return parsed };
     let mut found = Vec::new();
     let mut problem = |step, pointer, rule, message: String, remedy: &str| {

@@ -227,15 +227,8 @@ impl ValidationRun<'_> {
 
 /// Problems that the rest of Berth would have with a deployment.
 fn unservable(deployment: &DesiredDeployment, parsed: &Parsed<DeploymentManifest>) -> Vec<Problem> {
-    let problem = |(path, message, remedy): (String, String, String)| {
-        let pointer = match path.as_str() {
-            "spec.endpoint" => "/deployment_config/endpoint",
-            "spec.replicas" => "/deployment_config/replicas",
-            path if path.starts_with("spec.selector") => "/deployment_config/worker_selector",
-            path if path.starts_with("spec.model") => "/model_card_ref/ref",
-            _ => "/id",
-        };
-        parsed.problem(Step::Manifests, pointer, "unservable", message).remedy(remedy)
+    let problem = |(pointer, message, remedy): (String, String, String)| {
+        parsed.problem(Step::Manifests, &pointer, "unservable", message).remedy(remedy)
     };
     hub::check(deployment).into_iter().map(problem).collect()
 }

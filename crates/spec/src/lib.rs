@@ -36,7 +36,7 @@
 //! | **park** | to hold a request at the gateway until its model is ready or its deadline has passed |
 //!
 //! # Reading order
-//! [`id`], [`unit`], [`tensor`] are the atoms; [`manifest`] is the file format and [`deployment`] what it becomes;
+//! [`id`], [`unit`], [`tensor`] are the atoms; [`manifest`] is the file format, [`dialect`] the other forms that convert to it, and [`deployment`] what it becomes;
 //! [`revision`] → [`assignment`] → [`residency`] is the way down to a worker; [`routes`] and [`traffic`] connect
 //! gateways; [`inference`] is what flows; [`status`] is what people are told.
 
@@ -47,6 +47,7 @@ pub mod tensor;
 
 pub mod card;
 pub mod deployment;
+pub mod dialect;
 pub mod manifest;
 pub mod revision;
 

@@ -15,7 +15,7 @@ mod copies;
 mod endpoint;
 mod error;
 pub mod node;
-mod raw;
+pub mod raw;
 mod reference;
 mod resolve;
 mod scalar;
@@ -31,10 +31,12 @@ pub use reference::reference_markdown;
 pub use schema::json_schema;
 pub use suggest::closest;
 
+pub use scalar::Problem;
+pub(crate) use schema::field_paths;
+
 use self::{
     node::{Node, Place},
-    raw::Document,
-    scalar::Problem,
+    raw::RawDeployment,
 };
 use crate::{DeploymentName, Namespace, Spec};
 
@@ -109,25 +111,45 @@ pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<Man
     Reader { text: "", context }.document(&Node::of(raw))
 }
 
-/// A manifest as it is understood: every default in its place. `None` if it is not a right one.
+/// A manifest with every default in its place. `None` for one that does not pass the checks.
 #[must_use]
-pub fn with_defaults(raw: &serde_json::Value) -> Option<serde_json::Value> {
-    let document: Document = serde_json::from_value(raw.clone()).ok()?;
-    let mut shown = serde_json::to_value(document).ok()?;
-    drop_empty(&mut shown);
-    Some(shown)
+pub fn with_defaults(written: &serde_json::Value) -> Option<serde_json::Value> {
+    RawDeployment::read(written).ok().map(|document| document.with_defaults())
 }
 
-/// Removes what says nothing: nulls, empty lists and empty mappings.
-fn drop_empty(value: &mut serde_json::Value) {
-    if let Some(fields) = value.as_object_mut() {
-        fields.values_mut().for_each(drop_empty);
-        fields.retain(|_, value| match value {
-            serde_json::Value::Null => false,
-            serde_json::Value::Array(items) => !items.is_empty(),
-            serde_json::Value::Object(fields) => !fields.is_empty(),
-            _ => true,
-        });
+impl RawDeployment {
+    /// The name; `namespace` is that of manifests that name none.
+    #[must_use]
+    pub fn name(&self, namespace: &Namespace) -> DeploymentName {
+        let namespace = self.metadata.namespace.as_ref().map_or(namespace, |given| &given.0);
+        self.metadata.name.0.clone().moved_to(namespace)
+    }
+
+    /// The labels.
+    #[must_use]
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        resolve::labels(&self.metadata.labels)
+    }
+
+    /// The spec, with defaults applied. `base` is where relative locations start ([`ParseContext::base`]).
+    ///
+    /// # Errors
+    /// The rules that it breaks, in one line.
+    pub fn resolve(&self, base: Option<&str>) -> Result<Spec, String> {
+        resolve::resolve(self, base).map_err(|problems| {
+            problems.iter().map(|(path, problem)| format!("{path}: {problem}")).collect::<Vec<_>>().join("; ")
+        })
+    }
+}
+
+impl ManifestDeployment {
+    /// Checks a manifest that a dialect was converted to.
+    ///
+    /// # Errors
+    /// As [`parse`]; errors have no place but the path.
+    pub fn of(document: RawDeployment, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
+        let raw = document.written();
+        Reader { text: "", context }.resolved(document, raw, |_| Place::default())
     }
 }
 
@@ -153,21 +175,30 @@ impl Reader<'_> {
             return Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect());
         }
         let raw = node.to_json();
-        let document: Document = serde_json::from_value(raw.clone())
-            .map_err(|e| vec![self.error(node.at, "", Problem::new(e.to_string(), "see `berth schema manifest`"))])?;
+        let document = RawDeployment::read(&raw)
+            .map_err(|error| vec![self.error(node.at, "", Problem::new(error, "see `berth schema manifest`"))])?;
+        self.resolved(document, as_written(raw), |path| node.place_of(path))
+    }
+
+    /// Applies defaults and the rules that concern more than one field.
+    fn resolved(
+        &self,
+        document: RawDeployment,
+        raw: serde_json::Value,
+        place: impl Fn(&str) -> Place,
+    ) -> Result<ManifestDeployment, Vec<ManifestError>> {
         let base = self.context.base.as_deref();
         let spec = resolve::resolve(&document, base).map_err(|problems| {
-            let error = |(path, problem)| self.error(node.place_of(path), path, problem);
+            let error = |(path, problem): (&'static str, Problem)| self.error(place(path), path, problem);
             problems.into_iter().map(error).collect::<Vec<_>>()
         })?;
-        let namespace = document.metadata.namespace.as_ref().map_or(&self.context.namespace, |given| &given.0);
         Ok(ManifestDeployment {
-            name: document.metadata.name.0.moved_to(namespace),
-            labels: resolve::labels(&document.metadata.labels),
+            name: document.name(&self.context.namespace),
+            labels: document.labels(),
             annotations: document.metadata.annotations,
             resource_version: document.metadata.resource_version,
             spec,
-            raw: as_written(raw),
+            raw,
             base: document
                 .spec
                 .model

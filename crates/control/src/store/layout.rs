@@ -24,7 +24,7 @@ use std::sync::Arc;
 use berth_plan::Record;
 use berth_spec::{
     ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Namespace, Origin, Time, WorkerId,
-    manifest::{self, ParseContext},
+    manifest::raw::RawDeployment,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -145,19 +145,18 @@ impl StoredDeployment {
     }
 
     /// The deployment that it is; `namespace` is that of its key. Fails if this version of Berth does not take the manifest any more.
-    fn deployment(&self, namespace: Namespace) -> Result<Deployment, String> {
-        let context = ParseContext { file: "the store".to_owned(), base: self.base.clone(), namespace };
-        let parsed = manifest::from_value(&self.manifest, &context)
-            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    fn deployment(&self, namespace: &Namespace) -> Result<Deployment, String> {
+        let document = RawDeployment::read(&self.manifest)?;
+        let (labels, spec) = (document.labels(), document.resolve(self.base.as_deref())?);
         let digest = self.digest.as_deref().map(str::parse).transpose().map_err(|error| format!("{error}"))?;
         Ok(Deployment {
-            name: parsed.name,
+            name: document.name(namespace),
             generation: Generation(self.generation),
-            labels: parsed.labels,
+            labels,
             origin: self.origin(),
             created: Time(self.created),
             deleting: self.deleting,
-            spec: parsed.spec,
+            spec,
             digest,
             artifact: self.artifact.map(ByteSize),
         })
@@ -173,7 +172,7 @@ impl StoredDeployment {
         let stored = Self::read(entry)?;
         let namespace = name_in(&entry.key, DEPLOYMENTS).map(|name| name.to_namespace()).unwrap_or_default();
         stored
-            .deployment(namespace)
+            .deployment(&namespace)
             .map(Arc::new)
             .map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
     }
@@ -299,7 +298,7 @@ pub(super) fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> 
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::manifest::ManifestDeployment;
+    use berth_spec::manifest::{self, ManifestDeployment, ParseContext};
 
     use super::*;
     use crate::store::Rev;

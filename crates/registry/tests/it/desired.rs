@@ -1,7 +1,9 @@
 //! Desired state of a commit, its changes, and its conversion for the rest of Berth.
 
-use berth_registry::{Change, Desired, to_manifest};
-use berth_spec::manifest::{self, ParseContext};
+use std::time::Duration;
+
+use berth_registry::{Change, Desired, to_hub};
+use berth_spec::manifest::{ManifestDeployment, ParseContext};
 
 use crate::fixture::{World, told};
 
@@ -33,20 +35,22 @@ fn the_hub_takes_what_was_accepted() {
     world.write("models/production/iris-prod.yaml", &with_endpoint);
     let desired = desired(&world);
     let commit = desired.commit.as_ref().map(berth_git::Oid::as_str);
-    let hub = to_manifest(&desired.deployments[0], commit);
-    let read = manifest::from_value(&hub, &ParseContext::default()).expect("a manifest of the hub");
+    let hub = to_hub(&desired.deployments[0], commit).expect("it carries over");
+    let read = ManifestDeployment::of(hub.clone(), &ParseContext::default()).expect("a manifest of the hub");
+    let hub = hub.written();
     assert_eq!(read.name.as_str(), "iris-prod");
     assert_eq!(read.labels["environment"], "production");
     assert_eq!(read.annotations["registry.berth.dev/commit"], commit.expect("a commit"));
     assert_eq!(hub["spec"]["selector"]["required"], serde_json::json!({"pool": "production", "region": "eu-west-1"}));
-    assert_eq!(hub["spec"]["rollout"]["drainTimeout"], "60s", "what the registry's document says, not our own default");
-    assert_eq!((hub["spec"]["replicas"].clone(), hub["spec"]["priority"].clone()), (1.into(), 80.into()));
-    assert_eq!(hub["spec"]["resources"], serde_json::json!({"cpu": 0.5, "memory": 512 << 20}));
+    let drain = read.spec.rollout.drain_timeout;
+    assert_eq!(drain, Duration::from_secs(60), "what the registry's document says, not our own default");
+    assert_eq!((read.spec.replicas.min, read.spec.priority), (1, 80));
+    assert_eq!(hub["spec"]["resources"], serde_json::json!({"cpu": 0.5, "memory": "512MiB"}));
 
     let off = world.manifest("iris-prod", "v1.2.3").replace("enabled: true", "enabled: false");
     world.write("models/production/iris-prod.yaml", &off);
-    let hub = to_manifest(&self::desired(&world).deployments[0], None);
-    assert_eq!(hub["spec"]["replicas"], 0);
+    let hub = to_hub(&self::desired(&world).deployments[0], None).expect("it carries over");
+    assert_eq!(hub.written()["spec"]["replicas"], 0);
 }
 
 /// Changes a manifest; what is said to have changed.

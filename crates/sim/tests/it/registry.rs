@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, process::Command, sync::Arc, t
 
 use berth_git::{Credentials, Git, Oid, Protocols, Repository, Stop};
 use berth_plan::fixture;
-use berth_registry::{Desired, Outcome, Pass, Remotes, Report, Tree, Validator, to_manifest};
+use berth_registry::{Desired, Outcome, Pass, Remotes, Report, Tree, Validator, to_hub};
 use berth_sim::{
     cluster::{Cluster, Memory, Watch},
     node::Model,
@@ -199,7 +199,8 @@ impl Fleet {
             if before.and_then(|before| before.deployment(&wanted.id)) == Some(wanted) {
                 continue;
             }
-            let parsed = manifest::from_value(&to_manifest(wanted, None), &ParseContext::default());
+            let hub = to_hub(wanted, None).expect("validation looked at it");
+            let parsed = manifest::ManifestDeployment::of(hub, &ParseContext::default());
             let manifest::ManifestDeployment { name, labels, spec, .. } = parsed.expect("validation looked at it");
             let memory = spec.memory.expect("the card says");
             let (fetch, load) = (Duration::from_secs(2), Duration::from_secs(1));

@@ -29,7 +29,7 @@ pub(super) fn claim(raw: &RawResources, card: Option<&PinnedCard>, problems: &mu
     let of_card = of_card.map(|needs| of_card_alone(needs, problems)).unwrap_or_default();
     Claim {
         memory: raw.memory.as_ref().map(|size| size.0).or(of_card.memory),
-        cpu: raw.cpu.or(of_card.cpu),
+        cpu: raw.cpu.map(|cores| cores.0).or(of_card.cpu),
         gpu: raw.gpu.as_ref().map(gpu).or(of_card.gpu),
     }
 }
@@ -58,7 +58,7 @@ fn of_card_alone(needs: &Resources, problems: &mut Problems) -> Claim {
 
 fn gpu(raw: &RawGpu) -> GpuNeed {
     GpuNeed {
-        count: raw.count,
+        count: raw.count.get(),
         kind: raw.kind.as_ref().map(|kind| kind.0.to_ascii_lowercase()),
         memory: raw.memory.as_ref().map(|size| size.0),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     raw::{RawRegion, RawReplicas, ReplicaRange},
     resolve::Problems,
-    scalar::{Label, Problem},
+    scalar::{Label, Problem, Whole},
 };
 use crate::Replicas;
 
@@ -15,19 +15,19 @@ const MOST: u32 = 1000;
 /// How many in all, and in which region; the latter empty where nobody says.
 pub(super) fn replicas(raw: &RawReplicas, problems: &mut Problems) -> (Replicas, BTreeMap<String, Replicas>) {
     match raw {
-        RawReplicas::Exactly(n) => (Replicas { min: *n, max: *n }, BTreeMap::new()),
+        RawReplicas::Exactly(n) => (Replicas { min: n.get(), max: n.get() }, BTreeMap::new()),
         RawReplicas::Between(range) if range.regions.is_empty() => (in_all(range, problems), BTreeMap::new()),
         RawReplicas::Between(range) => by_region(range, problems),
     }
 }
 
 fn in_all(range: &ReplicaRange, problems: &mut Problems) -> Replicas {
-    let Some(min) = range.min else {
+    let Some(min) = range.min.map(Whole::get) else {
         let problem = Problem::new("the field \"min\" is missing", "add `min: 0` for on demand, or `regions`");
         problems.push(("spec.replicas.min", problem));
         return Replicas { min: 0, max: 1 };
     };
-    let max = range.max.unwrap_or(min.max(1));
+    let max = range.max.map_or(min.max(1), Whole::get);
     if max < min {
         problems.push(("spec.replicas.max", upside_down(min, max)));
     }
@@ -49,8 +49,11 @@ fn by_region(range: &ReplicaRange, problems: &mut Problems) -> (Replicas, BTreeM
             problems.push(("spec.replicas.regions", problem));
         }
         let replicas = match raw {
-            RawRegion::Exactly(n) => Replicas { min: *n, max: *n },
-            RawRegion::Between(range) => Replicas { min: range.min, max: range.max.unwrap_or(range.min.max(1)) },
+            RawRegion::Exactly(n) => Replicas { min: n.get(), max: n.get() },
+            RawRegion::Between(range) => {
+                let min = range.min.get();
+                Replicas { min, max: range.max.map_or(min.max(1), Whole::get) }
+            }
         };
         if replicas.max < replicas.min {
             let Problem { message, remedy } = upside_down(replicas.min, replicas.max);
@@ -67,7 +70,7 @@ fn by_region(range: &ReplicaRange, problems: &mut Problems) -> (Replicas, BTreeM
     for (path, word, said, sum) in
         [("spec.replicas.min", "min", range.min, sums.min), ("spec.replicas.max", "max", range.max, sums.max)]
     {
-        if let Some(said) = said.filter(|said| *said != sum) {
+        if let Some(said) = said.map(Whole::get).filter(|said| *said != sum) {
             let message = format!("{word} is {said}, and the regions have {sum} together");
             let remedy = format!("leave {word} out, or change the regions so that they add up to {said}");
             problems.push((path, Problem::new(message, remedy)));

@@ -3,15 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde::Deserialize as _;
-
 use super::{
     claim, copies, endpoint,
     raw::{
-        Document, Format, RawBatching, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
-        RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
+        Format, RawBatching, RawCard, RawDeployment, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec,
+        RawSpread, RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
     },
-    scalar::{Label, Problem},
+    scalar::{Label, Problem, Whole},
     uri,
 };
 use crate::{
@@ -31,7 +29,7 @@ const MAX_LABELS: usize = 64;
 const MAX_KEY: usize = 253;
 
 /// Builds the spec, or says all that is wrong with it.
-pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, Problems> {
+pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Spec, Problems> {
     let mut problems = Problems::new();
     check_keys("metadata.labels", document.metadata.labels.keys(), &mut problems);
     check_keys("metadata.annotations", document.metadata.annotations.keys(), &mut problems);
@@ -43,7 +41,7 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
     let settings = Settings {
         replicas,
         idle_after: raw.idle_after.as_ref().map(|span| span.0),
-        priority: raw.priority,
+        priority: u8::try_from(raw.priority.get()).unwrap_or(u8::MAX),
         memory: claim.memory,
         cpu: claim.cpu,
         selector: selector(&raw.selector, &mut problems),
@@ -60,11 +58,11 @@ pub(super) fn resolve(document: &Document, base: Option<&str>) -> Result<Spec, P
         },
         warmup: warmup(&raw.warmup, &mut problems),
         timeout: raw.timeout.0,
-        concurrency: Concurrency { max: raw.concurrency.max, queue: raw.concurrency.queue },
+        concurrency: Concurrency { max: raw.concurrency.max.map(Whole::get), queue: raw.concurrency.queue.get() },
         batching: batching(&raw.batching, model.card.as_deref()),
         runtime: RuntimeOptions {
             execution_provider: raw.runtime.execution_provider.0.clone(),
-            threads: raw.runtime.threads,
+            threads: u16::try_from(raw.runtime.threads.get()).unwrap_or(u16::MAX),
         },
         gpu: claim.gpu,
         model_type: raw.model.kind.as_ref().map(|kind| kind.0.as_str().into()),
@@ -161,7 +159,7 @@ fn batching(raw: &RawBatching, card: Option<&PinnedCard>) -> Batching {
     /// Halved, less is gained under load; doubled, one run takes longer and single requests wait for it.
     const MAX_ROWS: u32 = 64;
     let of_card = card.map(|card| card.card.interface.batch_size.unwrap_or(1).max(1));
-    Batching { max_rows: raw.max_rows.or(of_card).unwrap_or(MAX_ROWS), max_delay: raw.max_delay.0 }
+    Batching { max_rows: raw.max_rows.map(Whole::get).or(of_card).unwrap_or(MAX_ROWS), max_delay: raw.max_delay.0 }
 }
 
 /// The card of a model that has one, and only of such.
@@ -179,10 +177,10 @@ fn card(raw: &RawModel, problems: &mut Problems) -> Option<Arc<PinnedCard>> {
             "the card is missing".to_owned(),
             "declare the model in a Git registry, which adds it (docs/registry.md)",
         ),
-        (Format::Python, Some(card)) => match PinnedCard::deserialize(card) {
-            Ok(card) => Some(Arc::new(card)),
-            Err(error) => wrong(format!("this is no pinned card: {error}"), "see `berth schema model-card`"),
-        },
+        (Format::Python, Some(RawCard::Pinned(card))) => Some(Arc::clone(card)),
+        (Format::Python, Some(RawCard::Unreadable(reason))) => {
+            wrong(format!("this is no pinned card: {reason}"), "see `berth schema model-card`")
+        }
     }
 }
 
@@ -224,8 +222,8 @@ fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
 
 fn scaling(raw: &RawScaling) -> Scaling {
     Scaling {
-        target_rate: raw.target_rate,
-        target_concurrency: raw.target_concurrency,
+        target_rate: raw.target_rate.map(|rate| rate.0),
+        target_concurrency: raw.target_concurrency.map(|target| target.0),
         second_copy: match raw.second_copy {
             RawSecondCopy::RegularUse => SecondCopy::InRegularUse,
             RawSecondCopy::Never => SecondCopy::Never,

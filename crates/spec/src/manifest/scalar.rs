@@ -12,15 +12,18 @@ use crate::{
     id::{MAX_NAME, MAX_NAMESPACE},
 };
 
-/// What is wrong with a text, and what to do about it.
+/// An error in a value, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) message: String,
-    pub(crate) remedy: String,
+pub struct Problem {
+    /// The error.
+    pub message: String,
+    /// The way out, as an imperative; may be empty.
+    pub remedy: String,
 }
 
 impl Problem {
-    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// An error and its remedy.
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { message: message.into(), remedy: remedy.into() }
     }
 }
@@ -36,12 +39,16 @@ macro_rules! scalar {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal, $schema:tt, $read:expr, $write:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
-        pub(crate) struct $name(pub(crate) $inner);
+        pub struct $name(pub $inner);
 
         impl $name {
             pub(crate) const FORMAT: &'static str = $format;
 
-            pub(crate) fn read(text: &str) -> Result<Self, Problem> {
+            /// Reads the text.
+            ///
+            /// # Errors
+            /// The rule that it breaks.
+            pub fn read(text: &str) -> Result<Self, Problem> {
                 let read: fn(&str) -> Result<$inner, Problem> = $read;
                 read(text).map(Self)
             }
@@ -158,6 +165,115 @@ scalar! {
         Ok(text.to_owned())
     },
     String::clone
+}
+
+impl Default for Label {
+    fn default() -> Self {
+        Self(String::new())
+    }
+}
+
+impl Default for Word {
+    fn default() -> Self {
+        Self(String::new())
+    }
+}
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Whole<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
+    /// Takes a number within the bounds.
+    ///
+    /// # Errors
+    /// The bound that it crosses.
+    pub fn new(number: u32) -> Result<Self, Problem> {
+        if (MIN..=MAX).contains(&number) {
+            return Ok(Self(number));
+        }
+        let side = if number < MIN { "low" } else { "high" };
+        let remedy = if MAX == u32::MAX { format!("give at least {MIN}") } else { format!("give {MIN} to {MAX}") };
+        Err(Problem::new(format!("{number} is too {side}"), remedy))
+    }
+
+    /// A number that is known to be within the bounds: the nearest one that is.
+    #[must_use]
+    pub const fn constant(number: u32) -> Self {
+        Self(if number < MIN {
+            MIN
+        } else if number > MAX {
+            MAX
+        } else {
+            number
+        })
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Default for Whole<MIN, MAX> {
+    /// The lowest.
+    fn default() -> Self {
+        Self(MIN)
+    }
+}
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(u32::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> JsonSchema for Whole<MIN, MAX> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Whole{MIN}to{MAX}").into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let mut schema = json_schema!({ "type": "integer", "format": "uint32", "minimum": MIN });
+        if MAX < u32::MAX {
+            schema.insert("maximum".to_owned(), MAX.into());
+        }
+        schema
+    }
+}
+
+/// A number with a fraction, written with as few digits as tell it apart: 0.1 stays 0.1.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Decimal(pub f32);
+
+impl Serialize for Decimal {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_string().parse::<f64>() {
+            Ok(number) => serializer.serialize_f64(number),
+            Err(_) => serializer.serialize_f32(self.0),
+        }
+    }
+}
+
+impl JsonSchema for Decimal {
+    fn schema_name() -> Cow<'static, str> {
+        "Decimal".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        f32::json_schema(generator)
+    }
 }
 
 /// Applies the rule of `format` to `text`; formats of others pass.

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::{
     node::Value,
-    raw::Document,
+    raw::RawDeployment,
     scalar::{Location, Size, Span},
 };
 
@@ -16,7 +16,7 @@ pub fn json_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| {
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-        let mut schema = settings.into_generator().into_root_schema_for::<Document>().to_value();
+        let mut schema = settings.into_generator().into_root_schema_for::<RawDeployment>().to_value();
         if let Some(object) = schema.as_object_mut() {
             object.insert("title".to_owned(), "ModelDeployment".into());
         }
@@ -98,4 +98,20 @@ pub(super) fn find_field(schema: &Json, name: &str) -> Option<String> {
         objects().flatten().find_map(|(field, below)| search(below, name, &format!("{path}{dot}{field}")))
     }
     search(schema, name, "")
+}
+
+/// The paths of all fields of a manifest, mappings before what they hold: `spec`, `spec.model`, `spec.model.uri`.
+pub(crate) fn field_paths() -> Vec<String> {
+    fn walk(schema: &Json, path: &str, found: &mut Vec<String>) {
+        for (name, field) in
+            branches(schema).iter().filter_map(|b| b.get("properties").and_then(Json::as_object)).flatten()
+        {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            found.push(path.clone());
+            walk(field, &path, found);
+        }
+    }
+    let mut found = Vec::new();
+    walk(json_schema(), "", &mut found);
+    found
 }

@@ -8,8 +8,8 @@ use std::{
     path::PathBuf,
 };
 
-use berth_registry::{Desired, contract, to_manifest};
-use berth_spec::PinnedCard;
+use berth_registry::{Desired, contract, to_hub};
+use berth_spec::{PinnedCard, dialect::ConversionError};
 use berth_wire::api::{DeploymentView, NodeView, Outcome, PlanView};
 use clap::Args;
 use reqwest::{Method, header::CONTENT_TYPE};
@@ -77,9 +77,11 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
         declared.iter().map(|view| (view.metadata.name.as_str(), view.metadata.annotations.get(COMMIT))).collect();
     let manifests = desired.deployments.iter().map(|deployment| {
         let since = since.get(deployment.id.as_str()).copied().flatten();
-        to_manifest(deployment, since.map(String::as_str)).to_string()
+        to_hub(deployment, since.map(String::as_str)).map(|document| document.written().to_string())
     });
-    let body = manifests.collect::<Vec<_>>().join("\n---\n");
+    let manifests = manifests.collect::<Result<Vec<_>, _>>();
+    let told = |errors: Vec<ConversionError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let body = manifests.map_err(|errors| Failure::Failed(told(errors)))?.join("\n---\n");
     let query = [("delete", deleted.join(","))];
     let request = client.request(Method::POST, &["plan"], &query).header(CONTENT_TYPE, "application/yaml").body(body);
     let mut plan: PlanView = client.json(request).await?;

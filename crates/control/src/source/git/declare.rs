@@ -10,10 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_registry::{Desired, DesiredDeployment, settings::UnknownWorkers as Unknown, to_manifest};
+use berth_registry::{Desired, DesiredDeployment, settings::UnknownWorkers as Unknown, to_hub};
 use berth_spec::{
     Class, DeploymentName, Origin, UnknownWorkers, WorkerId, WorkerTerms,
-    manifest::{self, ManifestDeployment, ParseContext},
+    dialect::{ConversionError, registry_v3::COMMIT},
+    manifest::{ManifestDeployment, ParseContext, raw::RawDeployment},
 };
 use serde_json::Value;
 
@@ -25,9 +26,6 @@ use crate::{
 /// Deployments that are handed over at once: enough for full transactions, few enough to hold in memory.
 const HANDED: usize = 1_000;
 
-/// The annotation that says which commit last changed a deployment.
-const COMMIT: &str = "registry.berth.dev/commit";
-
 /// What was done.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Declared {
@@ -38,9 +36,6 @@ pub(super) struct Declared {
     /// What did not go through, and what to do about it.
     pub(super) conflicts: Vec<String>,
 }
-
-/// The annotation that says whether the registry enables a deployment.
-const ENABLED: &str = "registry.berth.dev/enabled";
 
 /// What is stored of a deployment of ours.
 struct Known {
@@ -93,13 +88,14 @@ fn wanted(
     origin: &Origin,
 ) -> Result<Option<ApplyRequest>, String> {
     let commit = desired.commit.as_ref().map(berth_git::Oid::as_str);
-    let mut value = to_manifest(deployment, commit);
+    let told = |errors: Vec<ConversionError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut document = to_hub(deployment, commit).map_err(told)?;
     if halted {
-        disable(&mut value);
+        document.disable();
     }
-    let manifest = read(&value, &deployment.path)?;
+    let manifest = checked(document, &deployment.path)?;
     let before = known.get(&manifest.name);
-    if before.is_some_and(|before| before.origin == *origin && same(&before.manifest, &value)) {
+    if before.is_some_and(|before| before.origin == *origin && same(&before.manifest, &manifest.raw)) {
         return Ok(None);
     }
     let takes_over = before.is_some_and(|before| before.origin != *origin);
@@ -112,12 +108,15 @@ pub(super) async fn halt(handle: &Handle, origin: &Origin, ids: &BTreeSet<String
     let mut done = Declared::default();
     let mut requests = Vec::new();
     for (name, known) in known(handle, origin, None).await? {
-        let mut value = known.manifest;
-        if !ids.contains(name.as_str()) || !disable(&mut value) {
+        if !ids.contains(name.as_str()) {
             continue;
         }
-        match read(&value, "the manifest in force") {
-            Ok(manifest) => requests.push(ApplyRequest::new(manifest, origin.clone())),
+        let document = RawDeployment::read(&known.manifest).map(|mut document| document.disable().then_some(document));
+        match document
+            .and_then(|document| document.map(|document| checked(document, "the manifest in force")).transpose())
+        {
+            Ok(None) => {}
+            Ok(Some(manifest)) => requests.push(ApplyRequest::new(manifest, origin.clone())),
             Err(message) => done.conflicts.push(message),
         }
     }
@@ -125,19 +124,9 @@ pub(super) async fn halt(handle: &Handle, origin: &Origin, ids: &BTreeSet<String
     Ok(done)
 }
 
-/// Makes of a manifest what it is where the registry does not enable it; false if it has no replicas anyway.
-fn disable(manifest: &mut Value) -> bool {
-    if manifest["spec"]["replicas"] == 0 {
-        return false;
-    }
-    manifest["spec"]["replicas"] = 0.into();
-    manifest["metadata"]["annotations"][ENABLED] = "false".into();
-    true
-}
-
-fn read(value: &Value, file: &str) -> Result<ManifestDeployment, String> {
-    let context = ParseContext { file: file.to_owned(), base: None, ..ParseContext::default() };
-    manifest::from_value(value, &context)
+fn checked(document: RawDeployment, file: &str) -> Result<ManifestDeployment, String> {
+    let context = ParseContext { file: file.to_owned(), ..ParseContext::default() };
+    ManifestDeployment::of(document, &context)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 

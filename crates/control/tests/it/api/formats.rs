@@ -22,7 +22,10 @@ fn document(name: &str) -> Value {
 async fn json_and_yaml_manifests_are_the_same() {
     let world = World::start().await;
     let applied = world.post("/v1/apply", document("wine").to_string()).await.ok(200);
-    assert_eq!((&applied["results"][0]["name"], &applied["results"][0]["outcome"]), (&json!("wine"), &json!("created")));
+    assert_eq!(
+        (&applied["results"][0]["name"], &applied["results"][0]["outcome"]),
+        (&json!("wine"), &json!("created"))
+    );
     let again = world.post("/v1/apply", document("wine").to_string()).await.ok(200);
     assert_eq!(again["results"][0]["outcome"], "unchanged");
     let found = world.get("/v1/deployments/wine").await.ok(200);
@@ -64,9 +67,8 @@ async fn watch_explain_plan_and_lists() {
     assert_eq!(plan["documents"][0]["outcome"], "created", "{plan}");
 
     world.post("/v1/apply", manifest("iris")).await.ok(200);
-    let available = async {
-        while watch.next().await.expect("it goes on")["object"]["status"]["phase"] != "Available" {}
-    };
+    let available =
+        async { while watch.next().await.expect("it goes on")["object"]["status"]["phase"] != "Available" {} };
     tokio::time::timeout(PATIENCE, available).await.expect("it is available");
     let explained = world.get("/v1/deployments/iris/explain").await.ok(200);
     assert_eq!(explained["workers"][0]["verdict"], "Holds", "{explained}");

@@ -128,7 +128,8 @@ async fn a_drained_node_without_replicas_is_drained_at_once() {
     let node = world.post("/v1/nodes/node-1/drain", "").await.ok(200);
     assert_eq!((&node["spec"]["cordon"], &node["status"]["drain"]["left"]), (&json!("draining"), &json!(0)), "{node}");
     let nodes = world.get("/v1/nodes").await.ok(200);
-    let states: Vec<_> = nodes["items"].as_array().expect("nodes").iter().map(|node| &node["status"]["state"]).collect();
+    let states: Vec<_> =
+        nodes["items"].as_array().expect("nodes").iter().map(|node| &node["status"]["state"]).collect();
     assert_eq!(states, [&json!("Drained")]);
     world.post("/v1/nodes/node-1/rest", "").await.refused(404, "NotFound");
     world.get("/v1/nodes/node-9").await.refused(404, "NotFound");

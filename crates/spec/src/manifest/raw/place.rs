@@ -5,73 +5,72 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::scalar::{Label, Size, Word};
+use super::super::scalar::{Decimal, Label, Size, Whole, Word};
 
 /// What a replica needs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawResources {
+pub struct RawResources {
     /// Memory of one replica, for example `512MiB`; what a model card says where this is left out and there is a card.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) memory: Option<Size>,
+    pub memory: Option<Size>,
     /// CPU cores of one replica, for example `0.5`; else what a card says. Counted when replicas are placed, not
     /// enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1024.0))]
-    pub(crate) cpu: Option<f32>,
+    pub cpu: Option<Decimal>,
     /// GPUs of one replica; else what a card says. Each is claimed whole.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gpu: Option<RawGpu>,
+    pub gpu: Option<RawGpu>,
 }
 
 /// GPUs that a replica needs.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawGpu {
+pub struct RawGpu {
     /// How many.
-    #[schemars(range(min = 1, max = 64))]
-    pub(crate) count: u32,
+    pub count: Whole<1, 64>,
     /// The only kind that will do, as the worker names it, for example `nvidia-h200`. Not given: any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<Word>,
+    pub kind: Option<Word>,
     /// The memory that each of them must have in all.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) memory: Option<Size>,
+    pub memory: Option<Size>,
 }
 
 impl Default for RawGpu {
     fn default() -> Self {
-        Self { count: 1, kind: None, memory: None }
+        Self { count: Whole::constant(1), kind: None, memory: None }
     }
 }
 
 /// Which workers may hold a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawSelector {
+pub struct RawSelector {
     /// Labels that a worker must have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) required: BTreeMap<String, Label>,
+    pub required: BTreeMap<String, Label>,
     /// Another name for `required`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) match_labels: BTreeMap<String, Label>,
+    pub match_labels: BTreeMap<String, Label>,
     /// Labels that make a worker better than others.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) preferred: BTreeMap<String, Label>,
+    pub preferred: BTreeMap<String, Label>,
 }
 
 /// How the replicas of a deployment lie to each other.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct RawPlacement {
+pub struct RawPlacement {
     /// What replicas are kept apart by, as far as there are enough of them.
-    pub(crate) spread: RawSpread,
+    pub spread: RawSpread,
 }
 
 /// What replicas are kept apart by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum RawSpread {
+pub enum RawSpread {
     /// Regions, then zones, then workers.
     #[default]
     Zone,

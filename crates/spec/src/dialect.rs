@@ -1,0 +1,95 @@
+//! The dialects: other forms in which people declare models. Each converts to the hub version of a manifest
+//! ([`manifest::raw`](crate::manifest::raw)) and back, typed, without a text in between.
+//!
+//! ```text
+//! registry_v3    manifests 3.x of a Git registry, with their model cards ─┐
+//! etcd_v1alpha1  keys of the function platform (not there yet)            ├─▶ manifest::raw ─▶ Spec
+//! modelmesh      predictors and vModels of ModelMesh (not there yet)      │
+//! crd            Kubernetes objects (not there yet)                      ─┘
+//! ```
+//! One file per dialect holds its types, both conversions and its table: where each field goes, and what happens to a
+//! field that the hub has no place for. `docs/dialects.md` is made from the tables. Tests hold each table against the
+//! fields of its types and of the hub, and the conversions against each other.
+
+pub mod registry_v3;
+
+mod reference;
+
+pub use reference::reference_markdown;
+
+use std::fmt;
+
+use crate::manifest::Problem;
+
+/// A dialect, for the reference page.
+#[derive(Debug)]
+pub struct Dialect {
+    /// The heading.
+    pub title: &'static str,
+    /// Who writes it, and where.
+    pub introduction: &'static str,
+    /// Every field of its own manifest.
+    pub fields: &'static [Field],
+    /// Inputs of the conversion that are not fields of that manifest.
+    pub inputs: &'static [Field],
+}
+
+/// One field of a dialect.
+#[derive(Debug)]
+pub struct Field {
+    /// Its path, for example `deployment_config.replicas`.
+    pub path: &'static str,
+    /// Where it goes.
+    pub fate: Fate,
+    /// What the reader has to know beside that; may be empty.
+    pub note: &'static str,
+}
+
+/// What becomes of a field.
+#[derive(Debug)]
+pub enum Fate {
+    /// It carries over into these fields of the hub.
+    To(&'static [&'static str]),
+    /// It is kept as this annotation of the deployment.
+    Annotation(&'static str),
+    /// A manifest that has it is refused.
+    Refused,
+    /// It has no effect; the status says so.
+    Ignored,
+}
+
+/// Every dialect, in the order of the reference page.
+pub const ALL: [&Dialect; 1] = [&registry_v3::DIALECT];
+
+/// A field that cannot be converted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConversionError {
+    /// Its path, in the form that was to be converted.
+    pub path: String,
+    /// The reason.
+    pub message: String,
+    /// The way out, as an imperative; may be empty.
+    pub remedy: String,
+}
+
+impl ConversionError {
+    fn new(path: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into(), remedy: remedy.into() }
+    }
+
+    fn at(path: impl Into<String>, Problem { message, remedy }: Problem) -> Self {
+        Self { path: path.into(), message, remedy }
+    }
+}
+
+impl fmt::Display for ConversionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
+    }
+}
+
+impl std::error::Error for ConversionError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! `docs/dialects.md`, made from the tables of the dialects.
+
+use std::fmt::Write as _;
+
+use super::{ALL, Dialect, Fate, Field};
+use crate::manifest::field_paths;
+
+const INTRODUCTION: &str = "# Dialects
+
+<!-- Generated from crates/spec/src/dialect: `UPDATE=1 cargo test -p berth-spec dialect` rewrites it. -->
+
+Berth reads models in several forms. The *hub version* is the manifest of `berth.dev/v1` ([manifest.md](manifest.md));
+every other form is a dialect that converts to it. What a user wrote is kept and shown as it was written; the hub version
+is what the rest of Berth works with.
+
+A field of a dialect has one of four fates:
+
+* it goes **to** a field of the hub version;
+* it is kept as an **annotation** of the deployment and has no other effect;
+* it is **refused**: the manifest is not accepted, and the error names the field;
+* it is **ignored**: the manifest is accepted, and the status names the field.
+";
+
+/// The page in Markdown.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for dialect in ALL {
+        section(dialect, &mut page);
+    }
+    page
+}
+
+// Writing to a String cannot fail.
+fn section(dialect: &Dialect, page: &mut String) {
+    let _ = write!(
+        page,
+        "\n## {}\n\n{}\n\n| field | goes to | note |\n|---|---|---|\n",
+        dialect.title, dialect.introduction
+    );
+    dialect.fields.iter().for_each(|field| row(field, page));
+    if !dialect.inputs.is_empty() {
+        page.push_str("\nThe conversion reads more than the manifest:\n\n| input | goes to | note |\n|---|---|---|\n");
+        dialect.inputs.iter().for_each(|field| row(field, page));
+    }
+    let unreachable = unreachable(dialect);
+    let _ = write!(
+        page,
+        "\nThe dialect has no field for these parts of the hub version, which keep their defaults: {}. A deployment that sets \
+         one of them does not convert back.\n",
+        unreachable.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
+    );
+}
+
+fn row(field: &Field, page: &mut String) {
+    let fate = match field.fate {
+        Fate::To(paths) => paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", "),
+        Fate::Annotation(name) => format!("annotation `{name}`"),
+        Fate::Refused => "refused".to_owned(),
+        Fate::Ignored => "ignored".to_owned(),
+    };
+    let _ = writeln!(page, "| `{}` | {fate} | {} |", field.path, field.note);
+}
+
+/// Fields of `spec` and of `spec.model` that no field of the dialect goes to.
+fn unreachable(dialect: &Dialect) -> Vec<String> {
+    let reached: Vec<&str> = dialect
+        .fields
+        .iter()
+        .chain(dialect.inputs)
+        .filter_map(|field| match field.fate {
+            Fate::To(paths) => Some(paths),
+            _ => None,
+        })
+        .flatten()
+        .copied()
+        .collect();
+    let of_interest = |path: &String| match path.strip_prefix("spec.") {
+        Some(rest) => {
+            rest.strip_prefix("model.").map_or(!rest.contains('.') && rest != "model", |rest| !rest.contains('.'))
+        }
+        None => false,
+    };
+    let is_reached = |path: &str| {
+        reached
+            .iter()
+            .any(|reached| *reached == path || reached.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    };
+    field_paths().into_iter().filter(of_interest).filter(|path| !is_reached(path)).collect()
+}

@@ -1,0 +1,116 @@
+//! Manifests 3.0 and 3.1 of a Git registry, with the model cards that they pin. `berth-registry` reads and checks the
+//! files; here are their types and the way to the hub version and back.
+
+mod convert;
+mod table;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use table::DIALECT;
+
+use crate::PinnedCard;
+
+/// A file below `models/`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeploymentManifest {
+    /// The name of the deployment.
+    pub id: String,
+    /// The model.
+    pub model_card_ref: CardRef,
+    /// The model is to be loaded.
+    pub enabled: bool,
+    /// Place, number and importance of the replicas.
+    pub deployment_config: DeploymentConfig,
+    /// The people behind it.
+    #[serde(default)]
+    pub metadata: ManifestMetadata,
+}
+
+/// The place of a model card.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct CardRef {
+    /// The URL of its repository.
+    pub repository: String,
+    /// The file in it.
+    pub path: String,
+    /// A tag or a commit.
+    #[serde(rename = "ref")]
+    pub reference: String,
+}
+
+/// Place, number and importance of the replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeploymentConfig {
+    /// A cloud region.
+    pub region: String,
+    /// The number of workers that hold it.
+    pub replicas: u32,
+    /// 1 to 100.
+    pub priority: u8,
+    /// Labels that a worker must have.
+    #[serde(default)]
+    pub worker_selector: BTreeMap<String, String>,
+    /// The public address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+}
+
+/// The people behind a deployment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ManifestMetadata {
+    /// An e-mail address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployed_at: Option<String>,
+    /// An e-mail address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployed_by: Option<String>,
+}
+
+impl DeploymentManifest {
+    /// Labels that a worker must have, the region among them.
+    #[must_use]
+    pub fn required_labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.deployment_config.worker_selector.clone();
+        labels.entry(REGION.to_owned()).or_insert_with(|| self.deployment_config.region.clone());
+        labels
+    }
+
+    /// The number of replicas in the end: none while it is disabled.
+    #[must_use]
+    pub const fn wanted(&self) -> u32 {
+        if self.enabled { self.deployment_config.replicas } else { 0 }
+    }
+}
+
+/// A manifest and what the registry knows beside it: all that the hub version is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Declaration {
+    /// The manifest.
+    pub manifest: Arc<DeploymentManifest>,
+    /// The card, pinned to its commits.
+    pub card: Arc<PinnedCard>,
+    /// `production` or `staging`.
+    pub environment: String,
+    /// The manifest's file, from the registry's root.
+    pub path: String,
+    /// The commit of the registry that last changed the deployment; `None` for a folder.
+    pub commit: Option<String>,
+}
+
+/// The label of the region, of deployments and workers.
+const REGION: &str = "region";
+
+/// The prefix of the annotations that a registry adds.
+const PREFIX: &str = "registry.berth.dev/";
+
+/// The annotation with the commit that last changed a deployment.
+pub const COMMIT: &str = "registry.berth.dev/commit";
+
+/// The annotation that says `false` while the registry disables a deployment.
+pub const ENABLED: &str = "registry.berth.dev/enabled";

@@ -1,0 +1,81 @@
+//! The table of the registry dialect.
+
+use super::super::{
+    Dialect,
+    Fate::{Annotation, To},
+    Field,
+};
+
+/// The registry dialect.
+pub const DIALECT: Dialect = Dialect {
+    title: "Registry manifests 3.x",
+    introduction: "Operations write them below `models/` of a Git registry ([registry.md](registry.md)). The model is a model card in a \
+                   repository of its own, which the registry pins to a commit. A field that the schema (`berth schema deployment`) does not name is ignored, with a \
+                   warning in the validation report.",
+    fields: &[
+        Field { path: "id", fate: To(&["metadata.name"]), note: "" },
+        Field { path: "model_card_ref.repository", fate: To(&["spec.model.card"]), note: "`card.repository`" },
+        Field {
+            path: "model_card_ref.path",
+            fate: Annotation("registry.berth.dev/card"),
+            note: "as `REPOSITORY@REF:PATH`; the card itself is in `spec.model.card`",
+        },
+        Field {
+            path: "model_card_ref.ref",
+            fate: To(&["spec.model.card"]),
+            note: "`card.ref`, with the commit that it stood for",
+        },
+        Field {
+            path: "enabled",
+            fate: To(&["spec.replicas"]),
+            note: "`false` is 0 replicas, and annotation `registry.berth.dev/enabled`",
+        },
+        Field {
+            path: "deployment_config.region",
+            fate: To(&["metadata.labels", "spec.selector.required"]),
+            note: "label `region`; a `region` in `worker_selector` overrides what workers must have",
+        },
+        Field {
+            path: "deployment_config.replicas",
+            fate: To(&["spec.replicas"]),
+            note: "at most 1000, more is refused; not kept while `enabled` is false",
+        },
+        Field { path: "deployment_config.priority", fate: To(&["spec.priority"]), note: "" },
+        Field { path: "deployment_config.worker_selector", fate: To(&["spec.selector.required"]), note: "" },
+        Field {
+            path: "deployment_config.endpoint",
+            fate: To(&["spec.endpoint"]),
+            note: "its path is where the gateway answers",
+        },
+        Field { path: "metadata.owner", fate: Annotation("registry.berth.dev/owner"), note: "" },
+        Field { path: "metadata.deployed_at", fate: Annotation("registry.berth.dev/deployed-at"), note: "" },
+        Field { path: "metadata.deployed_by", fate: Annotation("registry.berth.dev/deployed-by"), note: "" },
+    ],
+    inputs: &[
+        Field {
+            path: "model card",
+            fate: To(&["spec.model.format", "spec.model.card"]),
+            note: "whole; the format is `python`",
+        },
+        Field { path: "model card: metadata.name", fate: To(&["metadata.labels"]), note: "label `model`" },
+        Field { path: "model card: metadata.version", fate: To(&["metadata.labels"]), note: "label `version`" },
+        Field { path: "model card: metadata.owner", fate: Annotation("registry.berth.dev/model-owner"), note: "" },
+        Field { path: "model card: resources", fate: To(&["spec.resources"]), note: "" },
+        Field {
+            path: "folder",
+            fate: To(&["metadata.labels"]),
+            note: "label `environment`: `production` or `staging`",
+        },
+        Field { path: "file", fate: Annotation("registry.berth.dev/path"), note: "" },
+        Field {
+            path: "commit",
+            fate: Annotation("registry.berth.dev/commit"),
+            note: "the commit that last changed the deployment",
+        },
+        Field {
+            path: "drain timeout",
+            fate: To(&["spec.rollout.drainTimeout"]),
+            note: "always 60s; the hub's own default is 30s",
+        },
+    ],
+};
