@@ -118,7 +118,7 @@ async fn declare(handle: &Handle, range: Range<usize>) -> Result<()> {
     let text: Vec<String> = range.map(one).collect();
     let context = ParseContext { file: "bench".to_owned(), base: None, ..ParseContext::default() };
     let manifests = manifest::parse(&text.join("---\n"), &context).map_err(|errors| anyhow!("{errors:?}"))?;
-    let requests = manifests.into_iter().map(|manifest| ApplyRequest::new(manifest, Origin::Api)).collect();
+    let requests = manifests.into_iter().map(|manifest| ApplyRequest::new(manifest, Origin::API)).collect();
     for applied in handle.apply_all(requests).await {
         applied?;
     }

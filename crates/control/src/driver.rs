@@ -128,7 +128,7 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
         in_force,
         readiness,
         clock: Arc::clone(&config.clock),
-        board: crate::source::Board::default(),
+        sources: crate::source::Sources::default(),
     };
     let control = Control {
         config,

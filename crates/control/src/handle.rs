@@ -26,14 +26,14 @@ use crate::{
     driver::Touched,
     events::{EventFilter, EventPage},
     resolve::Resolver,
-    store::{Rev, Store},
+    store::{Rev, Store, layout},
 };
 
-pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, DeleteRequest, Deleted, Ownership};
+pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, Comparison, DeleteRequest, Deleted, Ownership};
 pub use error::Error;
 pub use queries::PreviewRequest;
 pub use view::{
-    AliasView, DeploymentPage, DeploymentView, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
+    AliasView, DeploymentPage, DeploymentView, Known, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
 };
 pub use watching::{WatchEvent, WatchRequest, WatchStream};
 
@@ -62,7 +62,7 @@ pub struct Handle {
     pub(crate) in_force: watch::Receiver<Rev>,
     pub(crate) readiness: watch::Receiver<Readiness>,
     pub(crate) clock: crate::driver::Clock,
-    pub(crate) board: crate::source::Board,
+    pub(crate) sources: crate::source::Sources,
 }
 
 /// A question to the driver.
@@ -112,7 +112,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
-    pub(crate) async fn absent(&self) -> Result<Vec<Absent>, Error> {
+    pub async fn absent(&self) -> Result<Vec<Absent>, Error> {
         self.ask(|reply| Request::Absent { reply }).await
     }
 
@@ -172,6 +172,15 @@ impl Handle {
             return Err(Error::NoWorker(worker.clone()));
         }
         self.write_cordon(worker, cordon).await
+    }
+
+    /// True while the store says that the leader of the term `epoch` leads.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn leads(&self, epoch: berth_spec::Epoch) -> Result<bool, Error> {
+        let leader = self.store.get(layout::LEADER).await?;
+        Ok(leader.is_some_and(|leader| leader.created.0 == epoch.0))
     }
 
     /// Whether the control plane has stopped for good.

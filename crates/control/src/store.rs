@@ -16,7 +16,6 @@ pub mod fenced;
 mod history;
 pub mod layout;
 pub mod memory;
-pub mod source;
 pub mod terms;
 
 use std::fmt;

@@ -111,7 +111,7 @@ pub fn deployment(called: &str) -> Deployment {
         name: name(called),
         generation: Generation(1),
         labels: BTreeMap::new(),
-        origin: Origin::Api,
+        origin: Origin::API,
         created: Time::ZERO,
         deleting: false,
         spec: Spec::new(model, settings),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use sharing::Sharing;
 
-use crate::{ByteSize, DeploymentName, Digest, Generation, PinnedCard, Revision, RevisionId, Signature, Time};
+use crate::{ByteSize, DeploymentName, Digest, Generation, Origin, PinnedCard, Revision, RevisionId, Signature, Time};
 
 /// A deployment as the system holds it.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,17 +38,6 @@ pub struct Deployment {
     pub digest: Option<Digest>,
     /// The size of a local artifact: what its memory is predicted from until it was measured.
     pub artifact: Option<ByteSize>,
-}
-
-/// The source that owns a deployment; only it changes or deletes it, unless told to take over.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// The control API: `berth apply`, or any other client of it.
-    Api,
-    /// A folder of manifests; the path is the folder's.
-    Directory(String),
-    /// A Git registry; the text is its URL and branch, without credentials.
-    Git(String),
 }
 
 /// What is wanted of a deployment: a model and its [`Settings`], whose fields are read and written as if they were here.

@@ -49,6 +49,7 @@ pub mod card;
 pub mod deployment;
 pub mod dialect;
 pub mod manifest;
+pub mod origin;
 pub mod revision;
 
 pub mod assignment;
@@ -70,11 +71,12 @@ pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Servi
 pub use card::{ModelCard, PinnedCard};
 pub use class::Class;
 pub use credential::{Credential, CredentialSet, Secret};
-pub use deployment::{Deployment, Origin, Replicas, Spec};
+pub use deployment::{Deployment, Replicas, Spec};
 pub use event::Event;
 pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
+pub use origin::Origin;
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency, Usage};
 pub use revision::Revision;
 pub use routes::{Route, RouteChange};

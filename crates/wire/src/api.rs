@@ -39,9 +39,7 @@ pub use node::{
     NodeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
-pub use source::{
-    RefusedCommit, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView, WriteBackStatus,
-};
+pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
 pub use time::{InvalidTimestamp, Timestamp};
 pub use top::{LatencyMs, ModelTop, TopView};
 pub use watch::{Bookmark, EventWatch, WatchEvent};

@@ -1,6 +1,6 @@
-//! `berth source`: the registry that is followed; and the rows of sources and secrets.
+//! `berth source`: the sources of deployments; and the rows of sources and secrets.
 
-use berth_wire::api::{SecretView, SourceBreaker, SourceView};
+use berth_wire::api::{List, SecretView, SourceBreaker, SourceView, Timestamp};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
@@ -16,10 +16,13 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth source sync                          poll now, and validate a refused commit again
-  berth source describe                      applied and refused commits, reasons, write-back
-  berth get sources                          the same as a table row
-  berth get secrets                          credentials by worker, without values")]
+  berth source list                          every source, its state and what is wrong with it
+  berth source sync registry                 read it now, and validate again what was refused
+  berth source pause registry                what it declared stays; nothing new is taken until it is resumed
+  berth source resume registry
+  berth source describe                      what is in force, what is refused and why; the name is needed only if
+                                             there are several sources
+  berth get secrets                          which worker has which credentials; never their values")]
 pub(crate) struct SourceArgs {
     #[command(subcommand)]
     what: SourceCommand,
@@ -27,16 +30,23 @@ pub(crate) struct SourceArgs {
 
 #[derive(Debug, Subcommand)]
 enum SourceCommand {
-    /// Poll the registry now
+    /// Read a source now
     Sync(OneArgs),
+    /// Pause a source: what it declared stays, and nothing new is taken
+    Pause(OneArgs),
+    /// Resume a source that is paused
+    Resume(OneArgs),
     /// List the sources of deployments
     List(ListArgs),
-    /// Show all details of a source
+    /// Show all that is known about a source
     Describe(OneArgs),
 }
 
 #[derive(Debug, Args)]
 struct OneArgs {
+    /// Name of the source [default: the only one]
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -52,13 +62,9 @@ struct ListArgs {
 
 pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
     match &args.what {
-        SourceCommand::Sync(one) => {
-            let client = one.api.client()?;
-            let _before: SourceView =
-                client.json(client.request(Method::POST, &["sources", "git", "sync"], &[])).await?;
-            terminal::print("source/git is looked at now; `berth source describe` says what comes of it")?;
-            Ok(())
-        }
+        SourceCommand::Sync(one) => one.ask("sync", "is read now; `berth source describe` shows the result").await,
+        SourceCommand::Pause(one) => one.ask("pause", "is paused; what it declared stays").await,
+        SourceCommand::Resume(one) => one.ask("resume", "is resumed, and read now").await,
         SourceCommand::List(list) => {
             let sources = list.api.client()?.list::<SourceView>(&["sources"], &[]).await?;
             match list.output {
@@ -67,7 +73,37 @@ pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
                 form => Ok(terminal::print(&table(&sources.items, form))?),
             }
         }
-        SourceCommand::Describe(one) => Ok(terminal::print(&described(&one.api.client()?, "git").await?)?),
+        SourceCommand::Describe(one) => {
+            let client = one.api.client()?;
+            let name = one.name(&client).await?;
+            Ok(terminal::print(&described(&client, &name).await?)?)
+        }
+    }
+}
+
+impl OneArgs {
+    /// The name; where none is given, that of the only source.
+    async fn name(&self, client: &Client) -> Result<String, Failure> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let sources: List<SourceView> = client.list(&["sources"], &[]).await?;
+        match sources.items.as_slice() {
+            [only] => Ok(only.metadata.name.clone()),
+            [] => Err(Failure::Usage("there are no sources: --source on the controllers configures them".to_owned())),
+            several => {
+                let names: Vec<&str> = several.iter().map(|source| source.metadata.name.as_str()).collect();
+                Err(Failure::Usage(format!("there are several sources: name one of {}", names.join(", "))))
+            }
+        }
+    }
+
+    async fn ask(&self, what: &str, done: &str) -> Result<(), Failure> {
+        let client = self.api.client()?;
+        let name = self.name(&client).await?;
+        let _now: SourceView = client.json(client.request(Method::POST, &["sources", &name, what], &[])).await?;
+        terminal::print(&format!("source/{name} {done}"))?;
+        Ok(())
     }
 }
 
@@ -80,23 +116,28 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     let source: SourceView = client.get(&["sources", name]).await?;
     let (spec, status) = (&source.spec, &source.status);
     let text = |value: &Option<String>| or_dash(value.as_deref().unwrap_or_default());
-    let time = |value: &Option<berth_wire::api::Timestamp>| value.map_or_else(|| "-".to_owned(), |at| at.to_string());
-    let mut shown = facts(&[
-        ("Registry", spec.url.clone()),
-        ("Branch", spec.branch.clone()),
+    let time = |value: &Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |at| at.to_string());
+    let labels: Vec<(String, String)> = status
+        .details
+        .iter()
+        .filter(|(key, _)| *key != "writeProblem")
+        .map(|(key, value)| (label(key), value.clone()))
+        .collect();
+    let common = [
+        ("Name", source.metadata.name.clone()),
+        ("Kind", spec.kind.clone()),
+        ("Location", spec.location.clone()),
         ("State", status.state.clone()),
         ("In force", text(&status.applied)),
         ("Since", time(&status.applied_at)),
-        ("Author", or_dash(&status.author)),
-        ("Signed by", or_dash(&status.signer)),
-        ("Subject", or_dash(&status.subject)),
-        ("Deployments", status.deployments.to_string()),
         ("Seen", text(&status.seen)),
-        ("Looked at", time(&status.checked_at)),
-        ("Next look", time(&status.next_check)),
-        ("Written to", or_dash(&status.write_back.to)),
-        ("Written", text(&status.write_back.commit)),
-    ]);
+        ("Deployments", status.deployments.to_string()),
+        ("Disabled", status.disabled.to_string()),
+        ("Checked at", time(&status.checked_at)),
+        ("Next check", time(&status.next_check)),
+    ];
+    let details = labels.iter().map(|(label, value)| (label.as_str(), value.clone()));
+    let mut shown = facts(&common.into_iter().chain(details).collect::<Vec<_>>());
     if let Some(refused) = &status.refused {
         let again =
             refused.validated_again.map_or_else(|| "when something changes".to_owned(), |at| format!("at {at}"));
@@ -105,7 +146,7 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     if let Some(problem) = &status.problem {
         section(&mut shown, "Problem", &format!("{problem}\n"));
     }
-    if let Some(problem) = &status.write_back.problem {
+    if let Some(problem) = status.details.get("writeProblem") {
         section(&mut shown, "Not written", &format!("{problem}\n"));
     }
     let breaker = |breaker: &SourceBreaker| match (breaker.failures, breaker.retry_at) {
@@ -123,10 +164,26 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     Ok(shown)
 }
 
+/// The key of a detail as people read it: `signedBy` becomes `Signed by`.
+fn label(key: &str) -> String {
+    let mut label = String::with_capacity(key.len() + 2);
+    for c in key.chars() {
+        match c {
+            c if label.is_empty() => label.extend(c.to_uppercase()),
+            c if c.is_uppercase() => {
+                label.push(' ');
+                label.extend(c.to_lowercase());
+            }
+            c => label.push(c),
+        }
+    }
+    label
+}
+
 impl Row for SourceView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
-        &["NAME", "STATE", "BRANCH", "APPLIED", "SEEN", "DEPLOYMENTS", "PROBLEM"],
-        &["URL", "AUTHOR", "SIGNED BY", "LOOKED AT", "WRITTEN TO", "BREAKERS"],
+        &["NAME", "KIND", "STATE", "APPLIED", "SEEN", "DEPLOYMENTS", "PROBLEM"],
+        &["LOCATION", "BRANCH", "AUTHOR", "SIGNED BY", "CHECKED AT", "WRITTEN TO", "BREAKERS"],
     );
 
     fn name(&self) -> &str {
@@ -135,25 +192,27 @@ impl Row for SourceView {
 
     fn cells(&self) -> Vec<String> {
         let status = &self.status;
-        let short = |commit: &Option<String>| {
-            let commit = commit.as_deref().unwrap_or_default();
-            or_dash(commit.get(..12).unwrap_or(commit))
+        let short = |revision: &Option<String>| {
+            let revision = revision.as_deref().unwrap_or_default();
+            or_dash(revision.get(..12).unwrap_or(revision))
         };
         let problem = status.problem.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
         let open = status.breakers.iter().filter(|breaker| breaker.state != "closed");
+        let detail = |key: &str| or_dash(status.details.get(key).map(String::as_str).unwrap_or_default());
         vec![
             self.metadata.name.clone(),
+            self.spec.kind.clone(),
             or_dash(&status.state),
-            self.spec.branch.clone(),
             short(&status.applied),
             short(&status.seen),
             status.deployments.to_string(),
             or_dash(problem),
-            self.spec.url.clone(),
-            or_dash(&status.author),
-            or_dash(&status.signer),
+            self.spec.location.clone(),
+            detail("branch"),
+            detail("author"),
+            detail("signedBy"),
             status.checked_at.map_or_else(|| "-".to_owned(), |at| at.to_string()),
-            or_dash(&status.write_back.to),
+            detail("writtenTo"),
             or_dash(
                 &open.map(|breaker| format!("{} {}", breaker.dependency, breaker.state)).collect::<Vec<_>>().join(", "),
             ),

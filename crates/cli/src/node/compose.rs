@@ -224,8 +224,8 @@ fn deciding(
     let (leadership, election) = ElectionHandle::start(store.clone(), me, peers.clone())?;
     let (view, views) = watch::channel(LeadershipView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
-    let source = settings.source.as_ref().map(|git| git.build(&settings.server.data, registry)).transpose()?;
-    let deciding = ControllerParts { config, metrics: Metrics::register(registry), store, leadership, view, source };
+    let sources = settings.sources.build(&settings.server.data, registry)?;
+    let deciding = ControllerParts { config, metrics: Metrics::register(registry), store, leadership, view, sources };
     Ok((Some(election), Some(deciding), views))
 }
 

@@ -10,9 +10,8 @@ use std::{net::TcpListener, time::Duration};
 use berth_control::{
     Config, Metrics,
     api::{self, ApiRouter},
-    leadership::Leadership,
-    leadership::{LeaderLoop, LeadershipView},
-    source::git::{self, GitSource},
+    leadership::{LeaderLoop, Leadership, LeadershipView},
+    source::{self, Setup},
     store::etcd::EtcdConfig,
 };
 use berth_spec::Epoch;
@@ -25,8 +24,8 @@ use crate::{
     failure::Failure,
 };
 
-/// Pause before a failed source restarts. Spares a store that is away.
-const SOURCE_AGAIN: Duration = Duration::from_secs(5);
+/// The pause after the sources ended in the midst of a term: the store did not answer before any of them began.
+const SOURCES_AGAIN: Duration = Duration::from_secs(5);
 
 /// Parts of a controller.
 pub(super) struct ControllerParts {
@@ -36,8 +35,8 @@ pub(super) struct ControllerParts {
     pub(super) leadership: watch::Receiver<Leadership>,
     /// Tells the others on this node who decides.
     pub(super) view: watch::Sender<LeadershipView>,
-    /// The registry that the leader follows.
-    pub(super) source: Option<GitSource>,
+    /// The sources of deployments that the leader follows.
+    pub(super) sources: Setup,
 }
 
 /// Parts of the control plane.
@@ -71,12 +70,12 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
 
 /// Runs a controller whenever this node leads. Until etcd has answered once, nobody here does.
 async fn decide(deciding: ControllerParts, stop: CancellationToken) {
-    let ControllerParts { config, metrics, store, leadership, view, source } = deciding;
+    let ControllerParts { config, metrics, store, leadership, view, sources } = deciding;
     // Who stands for election on this node asks the same etcd, and tells.
     let connected = election::connect(store, |error| tracing::debug!(event = "store_awaited", error));
     let Some(store) = stop.run_until_cancelled(connected).await else { return };
     let (terms, mut views) = LeaderLoop::new(config, std::sync::Arc::new(store), metrics, leadership);
-    let following = follow(source, views.clone(), stop.clone());
+    let following = follow(sources, views.clone(), stop.clone());
     let tell = async {
         loop {
             view.send_replace(views.borrow_and_update().clone());
@@ -88,20 +87,14 @@ async fn decide(deciding: ControllerParts, stop: CancellationToken) {
     tokio::join!(terms.run(stop), tell, following);
 }
 
-/// Follows the registry whenever this node leads, for the term. It writes nothing more once the term is over: to the store
-/// because of the term's fence, to the registry because whoever leads next has written there in a later term.
-async fn follow(source: Option<GitSource>, mut views: watch::Receiver<LeadershipView>, stop: CancellationToken) {
+/// Follows the sources whenever this node leads, for the term. They write nothing more once the term is over: to the store
+/// because of the term's fence, to a registry because whoever leads next has written there in a later term.
+async fn follow(sources: Setup, mut views: watch::Receiver<LeadershipView>, stop: CancellationToken) {
     loop {
         let view = views.borrow_and_update().clone();
         if let LeadershipView::Leading { handle, epoch } = view {
             let over = stop.child_token();
-            let following = async {
-                match &source {
-                    Some(source) => source.clone().run(handle, epoch, over.clone()).await,
-                    None => git::forget(&handle).await,
-                }
-            };
-            let mut following = Box::pin(following);
+            let mut following = Box::pin(source::run(sources.clone(), handle, epoch, over.clone()));
             let ended = tokio::select! {
                 ended = &mut following => Some(ended),
                 () = until_not(&mut views, epoch) => None,
@@ -114,10 +107,10 @@ async fn follow(source: Option<GitSource>, mut views: watch::Receiver<Leadership
             if let Err(error) = ended
                 && !stop.is_cancelled()
             {
-                // Of a term that is over; or the store did not answer when what an earlier source said was to be taken back.
-                tracing::info!(event = "source_ended", %error, %epoch, "Git source failed; restarting if this node still leads");
+                // Of a term that is over; or the store did not answer before a source began.
+                tracing::info!(event = "sources_ended", %error, %epoch, "they begin again if this node still leads");
                 tokio::select! {
-                    () = tokio::time::sleep(SOURCE_AGAIN) => continue,
+                    () = tokio::time::sleep(SOURCES_AGAIN) => continue,
                     changed = views.changed() => if changed.is_err() { return } else { continue },
                     () = stop.cancelled() => return,
                 }

@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     settings::{
         ServerArgs, ServerSettings, apart,
-        source::{GitSettings, Source, SourceArgs},
+        source::{SourceArgs, SourceSettings},
         store::{StoreArgs, StoreSettings},
         values::{self, Gpus, Host, HostPort},
     },
@@ -83,8 +83,8 @@ pub(crate) struct NodeSettings {
     pub(crate) roles: Roles,
     /// The cluster's store: there where it has the role controller, and only there.
     pub(crate) store: Option<StoreSettings>,
-    /// The registry that the leader follows: there where it has the role controller.
-    pub(crate) source: Option<Box<GitSettings>>,
+    /// The sources of deployments that the leader follows.
+    pub(crate) sources: SourceSettings,
     /// The folder with its certificate.
     pub(crate) pki: PathBuf,
     /// Address for gossip (UDP).
@@ -110,14 +110,7 @@ impl NodeSettings {
         certified: impl FnOnce(&Path) -> Result<WorkerId, Failure>,
     ) -> Result<Self, Failure> {
         let NodeArgs { server, cluster, store, source } = args;
-        let source = match source.settings()? {
-            Some(Source::Directory(_)) => {
-                let how = "a folder is on one machine: follow a registry with --source git=URL#BRANCH, or apply through the API";
-                return Err(Failure::Usage(how.to_owned()));
-            }
-            Some(Source::Git(git)) => Some(git),
-            None => None,
-        };
+        let sources = source.settings(None)?;
         let pki = cluster.pki.ok_or_else(|| {
             let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it";
             Failure::Usage(format!("a node needs a certificate: {how}"))
@@ -131,7 +124,7 @@ impl NodeSettings {
             )));
         }
         let mut server = ServerSettings::new(server, name)?;
-        server.cards.local_repositories |= source.as_ref().is_some_and(|source| source.is_local());
+        server.cards.local_repositories |= sources.is_local();
         let http = cluster.roles.gateway.then_some(("--http", server.http));
         let ports = [("--api", server.api), ("--peer", cluster.peer)];
         apart(&http.into_iter().chain(ports).collect::<Vec<_>>())?;
@@ -158,7 +151,7 @@ impl NodeSettings {
         }
         Ok(Self {
             store: store.filter(|_| cluster.roles.controller),
-            source: source.filter(|_| cluster.roles.controller),
+            sources,
             roles: cluster.roles,
             pki,
             gossip: cluster.gossip,

@@ -1,16 +1,17 @@
-//! Source of deployments besides the API: `--source git=URL#BRANCH` or `--source directory=PATH`, and settings of a
-//! Git registry.
+//! Sources of deployments besides the API: `--source [NAME=]git+URL#BRANCH` and `--source [NAME=]FOLDER`, and the settings of
+//! Git sources.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
-use berth_control::source::git::{Entrance, GitConfig, GitSource, SourceMetrics, WriteBackTo};
+use berth_control::source::{Setup, Source, SourceName, directory::Directory};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
+use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
 use berth_secrets::{
     Keyring, keys,
     vault::{SecretId, Settings as VaultSettings},
@@ -22,15 +23,16 @@ use prometheus_client::registry::Registry;
 use super::values;
 use crate::failure::Failure;
 
-/// Source of deployments besides the API.
+/// Sources of deployments besides the API.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Source of deployments")]
+#[command(next_help_heading = "Sources of deployments")]
 pub(crate) struct SourceArgs {
-    /// Follow a Git registry (git=URL#BRANCH; default branch: main) or a folder of manifests (directory=PATH). In a
-    /// cluster, give all controllers the same source; only the leader follows it
-    #[arg(long, value_name = "KIND=PLACE", env = "BERTH_SOURCE", value_parser = Place::from_str)]
-    source: Option<Place>,
-    /// Poll interval of the registry's branch; webhooks trigger a poll at once
+    /// Follow a Git registry (git+URL#BRANCH; default branch: main) or a folder of manifests (FOLDER). Repeatable. A name
+    /// may stand in front (NAME=git+URL); the default is the last part of the URL or path. In a cluster, give all
+    /// controllers the same sources; only the leader follows them
+    #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = Named::from_str)]
+    source: Vec<Named>,
+    /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
     /// File with the token or password for the registry's host
@@ -45,7 +47,7 @@ pub(crate) struct SourceArgs {
     /// Trusted ssh hosts, in the format of known_hosts
     #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_KNOWN_HOSTS")]
     source_known_hosts: Option<PathBuf>,
-    /// File with the token for model repositories on another host: https://HOST[:PORT]=FILE. Repeatable
+    /// File with the token for registries and model repositories on another host: https://HOST[:PORT]=FILE. Repeatable
     #[arg(long, value_name = "URL=FILE,…", env = "BERTH_SOURCE_CREDENTIALS", value_delimiter = ',', value_parser = host_file)]
     source_credentials: Vec<(String, PathBuf)>,
     /// File with the webhook signing secret
@@ -90,35 +92,69 @@ pub(crate) struct SourceArgs {
     vault_ca: Option<PathBuf>,
 }
 
-/// Location of a source.
+/// A source as people write it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Named {
+    name: SourceName,
+    place: Place,
+}
+
+/// The place of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Git { remote: Remote, branch: String },
     Directory(PathBuf),
 }
 
-impl FromStr for Place {
+impl FromStr for Named {
     type Err = String;
 
+    /// `git=URL#BRANCH` and `directory=PATH` are names as well as kinds.
     fn from_str(text: &str) -> Result<Self, String> {
-        const HOW: &str = "write git=https://HOST/PATH.git#BRANCH or directory=PATH";
-        match text.split_once('=') {
-            Some(("directory", path)) if !path.is_empty() => Ok(Self::Directory(PathBuf::from(path))),
-            Some(("git", place)) => {
-                let (url, branch) = place.rsplit_once('#').unwrap_or((place, "main"));
-                let remote = Remote::parse(url, protocols()).map_err(|error| error.to_string())?;
-                if !berth_git::Rev::Branch(branch.to_owned()).is_safe() {
-                    return Err(format!("{branch:?} is no name of a branch: {HOW}"));
-                }
-                Ok(Self::Git { remote, branch: branch.to_owned() })
+        let (name, place) = match text.split_once('=') {
+            Some((name, place)) if SourceName::new(name).is_ok() => (SourceName::new(name).ok(), place),
+            // A folder may have an equals sign in its name: then it begins with a path.
+            Some((before, _)) if !before.contains(['/', '+', '.']) => {
+                return Err(SourceName::new(before).err().unwrap_or_default());
             }
-            _ => Err(HOW.to_owned()),
-        }
+            _ => (None, text),
+        };
+        let is_git = name.as_ref().is_some_and(|name| name.as_str() == "git");
+        let place = match place.strip_prefix("git+") {
+            Some(place) => Place::git(place)?,
+            None if is_git => Place::git(place)?,
+            None => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
+        };
+        let name = match (name, &place) {
+            (Some(name), _) => name,
+            (None, Place::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
+            (None, Place::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
+        };
+        Ok(Self { name, place })
     }
 }
 
-/// Protocols allowed for repositories that operators name, which may be on this machine. For model cards, validation
-/// allows that only if the registry itself is on this machine.
+impl Place {
+    fn git(place: &str) -> Result<Self, String> {
+        let (url, branch) = place.rsplit_once('#').unwrap_or((place, "main"));
+        let remote = Remote::parse(url, protocols()).map_err(|error| error.to_string())?;
+        if !berth_git::Rev::Branch(branch.to_owned()).is_safe() {
+            return Err(format!("invalid branch {branch:?}: write git+https://HOST/PATH.git#BRANCH"));
+        }
+        Ok(Self::Git { remote, branch: branch.to_owned() })
+    }
+
+    fn folder(path: &str) -> Result<Self, String> {
+        // Not a folder: somebody has left out what says that it is a repository.
+        if path.is_empty() || path.contains("://") {
+            return Err("write git+https://HOST/PATH.git#BRANCH or the path of a folder".to_owned());
+        }
+        Ok(Self::Directory(PathBuf::from(path)))
+    }
+}
+
+/// The protocols of registries: operators may name repositories of this machine, too. Validation checks model cards: only
+/// where the registry itself is on this machine may theirs be.
 fn protocols() -> Protocols {
     Protocols::default().with_local()
 }
@@ -160,94 +196,129 @@ fn cluster_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A source that can be run.
+/// The sources of a server.
 #[derive(Debug)]
-pub(crate) enum Source {
-    /// A folder of manifests.
-    Directory(PathBuf),
-    /// Git registry.
-    Git(Box<GitSettings>),
-}
-
-/// Settings of a Git registry.
-#[derive(Debug)]
-pub(crate) struct GitSettings {
-    remote: Remote,
-    branch: String,
+pub(crate) struct SourceSettings {
+    sources: Vec<Named>,
     args: SourceArgs,
 }
 
 impl SourceArgs {
-    /// The source, if one was named.
+    /// The sources; `folder` is one more, in front.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for settings that go with no registry.
-    pub(crate) fn settings(mut self) -> Result<Option<Source>, Failure> {
-        match self.source.take() {
-            Some(Place::Git { remote, branch }) => {
-                Ok(Some(Source::Git(Box::new(GitSettings { remote, branch, args: self }))))
-            }
-            other => {
-                let stray = [
-                    ("--source-token-file", self.source_token_file.is_some()),
-                    ("--source-user", self.source_user.is_some()),
-                    ("--source-ssh-key", self.source_ssh_key.is_some()),
-                    ("--source-known-hosts", self.source_known_hosts.is_some()),
-                    ("--source-credentials", !self.source_credentials.is_empty()),
-                    ("--webhook-secret-file", self.webhook_secret_file.is_some()),
-                    ("--registry-key", !self.registry_key.is_empty()),
-                    ("--registry-secrets", self.registry_secrets.is_some()),
-                    ("--write-back", self.write_back.is_some()),
-                    ("--write-back-signing-key", self.write_back_signing_key.is_some()),
-                    ("--vault-addr", self.vault_addr.is_some()),
-                ];
-                if let Some((flag, _)) = stray.iter().find(|(_, given)| *given) {
-                    return Err(Failure::Usage(format!("{flag} requires --source git=URL#BRANCH")));
-                }
-                Ok(other.map(|place| match place {
-                    Place::Directory(path) => Source::Directory(path),
-                    Place::Git { .. } => unreachable!("met above"),
-                }))
-            }
+    /// [`Failure::Usage`] for settings that need a Git source, and for names that two sources have.
+    pub(crate) fn settings(mut self, folder: Option<PathBuf>) -> Result<SourceSettings, Failure> {
+        let named = |path: PathBuf| Named {
+            name: SourceName::derived("directory", "directory"),
+            place: Place::Directory(path),
+        };
+        let sources: Vec<Named> = folder.map(named).into_iter().chain(std::mem::take(&mut self.source)).collect();
+        let mut names = BTreeSet::new();
+        if let Some(twice) = sources.iter().find(|source| !names.insert(&source.name)) {
+            let name = &twice.name;
+            return Err(Failure::Usage(format!(
+                "two sources are named {name}: give one of them another name, --source NAME=git+URL#BRANCH or NAME=FOLDER"
+            )));
         }
+        let settings = SourceSettings { sources, args: self };
+        settings.check()?;
+        Ok(settings)
     }
 }
 
-impl Source {
-    /// True if the registry is on this machine. Its model cards may then name repositories on this machine, and
-    /// workers must be allowed to read them.
-    pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Git(git) if git.is_local())
-    }
-
-    /// Description for people.
-    pub(crate) fn shown(&self) -> String {
-        match self {
-            Self::Directory(path) => path.display().to_string(),
-            Self::Git(git) => format!("{}#{}", git.remote, git.branch),
+impl SourceSettings {
+    fn check(&self) -> Result<(), Failure> {
+        let args = &self.args;
+        let hosts: BTreeSet<String> = self.remotes().map(Remote::origin).collect();
+        let of_one_host = [
+            ("--source-token-file", args.source_token_file.is_some()),
+            ("--source-user", args.source_user.is_some()),
+            ("--source-ssh-key", args.source_ssh_key.is_some()),
+        ];
+        let of_git = [
+            ("--source-known-hosts", args.source_known_hosts.is_some()),
+            ("--source-credentials", !args.source_credentials.is_empty()),
+            ("--webhook-secret-file", args.webhook_secret_file.is_some()),
+            ("--registry-key", !args.registry_key.is_empty()),
+            ("--registry-secrets", args.registry_secrets.is_some()),
+            ("--write-back", args.write_back.is_some()),
+            ("--write-back-signing-key", args.write_back_signing_key.is_some()),
+            ("--vault-addr", args.vault_addr.is_some()),
+        ];
+        let given = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+        if let (true, Some(flag)) = (hosts.is_empty(), given(&of_one_host).or_else(|| given(&of_git))) {
+            return Err(Failure::Usage(format!("{flag} requires a Git source: --source git+URL#BRANCH")));
         }
+        if let (true, Some(flag)) = (hosts.len() > 1, given(&of_one_host)) {
+            return Err(Failure::Usage(format!(
+                "{flag} is for one host, and the Git sources are on {}: use --source-credentials https://HOST=FILE for each",
+                hosts.len()
+            )));
+        }
+        Ok(())
     }
-}
 
-impl GitSettings {
-    /// True if the source is on this machine.
+    fn remotes(&self) -> impl Iterator<Item = &Remote> {
+        self.sources.iter().filter_map(|source| match &source.place {
+            Place::Git { remote, .. } => Some(remote),
+            Place::Directory(_) => None,
+        })
+    }
+
+    /// True if a registry is on this machine: then its model cards may name repositories of this machine, too, and
+    /// workers that load them have to be allowed to read these.
     pub(crate) fn is_local(&self) -> bool {
-        self.remote.scheme() == "file"
+        self.remotes().any(|remote| remote.scheme() == "file")
     }
 
-    /// The source. Reads the files that hold tokens and keys.
+    /// The places in one line, for people; `None`: there are no sources.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let shown = |source: &Named| match &source.place {
+            Place::Directory(path) => path.display().to_string(),
+            Place::Git { remote, branch } => format!("{remote}#{branch}"),
+        };
+        let places: Vec<String> = self.sources.iter().map(shown).collect();
+        (!places.is_empty()).then(|| places.join(", "))
+    }
+
+    /// The sources, ready to run. Reads the files that hold tokens and keys.
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
-    pub(crate) fn build(&self, data: &Path, registry: &mut Registry) -> Result<GitSource, Failure> {
-        let Self { remote, branch, args } = self;
-        let plain = Protocols::default();
-        Ok(GitSource::new(GitConfig {
+    pub(crate) fn build(&self, data: &Path, registry: &mut Registry) -> Result<Setup, Failure> {
+        let metrics = self.remotes().next().map(|_| GitMetrics::register(registry));
+        let mut sources: Vec<(SourceName, Arc<dyn Source>)> = Vec::new();
+        for Named { name, place } in &self.sources {
+            let source: Arc<dyn Source> = match (place, &metrics) {
+                (Place::Directory(path), _) => {
+                    Arc::new(Directory::open(path).map_err(|e| Failure::Usage(e.to_string()))?)
+                }
+                (Place::Git { remote, branch }, Some(metrics)) => {
+                    Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
+                }
+                (Place::Git { .. }, None) => continue,
+            };
+            sources.push((name.clone(), source));
+        }
+        Setup::new(sources).map_err(|error| Failure::Usage(error.to_string()))
+    }
+
+    fn git(
+        &self,
+        name: &SourceName,
+        (remote, branch): (&Remote, &String),
+        data: &Path,
+        metrics: &GitMetrics,
+    ) -> Result<GitConfig, Failure> {
+        let (args, plain) = (&self.args, Protocols::default());
+        Ok(GitConfig {
             cluster: args.cluster_name.clone(),
-            protocols: if self.is_local() { plain.with_local() } else { plain },
+            protocols: if remote.scheme() == "file" { plain.with_local() } else { plain },
             credentials: args.credentials(remote)?,
             interval: args.source_interval.max(LEAST),
-            folder: data.join("source"),
+            // The place of the only source in earlier versions.
+            folder: if name.as_str() == "git" { data.join("source") } else { data.join("sources").join(name.as_str()) },
             git: Arc::new(Git::new(std::env::vars_os())),
             keyring: Arc::new(args.keyring()?),
             vault: args.vault()?,
@@ -261,20 +332,21 @@ impl GitSettings {
                 .transpose()?
                 .map(|text| Arc::new(Secret::new(text))),
             secrets: args.registry_secrets.clone(),
-            metrics: SourceMetrics::register(registry),
+            metrics: metrics.of(name.as_str()),
             remote: remote.clone(),
             branch: branch.clone(),
-        }))
+        })
     }
 }
 
-/// Shortest poll interval, to spare the Git host.
+/// The shortest interval: a host is asked twice a second at most.
 const LEAST: Duration = Duration::from_millis(500);
 
 impl SourceArgs {
     /// By origin. The files are read now, so that what is wrong with them is told, and again at each use.
-    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, Entrance>, Failure> {
-        let token = |username: String, file: &Path| Entrance::token(username, file.to_owned()).map_err(Failure::Usage);
+    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, GitCredentials>, Failure> {
+        let token =
+            |username: String, file: &Path| GitCredentials::token(username, file.to_owned()).map_err(Failure::Usage);
         let mut found = BTreeMap::new();
         for (origin, file) in &self.source_credentials {
             found.insert(origin.clone(), token(String::new(), file)?);
@@ -296,7 +368,7 @@ impl SourceArgs {
                         .to_owned(),
                 )
             })?;
-            let key = Entrance::ssh_key(file.clone(), HostKeys::File(hosts)).map_err(Failure::Usage)?;
+            let key = GitCredentials::ssh_key(file.clone(), HostKeys::File(hosts)).map_err(Failure::Usage)?;
             found.insert(remote.origin(), key);
         }
         Ok(found)
@@ -355,23 +427,65 @@ mod tests {
 
     #[test]
     fn places_are_read() {
-        let git = |url: &str, branch: &str| Place::Git {
-            remote: Remote::parse(url, protocols()).expect("a URL"),
-            branch: branch.to_owned(),
+        let named = |name: &str, place| Some(Named { name: SourceName::new(name).expect("a name"), place });
+        let git = |name: &str, url: &str, branch: &str| {
+            let remote = Remote::parse(url, protocols()).expect("a URL");
+            named(name, Place::Git { remote, branch: branch.to_owned() })
         };
+        let folder = |name: &str, path: &str| named(name, Place::Directory(path.into()));
         for (text, place) in [
-            ("git=https://h/r.git#main", Some(git("https://h/r.git", "main"))),
-            ("git=https://h/r.git", Some(git("https://h/r.git", "main"))),
-            ("git=git@h:r.git#team/x", Some(git("git@h:r.git", "team/x"))),
-            ("git=file:///srv/r.git#x", Some(git("file:///srv/r.git", "x"))),
-            ("directory=./models", Some(Place::Directory("./models".into()))),
+            ("git=https://h/r.git#main", git("git", "https://h/r.git", "main")),
+            ("git=https://h/r.git", git("git", "https://h/r.git", "main")),
+            ("git=git@h:r.git#team/x", git("git", "git@h:r.git", "team/x")),
+            ("git=file:///srv/r.git#x", git("git", "file:///srv/r.git", "x")),
+            ("directory=./models", folder("directory", "./models")),
+            ("git+https://h/ops/Team-A.git#x", git("team-a", "https://h/ops/Team-A.git", "x")),
+            ("git+git@h:r.git#team=x", git("r", "git@h:r.git", "team=x")),
+            ("team-b=git+https://h/r.git", git("team-b", "https://h/r.git", "main")),
+            ("./models", folder("models", "./models")),
+            ("/srv/a=b", folder("a-b", "/srv/a=b")),
+            ("more=/srv/models/", folder("more", "/srv/models/")),
+            ("more=directory+/srv/models", folder("more", "/srv/models")),
             ("git=https://h/r.git#-x", None),
             ("git=--upload-pack=x", None),
             ("git=https://u:p@h/r.git", None),
-            ("./models", None),
+            ("git+https://u:p@h/r.git", None),
+            ("https://h/r.git", None),
+            ("Team=git+https://h/r.git", None),
             ("directory=", None),
+            ("", None),
         ] {
-            assert_eq!(text.parse::<Place>().ok(), place, "{text}");
+            assert_eq!(text.parse::<Named>().ok(), place, "{text}");
+        }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SourceArgs,
+    }
+
+    fn settings(words: &str, folder: Option<&str>) -> Result<SourceSettings, String> {
+        let line: Line = clap::Parser::try_parse_from(std::iter::once("x").chain(words.split_whitespace()))
+            .map_err(|error: clap::Error| error.to_string())?;
+        line.args.settings(folder.map(PathBuf::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn many_sources_stand_beside_each_other_and_what_does_not_go_together_is_refused() {
+        let three =
+            settings("--source git+https://a/one.git --source git+https://b/two.git#x,/srv/m", Some("./models"));
+        let three = three.expect("settings");
+        let names: Vec<&str> = three.sources.iter().map(|source| source.name.as_str()).collect();
+        assert_eq!(names, ["directory", "one", "two", "m"]);
+        for (words, says) in [
+            ("--source git+https://a/r.git --source git+https://b/r.git", "two sources are named r"),
+            ("--source /srv/m --source-token-file f", "--source-token-file requires a Git source"),
+            ("--vault-addr https://v", "--vault-addr requires a Git source"),
+            ("--source git+https://a/r.git,git+https://b/s.git --source-token-file f", "is for one host"),
+        ] {
+            let error = settings(words, None).expect_err(words);
+            assert!(error.contains(says), "{words}: {error}");
         }
     }
 

@@ -9,7 +9,7 @@ pub(super) fn show(settings: &Settings, system: &System) {
     let (http, api) = (system.http, system.api);
     let info = system.worker.info();
     let version = env!("CARGO_PKG_VERSION");
-    let source = settings.source.as_ref().map(crate::settings::source::Source::shown);
+    let source = settings.sources.shown();
     tracing::info!(
         event = "started",
         version,

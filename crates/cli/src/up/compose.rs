@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use berth_control::{Handle, source::directory::Directory, store::embedded::EmbeddedStore};
+use berth_control::{Handle, store::embedded::EmbeddedStore};
 use berth_mesh::{Gateway, GatewayLink, Limits, local::LocalReplicas};
 use berth_peer::EventLoops;
 use berth_worker::{Worker, WorkerLink};
@@ -13,11 +13,11 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 
 use super::{
-    control_plane::{ControlPlane, Followed, Parts},
+    control_plane::{ControlPlane, Parts},
     seams,
     settings::Settings,
 };
-use crate::{failure::Failure, settings::source::Source, telemetry::Telemetry};
+use crate::{failure::Failure, telemetry::Telemetry};
 
 /// Everything of one machine: the control plane runs already, the data path does not yet.
 pub(super) struct System {
@@ -64,21 +64,10 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         })?;
     let api = listener.local_addr()?;
     let http = look.local_addr().unwrap_or(settings.server.http);
-    let followed = followed(settings, &mut registry)?;
+    let sources = settings.sources.build(&settings.server.data, &mut registry)?;
     let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
-    let control = ControlPlane::start(Parts { control, handle, listener, seams, followed })?;
+    let control = ControlPlane::start(Parts { control, handle, listener, seams, sources })?;
     Ok(System { worker, gateway, control, http, api })
-}
-
-/// Source to follow besides the API.
-fn followed(settings: &Settings, registry: &mut Registry) -> Result<Followed, Failure> {
-    Ok(match &settings.source {
-        None => Followed::Nothing,
-        Some(Source::Directory(path)) => {
-            Followed::Folder(Directory::open(path).map_err(|e| Failure::Usage(e.to_string()))?)
-        }
-        Some(Source::Git(git)) => Followed::Registry(git.build(&settings.server.data, registry)?),
-    })
 }
 
 fn worker_config(settings: &Settings) -> berth_worker::Config {

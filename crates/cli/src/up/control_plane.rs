@@ -1,7 +1,7 @@
-//! The control plane of a server that is alone: the API, a folder or registry that it may follow, and the controller.
+//! The control plane of a server that is alone: the API, the sources of deployments, and the controller.
 //!
 //! ```text
-//! Running ──stop──▶ api and folder end ──▶ control ends
+//! Running ──stop──▶ api and sources end ──▶ control ends
 //!    └── any of them fails ──▶ all end, with the failure
 //! ```
 
@@ -9,10 +9,7 @@ use std::{io, net::TcpListener, time::Duration};
 
 use berth_control::{
     Control, Handle, api,
-    source::{
-        directory::Directory,
-        git::{self, GitSource},
-    },
+    source::{self, Setup},
 };
 use berth_spec::Epoch;
 use tokio::{task::JoinSet, time::timeout};
@@ -23,7 +20,8 @@ use crate::{
     failure::Failure,
 };
 
-/// Limit for the API and the folder at shutdown. The API cuts its own clients earlier.
+/// How long the API and the sources have to finish at a stop, so that a large apply is not cut; the API cuts its own clients
+/// earlier.
 const DOORS: Duration = Duration::from_secs(10);
 
 /// Parts of the control plane.
@@ -32,28 +30,8 @@ pub(super) struct Parts {
     pub(super) handle: Handle,
     pub(super) listener: TcpListener,
     pub(super) seams: api::Seams,
-    pub(super) followed: Followed,
-}
-
-/// Source that is followed besides the API.
-pub(super) enum Followed {
-    Nothing,
-    Folder(Directory),
-    Registry(GitSource),
-}
-
-impl Followed {
-    async fn run(self, handle: Handle, stop: CancellationToken) -> Result<(), Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-        if !matches!(self, Self::Registry(_)) {
-            git::forget(&handle).await.map_err(|e| failed(&e))?;
-        }
-        match self {
-            Self::Nothing => Ok(()),
-            Self::Folder(folder) => folder.run(handle, stop).await.map_err(|e| failed(&e)),
-            Self::Registry(registry) => registry.run(handle, Epoch(0), stop).await.map_err(|e| failed(&e)),
-        }
-    }
+    /// The sources of deployments besides the API.
+    pub(super) sources: Setup,
 }
 
 /// A running control plane.
@@ -82,7 +60,7 @@ impl ControlPlane {
 }
 
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
-    let Parts { control, handle, listener, seams, followed } = parts;
+    let Parts { control, handle, listener, seams, sources } = parts;
     let deciding = CancellationToken::new();
     let mut doors: JoinSet<Result<(), Failure>> = JoinSet::new();
     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -93,7 +71,13 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
             served.map_err(|e| Failure::doing("the control API failed", e))
         }
     });
-    doors.spawn(followed.run(handle, stop.clone()));
+    doors.spawn({
+        let stop = stop.clone();
+        async move {
+            let ran = source::run(sources, handle, Epoch(0), stop).await;
+            ran.map_err(|error| Failure::doing("the sources of deployments failed", error))
+        }
+    });
     let mut deciding_task = JoinSet::new();
     deciding_task.spawn(control.run(deciding.clone()));
     let failed = tokio::select! {

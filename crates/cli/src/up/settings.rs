@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     settings::{
         ServerArgs, ServerSettings,
-        source::{Source, SourceArgs},
+        source::{SourceArgs, SourceSettings},
     },
 };
 
@@ -18,7 +18,8 @@ use crate::{
   berth up ./models                          serve the manifests of a folder, and follow changes
   berth up                                   serve what `berth apply` declares
   berth up ./models --memory 4GiB            limit the memory of all models
-  berth up --source git=https://git.example.com/ops/model-registry.git#main --registry-key file:registry.key
+  berth up --source git+https://git.example.com/ops/model-registry.git#main --registry-key file:registry.key
+  berth up ./models --source team-b=git+https://git.example.com/b/models.git   several sources beside each other
   berth up --config berth.yaml               settings from a file; `berth config show` explains
   berth up --data /var/lib/berth --log-format json
   curl http://127.0.0.1:8080/v2/models/iris  ask a model; the control API is on 8081
@@ -38,8 +39,8 @@ pub(crate) struct UpArgs {
 /// The settings of a server that is alone.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Source of deployments besides the API.
-    pub(super) source: Option<Source>,
+    /// The sources of deployments besides the API.
+    pub(super) sources: SourceSettings,
     /// Settings of every server.
     pub(super) server: ServerSettings,
 }
@@ -51,15 +52,9 @@ impl Settings {
     /// Checks what one setting alone cannot know.
     pub(super) fn new(args: UpArgs) -> Result<Self, Failure> {
         let name = WorkerId::new(NAME).expect("the name of the only worker is a name");
-        let source = match (args.folder, args.source.settings()?) {
-            (Some(_), Some(_)) => {
-                return Err(Failure::Usage("a folder and --source: give one of them".to_owned()));
-            }
-            (Some(folder), None) => Some(Source::Directory(folder)),
-            (None, source) => source,
-        };
+        let sources = args.source.settings(args.folder)?;
         let mut server = ServerSettings::new(args.server, name)?;
-        server.cards.local_repositories |= source.as_ref().is_some_and(Source::is_local);
-        Ok(Self { source, server })
+        server.cards.local_repositories |= sources.is_local();
+        Ok(Self { sources, server })
     }
 }

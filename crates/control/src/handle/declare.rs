@@ -16,6 +16,7 @@ use futures::{FutureExt, StreamExt, stream};
 use super::{Error, Handle};
 use crate::{
     resolve::Resolution,
+    source::without_revision,
     store::{
         Compare, Entry, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn,
         layout::{self, StoredDeployment},
@@ -44,14 +45,32 @@ pub struct ApplyRequest {
     pub mode: ApplyMode,
     /// What to do about one that another source declared.
     pub ownership: Ownership,
+    /// Which differences count.
+    pub compare: Comparison,
 }
 
 impl ApplyRequest {
     /// Declares it, if nobody else owns it.
     #[must_use]
     pub fn new(manifest: ManifestDeployment, origin: Origin) -> Self {
-        Self { manifest, origin, expect: None, mode: ApplyMode::Commit, ownership: Ownership::Respect }
+        Self {
+            manifest,
+            origin,
+            expect: None,
+            mode: ApplyMode::Commit,
+            ownership: Ownership::Respect,
+            compare: Comparison::Whole,
+        }
     }
+}
+
+/// The differences of two manifests that count as a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// All of them.
+    Whole,
+    /// All but the annotation with the revision of the source ([`crate::source::REVISION`]).
+    ExceptRevision,
 }
 
 /// Whether to do it.
@@ -364,7 +383,13 @@ fn decide(
         let same_spec = before.spec == deployment.spec && before.digest == deployment.digest && !before.deleting;
         deployment.generation = if same_spec { before.generation } else { before.generation.next() };
         deployment.created = before.created;
-        let same_text = stored.manifest == manifest.raw && stored.base == manifest.base;
+        let same_manifest = match request.compare {
+            Comparison::Whole => stored.manifest == manifest.raw,
+            Comparison::ExceptRevision => {
+                stored.manifest == manifest.raw || without_revision(&stored.manifest) == without_revision(&manifest.raw)
+            }
+        };
+        let same_text = same_manifest && stored.base == manifest.base;
         let same = same_spec && same_text && before.origin == deployment.origin;
         if same {
             outcome = ApplyOutcome::Unchanged;

@@ -109,9 +109,10 @@ impl Error {
 }
 
 fn owner_text(origin: &Origin) -> String {
-    match origin {
-        Origin::Api => "the API".to_owned(),
-        Origin::Directory(folder) => format!("the folder {folder}"),
-        Origin::Git(registry) => format!("the registry {registry}"),
+    match origin.kind() {
+        "api" => "the API".to_owned(),
+        Origin::DIRECTORY => format!("the folder {}", origin.id()),
+        Origin::GIT => format!("the registry {}", origin.id()),
+        kind => format!("the {kind} source {}", origin.id()),
     }
 }

@@ -98,7 +98,10 @@ impl Handle {
     }
 
     /// A page of what the driver knows; labels are matched a bounded number of deployments at a time.
-    pub(crate) async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let mut page = DeploymentPage { items: Vec::new(), next: request.after, rev: Rev::NONE };
         loop {
@@ -123,23 +126,25 @@ impl Handle {
         Ok(DeploymentPage { items, next: page.next, rev: page.rev })
     }
 
-    /// The names of what a source declared, a page at a time; what is being deleted is left out.
+    /// The names and owners of what these origins declared, a page at a time; what is being deleted is left out.
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
-    pub(crate) async fn declared_by(
+    pub(crate) async fn owned_by(
         &self,
-        origin: &Origin,
-        request: ListRequest,
-    ) -> Result<DeploymentPage<DeploymentName>, Error> {
-        let page = self.page(request).await?;
-        let own = page.items.into_iter().filter(|known| known.deployment.origin == *origin);
-        let items = own.filter(|known| !known.deployment.deleting).map(|known| known.deployment.name.clone());
-        Ok(DeploymentPage { items: items.collect(), next: page.next, rev: page.rev })
+        origins: &[&Origin],
+        after: Option<DeploymentName>,
+    ) -> Result<DeploymentPage<(DeploymentName, Origin)>, Error> {
+        let page = self.page(ListRequest { after, ..ListRequest::default() }).await?;
+        let is_theirs = |known: &Known| !known.deployment.deleting && origins.contains(&&known.deployment.origin);
+        let owned = page.items.iter().filter(|known| is_theirs(known));
+        let items = owned.map(|known| (known.deployment.name.clone(), known.deployment.origin.clone())).collect();
+        Ok(DeploymentPage { items, next: page.next, rev: page.rev })
     }
 
-    /// What time it is.
-    pub(crate) fn now(&self) -> Time {
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Time {
         (self.clock)()
     }
 

@@ -166,12 +166,15 @@ pub struct AliasView {
     pub targets: Vec<(RevisionId, u32)>,
 }
 
-/// What the driver knows of a deployment.
+/// A deployment as the controller knows it, without its manifest.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
-    pub(crate) deployment: Arc<Deployment>,
-    pub(crate) rev: Rev,
-    pub(crate) status: Option<Status>,
+pub struct Known {
+    /// With defaults applied.
+    pub deployment: Arc<Deployment>,
+    /// The resource version.
+    pub rev: Rev,
+    /// Its status; `None`: it was declared a moment ago and has not been looked at.
+    pub status: Option<Status>,
 }
 
 /// Part of a walk over all deployments: the driver looks at a bounded number each time.

@@ -2,64 +2,49 @@
 //!
 //! ```text
 //!            ┌── notify: something changed ──▶ wait until it is quiet ──┐
-//! Waiting ───┤                                                          ├──▶ scan ▶ apply ▶ delete ──▶ Waiting
-//!            └── RESCAN has passed ─────────────────────────────────────┘
+//! Waiting ───┤                                                          ├──▶ scan ──▶ Snapshot ──▶ apply ──▶ Waiting
+//!            └── RESCAN has passed, or a person asks ───────────────────┘
 //! ```
 //! Notifications only make it sooner: the slow timer finds everything, also on file systems that do not notify. Local
 //! artifacts are looked at each time, so a replaced model file is a new revision even though no manifest changed.
 
-mod reconcile;
+mod manifests;
 mod scan;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use berth_spec::{Class, Origin};
+use berth_spec::{Origin, event::Severity};
+use futures::{FutureExt, future::BoxFuture};
 use notify::{EventKind, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use crate::handle::{self, Handle};
-use reconcile::Reconciler;
+use super::{Context, Counts, Problem, Request, Requests, Source, SourceState, reconcile::is_disabled};
+use crate::handle::Error;
+use manifests::Manifests;
 
-/// How often the folder is read though nothing was notified. Halved, it costs twice the reads; doubled, a change on a
-/// file system that does not notify is found twice as late.
+/// How often the folder is read though nothing was notified: a change on a file system that does not notify may wait so
+/// long.
 const RESCAN: Duration = Duration::from_secs(30);
 
-/// How long nothing must happen before a change is read. Halved, files are more often read while they are written;
-/// doubled, every change takes effect that much later.
+/// How long nothing must happen before a change is read, so that files are seldom read while they are written.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// How long a folder that never is quiet is waited for.
 const QUIET_AT_MOST: Duration = Duration::from_secs(2);
 
-/// Why a folder cannot be served.
+/// A folder that cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It cannot be read.
-    #[error("the folder {} cannot be served: {reason}", path.display())]
-    Folder {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The control plane did not take it.
-    #[error(transparent)]
-    Control(#[from] handle::Error),
-}
-
-impl Error {
-    /// What it means for whoever gets it.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        match self {
-            Self::Folder { .. } => Class::Invalid,
-            Self::Control(error) => error.class(),
-        }
-    }
+#[error("the folder {} cannot be served: {reason}", path.display())]
+pub struct Unreadable {
+    /// The folder.
+    pub path: PathBuf,
+    /// The reason.
+    pub reason: String,
 }
 
 /// A folder of manifests.
@@ -72,47 +57,140 @@ impl Directory {
     /// Names a folder; it must be there.
     ///
     /// # Errors
-    /// [`Error::Folder`] if it is not a folder that can be read.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |error: std::io::Error| Error::Folder { path: path.to_owned(), reason: error.to_string() };
+    /// [`Unreadable`] if it is not a folder that can be read.
+    pub fn open(path: &Path) -> Result<Self, Unreadable> {
+        let failed = |error: std::io::Error| Unreadable { path: path.to_owned(), reason: error.to_string() };
         let path = fs_err::canonicalize(path).map_err(failed)?;
         fs_err::read_dir(&path).map_err(failed)?;
         Ok(Self { path })
     }
+}
 
-    /// The owner of what is declared in it.
-    #[must_use]
-    pub fn origin(&self) -> Origin {
-        Origin::Directory(self.path.display().to_string())
+impl Source for Directory {
+    fn kind(&self) -> &'static str {
+        Origin::DIRECTORY
     }
 
-    /// Keeps what is declared equal to what is in the folder until `shutdown`. Deployments stay when it ends.
-    ///
-    /// # Errors
-    /// [`Error::Control`] when the control plane has stopped; everything else is told in events and tried again.
-    pub async fn run(self, handle: Handle, shutdown: CancellationToken) -> Result<(), Error> {
+    fn origin(&self) -> Origin {
+        Origin::directory(&self.path.display().to_string())
+    }
+
+    fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>> {
+        let following = Following {
+            folder: self.path.clone(),
+            context,
+            manifests: Manifests::default(),
+            told: BTreeSet::new(),
+            watched: Watched::default(),
+        };
+        following.run(requests).boxed()
+    }
+}
+
+/// A folder that is followed.
+struct Following {
+    folder: PathBuf,
+    context: Context,
+    manifests: Manifests,
+    /// Problems that were told already.
+    told: BTreeSet<String>,
+    watched: Watched,
+}
+
+impl Following {
+    async fn run(mut self, mut requests: Requests) -> Result<(), Error> {
         let (changed, mut changes) = mpsc::channel(1);
         let mut watcher = watcher(changed);
-        let mut reconciler = Reconciler::new(self.path.clone(), self.origin(), handle);
-        let mut watched = Watched::default();
         loop {
-            let artifacts = match reconciler.run().await {
-                Ok(artifacts) => artifacts,
-                Err(handle::Error::Stopped) if shutdown.is_cancelled() => return Ok(()),
-                Err(handle::Error::Stopped) => return Err(handle::Error::Stopped.into()),
-                Err(error) => {
-                    tracing::warn!(event = "folder_unread", %error, folder = %self.path.display(), "the folder is tried again");
-                    Vec::new()
+            if !requests.is_paused() {
+                match self.round(watcher.as_mut()).await {
+                    Ok(()) => {}
+                    Err(Error::Stopped) => return Err(Error::Stopped),
+                    Err(error) => self.failed(&error.to_string()),
                 }
-            };
-            if let Some(watcher) = &mut watcher {
-                watched.extend(watcher, &self.path, &artifacts);
             }
+            let shutdown = self.context.shutdown().clone();
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 () = tokio::time::sleep(RESCAN) => {}
                 Some(()) = changes.recv() => quiet(&mut changes).await,
+                request = requests.next() => if request == Request::Pause {
+                    tracing::debug!(event = "folder_paused", folder = %self.folder.display());
+                },
             }
+        }
+    }
+
+    fn failed(&self, problem: &str) {
+        tracing::warn!(event = "folder_unread", problem, folder = %self.folder.display(), "the folder is tried again");
+        let next = self.context.now() + RESCAN;
+        self.context.update_status(|status| {
+            (status.state, status.problem) = (SourceState::Retrying, Some(problem.to_owned()));
+            status.next_check = Some(next);
+        });
+    }
+
+    /// Reads the folder and declares what it wants.
+    async fn round(&mut self, watcher: Option<&mut notify::RecommendedWatcher>) -> Result<(), Error> {
+        let (folder, known) = (self.folder.clone(), self.manifests.known());
+        let scanned = match tokio::task::spawn_blocking(move || scan::scan(&folder, &known)).await {
+            Ok(Ok(scanned)) => scanned,
+            Ok(Err(error)) => {
+                // A folder that is away (an unmounted disk) is not an empty one.
+                let message = format!("{error}; nothing was changed");
+                self.failed(&message);
+                self.tell(Problem { deployment: None, reason: "FolderUnreadable", message }).await;
+                return Ok(());
+            }
+            Err(_stopping) => return Err(Error::Stopped),
+        };
+        let complete = scanned.incomplete.is_none();
+        let (snapshot, mut problems) = self.manifests.take_in(scanned);
+        if let Some(watcher) = watcher {
+            self.watched.extend(watcher, &self.folder, &Manifests::artifacts(&snapshot));
+        }
+        let done = self.context.apply(&snapshot).await?;
+        let conflicts: Vec<String> = done.problems.iter().map(|problem| problem.message.clone()).collect();
+        problems.extend(done.problems);
+        problems.extend(done.warnings);
+        self.show(&snapshot, conflicts, &problems);
+        let told = std::mem::take(&mut self.told);
+        for problem in problems {
+            if told.contains(&problem.message) {
+                self.told.insert(problem.message);
+            } else {
+                self.tell(problem).await;
+            }
+        }
+        if !complete {
+            self.told.extend(told);
+        }
+        Ok(())
+    }
+
+    fn show(&self, snapshot: &super::Snapshot, conflicts: Vec<String>, problems: &[Problem]) {
+        let (now, revision) = (self.context.now(), snapshot.revision.clone());
+        let disabled = snapshot.deployments.iter().filter(|manifest| is_disabled(manifest)).count();
+        let lines: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+        self.context.update_status(|status| {
+            if status.revision.as_ref() != Some(&revision) {
+                status.applied_at = Some(now);
+            }
+            status.state = SourceState::Synced;
+            (status.seen, status.revision) = (Some(revision.clone()), Some(revision));
+            (status.checked_at, status.next_check) = (Some(now), Some(now + RESCAN));
+            status.counts = Counts { deployments: snapshot.deployments.len(), disabled };
+            status.conflicts = conflicts;
+            status.problem = (!lines.is_empty()).then(|| lines.join("\n"));
+        });
+    }
+
+    /// Tells people, once.
+    async fn tell(&mut self, problem: Problem) {
+        let Problem { deployment, reason, message } = problem;
+        if self.told.insert(message.clone()) {
+            tracing::warn!(event = "manifest_trouble", reason, details = message);
+            self.context.event(Severity::Warning, reason, message, (deployment, None)).await;
         }
     }
 }
@@ -142,7 +220,7 @@ const WATCHED_ARTIFACTS: usize = 1_000;
 
 #[derive(Default)]
 struct Watched {
-    folders: std::collections::BTreeSet<PathBuf>,
+    folders: BTreeSet<PathBuf>,
 }
 
 impl Watched {

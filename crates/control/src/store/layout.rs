@@ -12,10 +12,10 @@
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
-//! | `/terms/NAME` | [`terms`](super::terms)' form: what the registry says of a worker | the Git source |
-//! | `/meta/terms` | the same: what becomes of workers that it does not name | the Git source |
-//! | `/sources/git` | [`StoredSource`](super::source::StoredSource): the last good commit of the registry | the Git source |
-//! | `/sources/git-told` | `source::git::told`'s form: of what people were told, so that the next leader tells its end | the Git source |
+//! | `/terms/NAME` | [`terms`](super::terms)' form: the settings that a source gives a worker | that source |
+//! | `/meta/terms` | the same: the treatment of workers that no source names, by source | sources |
+//! | `/sources/NAME/paused` | [`StoredPause`]: a person has paused the source | a person |
+//! | `/sources/NAME/SLOT` | the checkpoint of a source: bytes of its own, in its own slots (`checkpoint`, `notified`) | that source |
 //! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{Entry, StoreError};
+use crate::source::SourceName;
 
 /// Prefix of deployments.
 pub const DEPLOYMENTS: &str = "/deployments/";
@@ -40,14 +41,18 @@ pub const RECORDS: &str = "/records/";
 pub const MEASURED: &str = "/measured/";
 /// Prefix of operators' settings for workers.
 pub const WORKERS: &str = "/workers/";
-/// Prefix of the registry's terms for workers.
+/// Where the settings that sources give workers are.
 pub const TERMS: &str = "/terms/";
-/// The key of what becomes of workers that the registry does not name.
+/// The key of the treatment of workers that no source names.
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
-/// The key of how far the Git source has got.
-pub const GIT_SOURCE: &str = "/sources/git";
-/// The key of what people were told of what is wrong.
-pub const GIT_TOLD: &str = "/sources/git-told";
+/// Where sources keep what they need for the next leader.
+pub const SOURCES: &str = "/sources/";
+/// The slot that says that a source is paused.
+pub const PAUSED: &str = "paused";
+/// The checkpoint of the only source, as earlier versions wrote it.
+pub const OLD_GIT_SOURCE: &str = "/sources/git";
+/// The messages that it had sent, as earlier versions wrote them.
+pub const OLD_GIT_TOLD: &str = "/sources/git-told";
 /// The key that shows who leads.
 pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.
@@ -80,6 +85,33 @@ pub fn worker_key(worker: &WorkerId) -> String {
     format!("{WORKERS}{worker}")
 }
 
+/// The key of a slot of a source.
+#[must_use]
+pub fn source_key(name: &SourceName, slot: &str) -> String {
+    format!("{SOURCES}{name}/{slot}")
+}
+
+/// The source that a key belongs to; `None`: it is of an earlier version.
+#[must_use]
+pub fn source_in(key: &str) -> Option<SourceName> {
+    let (name, _) = key.strip_prefix(SOURCES)?.split_once('/')?;
+    SourceName::new(name).ok()
+}
+
+/// A person has paused a source; the key is there while that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPause {
+    v: u32,
+    /// Nanoseconds since the Unix epoch.
+    since: u64,
+}
+
+/// The value that pauses a source.
+#[must_use]
+pub fn pause_bytes(since: Time) -> Bytes {
+    bytes(&StoredPause { v: FORM, since: since.0 })
+}
+
 /// A deployment as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -92,12 +124,15 @@ pub struct StoredDeployment {
     pub base: Option<String>,
     /// Counts changes of the spec.
     pub generation: u64,
-    /// The folder that it comes from; absent: the API.
+    /// The source that it comes from: `KIND:ID`; absent: the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub directory: Option<String>,
-    /// The Git registry that it comes from, if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub git: Option<String>,
+    origin: Option<String>,
+    /// The folder that it comes from, as earlier versions wrote it. Read, never written.
+    #[serde(default, skip_serializing)]
+    directory: Option<String>,
+    /// The Git registry that it comes from, as earlier versions wrote it. Read, never written.
+    #[serde(default, skip_serializing)]
+    git: Option<String>,
     /// Nanoseconds since the Unix epoch.
     pub created: u64,
     /// Deletion was asked for.
@@ -115,18 +150,14 @@ impl StoredDeployment {
     /// Builds the stored form of a deployment and its manifest.
     #[must_use]
     pub fn of(deployment: &Deployment, manifest: Value, base: Option<String>) -> Self {
-        let (directory, git) = match &deployment.origin {
-            Origin::Api => (None, None),
-            Origin::Directory(folder) => (Some(folder.clone()), None),
-            Origin::Git(registry) => (None, Some(registry.clone())),
-        };
         Self {
             v: FORM,
             manifest,
             base,
             generation: deployment.generation.0,
-            directory,
-            git,
+            origin: (deployment.origin != Origin::API).then(|| deployment.origin.to_string()),
+            directory: None,
+            git: None,
             created: deployment.created.0,
             deleting: deployment.deleting,
             digest: deployment.digest.map(|digest| digest.to_string()),
@@ -134,13 +165,14 @@ impl StoredDeployment {
         }
     }
 
-    /// Source that declared it.
+    /// The owner.
     #[must_use]
     pub fn origin(&self) -> Origin {
-        match (&self.directory, &self.git) {
-            (Some(folder), _) => Origin::Directory(folder.clone()),
-            (None, Some(registry)) => Origin::Git(registry.clone()),
-            (None, None) => Origin::Api,
+        match (&self.origin, &self.directory, &self.git) {
+            (Some(text), ..) => Origin::read(text),
+            (None, Some(folder), _) => Origin::directory(folder),
+            (None, None, Some(registry)) => Origin::git(registry),
+            (None, None, None) => Origin::API,
         }
     }
 
@@ -321,7 +353,7 @@ mod tests {
     fn a_deployment_comes_back_as_it_was() {
         let parsed = parsed();
         for (origin, deleting, digest) in
-            [(Origin::Api, false, None), (Origin::Directory("/models".to_owned()), true, Some(Digest([3; 32])))]
+            [(Origin::API, false, None), (Origin::directory("/models"), true, Some(Digest([3; 32])))]
         {
             let deployment = Deployment {
                 name: parsed.name.clone(),

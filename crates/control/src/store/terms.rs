@@ -1,4 +1,4 @@
-//! The stored form of what the registry says of workers. The only writer is the Git source.
+//! The stored form of the settings that sources give workers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,12 +13,16 @@ use super::{
     Entry, StoreError,
     layout::{self, FORM},
 };
+use crate::source::SourceName;
 
-/// Stored form of the registry's terms for a worker.
+/// The settings that a source gives a worker, as they are stored.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredTerms {
     v: u32,
+    /// The source that gives them; absent: written by an earlier version, which had one source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     /// Memory in bytes.
@@ -47,11 +51,15 @@ enum StoredStrategy {
     Priority,
 }
 
-/// Stored form of the treatment of unlisted workers.
+/// The treatment of workers that no source names, as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredUnknown {
     v: u32,
+    /// The strictest of all sources.
     unknown: UnknownWorkers,
+    /// By source; empty: written by an earlier version, which had one source.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    sources: BTreeMap<String, UnknownWorkers>,
 }
 
 /// The key of a worker's terms.
@@ -65,12 +73,13 @@ pub fn named_in(key: &str) -> Option<WorkerId> {
     WorkerId::new(key.strip_prefix(layout::TERMS)?).ok()
 }
 
-/// The value of a worker's terms.
+/// The value of a worker's terms, which a source gives.
 #[must_use]
-pub fn terms_bytes(terms: &WorkerTerms) -> Bytes {
+pub fn terms_bytes(source: &SourceName, terms: &WorkerTerms) -> Bytes {
     let WorkerTerms { labels, memory, cpus, max_models, max_gpus, schema_versions, eviction } = terms;
     layout::bytes(&StoredTerms {
         v: FORM,
+        source: Some(source.to_string()),
         labels: labels.clone(),
         memory: memory.map(|memory| memory.0),
         cpus: *cpus,
@@ -106,15 +115,44 @@ pub fn read_terms(entry: &Entry) -> Result<Arc<WorkerTerms>, StoreError> {
     }))
 }
 
-/// The value of what becomes of workers that the registry does not name.
-#[must_use]
-pub fn unknown_bytes(unknown: UnknownWorkers) -> Bytes {
-    layout::bytes(&StoredUnknown { v: FORM, unknown })
+/// The source that gives an entry's terms; `None`: an earlier version wrote them.
+pub fn terms_source(entry: &Entry) -> Result<Option<SourceName>, StoreError> {
+    let stored: StoredTerms = layout::read(entry)?;
+    Ok(stored.source.and_then(|name| SourceName::new(&name).ok()))
 }
 
-/// Reads what becomes of workers that the registry does not name.
+/// The value of the treatment of workers that no source names.
+#[must_use]
+pub fn unknown_bytes(sources: &BTreeMap<SourceName, UnknownWorkers>) -> Bytes {
+    let unknown = sources.values().copied().max_by_key(|unknown| strictness(*unknown)).unwrap_or_default();
+    let sources = sources.iter().map(|(name, unknown)| (name.to_string(), *unknown)).collect();
+    layout::bytes(&StoredUnknown { v: FORM, unknown, sources })
+}
+
+const fn strictness(unknown: UnknownWorkers) -> u8 {
+    match unknown {
+        UnknownWorkers::Allow => 0,
+        UnknownWorkers::Ignore => 1,
+        UnknownWorkers::Refuse => 2,
+    }
+}
+
+/// Reads the treatment of workers that no source names.
 pub fn read_unknown(entry: &Entry) -> Result<UnknownWorkers, StoreError> {
     layout::read::<StoredUnknown>(entry).map(|stored| stored.unknown)
+}
+
+/// The same by source. What an earlier version wrote belongs to `otherwise`.
+pub fn unknown_by_source(
+    entry: &Entry,
+    otherwise: &SourceName,
+) -> Result<BTreeMap<SourceName, UnknownWorkers>, StoreError> {
+    let StoredUnknown { unknown, sources, .. } = layout::read(entry)?;
+    if sources.is_empty() {
+        return Ok([(otherwise.clone(), unknown)].into());
+    }
+    let named = |(name, unknown): (String, UnknownWorkers)| Some((SourceName::new(&name).ok()?, unknown));
+    Ok(sources.into_iter().filter_map(named).collect())
 }
 
 #[cfg(test)]
@@ -144,13 +182,23 @@ mod tests {
             eviction: Eviction::default(),
         };
         let entry = |value| Entry { key: terms_key(&worker), value, created: Rev(1), modified: Rev(1), version: 1 };
+        let source = SourceName::new("git").expect("a name");
         for terms in [whole, bare] {
-            let entry = entry(terms_bytes(&terms));
+            let entry = entry(terms_bytes(&source, &terms));
             assert_eq!(*read_terms(&entry).expect("it reads"), terms);
             assert_eq!(named_in(&entry.key), Some(worker.clone()));
+            assert_eq!(terms_source(&entry).expect("it reads"), Some(source.clone()));
         }
+        let other = SourceName::new("other").expect("a name");
         for unknown in [UnknownWorkers::Allow, UnknownWorkers::Ignore, UnknownWorkers::Refuse] {
-            assert_eq!(read_unknown(&entry(unknown_bytes(unknown))).expect("it reads"), unknown);
+            let sources = BTreeMap::from([(source.clone(), unknown), (other.clone(), UnknownWorkers::Ignore)]);
+            let stored = entry(unknown_bytes(&sources));
+            let strictest = if unknown == UnknownWorkers::Refuse { unknown } else { UnknownWorkers::Ignore };
+            assert_eq!(read_unknown(&stored).expect("it reads"), strictest);
+            assert_eq!(unknown_by_source(&stored, &source).expect("it reads"), sources);
         }
+        let old = entry(Bytes::from_static(br#"{"v":1,"unknown":"refuse"}"#));
+        let of_old = unknown_by_source(&old, &source).expect("it reads");
+        assert_eq!(of_old, BTreeMap::from([(source.clone(), UnknownWorkers::Refuse)]));
     }
 }

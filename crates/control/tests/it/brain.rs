@@ -31,7 +31,7 @@ fn deployment(text_name: &str, extra: &str, generation: u64) -> Arc<Deployment> 
         name: manifest.name,
         generation: Generation(generation),
         labels: manifest.labels,
-        origin: Origin::Api,
+        origin: Origin::API,
         created: Time(1),
         deleting: false,
         spec: manifest.spec,

@@ -9,10 +9,10 @@ use std::{
 use berth_control::{
     events::EventFilter,
     handle::{Error, WatchEvent, WatchRequest, WatchStream},
-    source::directory::Directory,
+    source::{self, Setup, Source, SourceName, SourceState, directory::Directory},
     store::memory::MemoryStore,
 };
-use berth_spec::{DeploymentName, Digest, Event};
+use berth_spec::{DeploymentName, Digest, Epoch, Event};
 use futures::StreamExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -56,6 +56,11 @@ async fn told(running: &Running, what: &str) -> Event {
     }
 }
 
+fn setup(name: &str, directory: Directory) -> Setup {
+    let source: Arc<dyn Source> = Arc::new(directory);
+    Setup::new(vec![(SourceName::new(name).expect("a name"), source)]).expect("one source")
+}
+
 #[tokio::test]
 async fn the_folder_is_what_is_declared() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -69,7 +74,7 @@ async fn the_folder_is_what_is_declared() {
     let mut watch = running.handle.watch(WatchRequest::default()).await.expect("a watch");
     let (mut tasks, shutdown) = (JoinSet::new(), CancellationToken::new());
     let directory = Directory::open(folder.path()).expect("a folder");
-    tasks.spawn(directory.run(running.handle.clone(), shutdown.clone()));
+    tasks.spawn(source::run(setup("models", directory), running.handle.clone(), Epoch(0), shutdown.clone()));
 
     let (_, first) = next(&mut watch, &name("a")).await.expect("declared");
     assert!(first.is_some(), "a local artifact is hashed");
@@ -87,6 +92,10 @@ async fn the_folder_is_what_is_declared() {
     assert!(running.handle.get(&name("a")).await.is_ok(), "the last good one stays");
     let trouble = told(&running, "a.yaml:1:").await;
     assert!(trouble.reason == "ManifestInvalid" && trouble.message.contains("stays"), "{trouble:?}");
+
+    let shown = running.handle.sources().list();
+    assert_eq!((shown.len(), shown[0].kind, shown[0].state), (1, "directory", SourceState::Synced), "{shown:?}");
+    assert!(shown[0].problem.as_deref().is_some_and(|problem| problem.contains("a.yaml:1:")), "{shown:?}");
 
     fs_err::remove_file(folder.path().join("a.yaml")).expect("removed");
     while next(&mut watch, &name("a")).await.is_some() {}

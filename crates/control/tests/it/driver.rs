@@ -30,7 +30,7 @@ fn running() -> Running {
     Running::start(Arc::new(MemoryStore::default()))
 }
 
-const DELETE: DeleteRequest = DeleteRequest { origin: Origin::Api, expect: None, ownership: Ownership::Respect };
+const DELETE: DeleteRequest = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
 
 #[tokio::test]
 async fn a_declared_model_becomes_available_and_a_deleted_one_goes() {
@@ -80,7 +80,7 @@ async fn a_generation_counts_changes_of_the_spec_and_nothing_else() {
 #[tokio::test]
 async fn who_does_not_own_it_or_has_not_read_it_is_refused() {
     let running = running();
-    let folder = Origin::Directory("/models".to_owned());
+    let folder = Origin::directory("/models");
     let mine = ApplyRequest { origin: folder.clone(), ..apply("iris", "") };
     let applied = running.handle.apply(mine).await.expect("applied");
     let other = running.handle.apply(apply("iris", "  priority: 2\n")).await.expect_err("it is the folder's");
@@ -390,7 +390,7 @@ async fn what_the_store_never_told_is_found_and_counted() {
         schema_versions: Vec::new(),
         eviction: berth_spec::worker::Eviction::default(),
     };
-    running.handle.set_worker_terms([(w, terms)].into(), UnknownWorkers::Ignore).await.expect("stored");
+    settings(&running, [(w, terms)].into(), UnknownWorkers::Ignore).await;
     assert!(matches!(running.handle.explain(&name("new")).await, Err(Error::NotFound(_))), "nobody was told");
     tokio::time::sleep(Duration::from_secs(601)).await;
     running.handle.explain(&name("new")).await.expect("read again");
@@ -399,4 +399,16 @@ async fn what_the_store_never_told_is_found_and_counted() {
     tokio::time::sleep(Duration::from_secs(1_800)).await;
     assert_eq!(count(), 4, "once each");
     running.stop().await;
+}
+
+/// Stores the settings of workers as the source `git` gives them.
+async fn settings(
+    running: &Running,
+    terms: std::collections::BTreeMap<WorkerId, WorkerTerms>,
+    unknown: UnknownWorkers,
+) {
+    let source = berth_control::source::SourceName::new("git").expect("a name");
+    let settings = berth_control::source::WorkerSettings { terms, unknown };
+    let problems = running.handle.set_worker_settings(&source, &settings).await.expect("stored");
+    assert_eq!(problems, []);
 }

@@ -55,7 +55,7 @@ pub(crate) fn parsed(text: &str) -> ManifestDeployment {
 }
 
 pub(crate) fn apply(name: &str, extra: &str) -> ApplyRequest {
-    ApplyRequest::new(manifest(name, extra), Origin::Api)
+    ApplyRequest::new(manifest(name, extra), Origin::API)
 }
 
 pub(crate) fn name(name: &str) -> DeploymentName {

@@ -45,7 +45,7 @@ async fn what_was_stored_before_there_were_namespaces_is_in_the_default_one() {
         changed.manifest.name = name("iris");
         let applied = running.handle.apply(changed).await.expect("applied");
         assert_eq!(applied.generation, Generation(4), "the same deployment under the same key");
-        let request = DeleteRequest { origin: Origin::Api, expect: None, ownership: Ownership::Respect };
+        let request = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
         running.handle.delete(&name("a.b_c-1"), request).await.expect("deleted");
         assert_eq!(store.get("/deployments/a.b_c-1").await.expect("it reads"), None);
         running.stop().await;
@@ -71,13 +71,13 @@ async fn the_same_name_in_two_namespaces_is_two_deployments_also_after_a_restart
                      spec:\n  model: {{format: onnx, uri: \"s3://models/{namespace}.onnx\"}}\n  replicas: 1\n"
                 ));
                 assert_eq!(manifest.name, *deployment);
-                let request = berth_control::handle::ApplyRequest::new(manifest, Origin::Api);
+                let request = berth_control::handle::ApplyRequest::new(manifest, Origin::API);
                 running.handle.apply(request).await.expect("applied");
             }
             for name in &names {
                 running.until(name, Phase::Available).await;
             }
-            let request = DeleteRequest { origin: Origin::Api, expect: None, ownership: Ownership::Respect };
+            let request = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
             running.handle.delete(&names[0], request).await.expect("deleted");
             running.stop().await;
 

@@ -38,7 +38,7 @@ async fn terms_are_obeyed_restored_and_removed() {
     let mut running = Running::start(Arc::clone(&store) as Arc<dyn Store>);
     running.obedient_worker(worker("a", 1)).await;
     let said = [(id("a"), terms(Some(0))), (id("later"), terms(None))].into();
-    running.handle.set_worker_terms(said, UnknownWorkers::Refuse).await.expect("stored");
+    settings(&running, said, UnknownWorkers::Refuse).await;
     running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
     running.until(&name("iris"), Phase::ScheduleFailed).await;
     let view = running.handle.workers().await.expect("workers").remove(0);
@@ -60,9 +60,9 @@ async fn terms_are_obeyed_restored_and_removed() {
 
     let rev = store.rev().await.expect("a rev");
     let said: BTreeMap<_, _> = [(id("a"), terms(Some(0))), (id("later"), terms(None))].into();
-    running.handle.set_worker_terms(said, UnknownWorkers::Refuse).await.expect("stored");
+    settings(&running, said, UnknownWorkers::Refuse).await;
     assert_eq!(store.rev().await.expect("a rev"), rev, "what is as it was is not written");
-    running.handle.set_worker_terms(BTreeMap::new(), UnknownWorkers::Allow).await.expect("stored");
+    settings(&running, BTreeMap::new(), UnknownWorkers::Allow).await;
     running.until(&name("iris"), Phase::Available).await;
     assert!(store.list(layout::TERMS, Page::default()).await.expect("listed").entries.is_empty());
     running.handle.attach_worker(worker("stranger", 1)).await.expect("without a registry anybody may come");
@@ -111,4 +111,12 @@ async fn credentials_go_to_their_worker_again_when_it_attaches_and_are_stored_no
     let everything = store.list("/", Page::default()).await.expect("listed");
     assert!(everything.entries.iter().all(|entry| !entry.value.windows(6).any(|bytes| bytes == b"hunter")));
     running.stop().await;
+}
+
+/// Stores the settings of workers as the source `git` gives them.
+async fn settings(running: &Running, terms: BTreeMap<WorkerId, berth_spec::WorkerTerms>, unknown: UnknownWorkers) {
+    let source = berth_control::source::SourceName::new("git").expect("a name");
+    let settings = berth_control::source::WorkerSettings { terms, unknown };
+    let problems = running.handle.set_worker_settings(&source, &settings).await.expect("stored");
+    assert_eq!(problems, []);
 }

@@ -57,7 +57,7 @@ async fn what_cannot_be_read_any_more_can_be_replaced_and_deleted() {
         running.stop().await;
 
         let (store, running) = started_with(left).await;
-        let request = DeleteRequest { origin: Origin::Api, expect: None, ownership: Ownership::Respect };
+        let request = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
         running.handle.delete(&name("iris"), request).await.expect("deleted");
         assert_eq!(store.get("/deployments/iris").await.expect("it reads"), None, "{left}");
         running.stop().await;

@@ -207,7 +207,7 @@ impl Fleet {
             self.cluster.models.insert(spec.model.uri.clone(), Model { memory, fetch, load, fails: None });
             let generation = self.generations.entry(wanted.id.clone()).or_insert(Generation(0));
             *generation = generation.next();
-            let origin = Origin::Git("file:///registry".to_owned());
+            let origin = Origin::git("file:///registry");
             let deployment =
                 Deployment { name, labels, spec, origin, generation: *generation, ..fixture::deployment("any") };
             assert!(self.cluster.declare(deployment), "somebody leads");

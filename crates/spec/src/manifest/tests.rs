@@ -136,7 +136,7 @@ fn where_and_how_many_make_no_new_revision() {
             name,
             generation: crate::Generation(1),
             labels: BTreeMap::new(),
-            origin: crate::Origin::Api,
+            origin: crate::Origin::API,
             created: crate::Time::ZERO,
             deleting: false,
             spec,

@@ -1,4 +1,6 @@
-//! The Git registry that is followed, and the secrets that it gives to workers.
+//! Sources of deployments, and the secrets that they give to workers.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,11 +15,11 @@ pub struct SourceView {
     pub api_version: String,
     /// Always `Source`.
     pub kind: String,
-    /// Named by what it is: `git`.
+    /// Named as in the configuration.
     pub metadata: Metadata,
-    /// Settings of the source.
+    /// Its settings.
     pub spec: SourceSpec,
-    /// Current status.
+    /// Its status.
     pub status: SourceStatus,
 }
 
@@ -25,91 +27,75 @@ impl Kind for SourceView {
     const KIND: &'static str = "Source";
 }
 
-/// Settings of a source.
+/// The settings of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceSpec {
-    /// URL without credentials.
-    pub url: String,
-    /// Branch that is followed.
-    pub branch: String,
+    /// `directory` or `git`.
+    pub kind: String,
+    /// Its place, without credentials: a URL, a path.
+    pub location: String,
 }
 
-/// Status of a source.
+/// The status of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceStatus {
-    /// `Synced`, `Progressing`, `Refused` (the last good commit stays), `Retrying`, `Stalled` (a person has to act) or
-    /// `Starting`.
+    /// `Synced`, `Progressing`, `Refused` (the last good revision stays), `Retrying`, `Stalled` (a person has to act),
+    /// `Paused` or `Starting`.
     pub state: String,
-    /// The commit that the branch was last seen at.
+    /// A person has paused it: what it declared stays, and nothing new is taken.
+    pub paused: bool,
+    /// The newest revision that was seen: a commit, or a digest of the content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
-    /// The commit that is in force.
+    /// The revision that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<String>,
-    /// Time since which the commit is applied.
+    /// When it came into force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied_at: Option<Timestamp>,
-    /// Author of that commit.
-    pub author: String,
-    /// Signer, by a trusted key: `NAME (FINGERPRINT)`; empty where no signatures are required.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub signer: String,
-    /// The first line of its message.
-    pub subject: String,
     /// Deployments that it wants.
     pub deployments: u64,
-    /// Time of the last successful poll.
+    /// Deployments that it wants without a replica.
+    pub disabled: u64,
+    /// When the source was last read, with success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
-    /// Time of the next poll.
+    /// When it is read next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_check: Option<Timestamp>,
-    /// Current problem; several lines.
+    /// Everything that is wrong; several lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// A newer commit that is not followed.
+    /// A newer revision that is not followed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<RefusedCommit>,
-    /// Deployments that belong to somebody else, and what else did not go through.
+    pub refused: Option<RefusedRevision>,
+    /// Deployments that belong to another owner, and other changes that were not made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<String>,
-    /// State of write-back.
-    pub write_back: WriteBackStatus,
     /// Circuit breakers of what it depends on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breakers: Vec<SourceBreaker>,
+    /// Facts of its kind. Of `git`: `branch`, `author`, `signedBy`, `subject`, `writtenTo`, `written`, `writeProblem`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, String>,
 }
 
-/// A commit that is not followed.
+/// A revision that is not followed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct RefusedCommit {
-    /// Commit id.
+pub struct RefusedRevision {
+    /// The revision.
     pub commit: String,
-    /// Outcome of validation, for example `unpinned-ref`.
+    /// The verdict: `unpinned-ref`.
     pub outcome: String,
     /// Time of the next validation; absent if it waits for a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_again: Option<Timestamp>,
 }
 
-/// State of write-back.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WriteBackStatus {
-    /// `branch NAME`; empty: nowhere.
-    pub to: String,
-    /// Last commit written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-    /// Reason why the last write failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
-
-/// Circuit breaker of a dependency.
+/// A circuit breaker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceBreaker {

@@ -205,7 +205,7 @@ fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
         name: parsed.name,
         generation: Generation(1),
         labels: BTreeMap::new(),
-        origin: Origin::Api,
+        origin: Origin::API,
         created: Time::ZERO,
         deleting: false,
         spec: parsed.spec,

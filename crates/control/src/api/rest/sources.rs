@@ -1,11 +1,11 @@
-//! The registry that is followed: see it, have it looked at now; the secrets that it gives to workers.
+//! Sources of deployments: see them, have one looked at now, pause and resume it; the secrets that they give to workers.
 
 use std::sync::Arc;
 
 use axum::{
     Json,
     body::Bytes,
-    extract::State,
+    extract::{Path, State},
     http::{HeaderMap, StatusCode},
 };
 use berth_wire::api::{ErrorBody, List, SecretView, SourceView};
@@ -13,59 +13,107 @@ use berth_wire::api::{ErrorBody, List, SecretView, SourceView};
 use super::ask::{Answer, RawParameters};
 use crate::api::{error::ApiError, service::Service};
 
-/// The sources of deployments: the Git registry, if one is followed.
+/// The sources of deployments, by name.
 #[utoipa::path(
     get, path = "/v1/sources", tag = "tell",
-    responses((status = 200, description = "At most one", body = List<SourceView>))
+    responses((status = 200, description = "All of them", body = List<SourceView>))
 )]
 pub(super) async fn sources(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<SourceView>> {
     asked.nothing()?;
     Ok(Json(service.sources()))
 }
 
-/// Show the Git registry.
+/// One source.
 #[utoipa::path(
-    get, path = "/v1/sources/git", tag = "tell",
+    get, path = "/v1/sources/{name}", tag = "tell",
+    params(("name" = String, Path, description = "Its name")),
     responses(
-        (status = 200, description = "The registry", body = SourceView),
-        (status = 404, description = "None is followed", body = ErrorBody),
+        (status = 200, description = "The source", body = SourceView),
+        (status = 404, description = "There is no such source", body = ErrorBody),
     )
 )]
-pub(super) async fn source(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<SourceView> {
+pub(super) async fn source(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Answer<SourceView> {
     asked.nothing()?;
-    service.source().map(Json)
+    service.source(&name).map(Json)
 }
 
-/// Looks at the registry now, and validates again what was refused. What comes of it is told by `GET`.
+/// Reads the source now, and validates again what was refused. `GET` shows the result.
 #[utoipa::path(
-    post, path = "/v1/sources/git/sync", tag = "operate", operation_id = "sync_source",
+    post, path = "/v1/sources/{name}/sync", tag = "operate", operation_id = "sync_source",
+    params(("name" = String, Path, description = "Its name")),
     responses(
-        (status = 200, description = "The registry as it was before", body = SourceView),
-        (status = 404, description = "None is followed", body = ErrorBody),
+        (status = 200, description = "The source as it was before", body = SourceView),
+        (status = 404, description = "There is no such source", body = ErrorBody),
     )
 )]
-pub(super) async fn sync(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<SourceView> {
+pub(super) async fn sync(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Answer<SourceView> {
     asked.nothing()?;
-    service.sync().map(Json)
+    service.sync(&name).map(Json)
+}
+
+/// Pauses the source: what it declared stays, and nothing new is taken until it is resumed. A pause survives restarts.
+#[utoipa::path(
+    post, path = "/v1/sources/{name}/pause", tag = "operate", operation_id = "pause_source",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "The source", body = SourceView),
+        (status = 404, description = "There is no such source", body = ErrorBody),
+    )
+)]
+pub(super) async fn pause(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Answer<SourceView> {
+    asked.nothing()?;
+    service.pause(&name, true).await.map(Json)
+}
+
+/// Resumes the source, and reads it now.
+#[utoipa::path(
+    post, path = "/v1/sources/{name}/resume", tag = "operate", operation_id = "resume_source",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "The source", body = SourceView),
+        (status = 404, description = "There is no such source", body = ErrorBody),
+    )
+)]
+pub(super) async fn resume(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Answer<SourceView> {
+    asked.nothing()?;
+    service.pause(&name, false).await.map(Json)
 }
 
 /// Takes the webhooks of Git hosts: something may have been pushed. Nothing in the body is believed; where a secret is
-/// configured it has to be proved (`X-Hub-Signature-256`, `X-Hub-Signature`, `X-Gitea-Signature`, `X-Berth-Signature`,
-/// `X-Gitlab-Token`, or `Authorization: Bearer`).
+/// configured the request has to prove it (`X-Hub-Signature-256`, `X-Hub-Signature`, `X-Gitea-Signature`,
+/// `X-Berth-Signature`, `X-Gitlab-Token`, or `Authorization: Bearer`).
 #[utoipa::path(
-    post, path = "/v1/sources/git/webhook", tag = "operate", operation_id = "webhook",
+    post, path = "/v1/sources/{name}/webhook", tag = "operate", operation_id = "webhook",
+    params(("name" = String, Path, description = "Its name")),
     responses(
-        (status = 202, description = "It will be looked at"),
+        (status = 202, description = "The source will be read"),
         (status = 403, description = "The secret was not proved", body = ErrorBody),
-        (status = 404, description = "No registry is followed", body = ErrorBody),
+        (status = 404, description = "There is no such source", body = ErrorBody),
     )
 )]
 pub(super) async fn webhook(
     State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    service.webhook(&headers, &body)?;
+    service.webhook(&name, &headers, &body)?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -93,7 +93,7 @@ impl Declared {
             expect: expect.rev(),
             mode: write.mode,
             ownership: write.ownership,
-            ..ApplyRequest::new(manifest, Origin::Api)
+            ..ApplyRequest::new(manifest, Origin::API)
         };
         self.0.into_iter().map(request).collect()
     }
@@ -177,8 +177,8 @@ impl Service {
                 return Ok(view::deleted(name.as_str(), generation, String::new()));
             };
             let owner = &found.deployment.origin;
-            if delete.write.ownership == Ownership::Respect && *owner != Origin::Api {
-                return Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: Origin::Api }.into());
+            if delete.write.ownership == Ownership::Respect && *owner != Origin::API {
+                return Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: Origin::API }.into());
             }
             if let Some(expected) = delete.expect.rev().filter(|expected| *expected != found.rev) {
                 let stale = Error::Stale { name: name.clone(), expected, found: found.rev };
@@ -187,7 +187,7 @@ impl Service {
             return Ok(view::deleted(name.as_str(), generation, found.rev.to_string()));
         }
         let request =
-            DeleteRequest { origin: Origin::Api, expect: delete.expect.rev(), ownership: delete.write.ownership };
+            DeleteRequest { origin: Origin::API, expect: delete.expect.rev(), ownership: delete.write.ownership };
         let deleted = self.handle.delete(name, request).await.map_err(|error| delete.expect.refused(error))?;
         Ok(view::deleted(name.as_str(), generation, deleted.rev.to_string()))
     }

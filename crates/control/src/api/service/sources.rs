@@ -1,65 +1,80 @@
-//! The registry that is followed, and the secrets that it gives.
+//! Sources of deployments, and the secrets that they give to workers.
 
 use std::collections::BTreeMap;
 
 use axum::http::HeaderMap;
 use berth_spec::{Generation, WorkerId};
 use berth_wire::api::{
-    API_VERSION, Kind, List, Metadata, RefusedCommit, SecretStatus, SecretView, SourceBreaker, SourceSpec,
-    SourceStatus, SourceView, Timestamp, WriteBackStatus,
+    API_VERSION, Kind, List, Metadata, RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec,
+    SourceStatus, SourceView, Timestamp,
 };
 
 use super::Service;
 use crate::{
     api::error::ApiError,
-    source::{self, Trigger, proved},
+    source::{self, Request, SourceName, WorkerSecret},
 };
 
 impl Service {
     pub(crate) fn sources(&self) -> List<SourceView> {
-        List::of(self.handle.board.source().iter().map(view).collect())
+        List::of(self.handle.sources().list().iter().map(view).collect())
     }
 
-    pub(crate) fn source(&self) -> Result<SourceView, ApiError> {
-        self.handle.board.source().as_ref().map(view).ok_or_else(none)
+    pub(crate) fn source(&self, name: &str) -> Result<SourceView, ApiError> {
+        let found = SourceName::new(name).ok().and_then(|name| self.handle.sources().get(&name));
+        found.as_ref().map(view).ok_or_else(|| self.no_source(name))
     }
 
-    pub(crate) fn sync(&self) -> Result<SourceView, ApiError> {
-        if !self.handle.board.ask(Trigger::Sync) {
-            return Err(none());
+    pub(crate) fn sync(&self, name: &str) -> Result<SourceView, ApiError> {
+        let before = self.source(name)?;
+        let asked = SourceName::new(name).is_ok_and(|name| self.handle.sources().request(&name, Request::Sync));
+        if asked { Ok(before) } else { Err(self.no_source(name)) }
+    }
+
+    pub(crate) async fn pause(&self, name: &str, pause: bool) -> Result<SourceView, ApiError> {
+        if let Ok(known) = SourceName::new(name) {
+            self.handle.pause_source(&known, pause).await?;
         }
-        self.source()
+        self.source(name)
     }
 
-    pub(crate) fn webhook(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), ApiError> {
-        let hook = self.handle.board.hook().ok_or_else(none)?;
-        if !proved(&hook, headers, body) {
-            hook.count("refused");
-            tracing::warn!(event = "webhook_refused", "webhook refused: wrong signature");
-            return Err(ApiError::forbidden(
-                "the webhook does not prove that it knows the secret: give both sides the same",
-            ));
+    pub(crate) fn webhook(&self, name: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), ApiError> {
+        let known = SourceName::new(name).ok();
+        match known.and_then(|name| self.handle.sources().webhook(&name, headers, body)) {
+            None => Err(self.no_source(name)),
+            Some(Ok(())) => Ok(()),
+            Some(Err(problem)) => {
+                tracing::warn!(event = "webhook_refused", source = name, "a webhook without the proof of the secret");
+                Err(ApiError::forbidden(problem))
+            }
         }
-        hook.count("taken");
-        self.handle.board.ask(Trigger::Webhook);
-        Ok(())
+    }
+
+    fn no_source(&self, name: &str) -> ApiError {
+        let names: Vec<String> = self.handle.sources().list().iter().map(|source| source.name.to_string()).collect();
+        ApiError::not_found(if names.is_empty() {
+            "no sources are configured: start the controllers with --source git+URL#BRANCH or --source FOLDER"
+                .to_owned()
+        } else {
+            format!("there is no source {name:?}: there are {}", names.join(", "))
+        })
     }
 
     pub(crate) async fn secrets(&self) -> Result<List<SecretView>, ApiError> {
-        let secrets = self.handle.board.secrets();
+        let secrets = self.handle.sources().secrets();
         let mut has: BTreeMap<WorkerId, Generation> = BTreeMap::new();
         if !secrets.is_empty() {
             has.extend(self.handle.workers().await?.into_iter().map(|worker| (worker.info.id, worker.credentials)));
         }
-        let view = |secret: &berth_secrets::SecretStatus| SecretView {
+        let view = |secret: &WorkerSecret| SecretView {
             api_version: API_VERSION.to_owned(),
             kind: SecretView::KIND.to_owned(),
             metadata: Metadata::named(format!("{}/{}", secret.worker, secret.name)),
             status: SecretStatus {
                 worker: secret.worker.to_string(),
                 name: secret.name.clone(),
-                kind: secret.kind.map(|kind| kind.to_string()).unwrap_or_default(),
-                backend: secret.backend.to_string(),
+                kind: secret.kind.clone(),
+                backend: secret.backend.clone(),
                 held_by: secret.held_by.clone(),
                 generation: secret.generation.0,
                 adopted: secret.generation > Generation(0)
@@ -73,11 +88,7 @@ impl Service {
     }
 }
 
-fn none() -> ApiError {
-    ApiError::not_found("no registry is followed: start the controllers with --source git=URL#BRANCH")
-}
-
-fn view(source: &source::SourceView) -> SourceView {
+fn view(source: &source::SourceStatus) -> SourceView {
     let breaker = |(dependency, breaker): (&String, &source::SourceBreaker)| SourceBreaker {
         dependency: dependency.clone(),
         state: breaker.state.as_str().to_owned(),
@@ -87,32 +98,27 @@ fn view(source: &source::SourceView) -> SourceView {
     SourceView {
         api_version: API_VERSION.to_owned(),
         kind: SourceView::KIND.to_owned(),
-        metadata: Metadata::named(source.kind),
-        spec: SourceSpec { url: source.url.clone(), branch: source.branch.clone() },
+        metadata: Metadata::named(source.name.to_string()),
+        spec: SourceSpec { kind: source.kind.to_owned(), location: source.location.clone() },
         status: SourceStatus {
-            state: source.state.to_owned(),
+            state: source.state.as_str().to_owned(),
+            paused: source.paused,
             seen: source.seen.clone(),
-            applied: source.applied.clone(),
+            applied: source.revision.clone(),
             applied_at: source.applied_at.map(Timestamp),
-            author: source.author.clone(),
-            signer: source.signer.clone(),
-            subject: source.subject.clone(),
-            deployments: source.deployments as u64,
+            deployments: source.counts.deployments as u64,
+            disabled: source.counts.disabled as u64,
             checked_at: source.checked_at.map(Timestamp),
             next_check: source.next_check.map(Timestamp),
             problem: source.problem.clone(),
-            refused: source.refused.clone().map(|(commit, outcome)| RefusedCommit {
-                commit,
-                outcome,
-                validated_again: source.validated_again.map(Timestamp),
+            refused: source.refused.clone().map(|refused| RefusedRevision {
+                commit: refused.revision,
+                outcome: refused.outcome,
+                validated_again: refused.validated_again.map(Timestamp),
             }),
             conflicts: source.conflicts.clone(),
-            write_back: WriteBackStatus {
-                to: source.write_back.clone(),
-                commit: source.written.clone(),
-                problem: source.write_problem.clone(),
-            },
             breakers: source.breakers.iter().map(breaker).collect(),
+            details: source.details.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         },
     }
 }

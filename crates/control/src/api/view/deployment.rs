@@ -1,7 +1,7 @@
 //! Deployments and their status.
 
 use berth_spec::{
-    Deployment, DeploymentName, Failure, Origin, Residency,
+    Deployment, DeploymentName, Failure, Residency,
     residency::Deaths,
     status::{Condition, Phase, ReplicaStatus, Status},
 };
@@ -33,7 +33,7 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
             generation: deployment.generation.0,
             resource_version: view.rev.to_string(),
             creation_timestamp: Some(Timestamp(deployment.created)),
-            origin: origin(&deployment.origin),
+            origin: deployment.origin.to_string(),
             deleting: deployment.deleting,
         },
         spec: view.manifest.get("spec").cloned().unwrap_or_default(),
@@ -57,14 +57,6 @@ pub(crate) fn gone(name: &DeploymentName, rev: Rev) -> DeploymentView {
 /// The phase in one word; what was declared a moment ago is on its way.
 pub(crate) fn phase(status: Option<&Status>) -> &'static str {
     status.map_or(Phase::Progressing, |status| status.phase).as_str()
-}
-
-fn origin(origin: &Origin) -> String {
-    match origin {
-        Origin::Api => "api".to_owned(),
-        Origin::Directory(folder) => format!("directory:{folder}"),
-        Origin::Git(registry) => format!("git:{registry}"),
-    }
 }
 
 /// Declared a moment ago: the controller has not looked at it.

@@ -1,0 +1,143 @@
+//! Runs the sources of a term, each by itself: what fails begins again, and hinders no other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_spec::{Epoch, Origin};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Context, Source, SourceName, SourceState, SourceStatus,
+    migrate::{forget, migrate},
+    reconcile::Reconciler,
+};
+use crate::{
+    Handle,
+    handle::Error,
+    store::{StoreError, layout},
+};
+
+/// How long after a failure a source begins again: long enough for a store that is away, short enough to go unnoticed.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The sources of a process, in the order of its configuration.
+#[derive(Clone, Default)]
+pub struct Setup(Vec<(SourceName, Arc<dyn Source>)>);
+
+/// Why sources cannot run beside each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// Two have one name.
+    #[error("two sources are named {0}: give one of them another name, --source NAME=KIND+PLACE")]
+    Name(SourceName),
+    /// Two follow one place.
+    #[error("the sources {0} and {1} follow the same place, {2}: remove one of them")]
+    Place(SourceName, SourceName, Origin),
+}
+
+impl Setup {
+    /// Checks that names and places are unique.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn new(sources: Vec<(SourceName, Arc<dyn Source>)>) -> Result<Self, SetupError> {
+        let (mut names, mut places) = (BTreeSet::new(), BTreeMap::new());
+        for (name, source) in &sources {
+            if !names.insert(name) {
+                return Err(SetupError::Name(name.clone()));
+            }
+            if let Some(other) = places.insert(source.origin(), name) {
+                return Err(SetupError::Place(other.clone(), name.clone(), source.origin()));
+            }
+        }
+        Ok(Self(sources))
+    }
+
+    /// The sources, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &(SourceName, Arc<dyn Source>)> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, source)| (name, source.origin()))).finish()
+    }
+}
+
+/// Runs the sources until `shutdown`, for the term `epoch` (0: this process is alone). What they declared stays when they
+/// end. First what other configurations left behind is taken back.
+///
+/// # Errors
+/// [`Error::Stopped`] when the control plane has stopped, or its term is over; [`Error::Store`] before anything ran. All
+/// else is shown in the status of the source and tried again.
+pub async fn run(setup: Setup, handle: Handle, epoch: Epoch, shutdown: CancellationToken) -> Result<(), Error> {
+    migrate(&handle, &setup).await?;
+    forget(&handle, &setup).await?;
+    let mut running = JoinSet::new();
+    for (place, (name, source)) in setup.0.into_iter().enumerate() {
+        let reconciler = Arc::new(Reconciler::new(handle.clone(), source.origin()));
+        let (handle, shutdown) = (handle.clone(), shutdown.clone());
+        let context = Context { name, handle, epoch, shutdown, reconciler };
+        running.spawn(keep_running(source, context, place));
+    }
+    let mut result = Ok(());
+    while let Some(ended) = running.join_next().await {
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => result = Err(error),
+            Err(error) => {
+                tracing::error!(event = "source_broke", %error, "a source broke, please report it");
+                result = Err(Error::Stopped);
+            }
+        }
+    }
+    result
+}
+
+async fn keep_running(source: Arc<dyn Source>, context: Context, place: usize) -> Result<(), Error> {
+    let origin = source.origin();
+    let mut before: Option<SourceStatus> = None;
+    loop {
+        let error = match begin(&source, &context, place, (&origin, before.take())).await {
+            Ok(()) => return Ok(()),
+            Err(_) if context.shutdown.is_cancelled() => return Ok(()),
+            Err(error) => error,
+        };
+        if context.handle.is_stopped() || matches!(error, Error::Store(StoreError::Deposed)) {
+            return Err(error);
+        }
+        tracing::error!(event = "source_failed", source = %context.name, %error, "source failed; restarting in 5 s");
+        context.update_status(|status| {
+            (status.state, status.problem) = (SourceState::Retrying, Some(error.to_string()));
+        });
+        before = context.status();
+        if context.shutdown.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// One attempt.
+async fn begin(
+    source: &Arc<dyn Source>,
+    context: &Context,
+    place: usize,
+    (origin, before): (&Origin, Option<SourceStatus>),
+) -> Result<(), Error> {
+    let blank = || SourceStatus::new(context.name.clone(), source.kind(), origin.id().to_owned());
+    let mut status = before.unwrap_or_else(blank);
+    if context.status().is_none() {
+        // People see it before the store has answered.
+        drop(context.handle.sources.open(status.clone(), place));
+    }
+    let key = layout::source_key(&context.name, layout::PAUSED);
+    status.paused = context.handle.store.get(&key).await?.is_some();
+    let requests = context.handle.sources.open(status, place);
+    Arc::clone(source).run(context.clone(), requests).await
+}

@@ -1,0 +1,435 @@
+//! The brain of the Git source: one thing at a time; what comes in meanwhile is remembered, not queued.
+//!
+//! ```text
+//!            last good commit known                  tip is new                     good
+//! Restoring ─────────────────────────▶ Waiting ──▶ Polling ──▶ Validating ──────────────▶ Applying ──▶ Waiting
+//!                                       │ ▲  ▲        │            │ refused: the last good one stays   ▲ │ failed: later,
+//!      the newest cannot be read, and   │ │  └────────┴────────────┘ failed: later, more and more       │ └─▶ Waiting
+//!      this process has declared nothing└─┼─▶ Revalidating ────── the last good one is still valid ─────┘
+//!                                         └──────┘ it is not
+//! ```
+//! A refused commit is validated again when something that it depends on may have changed: a repository could not be
+//! reached, or a person asks. An error in its own files does not change, so it is not.
+//!
+//! A validated commit stays *pending* until it is stored. Store errors do not trip the Git breaker.
+//!
+//! While the source is paused nothing begins, but for reading the last good commit: workers need its credentials.
+
+mod schedule;
+
+use std::time::Duration;
+
+use berth_control::source::SourceState;
+use berth_git::Oid;
+use berth_spec::{Time, worker::BreakerState};
+
+use self::schedule::{LONGEST_PAUSE, PollSchedule, pause};
+
+/// The interval at which the last good commit is declared again though nothing was pushed: what somebody took away by hand
+/// comes back within it.
+const AGAIN: Duration = Duration::from_secs(10 * 60);
+
+/// The pause before a commit is validated again whose refusal may pass; it doubles up to [`LONGEST_PAUSE`].
+const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
+
+/// The pause before the last good commit is read or validated once more after a failure: workers may be without their
+/// credentials so long.
+const REVALIDATE_AGAIN: Duration = Duration::from_secs(60);
+
+/// An event for the brain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Time has passed.
+    Tick,
+    /// Something may have been pushed.
+    Webhook,
+    /// A person asks: whatever was refused is validated again.
+    Sync,
+    /// The last good commit was read again, or could not be.
+    Restored(Result<(), Fault>),
+    /// Where the branch is; `None`: it is not there.
+    Polled(Result<Oid, Fault>),
+    /// The verdict on a commit.
+    Validated(Verdict),
+    /// The result of validating the last good commit again.
+    Revalidated(Result<(), Fault>),
+    /// The result of declaring a commit.
+    Applied(Result<(), Fault>),
+    /// An emergency stop ends or changes: the last good commit is declared again.
+    Stale,
+    /// A person pauses the source.
+    Pause,
+    /// A person resumes it.
+    Resume,
+}
+
+/// The verdict of a validation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It passes.
+    Good,
+    /// It differs from the last one only in what controllers write.
+    OwnOnly,
+    /// It is refused; `passing`: what is wrong may pass.
+    Refused {
+        /// It may.
+        passing: bool,
+    },
+    /// It could not be validated.
+    Failed(Fault),
+}
+
+/// The reason of a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// For people.
+    pub(crate) message: String,
+    /// It may succeed later without anybody acting.
+    pub(crate) passing: bool,
+}
+
+/// An effect that the driver carries out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Read the settings and secrets of the last good commit again: this process knows none.
+    Restore(Oid),
+    /// Resolve the tip of the branch.
+    PollTip,
+    /// Fetch and validate a commit.
+    Validate(Oid),
+    /// Validate the last good commit again, and tell nobody: this process knows only which it is.
+    Revalidate(Oid),
+    /// Declare a commit: it was valid, a moment ago or earlier.
+    Apply(Oid),
+    /// The tip is the last good commit: nothing is wrong any more.
+    Settled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Doing {
+    Restoring,
+    /// `insists`: a person asks.
+    Polling {
+        insists: bool,
+    },
+    Validating(Oid),
+    Revalidating(Oid),
+    Applying(Oid),
+}
+
+/// A commit that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refused {
+    commit: Oid,
+    /// How often, and when it is validated again; `None`: not before something changes.
+    again: Option<(u32, Time)>,
+}
+
+/// The brain.
+#[derive(Debug)]
+pub(crate) struct Brain {
+    schedule: PollSchedule,
+    doing: Option<Doing>,
+    /// Where the branch was last seen.
+    tip: Option<Oid>,
+    /// The last good commit, in force.
+    applied: Option<Oid>,
+    /// Its settings and secrets are known.
+    restored: bool,
+    /// This process has declared it.
+    declared: bool,
+    /// The validated commit that is not stored whole.
+    pending: Option<Oid>,
+    /// Failures to store it, and the last one's reason.
+    undeclared: Option<(u32, Fault)>,
+    refused: Option<Refused>,
+    /// When something is declared, though nothing was pushed.
+    again: Time,
+    /// A person has paused the source.
+    paused: bool,
+}
+
+impl Brain {
+    /// `applied` is the last good commit of the checkpoint.
+    pub(crate) fn new(
+        interval: Duration,
+        applied: Option<Oid>,
+        paused: bool,
+        (seed, now): (u64, Time),
+    ) -> (Self, Vec<Effect>) {
+        let restore = applied.clone();
+        let mut brain = Self {
+            schedule: PollSchedule::new(interval, seed, now),
+            doing: None,
+            tip: None,
+            applied,
+            restored: false,
+            declared: false,
+            pending: None,
+            undeclared: None,
+            refused: None,
+            again: now,
+            paused,
+        };
+        let effects = match restore {
+            Some(commit) => {
+                brain.doing = Some(Doing::Restoring);
+                vec![Effect::Restore(commit)]
+            }
+            None => brain.start(now),
+        };
+        (brain, effects)
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        if self.doing.is_some() {
+            return None;
+        }
+        if self.paused {
+            return self.restores().map(|_| self.again);
+        }
+        let declared = self.declares().map(|_| self.again);
+        [Some(self.schedule.wake_at()), self.validated_again(), declared].into_iter().flatten().min()
+    }
+
+    /// The last good commit.
+    pub(crate) const fn applied(&self) -> Option<&Oid> {
+        self.applied.as_ref()
+    }
+
+    /// Where the branch was last seen.
+    pub(crate) const fn tip(&self) -> Option<&Oid> {
+        self.tip.as_ref()
+    }
+
+    /// The commit that is being validated.
+    pub(crate) const fn checking(&self) -> Option<&Oid> {
+        match &self.doing {
+            Some(Doing::Validating(commit)) => Some(commit),
+            _ => None,
+        }
+    }
+
+    /// Failures in a row.
+    pub(crate) const fn failures(&self) -> u32 {
+        self.schedule.failures()
+    }
+
+    /// When the branch is asked next.
+    pub(crate) const fn next(&self) -> Time {
+        self.schedule.next()
+    }
+
+    /// When the refused commit is validated again.
+    pub(crate) fn validated_again(&self) -> Option<Time> {
+        self.refused.as_ref().and_then(|refused| refused.again).map(|(_, at)| at)
+    }
+
+    pub(crate) fn breaker(&self) -> BreakerState {
+        match (self.schedule.is_broken(), &self.doing) {
+            (false, _) => BreakerState::Closed,
+            (true, Some(Doing::Polling { .. } | Doing::Validating(_))) => BreakerState::HalfOpen,
+            (true, _) => BreakerState::Open,
+        }
+    }
+
+    pub(crate) fn state(&self) -> SourceState {
+        match (self.fault(), &self.refused, &self.applied) {
+            (Some(fault), ..) if fault.passing => SourceState::Retrying,
+            (Some(_), ..) => SourceState::Stalled,
+            (None, Some(_), _) => SourceState::Refused,
+            (None, None, Some(applied)) if self.declared && self.tip.as_ref() == Some(applied) => SourceState::Synced,
+            (None, None, _) if matches!(self.doing, Some(Doing::Validating(_) | Doing::Applying(_))) => {
+                SourceState::Progressing
+            }
+            // What controllers wrote lies on top of it.
+            (None, None, Some(_)) if self.declared => SourceState::Synced,
+            (None, None, _) => SourceState::Starting,
+        }
+    }
+
+    /// What keeps it from following the branch, or from declaring what has passed.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        self.schedule.fault().or(self.undeclared.as_ref().map(|(_, fault)| fault))
+    }
+
+    pub(crate) fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
+        match event {
+            Event::Tick => {}
+            Event::Webhook => self.schedule.on_webhook(),
+            Event::Pause => self.paused = true,
+            Event::Resume => {
+                self.paused = false;
+                self.schedule.on_sync();
+            }
+            Event::Sync => self.schedule.on_sync(),
+            Event::Stale => self.again = now,
+            Event::Restored(result) => {
+                self.doing = None;
+                self.restored = result.is_ok();
+                // Shown, and no reason to stop: what is in the store stays in force.
+                if let Err(fault) = result {
+                    self.schedule.record_error(fault);
+                    self.again = now + REVALIDATE_AGAIN;
+                }
+            }
+            Event::Polled(Ok(tip)) => return self.polled(tip, now),
+            Event::Polled(Err(fault)) => self.failed(fault, now),
+            Event::Validated(verdict) => return self.checked(verdict, now),
+            Event::Revalidated(result) => match (self.doing.take(), result) {
+                (Some(Doing::Revalidating(commit)), Ok(())) => return self.apply(commit),
+                _ => self.again = now + REVALIDATE_AGAIN,
+            },
+            Event::Applied(Ok(())) => {
+                if let Some(Doing::Applying(commit)) = self.doing.take() {
+                    self.applied = Some(commit);
+                }
+                (self.restored, self.declared, self.pending, self.undeclared) = (true, true, None, None);
+                self.again = now + AGAIN;
+            }
+            Event::Applied(Err(fault)) => {
+                self.doing = None;
+                let failures = self.undeclared.as_ref().map_or(0, |(failures, _)| *failures);
+                self.again = now + pause(failures);
+                self.undeclared = Some((failures.saturating_add(1), fault));
+            }
+        }
+        self.start(now)
+    }
+
+    /// Begins what is due.
+    fn start(&mut self, now: Time) -> Vec<Effect> {
+        if self.doing.is_some() {
+            return Vec::new();
+        }
+        if self.paused {
+            let restores = self.restores().filter(|_| now >= self.again);
+            if restores.is_some() {
+                self.doing = Some(Doing::Restoring);
+            }
+            return restores.into_iter().collect();
+        }
+        if let Some(insists) = self.schedule.begin(now) {
+            self.doing = Some(Doing::Polling { insists });
+            return vec![Effect::PollTip];
+        }
+        let due = self.refused.as_ref().filter(|refused| refused.again.is_some_and(|(_, at)| now >= at));
+        if let Some(commit) = due.map(|refused| refused.commit.clone()) {
+            return self.check(commit);
+        }
+        if now < self.again {
+            return Vec::new();
+        }
+        let Some(effect) = self.declares() else { return Vec::new() };
+        self.doing = match &effect {
+            Effect::Restore(_) => Some(Doing::Restoring),
+            Effect::Revalidate(commit) => Some(Doing::Revalidating(commit.clone())),
+            Effect::Apply(commit) => return self.apply(commit.clone()),
+            Effect::PollTip | Effect::Validate(_) | Effect::Settled => return Vec::new(),
+        };
+        vec![effect]
+    }
+
+    /// The last good commit, while this process knows neither its settings nor its secrets.
+    fn restores(&self) -> Option<Effect> {
+        self.applied.clone().filter(|_| !self.restored).map(Effect::Restore)
+    }
+
+    /// What is to be declared though nothing was pushed: what is pending; what is in force, since somebody may have taken a
+    /// part of it away. A process that has declared nothing first validates what is in force, if the newest commit is not
+    /// to be had: whoever led before may have declared it, or a commit after it, by halves.
+    fn declares(&self) -> Option<Effect> {
+        match (&self.pending, &self.applied) {
+            (Some(commit), _) => Some(Effect::Apply(commit.clone())),
+            (None, Some(commit)) if self.declared => Some(Effect::Apply(commit.clone())),
+            (None, Some(commit)) if self.refused.is_some() || self.schedule.fault().is_some() => {
+                let commit = commit.clone();
+                Some(if self.restored { Effect::Revalidate(commit) } else { Effect::Restore(commit) })
+            }
+            _ => None,
+        }
+    }
+
+    fn polled(&mut self, tip: Oid, now: Time) -> Vec<Effect> {
+        let insisted = matches!(self.doing, Some(Doing::Polling { insists: true }));
+        self.doing = None;
+        self.schedule.rest(now);
+        let moved = self.tip.as_ref() != Some(&tip);
+        self.tip = Some(tip.clone());
+        let applied_state = self.applied.as_ref().filter(|_| self.declared);
+        let has_passed = self.pending.as_ref().or(applied_state) == Some(&tip);
+        let is_refused = self.refused.as_ref().is_some_and(|refused| refused.commit == tip);
+        // What is known to differ from the last good commit only in what controllers wrote is not looked at twice.
+        let is_known = is_refused || (!moved && self.declared && self.refused.is_none());
+        if insisted || !(has_passed || is_known) {
+            if self.paused {
+                self.tip = None;
+                return self.start(now);
+            }
+            // Git has not succeeded before the commit was read.
+            return self.check(tip);
+        }
+        self.schedule.on_success();
+        let mut effects = Vec::new();
+        if has_passed {
+            self.refused = None;
+            effects.push(Effect::Settled);
+        }
+        effects.extend(self.start(now));
+        effects
+    }
+
+    fn check(&mut self, commit: Oid) -> Vec<Effect> {
+        self.doing = Some(Doing::Validating(commit.clone()));
+        vec![Effect::Validate(commit)]
+    }
+
+    fn apply(&mut self, commit: Oid) -> Vec<Effect> {
+        (self.pending, self.doing) = (Some(commit.clone()), Some(Doing::Applying(commit.clone())));
+        vec![Effect::Apply(commit)]
+    }
+
+    fn checked(&mut self, verdict: Verdict, now: Time) -> Vec<Effect> {
+        let Some(Doing::Validating(commit)) = self.doing.take() else { return self.start(now) };
+        if !matches!(verdict, Verdict::Failed(_)) {
+            self.schedule.on_success();
+        }
+        match verdict {
+            Verdict::Good => {
+                self.refused = None;
+                if self.paused {
+                    (self.pending, self.again) = (Some(commit), now);
+                    return Vec::new();
+                }
+                return self.apply(commit);
+            }
+            Verdict::OwnOnly => {
+                self.refused = None;
+                let mut effects = vec![Effect::Settled];
+                effects.extend(self.start(now));
+                return effects;
+            }
+            Verdict::Refused { passing } => {
+                let times = match &self.refused {
+                    Some(Refused { commit: same, again: Some((times, _)) }) if *same == commit => *times + 1,
+                    _ => 0,
+                };
+                let pause = VALIDATE_AGAIN.saturating_mul(1 << times.min(10)).min(LONGEST_PAUSE);
+                self.refused = Some(Refused { commit, again: passing.then(|| (times, now + pause)) });
+            }
+            Verdict::Failed(fault) => self.failed(fault, now),
+        }
+        self.start(now)
+    }
+
+    fn failed(&mut self, fault: Fault, now: Time) {
+        self.doing = None;
+        // So that it is looked at again, though the branch may not have moved.
+        self.tip = None;
+        self.schedule.failed(fault, now);
+    }
+}
+
+#[cfg(test)]
+mod tests;
