@@ -7,7 +7,7 @@ use crate::{
     deployment::{Batching, Concurrency, Warmup},
 };
 
-/// What a worker should hold. Older generations are ignored; the worker diffs it against what it has.
+/// The replicas that a worker should hold. Older generations are ignored; the worker diffs it against what it has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
     /// Whose it is.
@@ -21,7 +21,7 @@ pub struct Assignment {
 /// One replica in an assignment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
-    /// What to load.
+    /// The revision to load.
     pub revision: Arc<Revision>,
     /// The memory that the plan sets aside for it.
     pub claim: ByteSize,
@@ -29,20 +29,20 @@ pub struct Placed {
     pub gpus: u32,
     /// Requests are parked for it: its load goes before others'.
     pub urgent: bool,
-    /// How to serve it; may change without loading again.
+    /// Serving parameters; may change without loading again.
     pub serving: Arc<Serving>,
 }
 
-/// How a replica is served: what may change without loading it again.
+/// Serving parameters of a replica: they may change without loading it again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Serving {
     /// The deployment.
     pub deployment: DeploymentName,
-    /// How it proves itself before it is ready.
+    /// The validation inference before it is ready.
     pub warmup: Warmup,
-    /// How many requests at once.
+    /// Limits on requests at once.
     pub concurrency: Concurrency,
-    /// How requests are joined.
+    /// Joining of requests into batches.
     pub batching: Batching,
     /// The longest that requests in flight have once it drains.
     pub drain_timeout: Duration,
@@ -77,21 +77,21 @@ pub struct WorkerLimits {
     pub models: Option<u32>,
 }
 
-/// What a worker hears from the controller.
+/// A message of the controller to a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FromController {
-    /// It is connected, perhaps to another controller than before: everything is to be said again.
+    /// The worker is connected, perhaps to another controller than before: it reports everything again.
     Attached,
-    /// What it should hold changed.
+    /// The assignment changed.
     Assigned(AssignmentChange),
-    /// What opens stores and repositories to it: the whole, instead of what it was given before. Kept in memory alone, and
+    /// The worker's credentials: the whole set, which replaces the one before. Kept in memory alone, and
     /// never logged.
     Credentials(Arc<CredentialSet>),
 }
 
-/// What names one command in the logs of the controller and of the worker: a replica that changes with one assignment.
+/// Name of one command in the logs of the controller and of the worker: a replica that changes with one assignment.
 ///
-/// It is made of what both know, so that it need not be sent: `w-1-7-3f2a9c41d07b`.
+/// Made of facts that both know, so that it need not be sent: `w-1-7-3f2a9c41d07b`.
 #[must_use]
 pub fn correlation_id(worker: &WorkerId, generation: Generation, revision: &RevisionId) -> String {
     format!("{worker}-{generation}-{}", revision.hash())

@@ -22,9 +22,9 @@ pub struct ModelCard {
     /// The version of the card's format.
     #[serde(rename = "schemaVersion")]
     pub schema_version: String,
-    /// Who it is.
+    /// Name, version and owner.
     pub metadata: Metadata,
-    /// What it runs in.
+    /// The framework and its environment.
     pub runtime: Runtime,
     /// Its weights.
     pub artifacts: Artifacts,
@@ -34,14 +34,14 @@ pub struct ModelCard {
     pub preprocessing: Function,
     /// From the model's output to the answer.
     pub postprocessing: Function,
-    /// What it takes and gives.
+    /// Requests and answers.
     pub interface: Interface,
-    /// What it needs.
+    /// Resources of one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 }
 
-/// Who a model is.
+/// Name, version and owner of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
     /// Lower-case letters, digits and dashes.
@@ -60,10 +60,10 @@ pub struct Metadata {
     pub created_at: Option<String>,
 }
 
-/// What a model runs in.
+/// Framework and environment of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// What it was made with.
+    /// The framework that it was made with.
     pub framework: Framework,
     /// The version of that.
     pub framework_version: String,
@@ -76,7 +76,7 @@ pub struct Runtime {
     pub system_packages: Vec<String>,
 }
 
-/// What a model was made with.
+/// Framework that a model was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framework {
@@ -171,12 +171,12 @@ pub struct Function {
     pub module: String,
     /// Its name.
     pub function: String,
-    /// What it gets beside the data.
+    /// Configuration beside the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
 }
 
-/// What a model takes and gives.
+/// Requests and answers of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
     /// A JSON schema of one request.
@@ -188,7 +188,7 @@ pub struct Interface {
     pub batch_size: Option<u32>,
 }
 
-/// What one replica needs.
+/// Resources of one replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// Cores.
@@ -242,7 +242,7 @@ pub struct PinnedCard {
 }
 
 impl PinnedCard {
-    /// What decides what is loaded, as bytes to hash: the code's commit and all of the card but who it is.
+    /// Content of the revision as bytes to hash: the code's commit and the card without name, description and owner.
     ///
     /// Two cards with equal content load the same model, wherever they were read.
     #[must_use]

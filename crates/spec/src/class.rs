@@ -1,13 +1,13 @@
-//! What an error means for whoever gets it. `wire` maps it to HTTP and gRPC status codes, in one place.
+//! Error classes: the meaning of an error for the caller. `wire` maps them to HTTP and gRPC status codes, in one place.
 
 use std::time::Duration;
 
-/// What to do next about an error.
+/// The next step after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The caller sent something wrong; sending it again will not help.
     Invalid,
-    /// What was sent can be read, but is not what it has to be: its fields have to change.
+    /// Readable content with wrong values: its fields have to change.
     Unprocessable,
     /// No such thing.
     NotFound,
@@ -20,7 +20,7 @@ pub enum Class {
     },
     /// The caller's deadline has passed.
     TimedOut,
-    /// It will not come about until somebody changes something.
+    /// Blocked until somebody changes something.
     Stalled,
     /// More than the server takes (a body, a batch, a header).
     TooLarge,

@@ -1,4 +1,4 @@
-//! What opens stores, repositories and registries to a worker: five types of credential, and whole numbered sets of them.
+//! Credentials of workers for stores, repositories and registries: five types, and whole numbered sets of them.
 //!
 //! ```text
 //! fields (a file, Vault) ──▶ Credential::build ──▶ Granted { credential, scope, expires }
@@ -121,13 +121,13 @@ pub struct Gcs {
 /// Access to Git repositories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Git {
-    /// How one gets in.
+    /// The method of authentication.
     pub auth: GitAuth,
-    /// What the token may do, as its issuer calls it: for people, nothing decides by it.
+    /// The token's rights in the issuer's words: for people, nothing decides by them.
     pub scopes: Vec<String>,
 }
 
-/// How one gets into a Git repository.
+/// Authentication at a Git repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GitAuth {
     /// A token over HTTPS.
@@ -170,7 +170,7 @@ impl Credential {
         }
     }
 
-    /// Whether it is of use at a URL of that scheme: a deploy key is not over HTTPS, nor a token over SSH.
+    /// True if it is of use at a URL of that scheme: a deploy key is not over HTTPS, nor a token over SSH.
     fn speaks(&self, scheme: &str) -> bool {
         match self {
             Self::Git(Git { auth: GitAuth::Token { .. }, .. }) => matches!(scheme, "http" | "https"),
@@ -185,7 +185,7 @@ impl Credential {
 pub struct Granted {
     /// The credential.
     pub credential: Credential,
-    /// What it is for.
+    /// The places that it is for.
     pub scope: Scope,
     /// When it ends by itself: the end of a Vault lease. A newer set comes before that.
     pub expires: Option<Time>,

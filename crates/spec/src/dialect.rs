@@ -26,7 +26,7 @@ use crate::manifest::Problem;
 pub struct Dialect {
     /// The heading.
     pub title: &'static str,
-    /// Who writes it, and where.
+    /// Its authors, and the place that they write it to.
     pub introduction: &'static str,
     /// Every field of its own manifest.
     pub fields: &'static [Field],
@@ -39,22 +39,22 @@ pub struct Dialect {
 pub struct Field {
     /// Its path, for example `deployment_config.replicas`.
     pub path: &'static str,
-    /// Where it goes.
+    /// Its fate.
     pub fate: Fate,
-    /// What the reader has to know beside that; may be empty.
+    /// A remark for the reader; may be empty.
     pub note: &'static str,
 }
 
-/// What becomes of a field.
+/// The fate of a field.
 #[derive(Debug)]
 pub enum Fate {
-    /// It carries over into these fields of the hub.
+    /// Carried over into these fields of the hub.
     To(&'static [&'static str]),
-    /// It is kept as this annotation of the deployment.
+    /// Kept as this annotation of the deployment.
     Annotation(&'static str),
     /// A manifest that has it is refused.
     Refused,
-    /// It has no effect; the status says so.
+    /// Without effect; the status says so.
     Ignored,
 }
 

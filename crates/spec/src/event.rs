@@ -1,4 +1,4 @@
-//! What happened, for people: `berth get events`. Kept in memory, bounded, by the controller that saw it.
+//! Events, for people: `berth get events`. Kept in memory, bounded, by the controller that saw them.
 
 use crate::{DeploymentName, Time, WorkerId};
 
@@ -7,7 +7,7 @@ use crate::{DeploymentName, Time, WorkerId};
 pub struct Event {
     /// When.
     pub at: Time,
-    /// Whether somebody should look.
+    /// The severity.
     pub severity: Severity,
     /// One CamelCase word for machines: `Placed`, `Loaded`, `Evicted`, `RolloutStarted`, `LoadFailed`, …
     pub reason: &'static str,
@@ -19,7 +19,7 @@ pub struct Event {
     pub worker: Option<WorkerId>,
 }
 
-/// Whether somebody should look.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Things go as they should.

@@ -1,4 +1,4 @@
-//! What flows on the data path: requests, responses, and the ways in which inference fails.
+//! Requests and responses of the data path, and the ways in which inference fails.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -99,12 +99,12 @@ impl Shed {
 pub struct Violation {
     /// A JSON pointer into the document, e.g. `/items/3/price`; empty: all of it.
     pub path: String,
-    /// What is wrong there.
+    /// The message.
     pub message: String,
 }
 
 impl Violation {
-    /// The most that are told of one document. Doubled or halved, nothing is lost but words.
+    /// The most that are told of one document: enough to mend it, and few enough to read.
     pub const MAX: usize = 16;
 }
 
@@ -165,7 +165,7 @@ impl InferError {
         Self::Shed { reason, message: message.into(), retry_in: Some(retry_in) }
     }
 
-    /// What it means for the caller.
+    /// The meaning for the caller.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

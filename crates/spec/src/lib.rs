@@ -1,4 +1,4 @@
-//! The nouns of Berth: ids, units, what people declare, what workers report, and what gateways route by.
+//! The nouns of Berth: ids, units, manifests, deployments, reports of workers, routes of gateways.
 //!
 //! Nothing here does I/O, reads a clock, draws a random number or waits. Every other crate speaks in these types;
 //! protobuf, HTTP and file formats are converted to them at the edge.
@@ -9,36 +9,38 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | **deployment** | what somebody wants: a model source, how many replicas (or "on demand"), where, how to roll out. Mutable; has a generation |
+//! | **deployment** | a declared model: its source, number of replicas (or "on demand"), placement and rollout. Mutable; has a generation |
+//! | **manifest** | the text that declares a deployment; its **hub version** is `berth.dev/v1` |
+//! | **dialect** | another form of manifest, which converts to the hub version and back |
 //! | **model card** | the immutable description of one model version in a Git repository: runtime, artifacts, code, interface, resources |
 //! | **registry** | the Git repository of manifests, worker configurations and encrypted secrets that operations own |
 //! | **revision** | one resolved, immutable model version of a deployment, named by a hash of everything that decides what is loaded |
 //! | **alias** | a mutable name that resolves to a revision or a weighted set of them. Every deployment is one |
 //! | **node** | one `berth` process of a cluster, with one or more of the roles controller, worker, gateway |
-//! | **member** | a node as the others know it; members tell each other who is alive by gossip |
+//! | **member** | a node as the others see it; members spread each other's health by gossip |
 //! | **leader** | the controller that decides now; its term is an **epoch**, and every write of it is fenced by that |
-//! | **peer** | another node, as the one who talks to it sees it |
+//! | **peer** | the other node of a connection |
 //! | **worker** | a process that holds replicas and runs them in runtimes |
-//! | **runtime** | what executes a revision (the built-in ONNX engine, later others) |
+//! | **runtime** | the engine that executes a revision: built-in ONNX, or a process for a model card |
 //! | **replica** | one revision on one worker |
-//! | **residency** | what the worker says is true of one replica |
+//! | **residency** | the state of one replica, as its worker reports it |
 //! | **assignment** | the whole, numbered set of replicas that a worker should hold |
-//! | **inventory** | the whole set of replicas that a worker says it holds |
+//! | **inventory** | the whole set of replicas that a worker reports |
 //! | **gateway** | the data-plane entrance: it parks, limits and forwards requests |
-//! | **route** | what a gateway knows of one deployment: which revisions share its traffic and where they are ready |
+//! | **route** | a gateway's knowledge of one deployment: the revisions that share its traffic and the workers where they are ready |
 //! | **controller** | the one decider; it runs [`plan`](https://docs.rs) over a world of these nouns |
-//! | **source** | where deployments come from: the API, a directory, a Git registry, later etcd, Kubernetes |
+//! | **source** | an origin of deployments: the API, a directory, a Git registry, later etcd, Kubernetes |
 //! | **store** | the strongly consistent, watchable key-value state |
-//! | **credential** | what opens a store, a repository or a registry; a worker is given a whole numbered set of them |
-//! | **demand** | what a gateway tells the controller about use: who waits, who was used when |
+//! | **credential** | access to a store, a repository or a registry; a worker is given a whole numbered set of them |
+//! | **demand** | a gateway's report of use: requests that wait, times of last use |
 //! | **claim** | the bytes of a worker's memory that the plan sets aside for a replica |
 //! | **miss** | a request for a deployment with no ready replica |
 //! | **park** | to hold a request at the gateway until its model is ready or its deadline has passed |
 //!
 //! # Reading order
-//! [`id`], [`unit`], [`tensor`] are the atoms; [`manifest`] is the file format, [`dialect`] the other forms that convert to it, and [`deployment`] what it becomes;
-//! [`revision`] → [`assignment`] → [`residency`] is the way down to a worker; [`routes`] and [`traffic`] connect
-//! gateways; [`inference`] is what flows; [`status`] is what people are told.
+//! [`id`], [`unit`], [`tensor`] are the atoms; [`manifest`] is the file format, [`dialect`] the other forms that convert to
+//! it, [`deployment`] the result; [`revision`] → [`assignment`] → [`residency`] is the way down to a worker; [`routes`] and
+//! [`traffic`] connect gateways; [`inference`] flows through them; [`status`] is for people.
 
 pub mod id;
 pub mod unit;

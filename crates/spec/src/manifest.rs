@@ -40,10 +40,10 @@ use self::{
 };
 use crate::{DeploymentName, Namespace, Spec};
 
-/// Where a manifest came from.
+/// The place that a manifest came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParseContext {
-    /// What errors call it: a path, or `-` for standard input.
+    /// The name in errors: a path, or `-` for standard input.
     pub file: String,
     /// The absolute `file:` URI of the folder that relative `file:` URIs start from, with a `/` at its end.
     /// `None`: relative ones are errors.
@@ -75,7 +75,7 @@ pub struct ManifestDeployment {
 /// Reads all documents of a YAML or JSON text; empty ones are skipped.
 ///
 /// # Errors
-/// All that is wrong with any of the documents, in reading order. A syntax error ends the reading.
+/// Every error in any of the documents, in reading order. A syntax error ends the reading.
 pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
     let reader = Reader { text, context };
     let documents = Node::documents(text).map_err(|e| vec![reader.syntax_error(&e)])?;
@@ -97,7 +97,7 @@ pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeploymen
     if errors.is_empty() { Ok(deployments) } else { Err(errors) }
 }
 
-/// Whether a text can be read as YAML or JSON at all, whatever it says.
+/// True for a text that can be read as YAML or JSON, whatever its content.
 #[must_use]
 pub fn is_well_formed(text: &str) -> bool {
     Node::documents(text).is_ok()
@@ -156,7 +156,7 @@ impl ManifestDeployment {
 /// Reads a length of time as manifests write it: `500ms`, `30s`, `10m`, `1h30m`, `2d`.
 ///
 /// # Errors
-/// What to write instead.
+/// The text to write instead.
 pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     scalar::Span::read(text).map(|span| span.0).map_err(|problem| problem.remedy)
 }
@@ -258,7 +258,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a document has at least one of the fields of a manifest, though it be misspelt.
+/// True for a document that has at least one field of a manifest, even a misspelt one.
 fn is_manifest(node: &Node) -> bool {
     const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
     node.names().any(|name| closest(name, FIELDS).is_some())

@@ -1,4 +1,4 @@
-//! Who belongs to a cluster: the nodes, what they do, and what the others think of their health.
+//! Members of a cluster: the nodes, their roles, and their health as the others see it.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, str::FromStr};
 
@@ -23,7 +23,7 @@ pub struct Member {
     pub gossip: SocketAddr,
     /// Where it takes connections from other nodes (TLS).
     pub peer: SocketAddr,
-    /// What it does.
+    /// The roles.
     pub roles: Roles,
     /// Its labels: [`REGION`], [`ZONE`] and whatever selectors match.
     pub labels: BTreeMap<String, String>,
@@ -41,16 +41,16 @@ impl Member {
     }
 }
 
-/// What the members together think of a node.
+/// Health of a node by the judgement of the members together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
-    /// It answers.
+    /// Answers.
     Alive,
-    /// It did not answer a probe, directly or through others; it may still refute that.
+    /// Did not answer a probe, directly or through others; may still refute that.
     Suspect,
-    /// It is taken for dead.
+    /// Taken for dead.
     Failed,
-    /// It said that it goes.
+    /// Left, by its own word.
     Left,
 }
 
@@ -66,21 +66,21 @@ impl Health {
         }
     }
 
-    /// Whether it may still answer.
+    /// True if it may still answer.
     #[must_use]
     pub const fn is_there(self) -> bool {
         matches!(self, Self::Alive | Self::Suspect)
     }
 }
 
-/// What a node does.
+/// Roles of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
-    /// It may be elected to decide.
+    /// May be elected to decide.
     pub controller: bool,
-    /// It holds models.
+    /// Holds models.
     pub worker: bool,
-    /// It takes requests of clients.
+    /// Takes requests of clients.
     pub gateway: bool,
 }
 
@@ -145,15 +145,15 @@ impl fmt::Display for Epoch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GatewayId(pub u64);
 
-/// What people say of a worker.
+/// An operator's word on a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cordon {
-    /// It takes new replicas.
+    /// Takes new replicas.
     #[default]
     Open,
-    /// It takes no new replicas; those that it holds stay.
+    /// Takes no new replicas; those that it holds stay.
     Cordoned,
-    /// It takes no new ones, and those that it holds move elsewhere: copies first, then they leave.
+    /// Takes no new replicas, and those that it holds move elsewhere: copies first, then they leave.
     Draining,
 }
 
@@ -168,7 +168,7 @@ impl Cordon {
         }
     }
 
-    /// Whether it takes new replicas.
+    /// True if it takes new replicas.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Open)

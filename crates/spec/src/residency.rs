@@ -1,4 +1,4 @@
-//! What a worker says is true of one replica, and the whole set of it.
+//! Residency: the state of one replica as its worker reports it, and the whole set of a worker.
 //!
 //! ```text
 //! Queued → Preparing → Fetching → Loading → Validating → Ready → Draining → (gone)      Preparing: model cards only
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{Breaker, ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
 
-/// What is true of one replica.
+/// The state of one replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Residency {
     /// Accepted; waits for memory to be freed or for a free loading slot.
@@ -28,26 +28,26 @@ pub enum Residency {
         /// Bytes in all, once known.
         total: Option<ByteSize>,
     },
-    /// What the runtime needs beside the artifact is being made.
+    /// Preparation: the runtime's needs beside the artifact are being made.
     Preparing(Preparing),
     /// The runtime is loading it.
     Loading,
     /// The validation inference is running.
     Validating,
-    /// It answers requests.
+    /// Ready: answers requests.
     Ready(Arc<Ready>),
-    /// It takes no new request and finishes those in flight.
+    /// Draining: takes no new request and finishes those in flight.
     Draining {
         /// Since when.
         since: Time,
         /// Requests in flight.
         in_flight: u32,
     },
-    /// It could not be made ready.
+    /// Failed: could not be made ready.
     Failed(Arc<Failure>),
 }
 
-/// What is made for a model card before its model can be loaded.
+/// Step of the preparation of a model card, before its model can be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Preparing {
     /// Its code is checked out at the exact commit.
@@ -70,67 +70,67 @@ impl Preparing {
     }
 }
 
-/// What is known of a ready replica.
+/// Facts of a ready replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ready {
     /// Since when.
     pub since: Time,
     /// The most memory that it was seen to take; the prediction where `measured` is false.
     pub memory: ByteSize,
-    /// Whether `memory` was measured.
+    /// True if `memory` was measured.
     pub measured: bool,
     /// The digest of the artifact that was loaded.
     pub digest: Digest,
-    /// What it takes and gives.
+    /// Inputs and outputs.
     pub signature: Arc<Signature>,
-    /// How long each phase took.
+    /// Duration of each phase.
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
-    /// How its process died, if it did.
+    /// Deaths of its process, if there were any.
     pub deaths: Option<Arc<Deaths>>,
 }
 
 impl Ready {
-    /// Whether its process is there, where it has one: it answers requests.
+    /// True if its process is there, where it has one: it answers requests.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.deaths.as_ref().is_none_or(|deaths| deaths.again_at.is_none())
     }
 }
 
-/// How the process of a ready replica's model died, where it has one. It is started again, after a while.
+/// Deaths of the process of a ready replica, where it has one. The process is started again, after a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deaths {
-    /// How often, since it was loaded.
+    /// Number of deaths since it was loaded.
     pub count: u32,
-    /// How often without having lived for long in between.
+    /// Number of deaths without a long life in between.
     pub in_a_row: u32,
     /// When it did last.
     pub at: Time,
-    /// How it did last, for people: `it was killed by signal 9`.
+    /// The last death, for people: `it was killed by signal 9`.
     pub how: String,
     /// When it is started again, or was: it is up some time after that, once its model is loaded. `None`: it is up.
     pub again_at: Option<Time>,
 }
 
 impl Deaths {
-    /// Deaths in a row from which a process is one that dies again and again. Halved, one bad minute is called that; doubled,
-    /// people hear of it after some minutes.
+    /// Deaths in a row after which a process counts as one that dies again and again: more than one bad minute brings, and
+    /// few enough that people hear of it within minutes.
     pub const MANY: u32 = 5;
 
-    /// How long a process that did must live to be trusted again. Halved, one that dies every few minutes is mended and broken
-    /// all the time in what people are told; doubled, what was mended is broken to them for longer.
+    /// The time that such a process must live to be trusted again: longer than the pause between deaths of one that dies
+    /// every few minutes.
     pub const TRUSTED: Duration = Duration::from_secs(5 * 60);
 
-    /// Whether it dies again and again. It does not change with each start, so that it can be told.
+    /// True for a process that dies again and again. Does not change with each start, so that it can be told.
     #[must_use]
     pub fn again_and_again(&self, now: Time) -> bool {
         self.in_a_row >= Self::MANY && (self.again_at.is_some() || now < self.at + Self::TRUSTED)
     }
 }
 
-/// How long the phases of a load took, in milliseconds.
+/// Durations of the phases of a load, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Phases {
     /// Waiting for memory or a slot.
@@ -146,17 +146,17 @@ pub struct Phases {
 /// A load that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind, which decides what happens next.
+    /// The category, which decides the next step.
     pub category: FailureCategory,
     /// For people: what went wrong and what to do.
     pub message: String,
-    /// How many attempts there were.
+    /// Number of attempts.
     pub attempts: u32,
     /// When the last one ended.
     pub at: Time,
     /// When the worker tries again by itself; `None`: it does not.
     pub retry_at: Option<Time>,
-    /// What the model's own code said: a Python traceback, its last words on standard error. Bounded by
+    /// Output of the model's own code: a Python traceback, its last words on standard error. Bounded by
     /// [`MAX_TRACE`](Failure::MAX_TRACE) bytes.
     pub trace: Option<Box<str>>,
     /// The attempts before the last one, the oldest first; at most [`MAX_HISTORY`](Failure::MAX_HISTORY).
@@ -168,21 +168,21 @@ pub struct Failure {
 pub struct Attempt {
     /// When it ended.
     pub at: Time,
-    /// What kind of failure it was.
+    /// The category.
     pub category: FailureCategory,
-    /// What went wrong.
+    /// The message.
     pub message: String,
 }
 
 impl Failure {
-    /// The most bytes of a trace. Halved, the cause at the end of a long Python traceback may be cut; doubled, a worker
-    /// full of failed models reports megabytes.
+    /// The most bytes of a trace: the cause at the end of a long Python traceback fits, and a worker full of failed models
+    /// does not report megabytes.
     pub const MAX_TRACE: usize = 16 << 10;
     /// The most attempts that are remembered. An operation has four (one, and three more).
     pub const MAX_HISTORY: usize = 4;
 }
 
-/// The kinds of failure (seed G §6.5, §8.1).
+/// The categories of failure (docs/failures.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureCategory {
     /// The artifact's store did not answer or answered with a passing fault.
@@ -209,7 +209,7 @@ pub enum FailureCategory {
     Validation,
     /// The runtime is missing or broken.
     Runtime,
-    /// It took longer than it may.
+    /// Timeout of the load.
     Timeout,
     /// A fault of ours.
     Internal,
@@ -240,7 +240,7 @@ impl FailureCategory {
         Self::ALL.into_iter().find(|category| category.as_str() == word)
     }
 
-    /// Whether the same worker may succeed later without anybody changing anything.
+    /// True if the same worker may succeed later without anybody changing anything.
     #[must_use]
     pub const fn transient(self) -> bool {
         matches!(self, Self::Network | Self::Memory | Self::Disk | Self::Timeout | Self::Internal)
@@ -285,13 +285,13 @@ impl Residency {
         }
     }
 
-    /// Whether it answers requests.
+    /// True if it answers requests.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self, Self::Ready(ready) if ready.is_up())
     }
 
-    /// Whether it has become ready, be its process there just now or not.
+    /// True if it has become ready, be its process there just now or not.
     #[must_use]
     pub const fn is_loaded(&self) -> bool {
         matches!(self, Self::Ready(_))
@@ -320,9 +320,9 @@ pub struct InventoryChange {
     pub incarnation: u64,
     /// The assignment that the worker works towards. 0 in a whole report: it asks for the whole assignment.
     pub seen: Generation,
-    /// Whether this names everything.
+    /// True if this names everything.
     pub whole: bool,
-    /// Whether the worker means to stay.
+    /// The worker's intention to stay or leave.
     pub state: WorkerState,
     /// Its load, if there is news of it.
     pub load: Option<Load>,
@@ -332,11 +332,11 @@ pub struct InventoryChange {
     pub credentials: Generation,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
-    /// How much ready replicas were used, where that is news. Told now and then, not request by request.
+    /// Use of ready replicas, where that is news. Told now and then, not request by request.
     pub usage: Vec<(RevisionId, Usage)>,
 }
 
-/// How much one replica was used since it was loaded.
+/// Use of one replica since it was loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests that it was given.

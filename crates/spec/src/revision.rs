@@ -14,11 +14,11 @@ use crate::{
 pub struct Revision {
     /// Names it; see [`Revision::id_of`].
     pub id: RevisionId,
-    /// What kind of file the artifact is.
+    /// The format of the artifact.
     pub format: ModelFormat,
     /// Where the artifact is.
     pub uri: String,
-    /// What its bytes must hash to, if that is known.
+    /// The digest of the artifact, if it is known.
     pub digest: Option<Digest>,
     /// The version name that clients see.
     pub version: String,
@@ -28,7 +28,7 @@ pub struct Revision {
     pub runtime: RuntimeOptions,
     /// The author's word on its memory.
     pub memory: Option<ByteSize>,
-    /// How its code is run, for a model card.
+    /// The model card, for a model that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Arc<PinnedCard>>,
 }

@@ -1,4 +1,4 @@
-//! What gateways route by.
+//! Routes: the ways of gateways from a name to ready replicas.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ pub struct Route {
     pub split: Vec<(RevisionId, u32)>,
     /// Every revision that clients can reach, by version name. Those outside `split` answer to their version only.
     pub versions: Vec<Version>,
-    /// What a miss does.
+    /// The reaction to a miss.
     pub on_miss: OnMiss,
-    /// It is loaded by requests and may be paged out (`replicas.min` is 0).
+    /// Loaded by requests, and may be paged out (`replicas.min` is 0).
     pub on_demand: bool,
     /// The longest a request may take when the caller sets no deadline.
     pub timeout: Duration,
@@ -38,7 +38,7 @@ pub struct Version {
     pub ready: Vec<WorkerId>,
 }
 
-/// What a gateway does with a request when nothing is ready.
+/// A gateway's reaction to a request when nothing is ready.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OnMiss {
     /// Park it and tell the controller: the model will be, or is being, loaded.
@@ -80,11 +80,11 @@ pub struct RouteChange {
     pub set: Vec<Route>,
     /// Gone.
     pub unset: Vec<DeploymentName>,
-    /// Whether everything that should be resident is.
+    /// Readiness of everything that should be resident.
     pub readiness: Readiness,
 }
 
-/// Whether everything that should be resident answers: what `/v2/health/ready` tells.
+/// Readiness of everything that should be resident: the answer of `/v2/health/ready`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Readiness {
     /// The controller has planned at least once since it started.

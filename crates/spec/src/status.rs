@@ -1,4 +1,4 @@
-//! What people are told. Computed by `plan::report`, never stored.
+//! Status of deployments, for people. Computed by `plan::report`, never stored.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ pub enum Phase {
     Progressing,
     /// All that is wanted is ready.
     Available,
-    /// It answers, with fewer replicas than wanted or an older revision than wanted; or the processes of its replicas died
+    /// Answers, with fewer replicas than wanted or an older revision than wanted; or the processes of its replicas died
     /// and are started again.
     Degraded,
-    /// It does not answer and will not without a change; the conditions say why.
+    /// Does not answer and will not without a change; the conditions say why.
     Failed,
     /// No worker can hold it.
     ScheduleFailed,
@@ -72,13 +72,13 @@ pub struct ReplicaStatus {
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
-    /// What the worker says; `None`: assigned, not yet reported.
+    /// The worker's report; `None`: assigned, not yet reported.
     pub residency: Option<Residency>,
     /// The worker is lost: what it said last need not be true any more.
     pub lost: bool,
     /// The memory set aside.
     pub claim: ByteSize,
-    /// How much it was used, as its worker last said; `None`: it has not said.
+    /// Use, by the last report of its worker; `None`: no report yet.
     pub usage: Option<Usage>,
     /// For people: what it waits for, where it is queued and that is known.
     pub waits: Option<String>,
@@ -91,7 +91,7 @@ pub struct FailedLoad {
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
-    /// What the worker said.
+    /// The worker's report.
     pub failure: Arc<Failure>,
 }
 

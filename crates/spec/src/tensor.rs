@@ -110,7 +110,7 @@ pub struct TensorSpec {
     pub shape: Vec<i64>,
 }
 
-/// What a model takes and gives.
+/// Inputs and outputs of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Signature {
     /// Inputs in the model's order.
@@ -164,9 +164,9 @@ pub enum InvalidTensor {
         datatype: Datatype,
         /// Its shape.
         shape: Vec<i64>,
-        /// What was needed, with the unit.
+        /// The amount that was needed, with the unit.
         expected: String,
-        /// What was there, with the unit.
+        /// The amount that was there, with the unit.
         got: String,
     },
 }

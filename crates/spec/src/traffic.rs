@@ -1,4 +1,4 @@
-//! What gateways tell the controller about use.
+//! Demand: reports of gateways to the controller about use.
 
 use crate::{DeploymentName, Time};
 
@@ -17,7 +17,7 @@ pub struct Demand {
     pub requests: u64,
 }
 
-/// What a gateway sends to the controller.
+/// A message of a gateway to the controller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GatewayEvent {
     /// Use, coalesced per deployment. A deployment with `waiting > 0` is a miss and is planned for at once.

@@ -64,7 +64,7 @@ const IMAGES: [&str; 40] = [
 ];
 
 /// Folders whose prose is still being rewritten. A folder leaves the list when it is done; the list ends empty.
-const UNFINISHED: [&str; 15] = [
+const UNFINISHED: [&str; 16] = [
     "crates/control/src/controller",
     "crates/control/src/driver",
     "crates/control/src/handle",
@@ -75,9 +75,10 @@ const UNFINISHED: [&str; 15] = [
     "crates/peer/src/listener",
     "crates/peer/src/peer",
     "crates/plan",
-    "crates/registry/src/hub.rs",
     "crates/sim",
-    "crates/spec",
+    "crates/spec/src/deployment.rs",
+    "crates/spec/src/id.rs",
+    "crates/spec/src/worker.rs",
     "crates/worker",
     "xtask",
 ];

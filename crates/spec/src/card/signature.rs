@@ -1,4 +1,4 @@
-//! What a card's interface is in tensors, so that clients of the Open Inference Protocol can call it.
+//! A card's interface as tensors, so that clients of the Open Inference Protocol can call it.
 //!
 //! | a property of the schema's object | tensor |
 //! |---|---|
@@ -23,7 +23,7 @@ pub const RESPONSE: &str = "response";
 /// The deepest array. Deeper ones are documents: nobody has tensors of more dimensions.
 const MAX_RANK: usize = 8;
 
-/// What documents look like as tensors.
+/// Documents as tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Form {
     /// One tensor per property.
@@ -41,9 +41,9 @@ pub struct Column {
     pub datatype: Datatype,
     /// Dimensions of one row's value: none for a scalar; -1 where any size goes.
     pub shape: Vec<i64>,
-    /// Whether every document has it.
+    /// True if every document has it.
     pub required: bool,
-    /// Whether its schema says nothing beyond type and shape: a tensor that fits needs no further look.
+    /// True if its schema says nothing beyond type and shape: a tensor that fits needs no further check.
     pub plain: bool,
 }
 

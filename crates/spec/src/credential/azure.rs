@@ -9,7 +9,7 @@ pub struct Azure {
     pub account_name: Option<String>,
     /// Its key.
     pub account_key: Option<Secret>,
-    /// What the portal hands out: `AccountName=…;AccountKey=…;EndpointSuffix=…`.
+    /// The portal's connection string: `AccountName=…;AccountKey=…;EndpointSuffix=…`.
     pub connection_string: Option<Secret>,
 }
 

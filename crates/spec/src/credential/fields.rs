@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{Azure, Credential, Gcs, Git, GitAuth, Kind, Registry, S3, Scope, Secret};
 use crate::manifest::closest;
 
-/// The longest value, in bytes. Halved, a service account with long certificates may not fit; doubled, a set of many may
-/// not fit [`super::MAX_WIRE`].
+/// The longest value, in bytes: a service account with long certificates fits, and a set of many fits
+/// [`super::MAX_WIRE`].
 pub const MAX_VALUE: usize = 64 << 10;
 
 /// One field of a type of secret.
@@ -14,13 +14,13 @@ pub const MAX_VALUE: usize = 64 << 10;
 pub struct Field {
     /// As files write it.
     pub name: &'static str,
-    /// Whether its value is a secret: files hold it encrypted.
+    /// True for a secret value: files hold it encrypted.
     pub secret: bool,
-    /// Whether it is a list of texts.
+    /// True for a list of texts.
     pub list: bool,
-    /// Whether it may have several lines.
+    /// True if it may have several lines.
     lines: bool,
-    /// Whether there must be one.
+    /// True for a field that must be given.
     pub required: bool,
 }
 
@@ -46,7 +46,7 @@ impl Field {
     }
 }
 
-/// What every type has: what it is for.
+/// The scope, which every type has.
 const HOSTS: Field = field("hosts").list();
 const URLS: Field = field("urls").list();
 
@@ -95,7 +95,7 @@ impl Kind {
     /// The field of that name.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The text to write instead.
     pub fn field(self, name: &str) -> Result<&'static Field, WrongField> {
         self.fields().iter().find(|field| field.name == name).ok_or_else(|| {
             let known = || self.fields().iter().map(|field| field.name);
@@ -120,15 +120,15 @@ pub enum FieldValue {
 /// The fields of a secret by name, without `type`.
 pub type Fields = BTreeMap<String, FieldValue>;
 
-/// What is wrong with a field. Never says its value.
+/// An error in a field. Never says its value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}; {remedy}")]
 pub struct WrongField {
     /// The field.
     pub field: String,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -180,7 +180,7 @@ impl Credential {
     }
 }
 
-/// What can be said about a value alone.
+/// Checks of a value alone.
 fn wrong(kind: Kind, name: &str, value: &FieldValue) -> Option<WrongField> {
     let field = match kind.field(name) {
         Ok(field) => field,
@@ -211,12 +211,12 @@ fn wrong(kind: Kind, name: &str, value: &FieldValue) -> Option<WrongField> {
     })
 }
 
-/// Whether a URL may be one that others can read along.
+/// Rule for URLs whose traffic others can read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
-    /// What goes there is signed.
+    /// Requests are signed: any transport will do.
     Any,
-    /// What goes there is the secret itself.
+    /// The secret itself is sent: only an encrypted transport will do.
     Private,
 }
 
@@ -327,7 +327,7 @@ impl Taken {
     }
 }
 
-/// Whether a URL leads to this machine.
+/// True for a URL of this machine.
 fn is_loopback(url: &url::Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",

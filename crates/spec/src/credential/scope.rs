@@ -1,10 +1,10 @@
-//! What a credential is for: hosts and the beginnings of URLs, and which of several fits a location most closely.
+//! Scope of a credential: hosts and URL prefixes, and the choice of the closest one for a location.
 
 use url::Url;
 
 use super::{Credential, Kind, WrongField};
 
-/// What a credential is for. Without any host or URL: everything of its type.
+/// Scope of a credential. Without any host or URL: everything of its type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     hosts: Vec<Host>,
@@ -19,10 +19,10 @@ struct Host {
     port: Option<u16>,
 }
 
-/// How closely a scope fits; the larger, the closer.
+/// Closeness of a scope to a location; the larger, the closer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Closeness {
-    /// It says nothing.
+    /// No host and no URL.
     Everything,
     /// A domain above the host, of so many letters.
     Below(usize),
@@ -67,7 +67,7 @@ impl Scope {
         self.urls.iter().map(Url::to_string).collect()
     }
 
-    /// How closely it fits; `None` if it does not.
+    /// Closeness to a location; `None` if it does not fit.
     pub(super) fn closeness(&self, place: &Url) -> Option<Closeness> {
         if self.hosts.is_empty() && self.urls.is_empty() {
             return Some(Closeness::Everything);
@@ -123,7 +123,7 @@ fn port(url: &Url) -> Option<u16> {
     url.port_or_known_default().or((url.scheme() == "ssh").then_some(22))
 }
 
-/// Whether `place` is `url` or lies below it: `…/team` begins `…/team/iris.git`, and not `…/teams`.
+/// True if `place` is `url` or lies below it: `…/team` begins `…/team/iris.git`, and not `…/teams`.
 fn begins(url: &Url, place: &Url) -> bool {
     let same_host = match (url.host_str(), place.host_str()) {
         (Some(one), Some(other)) => one.eq_ignore_ascii_case(other),

@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 use super::{Azure, Credential, CredentialSet, FieldValue, Fields, Gcs, GitAuth, Granted, Kind, Registry, S3, Secret};
 use crate::{Generation, Time};
 
-/// The most bytes that a set has on the wire. Halved, a worker with dozens of service accounts is refused; doubled, a
-/// wrong sender can make a worker hold twice the memory.
+/// The most bytes that a set has on the wire: dozens of service accounts fit, and a wrong sender cannot fill a worker's
+/// memory.
 pub const MAX_WIRE: usize = 4 << 20;
 
 /// Why bytes are no set of credentials. Says nothing of what is in them.
@@ -26,7 +26,7 @@ pub enum InvalidWire {
     Secret {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
 }
@@ -99,7 +99,7 @@ impl CredentialSet {
     /// Reads what [`Self::to_wire`] wrote.
     ///
     /// # Errors
-    /// That it is too large, of another form, or a secret with wrong fields; never a value.
+    /// Too large, of another form, or a secret with wrong fields; never a value.
     pub fn from_wire(bytes: &[u8]) -> Result<Self, InvalidWire> {
         if bytes.len() > MAX_WIRE {
             return Err(InvalidWire::TooLarge(bytes.len()));
@@ -152,7 +152,7 @@ impl From<Value> for FieldValue {
     }
 }
 
-/// What [`Credential::build`] would make this of.
+/// Fields from which [`Credential::build`] makes the same.
 fn fields_of(granted: &Granted) -> Fields {
     let mut fields = Fields::new();
     let mut text = |name: &str, value: Option<&Secret>| {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::{Settings, Spec};
 
-/// Settings that are remembered. Halved, fleets that mix more different ones than that hold some of them twice; doubled,
-/// a spec whose settings are like no other's is compared with twice as many.
+/// Settings that are remembered: more than a fleet usually mixes, and few enough to search at every declaration.
 const KEPT: usize = 64;
 
 /// Remembers the settings that came through lately, so that deployments with equal ones share them.

@@ -1,4 +1,4 @@
-//! What one replica needs: what the deployment says, and where it says nothing what its model card says.
+//! Resources of one replica: those of the deployment, and those of its model card where the deployment says nothing.
 
 use super::{
     raw::{RawGpu, RawResources},
@@ -15,7 +15,7 @@ use crate::{
 const MOST_CORES: f32 = 1024.0;
 const MOST_GPUS: u32 = 64;
 
-/// What one replica needs.
+/// Resources of one replica.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
     pub(super) memory: Option<ByteSize>,

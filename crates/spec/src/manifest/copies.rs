@@ -1,4 +1,4 @@
-//! How many replicas, in all and in each region: the rules that concern more than one field.
+//! Number of replicas, in all and in each region: the rules that concern more than one field.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::Replicas;
 /// The most that a deployment has in all its regions together, as in one.
 const MOST: u32 = 1000;
 
-/// How many in all, and in which region; the latter empty where nobody says.
+/// The number of replicas in all, and per region; the latter is empty where none is given.
 pub(super) fn replicas(raw: &RawReplicas, problems: &mut Problems) -> (Replicas, BTreeMap<String, Replicas>) {
     match raw {
         RawReplicas::Exactly(n) => (Replicas { min: n.get(), max: n.get() }, BTreeMap::new()),

@@ -13,7 +13,7 @@ const MAX: usize = 512;
 /// The path at which gateways answer for an `endpoint`.
 ///
 /// # Errors
-/// They cannot: why, and what to do about it.
+/// The reason that they cannot, and the remedy.
 pub fn endpoint_path(text: &str) -> Result<String, (String, String)> {
     path(text).map_err(|Problem { message, remedy }| (message, remedy))
 }
@@ -21,7 +21,7 @@ pub fn endpoint_path(text: &str) -> Result<String, (String, String)> {
 /// The path of `text`: a path, or an http(s) URL that has one.
 ///
 /// # Errors
-/// It has none, it is not plain, or the gateway uses it for something else.
+/// No path, a path that is not plain, or one that the gateway uses for something else.
 pub(super) fn path(text: &str) -> Result<String, Problem> {
     let remedy = "write for example https://api.example.com/v1/sentiment, or /v1/sentiment";
     let path = if text.starts_with('/') {

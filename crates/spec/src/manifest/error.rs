@@ -1,4 +1,4 @@
-//! What is wrong with a manifest: where, what, and what to do about it. Data for the API, a picture for terminals.
+//! An error in a manifest: its place, message and remedy. Data for the API, a picture for terminals.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Class;
 
-/// One thing that is wrong with a manifest.
+/// One error in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestError {
@@ -18,9 +18,9 @@ pub struct ManifestError {
     pub column: u32,
     /// The field, written `spec.replicas.min`; empty for the document itself.
     pub path: String,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// What to do about it, as an imperative; empty when the message says it all.
+    /// The remedy, as an imperative; empty when the message says it all.
     pub remedy: String,
     /// The line it is on, for [`ManifestError::render`]; empty where the manifest did not come as text.
     #[serde(skip)]
@@ -28,7 +28,7 @@ pub struct ManifestError {
 }
 
 impl ManifestError {
-    /// Always the author's to mend.
+    /// The error class: the author has to change the manifest.
     #[must_use]
     pub const fn class(&self) -> Class {
         Class::Invalid

@@ -43,11 +43,11 @@ impl From<Location> for Place {
 pub struct Node {
     /// Where it begins.
     pub at: Place,
-    /// What it holds.
+    /// The content.
     pub value: Value,
 }
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Debug, Clone)]
 pub enum Value {
     /// `null`, or nothing.
@@ -146,7 +146,7 @@ impl Node {
         node.at
     }
 
-    /// What it is, for messages.
+    /// The kind of content, for messages.
     pub const fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -164,8 +164,7 @@ fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
-        // One file may declare every model of a large installation: 100,000 documents of 40 nodes. Halved, such a file
-        // is refused; doubled, a hostile 16 MiB body may take twice the memory (about 100 bytes a node).
+        // One file may declare every model of a large installation: 100,000 documents of 40 nodes, at about 100 bytes a node.
         budget: serde_saphyr::budget! {
             max_documents: 100_000,
             max_nodes: 4_000_000,

@@ -25,11 +25,11 @@ use crate::{PinnedCard, TensorSpec};
 pub struct RawDeployment {
     /// The version of this format.
     pub api_version: ApiVersion,
-    /// What is declared.
+    /// The kind of object.
     pub kind: Kind,
-    /// Who it is.
+    /// Name, namespace, labels and annotations.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// The model and its settings.
     pub spec: RawSpec,
     /// Set by the server and ignored here, so that what `berth get` printed can be applied again.
     #[serde(default, skip_serializing)]
@@ -51,7 +51,7 @@ pub enum Kind {
     ModelDeployment,
 }
 
-/// Who a deployment is.
+/// Name, namespace, labels and annotations.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
@@ -84,13 +84,13 @@ pub struct Metadata {
     pub deleting: Option<bool>,
 }
 
-/// What is wanted of a deployment.
+/// A model and its settings.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawSpec {
-    /// Which model.
+    /// The model.
     pub model: RawModel,
-    /// How many replicas: a number, or a range. `{min: 0}` is on demand: loaded by the first request, paged out when
+    /// Number of replicas, or a range. `{min: 0}` is on demand: loaded by the first request, paged out when
     /// its space is needed. `0` keeps the deployment but loads nothing.
     #[serde(default)]
     pub replicas: RawReplicas,
@@ -101,25 +101,25 @@ pub struct RawSpec {
     /// When memory is short, models of lower priority give way to models of higher priority.
     #[serde(default = "default_priority")]
     pub priority: Whole<1, 100>,
-    /// What a replica needs. What is not given is predicted from the artifact, then measured and remembered.
+    /// Resources of one replica. Memory that is not given is predicted from the artifact, then measured and remembered.
     #[serde(default)]
     pub resources: RawResources,
-    /// Which workers may hold it.
+    /// The workers that may hold it.
     #[serde(default)]
     pub selector: RawSelector,
-    /// How its replicas lie to each other.
+    /// Spread of the replicas.
     #[serde(default)]
     pub placement: RawPlacement,
     /// Once loaded, its replicas never leave to make room for other models.
     #[serde(default)]
     pub pinned: bool,
-    /// When there are more replicas than `replicas.min`.
+    /// Conditions for more replicas than `replicas.min`.
     #[serde(default)]
     pub scaling: RawScaling,
     /// A request may be run twice: it is sent to another replica when the first one broke under it.
     #[serde(default = "default_idempotent")]
     pub idempotent: bool,
-    /// How a new revision replaces the old one.
+    /// Replacement of the old revision by a new one.
     #[serde(default)]
     pub rollout: RawRollout,
     /// The validation inference that a new replica must pass before it is ready: `generated` from the signature, `off`,
@@ -129,10 +129,10 @@ pub struct RawSpec {
     /// The longest a request may take, waiting for the model included, when the client sets no deadline of its own.
     #[serde(default = "default_timeout")]
     pub timeout: Span,
-    /// How many requests at once.
+    /// Limits on requests at once.
     #[serde(default)]
     pub concurrency: RawConcurrency,
-    /// How requests are joined into batches.
+    /// Joining of requests into batches.
     #[serde(default)]
     pub batching: RawBatching,
     /// Settings of the engine. Changing them makes a new revision.
@@ -148,7 +148,7 @@ pub struct RawSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawModel {
-    /// What kind of file it is, which says what runs it.
+    /// The format of the artifact, which decides the runtime.
     pub format: Format,
     /// Where the artifact is: `file:` (absolute, or relative to the manifest), `http:`, `https:`, `s3:`, `gs:` or `az:`.
     /// Credentials come from the environment of the worker or from the registry's secrets, never from here. A model
@@ -186,17 +186,17 @@ pub enum Format {
     Python,
 }
 
-/// How a new revision replaces the old one.
+/// Replacement of the old revision by a new one.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawRollout {
     /// The way traffic moves.
     pub strategy: RawStrategy,
-    /// What to do when old and new do not fit beside each other.
+    /// The procedure when old and new do not fit beside each other.
     pub when_full: RawWhenFull,
-    /// How long requests in flight have, once a replica drains.
+    /// The longest time that requests in flight have, once a replica drains.
     pub drain_timeout: Span,
-    /// How long the new revision has to become ready before it is given up. The old one serves on.
+    /// The longest time that the new revision has to become ready. After that it is given up, and the old one serves on.
     pub deadline: Span,
 }
 
@@ -205,9 +205,9 @@ impl Default for RawRollout {
         Self {
             strategy: RawStrategy::BlueGreen,
             when_full: RawWhenFull::Wait,
-            // Halved, long generations are cut at every update; doubled, a stuck request holds memory that long.
+            // Long enough for long generations; a stuck request holds memory for no longer.
             drain_timeout: Span(Duration::from_secs(30)),
-            // Halved, large artifacts over slow links are given up; doubled, a bad version is reported that much later.
+            // Large artifacts come over slow links in this time.
             deadline: Span(Duration::from_secs(600)),
         }
     }
@@ -222,7 +222,7 @@ pub enum RawStrategy {
     BlueGreen,
 }
 
-/// What to do when a surge does not fit.
+/// The procedure when a surge does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RawWhenFull {
@@ -232,7 +232,7 @@ pub enum RawWhenFull {
     Recreate,
 }
 
-/// How a new replica proves itself.
+/// The validation inference of a new replica.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawWarmup {
@@ -281,7 +281,7 @@ impl Default for RawWarmup {
     }
 }
 
-/// How many requests at once.
+/// Limits on requests at once.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawConcurrency {
@@ -294,12 +294,12 @@ pub struct RawConcurrency {
 
 impl Default for RawConcurrency {
     fn default() -> Self {
-        // Halved, a burst on a cold model is refused early; doubled, more bodies wait in memory.
+        // A burst on a cold model waits, at a few hundred bytes a request.
         Self { max: None, queue: Whole::constant(256) }
     }
 }
 
-/// How requests are joined into batches.
+/// Joining of requests into batches.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawBatching {
@@ -307,7 +307,7 @@ pub struct RawBatching {
     /// else 64. `1` turns batching off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<Whole<1, 65_536>>,
-    /// How long the first request of a batch may wait for others. `0s`: only requests that are there already are joined.
+    /// The longest time that the first request of a batch waits for others. `0s`: only requests that are there already are joined.
     pub max_delay: Span,
 }
 
@@ -321,7 +321,7 @@ impl Default for RawBatching {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawRuntime {
-    /// What the engine computes on.
+    /// The engine's execution provider.
     pub execution_provider: Word,
     /// Threads inside one run. `0`: the worker decides.
     pub threads: Whole<0, 1024>,
@@ -343,7 +343,7 @@ fn default_idempotent() -> bool {
     true
 }
 
-/// Halved, cold starts of large models time out for clients without a deadline; doubled, stuck requests linger.
+/// Large models load within this time.
 fn default_timeout() -> Span {
     Span(Duration::from_secs(30))
 }

@@ -89,7 +89,7 @@ fn kind(field: &Json) -> String {
     kinds.join(" or ")
 }
 
-/// What the words of an enumeration mean.
+/// The words of an enumeration with their meaning.
 fn words(field: &Json) -> String {
     let mut out = String::new();
     for branch in branches(field) {

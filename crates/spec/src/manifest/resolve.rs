@@ -23,8 +23,8 @@ use crate::{
 /// Problems by the path of the field that they are reported at.
 pub(super) type Problems = Vec<(&'static str, Problem)>;
 
-/// Labels or annotations, and the bytes of one key, that a deployment may have. Halved, generated labels of other
-/// systems are refused; doubled, 100,000 deployments may take twice the memory.
+/// The most labels or annotations of a deployment, and the most bytes of one key: room for the generated labels of other
+/// systems, and a bound on the memory of 100,000 deployments.
 const MAX_LABELS: usize = 64;
 const MAX_KEY: usize = 253;
 
@@ -154,9 +154,9 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
     }
 }
 
-/// What the author of a card says counts where the deployment says nothing.
+/// The batching of a deployment; the card's where the deployment says nothing.
 fn batching(raw: &RawBatching, card: Option<&PinnedCard>) -> Batching {
-    /// Halved, less is gained under load; doubled, one run takes longer and single requests wait for it.
+    /// Most of the gain under load, while one run stays short for a single request that waits for it.
     const MAX_ROWS: u32 = 64;
     let of_card = card.map(|card| card.card.interface.batch_size.unwrap_or(1).max(1));
     Batching { max_rows: raw.max_rows.map(Whole::get).or(of_card).unwrap_or(MAX_ROWS), max_delay: raw.max_delay.0 }

@@ -47,7 +47,7 @@ impl<'s> Kinds<'s> {
         }
     }
 
-    /// Whether they include that of `value`.
+    /// True if they include the kind of `value`.
     pub(super) fn take(&self, value: &Value) -> bool {
         self.0.iter().any(|&kind| match value {
             Value::Null => kind == "null",

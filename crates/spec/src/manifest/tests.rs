@@ -190,7 +190,7 @@ fn what_the_server_adds_is_ignored_and_versions_are_kept() {
     assert_eq!((one.base.clone(), &one.raw), (None, &parse(MINIMAL, &context()).expect("right")[0].raw));
 }
 
-/// What is replaced in the full manifest, and by what; then every error it must give, in one line each.
+/// Replacements in the full manifest, with every error that each must give, one line each.
 const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "  replicas:",

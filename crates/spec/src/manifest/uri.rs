@@ -111,7 +111,7 @@ pub(crate) fn resolve(text: &str, base: Option<&str>) -> Result<String, Problem>
     })
 }
 
-/// Whether what the location means depends on where the manifest is.
+/// True for a location that starts from the manifest's folder.
 pub(crate) fn is_relative(text: &str) -> bool {
     text.strip_prefix("file:").is_some_and(|path| !path.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! How many replicas, where, and when there are more.
+//! Number of replicas, regions and scaling.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct ReplicaRange {
     /// Never more. Not given: `min`, but at least 1. With `regions`: their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Whole<0, 1000>>,
-    /// How many in which region (the label `region` of workers): a number, or a range. While a region is lost its
+    /// Replicas per region (the label `region` of workers): a number, or a range. While a region is lost its
     /// replicas are elsewhere.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, RawRegion>,
@@ -60,7 +60,7 @@ impl Default for RawReplicas {
     }
 }
 
-/// When there are more replicas than `replicas.min`, up to `replicas.max`.
+/// Conditions for more replicas than `replicas.min`, up to `replicas.max`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawScaling {
@@ -72,11 +72,11 @@ pub struct RawScaling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.1, max = 100_000.0))]
     pub target_concurrency: Option<Decimal>,
-    /// Whether use that comes back keeps a second replica, where `replicas.max` allows one.
+    /// A second replica for models in regular use, where `replicas.max` allows one.
     pub second_copy: RawSecondCopy,
 }
 
-/// Whether a model in regular use gets a second replica.
+/// Rule for a second replica of a model in regular use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RawSecondCopy {

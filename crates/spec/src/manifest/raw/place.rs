@@ -1,4 +1,4 @@
-//! What a replica needs, and which workers may hold it.
+//! Resources of a replica, and the workers that may hold it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::scalar::{Decimal, Label, Size, Whole, Word};
 
-/// What a replica needs.
+/// Resources of one replica.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawResources {
@@ -28,7 +28,7 @@ pub struct RawResources {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawGpu {
-    /// How many.
+    /// The number of GPUs.
     pub count: Whole<1, 64>,
     /// The only kind that will do, as the worker names it, for example `nvidia-h200`. Not given: any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,15 +59,15 @@ pub struct RawSelector {
     pub preferred: BTreeMap<String, Label>,
 }
 
-/// How the replicas of a deployment lie to each other.
+/// Spread of the replicas of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawPlacement {
-    /// What replicas are kept apart by, as far as there are enough of them.
+    /// Replicas are kept apart by this, as far as there are enough of them.
     pub spread: RawSpread,
 }
 
-/// What replicas are kept apart by.
+/// Places that replicas are kept apart by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RawSpread {
