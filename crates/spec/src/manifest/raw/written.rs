@@ -5,14 +5,15 @@ use serde_json::Value;
 use super::{RawDeployment, RawSpec};
 
 impl RawDeployment {
-    /// The manifest as somebody would write it: without what is at its default.
+    /// The manifest as somebody would write it: without what is at its default, but for the number of replicas and the
+    /// priority, which readers look for.
     #[must_use]
     pub fn written(&self) -> Value {
         let mut document = json(self);
         let mut plain = json(&RawSpec::of(self.spec.model.clone()));
-        // The model has no defaults: what it leaves out is left out already.
         if let Some(plain) = plain.as_object_mut() {
-            plain.remove("model");
+            // The model has no defaults: what it leaves out is left out already.
+            plain.retain(|name, _| !matches!(name.as_str(), "model" | "replicas" | "priority"));
         }
         if let Some(spec) = document.get_mut("spec") {
             remove_equal(spec, &plain);
