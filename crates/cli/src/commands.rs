@@ -12,6 +12,7 @@ pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod local;
+pub(crate) mod namespace;
 mod nodes;
 pub(crate) mod output;
 pub(crate) mod pki;

@@ -36,7 +36,7 @@ use std::{
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Time,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Namespace, Time,
     UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
 };
 
@@ -257,11 +257,19 @@ impl Controller {
         self.revs.get(name).copied()
     }
 
-    /// Deployments after `after` with their resource versions, by name.
-    pub fn declared(&self, after: Option<&DeploymentName>) -> impl Iterator<Item = (&DeploymentName, Rev)> {
+    /// Deployments after `after` with their resource versions, by name: all, or those of a namespace.
+    pub fn declared<'a>(
+        &'a self,
+        namespace: Option<&'a Namespace>,
+        after: Option<&DeploymentName>,
+    ) -> impl Iterator<Item = (&'a DeploymentName, Rev)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
-        self.revs.range::<DeploymentName, _>((from, Unbounded)).map(|(name, rev)| (name, *rev))
+        let first = namespace.map(DeploymentName::before_all_of);
+        let from = first.as_ref().max(after).map_or(Unbounded, Excluded);
+        self.revs
+            .range::<DeploymentName, _>((from, Unbounded))
+            .take_while(move |(name, _)| namespace.is_none_or(|namespace| name.namespace() == namespace.as_str()))
+            .map(|(name, rev)| (name, *rev))
     }
 
     /// Workers that are cordoned or drained.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use berth_spec::{DeploymentName, Event};
+use berth_spec::{DeploymentName, Event, Namespace};
 
 /// Events kept, about 500 KiB. Holds last night's failure even after a burst of evictions.
 const KEPT: usize = 4_096;
@@ -10,6 +10,8 @@ const KEPT: usize = 4_096;
 /// Filter of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
+    /// Only those about this namespace, and those about no deployment.
+    pub namespace: Option<Namespace>,
     /// Only those about this deployment.
     pub deployment: Option<DeploymentName>,
     /// Only those after this number: what the previous page said.
@@ -46,13 +48,17 @@ impl EventRing {
 
     pub(crate) fn page(&self, filter: &EventFilter) -> EventPage {
         let limit = if filter.limit == 0 { KEPT } else { filter.limit };
-        let about =
+        let inside = |event: &Event| match (&filter.namespace, &event.deployment) {
+            (Some(namespace), Some(name)) => name.namespace() == namespace.as_str(),
+            _ => true,
+        };
+        let named =
             |event: &Event| filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name));
         let numbers = (1..=self.last).rev();
         let mut events: Vec<(u64, Event)> = numbers
             .zip(self.events.iter().rev())
             .take_while(|(number, _)| *number > filter.after)
-            .filter(|(_, event)| about(event))
+            .filter(|(_, event)| inside(event) && named(event))
             .take(limit)
             .map(|(number, event)| (number, event.clone()))
             .collect();
@@ -86,7 +92,7 @@ mod tests {
         }
         let all = ring.page(&EventFilter::default());
         assert_eq!((all.events.len(), all.events[0].0, all.last), (KEPT, 11, KEPT as u64 + 10));
-        let odd = EventFilter { deployment: DeploymentName::new("odd").ok(), after: 0, limit: 3 };
+        let odd = EventFilter { deployment: DeploymentName::new("odd").ok(), limit: 3, ..EventFilter::default() };
         let times: Vec<u64> = ring.page(&odd).events.iter().map(|(_, event)| event.at.0).collect();
         assert_eq!(times, [4101, 4103, 4105]);
         let none = EventFilter { after: all.last, ..EventFilter::default() };

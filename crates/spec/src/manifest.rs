@@ -38,7 +38,7 @@ use self::{
     node::{Node, Place},
     raw::RawDeployment,
 };
-use crate::{DeploymentName, Namespace, Spec};
+use crate::{DeploymentName, Namespace, Spec, id::DEFAULT_NAMESPACE};
 
 /// The place that a manifest came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -192,13 +192,14 @@ impl Reader<'_> {
             let error = |(path, problem): (&'static str, Problem)| self.error(place(path), path, problem);
             problems.into_iter().map(error).collect::<Vec<_>>()
         })?;
+        let name = document.name(&self.context.namespace);
         Ok(ManifestDeployment {
-            name: document.name(&self.context.namespace),
             labels: document.labels(),
             annotations: document.metadata.annotations,
             resource_version: document.metadata.resource_version,
             spec,
-            raw,
+            raw: in_namespace(raw, name.namespace()),
+            name,
             base: document
                 .spec
                 .model
@@ -272,6 +273,18 @@ fn as_written(mut raw: serde_json::Value) -> serde_json::Value {
             for added in ["resourceVersion", "generation", "creationTimestamp", "origin", "deleting"] {
                 metadata.remove(added);
             }
+        }
+    }
+    raw
+}
+
+/// With the namespace if it is not the default one, wherever it was given: a manifest says for itself where it belongs.
+fn in_namespace(mut raw: serde_json::Value, namespace: &str) -> serde_json::Value {
+    if let Some(metadata) = raw.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+        if namespace == DEFAULT_NAMESPACE {
+            metadata.remove("namespace");
+        } else {
+            metadata.insert("namespace".to_owned(), namespace.into());
         }
     }
     raw

@@ -4,6 +4,7 @@ use berth_wire::api::{Applied, BASE_URI_HEADER};
 use clap::Args;
 use reqwest::{Method, header::CONTENT_TYPE};
 
+use super::namespace::NamespaceArgs;
 use crate::{
     client::{ApiArgs, Client},
     failure::Failure,
@@ -16,6 +17,7 @@ use crate::{
   berth apply -f iris.yaml                   one file
   berth apply -f models/                     every manifest below a folder
   cat iris.yaml | berth apply -f -           standard input
+  berth apply -f iris.yaml -n team           documents that name no namespace go to team
   berth apply -f iris.yaml --dry-run         validate only; `berth plan` shows more
 
 All manifests are validated before anything is sent. Relative file: locations start at the manifest's folder.")]
@@ -29,13 +31,15 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
 pub(crate) async fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let batches = args.files.read_right()?;
     let client = args.api.client()?;
-    let mut query = Vec::new();
+    let mut query = args.namespace.query();
     if args.dry_run {
         query.push(("dryRun", "true".to_owned()));
     }

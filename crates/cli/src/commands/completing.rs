@@ -1,8 +1,9 @@
 //! Shell completion of names: asks the server that `BERTH_API` names, and completes nothing if it does not answer
 //! quickly.
 
-use std::{ffi::OsStr, time::Duration};
+use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
+use berth_spec::DeploymentName;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 use super::resource::{Resource, names};
@@ -31,6 +32,16 @@ pub(crate) fn deployments() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| offered(Resource::Deployments, "", &word.to_string_lossy()))
 }
 
+/// A namespace that holds a deployment.
+pub(crate) fn namespaces() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let names = known(Resource::Deployments).into_iter().filter_map(|name| name.parse::<DeploymentName>().ok());
+        let all: BTreeSet<String> = names.map(|name| name.namespace().to_owned()).collect();
+        let begins = word.to_string_lossy();
+        all.into_iter().filter(|name| name.starts_with(&*begins)).map(CompletionCandidate::new).collect()
+    })
+}
+
 /// A kind of thing, or KIND/NAME.
 pub(crate) fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
@@ -45,8 +56,21 @@ pub(crate) fn targets() -> ArgValueCompleter {
     })
 }
 
-/// Names of that kind that begin so, each with `before` in front.
+/// Names of that kind that begin so, each with `before` in front. Where `BERTH_NAMESPACE` names a namespace, deployments
+/// are those in it, by their names alone.
 fn offered(resource: Resource, before: &str, begins: &str) -> Vec<CompletionCandidate> {
+    let mut known = known(resource);
+    if let Some(namespace) = std::env::var_os("BERTH_NAMESPACE").filter(|_| resource == Resource::Deployments) {
+        let names = known.into_iter().filter_map(|name| name.parse::<DeploymentName>().ok());
+        let inside = names.filter(|name| *namespace == *name.namespace());
+        known = inside.map(|name| name.name().to_owned()).collect();
+    }
+    let known = known.into_iter().filter(|name| name.starts_with(begins)).take(MOST);
+    known.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
+}
+
+/// Names of that kind, as the server lists them.
+fn known(resource: Resource) -> Vec<String> {
     let api =
         std::env::var_os("BERTH_API").map_or_else(|| DEFAULT_API.to_owned(), |api| api.to_string_lossy().into_owned());
     let known = super::block_on(async {
@@ -54,6 +78,5 @@ fn offered(resource: Resource, before: &str, begins: &str) -> Vec<CompletionCand
         let known = tokio::time::timeout(PATIENCE, names(&client, resource)).await;
         known.map_err(|_| crate::failure::Failure::TimedOut(String::new()))?
     });
-    let known = known.unwrap_or_default().into_iter().filter(|name| name.starts_with(begins)).take(MOST);
-    known.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
+    known.unwrap_or_default()
 }

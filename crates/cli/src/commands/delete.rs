@@ -3,7 +3,10 @@
 use clap::Args;
 use reqwest::Method;
 
-use super::resource::{Resource, Target, not_found};
+use super::{
+    namespace::{NamespaceArgs, path_of},
+    resource::{Resource, Target, not_found},
+};
 use crate::{client::ApiArgs, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
@@ -17,6 +20,8 @@ pub(crate) struct DeleteArgs {
     /// Also delete deployments that belong to another source, such as a folder
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -34,11 +39,12 @@ pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
     }
     let client = args.api.client()?;
     for name in &names {
+        let name = args.namespace.name(name)?;
         let query: &[_] = if args.force { &[("force", "true".to_owned())] } else { &[] };
-        let request = client.request(Method::DELETE, &[resource.plural(), name], query);
+        let request = client.request(Method::DELETE, &path_of(&name), query);
         match client.send(request).await {
             Ok(_) => terminal::print(&format!("deployment/{name} deleted"))?,
-            Err(Failure::NotFound(_)) => return Err(not_found(&client, resource, name).await),
+            Err(Failure::NotFound(_)) => return Err(not_found(&client, resource, name.as_str()).await),
             Err(other) => return Err(other),
         }
     }

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use berth_spec::DeploymentName;
 use berth_wire::api::{DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
 use clap::Args;
 
 use super::{
+    namespace::{NamespaceArgs, path_of},
     output::{Form, progress, table, yaml},
     resource::{Resource, Target, not_found},
 };
@@ -23,6 +25,8 @@ pub(crate) struct DescribeArgs {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
@@ -33,8 +37,11 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("which one? Write `berth describe {} NAME`", resource.singular())));
     }
     for name in &names {
+        let name = &args.namespace.written(resource, name)?;
         let text = match resource {
-            Resource::Deployments => deployment(&client, name).await,
+            Resource::Deployments => {
+                deployment(&client, &DeploymentName::new(name).map_err(|e| Failure::Usage(e.to_string()))?).await
+            }
             Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
             Resource::Sources => super::source::described(&client, name).await,
@@ -52,12 +59,13 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn deployment(client: &Client, name: &str) -> Result<String, Failure> {
-    let view: DeploymentView = client.get(&["deployments", name]).await?;
-    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_owned())]).await?.items;
+async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    let view: DeploymentView = client.get(&path_of(name)).await?;
+    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await?.items;
     let (metadata, status) = (&view.metadata, &view.status);
     let mut text = facts(&[
         ("Name", metadata.name.clone()),
+        ("Namespace", metadata.namespace.clone()),
         ("Labels", labels(&metadata.labels)),
         ("Declared by", format!("{}, {} ago", metadata.origin, age(metadata.creation_timestamp))),
         ("Generation", format!("{} (status speaks of {})", metadata.generation, status.observed_generation)),

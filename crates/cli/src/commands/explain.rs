@@ -6,6 +6,7 @@ use berth_wire::api::{ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
 use super::{
+    namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
     resource::{Resource, not_found},
 };
@@ -31,6 +32,8 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
@@ -48,10 +51,10 @@ const LISTED: usize = 12;
 const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let name = args.name.strip_prefix("deployment/").unwrap_or(&args.name);
+    let name = args.namespace.name(args.name.strip_prefix("deployment/").unwrap_or(&args.name))?;
     let client = args.api.client()?;
-    let view: ExplainView = match client.get(&["deployments", name, "explain"]).await {
-        Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name).await),
+    let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
+        Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),
         other => other?,
     };
     match args.output {

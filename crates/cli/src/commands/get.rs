@@ -1,5 +1,6 @@
 //! The command `berth get`: lists resources.
 
+use berth_spec::{DeploymentName, Namespace};
 use berth_wire::api::{
     AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, SecretView,
     SourceView, WatchEvent, WorkerView,
@@ -10,7 +11,8 @@ use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    output::{Form, Row, print_value, table},
+    namespace::{NamespaceArgs, path_of},
+    output::{Form, Row, print_value, table, table_of_namespaces},
     resource::{Resource, Target, not_found},
 };
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
 #[command(after_help = "Examples:
   berth get deployments                      all of them
   berth get deployments -l team=flowers      those with a label
+  berth get deployments -n team              those of a namespace; -A: of all
   berth get deployment iris -o yaml          one, in a form that can be applied again
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the leading node
@@ -43,12 +46,19 @@ pub(crate) struct GetArgs {
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// List all namespaces, with a column that names them
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
 pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let (resource, names) = args.target.parse()?;
+    let written = |name: &String| args.namespace.written(resource, name);
+    let names = names.iter().map(written).collect::<Result<Vec<_>, _>>()?;
     if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Nodes) {
         return Err(Failure::Usage(format!("--selector is for deployments and nodes, not for {}", resource.plural())));
     }
@@ -65,7 +75,7 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
                 (Form::Name, _) | (_, None) => {}
                 (_, Some(loss)) => terminal::print(&super::nodes::mass_loss(loss))?,
             }
-            print_items(&nodes.items, resource, args.output)
+            print_items(&nodes.items, resource, args)
         }
         Resource::Nodes => show::<NodeView>(&client, args, resource, &names).await,
         Resource::Workers => show::<WorkerView>(&client, args, resource, &names).await,
@@ -87,23 +97,35 @@ where
         let one: T = one(client, resource, name).await?;
         return match form {
             Form::Json | Form::Yaml => print_value(&one, form),
-            _ => print_items(&[one], resource, form),
+            _ => print_items(&[one], resource, args),
         };
     }
-    let query = labels(args);
+    let mut query = labels(args);
+    query.extend(inside(args, resource, names));
     let mut list = client.list::<T>(&[resource.plural()], &query).await?;
     if !names.is_empty() {
-        list.items.retain(|item| names.iter().any(|name| name == item.name()));
+        list.items.retain(|item| names.contains(&item.name()));
         for name in names {
-            if !list.items.iter().any(|item| item.name() == name) {
+            if !list.items.iter().any(|item| item.name() == *name) {
                 return Err(not_found(client, resource, name).await);
             }
         }
     }
     match form {
         Form::Json | Form::Yaml => print_value(&list, form),
-        _ => print_items(&list.items, resource, form),
+        _ => print_items(&list.items, resource, args),
     }
+}
+
+/// The query that selects a namespace, where things of this kind are in one. Things that are named are looked for in all.
+fn inside(args: &GetArgs, resource: Resource, names: &[String]) -> Option<(&'static str, String)> {
+    let namespace = match &args.namespace.namespace {
+        _ if args.all_namespaces || !resource.has_namespace() => return None,
+        Some(namespace) => namespace.clone(),
+        None if names.is_empty() => Namespace::DEFAULT,
+        None => return None,
+    };
+    Some(("namespace", namespace.to_string()))
 }
 
 /// The query that selects by labels.
@@ -114,7 +136,9 @@ fn labels(args: &GetArgs) -> Vec<(&'static str, String)> {
 /// One thing by its name, from its own address where it has one.
 async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
     if matches!(resource, Resource::Deployments | Resource::Nodes | Resource::Workers) {
-        return match client.get(&[resource.plural(), name]).await {
+        let deployment = DeploymentName::new(name).ok().filter(|_| resource == Resource::Deployments);
+        let path = deployment.as_ref().map_or_else(|| vec![resource.plural(), name], path_of);
+        return match client.get(&path).await {
             Err(Failure::NotFound(_)) => Err(not_found(client, resource, name).await),
             other => other,
         };
@@ -126,7 +150,8 @@ async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, nam
     }
 }
 
-fn print_items<T: Row>(items: &[T], resource: Resource, form: Form) -> Result<(), Failure> {
+fn print_items<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> Result<(), Failure> {
+    let form = args.output;
     if form == Form::Name {
         let lines: String = items.iter().map(|item| format!("{}/{}\n", resource.singular(), item.name())).collect();
         return if lines.is_empty() { Ok(()) } else { Ok(terminal::print(&lines)?) };
@@ -136,13 +161,21 @@ fn print_items<T: Row>(items: &[T], resource: Resource, form: Form) -> Result<()
         eprintln!("no {} yet", resource.plural());
         return Ok(());
     }
-    Ok(terminal::print(&table(items, form))?)
+    Ok(terminal::print(&shown(items, resource, args))?)
+}
+
+fn shown<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> String {
+    match args.all_namespaces && resource.has_namespace() {
+        true => table_of_namespaces(items, args.output),
+        false => table(items, args.output),
+    }
 }
 
 async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
     let mut query = vec![("watch", "true".to_owned())];
     query.extend(args.selector.iter().map(|labels| ("labelSelector", labels.clone())));
-    let mut printer = Printer { form: args.output, resource, begun: false };
+    query.extend(inside(args, resource, names));
+    let mut printer = Printer { args, resource, begun: false };
     match resource {
         Resource::Deployments => {
             let changes = client.watch::<WatchEvent>(&[resource.plural()], &query).await?;
@@ -150,7 +183,7 @@ async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[Str
             while let Some(change) = changes.next().await {
                 match change? {
                     WatchEvent::Added(one) | WatchEvent::Modified(one) | WatchEvent::Deleted(one)
-                        if names.is_empty() || names.contains(&one.metadata.name) =>
+                        if names.is_empty() || names.contains(&one.metadata.written()) =>
                     {
                         printer.print(&*one)?;
                     }
@@ -175,20 +208,20 @@ async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[Str
 }
 
 /// Prints one row after another under one head.
-struct Printer {
-    form: Form,
+struct Printer<'a> {
+    args: &'a GetArgs,
     resource: Resource,
     begun: bool,
 }
 
-impl Printer {
+impl Printer<'_> {
     fn print<T: Row + Serialize>(&mut self, item: &T) -> Result<(), Failure> {
-        let text = match self.form {
+        let text = match self.args.output {
             Form::Json => serde_json::to_string(item).map_err(|e| Failure::doing("cannot write JSON", e))?,
             Form::Yaml => format!("---\n{}", super::output::yaml(item)?),
             Form::Name => format!("{}/{}", self.resource.singular(), item.name()),
-            form => {
-                let text = table(std::slice::from_ref(item), form);
+            _ => {
+                let text = shown(std::slice::from_ref(item), self.resource, self.args);
                 match text.split_once('\n') {
                     Some((_, row)) if self.begun => row.to_owned(),
                     _ => text,

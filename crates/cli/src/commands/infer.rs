@@ -16,6 +16,7 @@ use std::{
 use clap::Args;
 use serde_json::Value;
 
+use super::namespace::NamespaceArgs;
 use crate::{client::address, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
@@ -25,6 +26,7 @@ use crate::{client::address, failure::Failure, terminal};
   echo '{\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4],
     \"data\": [5.1, 3.5, 1.4, 0.2]}]}' | berth infer iris
   berth infer iris -f input.json --repeat 10000 --concurrency 64
+  berth infer team/iris -f input.json        a deployment in the namespace team, as with -n team
   berth infer /v1/sentiment -f request.json  the path of an endpoint takes the model card's own JSON
 
 The input is a JSON request of the Open Inference Protocol, or of a model card at the path of its endpoint.
@@ -57,6 +59,8 @@ pub(crate) struct InferArgs {
     /// Give up a request after this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
     timeout: Duration,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
     /// Address of the gateway
     #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]
     http: String,
@@ -119,11 +123,13 @@ pub(crate) fn run(args: InferArgs) -> Result<(), Failure> {
 
 async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
     let base = address(&args.http)?;
-    let name = args.name.strip_prefix("deployment/").unwrap_or(&args.name);
-    let caller = if args.grpc {
-        Caller::Grpc(Arc::new(grpc::Call::new(&base, name, &args, &request)?))
-    } else {
-        Caller::Rest(Arc::new(rest::Call::new(&base, name, &args, &request)?))
+    let name = match args.is_endpoint() {
+        true => None,
+        false => Some(args.namespace.name(args.name.strip_prefix("deployment/").unwrap_or(&args.name))?),
+    };
+    let caller = match name.as_ref().filter(|_| args.grpc) {
+        Some(name) => Caller::Grpc(Arc::new(grpc::Call::new(&base, name, &args, &request)?)),
+        None => Caller::Rest(Arc::new(rest::Call::new(&base, name.as_ref(), &args, &request)?)),
     };
     if args.repeat.get() == 1 {
         let answer = caller.answer().await?;

@@ -66,8 +66,8 @@ impl Row for NodeView {
         &["QUEUE", "REQ/MIN", "CPU 1M/5M", "HEALTH", "REGION", "ZONE", "ADDRESS", "VERSION", "LABELS", "NOTE"],
     );
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
     }
 
     fn cells(&self) -> Vec<String> {

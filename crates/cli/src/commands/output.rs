@@ -1,5 +1,6 @@
 //! The forms in which results are printed, and the columns of every kind of thing.
 
+use berth_spec::DeploymentName;
 use berth_wire::api::{
     AliasView, DeploymentView, EventView, Progress, ReplicaView, RevisionView, SeverityView, WorkerView,
 };
@@ -47,20 +48,44 @@ pub(crate) trait Row {
     /// Columns of the narrow table, then those that the wide one adds.
     const HEADS: (&'static [&'static str], &'static [&'static str]);
     /// The name for `-o name`.
-    fn name(&self) -> &str;
+    fn name(&self) -> String;
+    /// The namespace; `None` for what is in none.
+    fn namespace(&self) -> Option<String> {
+        None
+    }
     /// A cell per head, both groups.
     fn cells(&self) -> Vec<String>;
 }
 
 /// A table of them.
 pub(crate) fn table<T: Row>(items: &[T], form: Form) -> String {
-    let (narrow, more) = T::HEADS;
-    let heads = if form == Form::Wide { [narrow, more].concat() } else { narrow.to_vec() };
+    let heads = heads::<T>(form);
     let mut rows = Rows::new(&heads);
     for item in items {
         rows.add(item.cells().into_iter().take(heads.len()));
     }
     rows.render()
+}
+
+/// The same with the namespace of each in front.
+pub(crate) fn table_of_namespaces<T: Row>(items: &[T], form: Form) -> String {
+    let heads = [&["NAMESPACE"], &*heads::<T>(form)].concat();
+    let mut rows = Rows::new(&heads);
+    for item in items {
+        let cells = std::iter::once(item.namespace().unwrap_or_else(|| "-".to_owned())).chain(item.cells());
+        rows.add(cells.take(heads.len()));
+    }
+    rows.render()
+}
+
+fn heads<T: Row>(form: Form) -> Vec<&'static str> {
+    let (narrow, more) = T::HEADS;
+    if form == Form::Wide { [narrow, more].concat() } else { narrow.to_vec() }
+}
+
+/// The namespace in the written form of a deployment's name.
+fn namespace_of(written: &str) -> Option<String> {
+    written.parse::<DeploymentName>().ok().map(|name| name.namespace().to_owned())
 }
 
 pub(crate) fn or_dash(text: &str) -> String {
@@ -73,8 +98,12 @@ impl Row for DeploymentView {
         &["REVISION", "SERVING", "WORKERS", "ORIGIN", "MODEL"],
     );
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.written()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        Some(self.metadata.namespace.clone())
     }
 
     fn cells(&self) -> Vec<String> {
@@ -124,8 +153,8 @@ impl Row for WorkerView {
         &["CPUS", "CORDONED", "LABELS", "VERSION"],
     );
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
     }
 
     fn cells(&self) -> Vec<String> {
@@ -152,8 +181,12 @@ impl Row for ReplicaView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
         (&["REVISION", "WORKER", "STATE", "MEMORY", "READY FOR"], &["VERSION", "MEASURED", "MESSAGE"]);
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        namespace_of(&self.status.deployment)
     }
 
     fn cells(&self) -> Vec<String> {
@@ -184,8 +217,12 @@ impl Row for RevisionView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
         (&["REVISION", "DEPLOYMENT", "VERSION", "WANTED", "SERVING", "READY"], &["SHA256", "MODEL"]);
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        namespace_of(&self.status.deployment)
     }
 
     fn cells(&self) -> Vec<String> {
@@ -208,8 +245,12 @@ impl Row for RevisionView {
 impl Row for AliasView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (&["NAME", "REVISIONS"], &[]);
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        namespace_of(&self.metadata.name)
     }
 
     fn cells(&self) -> Vec<String> {
@@ -226,8 +267,12 @@ impl Row for EventView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
         (&["AGO", "KIND", "REASON", "ABOUT", "MESSAGE"], &["WORKER", "AT"]);
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        namespace_of(self.deployment.as_deref()?)
     }
 
     fn cells(&self) -> Vec<String> {

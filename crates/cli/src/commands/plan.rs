@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::{
     apply::post,
+    namespace::NamespaceArgs,
     output::{Form, print_value},
 };
 use crate::{
@@ -37,6 +38,8 @@ pub(crate) struct PlanArgs {
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
@@ -48,7 +51,7 @@ pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let batches = FileArgs { filename: args.filename.clone() }.read_right()?;
     let requests = batches.iter().flat_map(|batch| batch.bodies().into_iter().map(move |body| (batch, body)));
     for (batch, body) in requests {
-        let plan: PlanView = client.json(post(&client, "plan", &[], batch, body)).await?;
+        let plan: PlanView = client.json(post(&client, "plan", &args.namespace.query(), batch, body)).await?;
         match args.output {
             Form::Json | Form::Yaml => print_value(&plan, args.output)?,
             _ => terminal::print(&render(&plan))?,

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use berth_spec::manifest::closest;
+use berth_spec::{DeploymentName, Namespace, manifest::closest};
 use clap::Args;
 
 use crate::{client::Client, failure::Failure};
@@ -48,6 +48,11 @@ impl Resource {
     /// The names in addresses of all kinds.
     pub(crate) fn plurals() -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().map(|(_, names)| names[0])
+    }
+
+    /// Things of this kind are in a namespace.
+    pub(crate) fn has_namespace(self) -> bool {
+        matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases | Self::Events)
     }
 
     fn names(self) -> &'static [&'static str] {
@@ -116,7 +121,14 @@ pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -
 pub(super) async fn names(client: &Client, resource: Resource) -> Result<Vec<String>, Failure> {
     let list: serde_json::Value = client.get(&[resource.plural()]).await?;
     let items = list.get("items").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
-    let name = |item: &serde_json::Value| item.pointer("/metadata/name").and_then(|n| n.as_str().map(str::to_owned));
+    let text = |item: &serde_json::Value, field: &str| item.pointer(field).and_then(|n| n.as_str().map(str::to_owned));
+    let name = |item: &serde_json::Value| {
+        let name = text(item, "/metadata/name")?;
+        match text(item, "/metadata/namespace").map(|namespace| Namespace::new(&namespace)) {
+            Some(Ok(namespace)) => DeploymentName::within(&namespace, &name).ok().map(|name| name.to_string()),
+            _ => Some(name),
+        }
+    };
     Ok(items.iter().filter_map(name).collect())
 }
 

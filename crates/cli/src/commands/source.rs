@@ -186,8 +186,8 @@ impl Row for SourceView {
         &["LOCATION", "BRANCH", "AUTHOR", "SIGNED BY", "CHECKED AT", "WRITTEN TO", "BREAKERS"],
     );
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
     }
 
     fn cells(&self) -> Vec<String> {
@@ -226,8 +226,8 @@ impl Row for SecretView {
         &["KEYS OR LEASE", "RENEWED"],
     );
 
-    fn name(&self) -> &str {
-        &self.metadata.name
+    fn name(&self) -> String {
+        self.metadata.name.clone()
     }
 
     fn cells(&self) -> Vec<String> {

@@ -12,14 +12,17 @@ mod progress;
 
 use std::{str::FromStr, time::Duration};
 
-use berth_spec::manifest::closest;
+use berth_spec::{DeploymentName, manifest::closest};
 use berth_wire::api::{DeploymentView, WatchEvent};
 use clap::Args;
 use futures::{StreamExt, pin_mut};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(crate) use self::progress::StatusLine;
-use super::resource::{Resource, Target};
+use super::{
+    namespace::{NamespaceArgs, path_of},
+    resource::{Resource, Target},
+};
 use crate::{
     client::{ApiArgs, Client},
     failure::Failure,
@@ -44,6 +47,8 @@ pub(crate) struct WaitArgs {
     /// Give up after this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
     timeout: Duration,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -117,13 +122,14 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let deadline = Instant::now() + args.timeout;
     for name in &names {
+        let name = &args.namespace.name(name)?;
         let mut seen = WaitProgress { last: Last::Nothing, line: StatusLine::new(&format!("deployment/{name}")) };
         let waited = timeout_at(deadline, wait(&client, name, &args.until, &mut seen)).await;
         let WaitProgress { last, line } = seen;
         drop(line);
         match waited {
             Ok(done) => done?,
-            Err(_) => return Err(last.failure(name, args)),
+            Err(_) => return Err(last.failure(name.as_str(), args)),
         }
         terminal::print(&format!("deployment/{name} {}", args.until.met()))?;
     }
@@ -186,9 +192,9 @@ impl Last {
     }
 }
 
-async fn wait(client: &Client, name: &str, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
+async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
     loop {
-        match client.get::<DeploymentView>(&["deployments", name]).await {
+        match client.get::<DeploymentView>(&path_of(name)).await {
             Ok(view) if until.holds(&view) => return Ok(()),
             Ok(view) => seen.note(Last::Found(Box::new(view))),
             Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
@@ -208,19 +214,19 @@ async fn wait(client: &Client, name: &str, until: &Until, seen: &mut WaitProgres
 }
 
 /// Watches until it holds; an error means: look again.
-async fn follow(client: &Client, name: &str, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
-    let query = [("watch", "true".to_owned())];
+async fn follow(client: &Client, name: &DeploymentName, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
+    let query = [("watch", "true".to_owned()), ("namespace", name.namespace().to_owned())];
     let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
     pin_mut!(changes);
     while let Some(change) = changes.next().await {
         match change? {
-            WatchEvent::Added(view) | WatchEvent::Modified(view) if view.metadata.name == name => {
+            WatchEvent::Added(view) | WatchEvent::Modified(view) if view.metadata.name == name.name() => {
                 if until.holds(&view) {
                     return Ok(());
                 }
                 seen.note(Last::Found(view));
             }
-            WatchEvent::Deleted(view) if view.metadata.name == name => {
+            WatchEvent::Deleted(view) if view.metadata.name == name.name() => {
                 if *until == Until::Deleted {
                     return Ok(());
                 }

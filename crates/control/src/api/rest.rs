@@ -17,7 +17,13 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use berth_wire::api::MAX_BODY;
-use utoipa::OpenApi;
+use utoipa::{
+    OpenApi, PartialSchema,
+    openapi::{
+        RefOr, Required,
+        path::{ParameterBuilder, ParameterIn},
+    },
+};
 
 use super::{error::ApiError, query::nearest, service::Service};
 
@@ -35,6 +41,13 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
             get(tell::deployment).put(declare::put).merge(delete(declare::delete)),
         ),
         ("/v1/deployments/{name}/explain", &["get"], get(tell::explain)),
+        ("/v1/namespaces/{namespace}/deployments", &["get"], get(tell::deployments)),
+        (
+            "/v1/namespaces/{namespace}/deployments/{name}",
+            &["get", "put", "delete"],
+            get(tell::deployment).put(declare::put).merge(delete(declare::delete)),
+        ),
+        ("/v1/namespaces/{namespace}/deployments/{name}/explain", &["get"], get(tell::explain)),
         ("/v1/apply", &["post"], post(declare::apply)),
         ("/v1/plan", &["post"], post(declare::plan)),
         ("/v1/validate", &["post"], post(declare::validate)),
@@ -152,9 +165,33 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 )]
 struct Document;
 
-/// Builds the OpenAPI document.
+/// Builds the OpenAPI document. Paths below `/v1/deployments` are also there below a namespace.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+    let mut document = Document::openapi();
+    let paths = &mut document.paths.paths;
+    let inside: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, item)| {
+            let rest = path.strip_prefix("/v1/deployments")?;
+            Some((format!("/v1/namespaces/{{namespace}}/deployments{rest}"), item.clone()))
+        })
+        .collect();
+    for (path, mut item) in inside {
+        for operation in [&mut item.get, &mut item.put, &mut item.delete].into_iter().flatten() {
+            let namespace = ParameterBuilder::new()
+                .name("namespace")
+                .parameter_in(ParameterIn::Path)
+                .required(Required::True)
+                .description(Some("The namespace"))
+                .schema(Some(String::schema()));
+            let parameters = operation.parameters.get_or_insert_default();
+            parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == "namespace"));
+            parameters.insert(0, RefOr::T(namespace.build()));
+            operation.operation_id = operation.operation_id.as_ref().map(|id| format!("{id}_in_namespace"));
+        }
+        paths.insert(path, item);
+    }
+    document
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod tell;
 
 use std::sync::Arc;
 
-use berth_spec::DeploymentName;
+use berth_spec::{DeploymentName, id::percent_decode};
 use berth_wire::api::{ReadinessView, VersionView};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -101,8 +101,13 @@ impl Service {
     }
 }
 
-/// A deployment's name, as it stands in a path or a message.
+/// A deployment's name in the written form.
 pub(crate) fn name(text: &str) -> Result<DeploymentName, ApiError> {
     DeploymentName::new(text)
         .map_err(|error| ApiError::invalid("metadata.name", format!("{text:?} is not a name: {error}"), ""))
+}
+
+/// A deployment's name, percent-coded: one of a list with commas.
+pub(crate) fn coded_name(text: &str) -> Result<DeploymentName, ApiError> {
+    name(&percent_decode(text).unwrap_or_else(|| text.into()))
 }

@@ -8,6 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use berth_spec::Namespace;
 use berth_wire::api::{Bookmark, EventWatch, WatchEvent};
 use futures::{Stream, StreamExt, stream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -28,6 +29,7 @@ const EVENTS_EVERY: Duration = Duration::from_millis(500);
 /// Deployments to watch, and the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
+    pub(crate) namespace: Option<Namespace>,
     pub(crate) selector: LabelSelector,
     pub(crate) from: Option<Rev>,
 }
@@ -39,7 +41,7 @@ impl Watch {
             "" => None,
             from => Some(version("resourceVersion", from)?),
         };
-        Ok(Self { selector: selector.parse()?, from })
+        Ok(Self { namespace: None, selector: selector.parse()?, from })
     }
 }
 
@@ -106,7 +108,12 @@ impl Watching {
 impl Service {
     /// Deployments as they change.
     pub(crate) async fn watch(&self, watch: Watch) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
-        let request = WatchRequest { from: watch.from, labels: watch.selector.equalities(), ..WatchRequest::default() };
+        let request = WatchRequest {
+            from: watch.from,
+            namespace: watch.namespace,
+            labels: watch.selector.equalities(),
+            ..WatchRequest::default()
+        };
         let changes = self.handle.watch(request).await?;
         let told = watch.from.unwrap_or_default();
         let watching = Watching { changes, selector: watch.selector, told, ended: false };

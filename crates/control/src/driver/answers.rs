@@ -79,7 +79,7 @@ impl Driver {
     fn scan(&self, scan: &Scan) -> Scanned {
         let mut scanned = Scanned { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
         let mut last = None;
-        for (looked, (name, _)) in self.brain.declared(scan.after.as_ref()).enumerate() {
+        for (looked, (name, _)) in self.brain.declared(scan.namespace.as_ref(), scan.after.as_ref()).enumerate() {
             if looked == STEP || scanned.found.len() == scan.limit {
                 scanned.next = last;
                 break;

@@ -142,7 +142,7 @@ struct Known {
 impl Known {
     fn of(brain: &Controller) -> Self {
         Self {
-            revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
+            revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
             cordons: brain.cordons().clone(),
             terms: brain.world().all_terms().clone(),
             unknown: brain.world().unknown_workers(),

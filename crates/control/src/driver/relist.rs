@@ -41,7 +41,7 @@ pub(super) struct Relisted {
 /// Begins to read.
 pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Relist {
     let known = Known {
-        revs: brain.declared(None).map(|(name, rev)| (name.clone(), rev)).collect(),
+        revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
         cordons: brain.cordons().clone(),
         terms: brain.world().all_terms().clone(),
     };

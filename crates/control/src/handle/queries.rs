@@ -105,8 +105,12 @@ impl Handle {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let mut page = DeploymentPage { items: Vec::new(), next: request.after, rev: Rev::NONE };
         loop {
-            let scan =
-                Scan { labels: request.labels.clone(), after: page.next.take(), limit: limit - page.items.len() };
+            let scan = Scan {
+                namespace: request.namespace.clone(),
+                labels: request.labels.clone(),
+                after: page.next.take(),
+                limit: limit - page.items.len(),
+            };
             let scanned = self.ask(|reply| Request::Scan { scan, reply }).await?;
             if page.rev == Rev::NONE {
                 page.rev = scanned.rev;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    Breaker, ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Load, Residency, RevisionId, Time,
-    WorkerId, WorkerInfo, WorkerTerms, status::Status,
+    Breaker, ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, Load, Namespace, Residency, RevisionId,
+    Time, WorkerId, WorkerInfo, WorkerTerms, status::Status,
 };
 use serde_json::Value;
 
@@ -26,6 +26,8 @@ pub struct DeploymentView {
 /// Which deployments to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListRequest {
+    /// Only this namespace.
+    pub namespace: Option<Namespace>,
     /// Labels that a deployment must have.
     pub labels: BTreeMap<String, String>,
     /// Only names after this one: what the previous page said.
@@ -180,6 +182,7 @@ pub struct Known {
 /// Part of a walk over all deployments: the driver looks at a bounded number each time.
 #[derive(Debug)]
 pub(crate) struct Scan {
+    pub(crate) namespace: Option<Namespace>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) after: Option<DeploymentName>,
     pub(crate) limit: usize,

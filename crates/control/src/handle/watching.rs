@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, pin::Pin};
 
-use berth_spec::DeploymentName;
+use berth_spec::{DeploymentName, Namespace};
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::broadcast;
 
@@ -21,6 +21,8 @@ use crate::{
 pub struct WatchRequest {
     /// Changes after this resource version; `None`: everything there is first, as added.
     pub from: Option<Rev>,
+    /// Only this namespace.
+    pub namespace: Option<Namespace>,
     /// Only this deployment.
     pub name: Option<DeploymentName>,
     /// Only deployments with these labels.
@@ -100,7 +102,12 @@ impl Handle {
             touches.extend(self.known(name).await?.is_some().then(|| (name.clone(), Touch::Added)));
             (None, rev)
         } else {
-            let list = ListRequest { labels: request.labels.clone(), after: from.after, ..ListRequest::default() };
+            let list = ListRequest {
+                namespace: request.namespace.clone(),
+                labels: request.labels.clone(),
+                after: from.after,
+                ..ListRequest::default()
+            };
             let page = self.names(list).await?;
             touches.extend(page.items.into_iter().map(|name| (name, Touch::Added)));
             (page.next, from.rev.unwrap_or(page.rev))
@@ -142,7 +149,8 @@ impl Handle {
     async fn views(&self, request: &WatchRequest, touches: Touches) -> Result<Vec<WatchEvent>, Error> {
         let mut events = Vec::with_capacity(touches.len());
         for (name, touch) in touches {
-            if request.name.as_ref().is_some_and(|wanted| *wanted != name) {
+            let other = request.namespace.as_ref().is_some_and(|wanted| wanted.as_str() != name.namespace());
+            if other || request.name.as_ref().is_some_and(|wanted| *wanted != name) {
                 continue;
             }
             let view = match self.known(&name).await? {

@@ -198,6 +198,12 @@ impl DeploymentName {
         coded::file_name(self.as_str())
     }
 
+    /// A bound that sorts before every name of a namespace and after those of the one before it. Not a name.
+    #[must_use]
+    pub fn before_all_of(namespace: &Namespace) -> Self {
+        Self(format!("{namespace}/").into())
+    }
+
     fn parts(&self) -> (&str, &str) {
         self.0.split_once('/').unwrap_or((DEFAULT_NAMESPACE, &self.0))
     }

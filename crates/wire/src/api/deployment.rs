@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_spec::id::DEFAULT_NAMESPACE;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -35,6 +36,8 @@ impl Kind for DeploymentView {
 pub struct DeploymentMetadata {
     /// Name under which clients call the model.
     pub name: String,
+    /// Namespace that the name is unique in.
+    pub namespace: String,
     /// Labels set by users.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -53,6 +56,18 @@ pub struct DeploymentMetadata {
     /// True while the deployment is deleted: its replicas drain first.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
+}
+
+impl DeploymentMetadata {
+    /// The written form of namespace and name: `iris`, `team/iris`, `default/a/b`.
+    #[must_use]
+    pub fn written(&self) -> String {
+        match self.namespace.as_str() {
+            "" | DEFAULT_NAMESPACE if !self.name.contains('/') => self.name.clone(),
+            "" => format!("{DEFAULT_NAMESPACE}/{}", self.name),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
 }
 
 /// Status of a deployment.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_spec::DeploymentName;
 use berth_wire::oip::{
     InferTensorContents, ModelInferRequest, ModelInferResponse,
     grpc_inference_service_client::GrpcInferenceServiceClient,
@@ -11,6 +12,7 @@ use berth_wire::oip::{
 use serde_json::{Map, Value, json};
 use tonic::{
     Code, Request, Status,
+    metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint},
 };
 use url::Url;
@@ -24,11 +26,12 @@ pub(super) struct Call {
     base: Url,
     client: GrpcInferenceServiceClient<Channel>,
     request: ModelInferRequest,
+    namespace: MetadataValue<Ascii>,
     timeout: Duration,
 }
 
 impl Call {
-    pub(super) fn new(base: &Url, name: &str, args: &InferArgs, request: &Value) -> Result<Self, Failure> {
+    pub(super) fn new(base: &Url, name: &DeploymentName, args: &InferArgs, request: &Value) -> Result<Self, Failure> {
         let endpoint = Endpoint::from_shared(base.to_string())
             .map_err(|e| Failure::Usage(format!("{base} is not an address for gRPC: {e}")))?
             .connect_timeout(Duration::from_secs(5))
@@ -36,15 +39,18 @@ impl Call {
         // The server bounds what it takes; a large answer is for the caller to see.
         let client = GrpcInferenceServiceClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX);
         let mut message = message(request).map_err(Failure::Invalid)?;
-        name.clone_into(&mut message.model_name);
+        name.name().clone_into(&mut message.model_name);
         message.model_version.clone_from(&args.model_version);
-        Ok(Self { base: base.clone(), client, request: message, timeout: args.timeout })
+        let namespace =
+            MetadataValue::try_from(name.namespace()).map_err(|e| Failure::doing("the namespace cannot be sent", e))?;
+        Ok(Self { base: base.clone(), client, request: message, namespace, timeout: args.timeout })
     }
 
     /// Sends the request.
     pub(super) async fn send(&self) -> Result<ModelInferResponse, Failure> {
         let mut request = Request::new(self.request.clone());
         request.set_timeout(self.timeout);
+        request.metadata_mut().insert("berth-namespace", self.namespace.clone());
         let sent = self.client.clone().model_infer(request).await;
         sent.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_spec::{DeploymentName, id::DEFAULT_NAMESPACE};
 use bytes::Bytes;
 use reqwest::{StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
@@ -29,12 +30,23 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(base: &Url, name: &str, args: &InferArgs, request: &Value) -> Result<Self, Failure> {
+    pub(super) fn new(
+        base: &Url,
+        name: Option<&DeploymentName>,
+        args: &InferArgs,
+        request: &Value,
+    ) -> Result<Self, Failure> {
         let mut url = base.clone();
-        if args.is_endpoint() {
-            url.set_path(&format!("{}{name}", base.path().trim_end_matches('/')));
-        } else if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(["v2", "models", name]);
+        let Some(name) = name else {
+            url.set_path(&format!("{}{}", base.path().trim_end_matches('/'), args.name));
+            return Ok(Self { http: http()?, url, body: request.to_string().into(), timeout: args.timeout });
+        };
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty();
+            if name.namespace() != DEFAULT_NAMESPACE {
+                path.extend(["namespaces", name.namespace()]);
+            }
+            path.extend(["v2", "models", name.name()]);
             if !args.model_version.is_empty() {
                 path.extend(["versions", &args.model_version]);
             }

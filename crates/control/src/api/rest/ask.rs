@@ -1,6 +1,6 @@
 //! Parameters of REST requests, and responses that are not plain JSON.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use axum::{
     Json,
@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use berth_spec::{DeploymentName, Namespace};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ use crate::{
     api::{
         error::ApiError,
         query::Query,
-        service::{Expect, Service, Write},
+        service::{Expect, Service, Write, name},
         watch::version,
     },
     handle::{ApplyMode, Ownership},
@@ -54,6 +55,59 @@ impl FromRequestParts<Arc<Service>> for Named {
         Query::parse(parts.uri.query(), &[])?;
         Ok(Self { service: Arc::clone(service), name })
     }
+}
+
+/// The deployment that the path of a request names: in the namespace of the path, else in the default one.
+pub(super) struct Of(pub(super) DeploymentName);
+
+impl FromRequestParts<Arc<Service>> for Of {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let Path(segments) = Path::<BTreeMap<String, String>>::from_request_parts(parts, service)
+            .await
+            .map_err(|error| ApiError::invalid("name", error.to_string(), "check the path"))?;
+        let namespace = segments.get("namespace").map(|text| read_namespace(text)).transpose()?;
+        let text = segments.get("name").map_or("", String::as_str);
+        read_name(&namespace.unwrap_or_default(), text).map(Self)
+    }
+}
+
+/// The namespace in the path of a request, if there is one.
+pub(super) struct Inside(pub(super) Option<Namespace>);
+
+impl FromRequestParts<Arc<Service>> for Inside {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let segments = Path::<BTreeMap<String, String>>::from_request_parts(parts, service).await;
+        let segments = segments.map_or_else(|_| BTreeMap::new(), |Path(segments)| segments);
+        segments.get("namespace").map(|text| read_namespace(text)).transpose().map(Self)
+    }
+}
+
+/// `namespace` of a query.
+pub(super) fn namespace(query: &Query) -> Result<Option<Namespace>, ApiError> {
+    query.text("namespace").map(read_namespace).transpose()
+}
+
+/// `deployment` of a query: the whole name beside `namespace`, else in the written form.
+pub(super) fn deployment(query: &Query) -> Result<Option<DeploymentName>, ApiError> {
+    match (query.text("deployment"), namespace(query)?) {
+        (None, _) => Ok(None),
+        (Some(text), Some(namespace)) => read_name(&namespace, text).map(Some),
+        (Some(text), None) => name(text).map(Some),
+    }
+}
+
+fn read_namespace(text: &str) -> Result<Namespace, ApiError> {
+    Namespace::new(text)
+        .map_err(|error| ApiError::invalid("metadata.namespace", format!("{text:?} is not a namespace: {error}"), ""))
+}
+
+fn read_name(namespace: &Namespace, text: &str) -> Result<DeploymentName, ApiError> {
+    DeploymentName::within(namespace, text)
+        .map_err(|error| ApiError::invalid("metadata.name", format!("{text:?} is not a name: {error}"), ""))
 }
 
 impl RawParameters {

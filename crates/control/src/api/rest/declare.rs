@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+use berth_spec::manifest::ParseContext;
 use berth_wire::api::{Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
 
-use super::ask::{Answer, RawParameters, expect, write};
+use super::ask::{Answer, RawParameters, Of, expect, namespace, write};
 use crate::api::{
     body::Manifests,
     error::ApiError,
-    service::{Declared, Delete, Service, name},
+    service::{Declared, Delete, Service, coded_name},
 };
 
 /// Declares every document of the body, YAML or JSON; none where one is refused beforehand. If writing fails halfway,
@@ -22,6 +23,7 @@ use crate::api::{
 #[utoipa::path(
     post, path = "/v1/apply", tag = "declare",
     params(
+        ("namespace" = Option<String>, Query, description = "The namespace of documents that name none; no document may name another"),
         ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
         ("force" = Option<bool>, Query, description = "Take over what another source declared"),
         ("x-berth-base-uri" = Option<String>, Header, description = "The file: URI of the folder that relative file: URIs start from"),
@@ -43,8 +45,9 @@ pub(super) async fn apply(
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Applied> {
-    let write = write(&asked.read(&["dryRun", "force"])?)?;
-    let documents = Declared::parse(text, context).await?;
+    let query = asked.read(&["namespace", "dryRun", "force"])?;
+    let write = write(&query)?;
+    let documents = Declared::inside(namespace(&query)?, text, context).await?;
     service.apply(documents, write).await.map(Json)
 }
 
@@ -52,7 +55,8 @@ pub(super) async fn apply(
 #[utoipa::path(
     post, path = "/v1/plan", tag = "declare",
     params(
-        ("delete" = Option<String>, Query, description = "Names of deployments that would be deleted, with commas between them"),
+        ("namespace" = Option<String>, Query, description = "The namespace of documents that name none; no document may name another"),
+        ("delete" = Option<String>, Query, description = "Names of deployments that would be deleted, percent-coded, with commas between them"),
         ("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
     request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
     responses(
@@ -66,17 +70,20 @@ pub(super) async fn plan(
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<PlanView> {
-    let query = asked.read(&["delete"])?;
+    let query = asked.read(&["namespace", "delete"])?;
     let names = query.text("delete").unwrap_or_default().split(',').filter(|name| !name.is_empty());
-    let deleted = names.map(name).collect::<Result<_, _>>()?;
-    let documents = Declared::parse(text, context).await?;
+    let deleted = names.map(coded_name).collect::<Result<_, _>>()?;
+    let documents = Declared::inside(namespace(&query)?, text, context).await?;
     service.plan(documents, deleted).await.map(Json)
 }
 
 /// Checks the body against the rules for manifests, and nothing else.
 #[utoipa::path(
     post, path = "/v1/validate", tag = "declare",
-    params(("x-berth-base-uri" = Option<String>, Header, description = "As with apply")),
+    params(
+        ("namespace" = Option<String>, Query, description = "The namespace of documents that name none; no document may name another"),
+        ("x-berth-base-uri" = Option<String>, Header, description = "As with apply"),
+    ),
     request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
     responses(
         (status = 200, description = "All of it is right", body = Validated),
@@ -88,8 +95,8 @@ pub(super) async fn validate(
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Validated> {
-    asked.nothing()?;
-    let documents = Declared::parse(text, context).await?;
+    let namespace = namespace(&asked.read(&["namespace"])?)?;
+    let documents = Declared::inside(namespace, text, context).await?;
     Ok(Json(service.validated(&documents)))
 }
 
@@ -115,14 +122,15 @@ pub(super) async fn validate(
 )]
 pub(super) async fn put(
     State(service): State<Arc<Service>>,
-    Path(of): Path<String>,
+    Of(of): Of,
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
-    let result = service.put(&name(&of)?, documents, write, expect(&headers)?).await?;
+    let result = service.put(&of, documents, write, expect(&headers)?).await?;
     let status = if result.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(result)).into_response())
 }
@@ -145,11 +153,11 @@ pub(super) async fn put(
 )]
 pub(super) async fn delete(
     State(service): State<Arc<Service>>,
-    Path(of): Path<String>,
+    Of(of): Of,
     asked: RawParameters,
     headers: HeaderMap,
 ) -> Answer<ApplyResult> {
     let write = write(&asked.read(&["dryRun", "force"])?)?;
     let delete = Delete { write, expect: expect(&headers)? };
-    service.delete(&name(&of)?, delete).await.map(Json)
+    service.delete(&of, delete).await.map(Json)
 }

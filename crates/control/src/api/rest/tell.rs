@@ -11,13 +11,13 @@ use berth_wire::api::{
     AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, ReplicaView, RevisionView, TopView, WorkerView,
 };
 
-use super::ask::{Answer, RawParameters, lines, tagged};
+use super::ask::{Answer, RawParameters, Inside, Of, deployment as named, lines, namespace, tagged};
 use crate::{
     api::{
         error::ApiError,
         peer_queries::MOST_MODELS,
         query::Query,
-        service::{Page, Service, name},
+        service::{Page, Service},
         watch::{Watch, version},
     },
     events::EventFilter,
@@ -30,6 +30,7 @@ const MOST_EVENTS: usize = 10_000;
 #[utoipa::path(
     get, path = "/v1/deployments", tag = "tell",
     params(
+        ("namespace" = Option<String>, Query, description = "Only this namespace"),
         ("labelSelector" = Option<String>, Query, description = "`key=value`, `key!=value`, `key`, `!key`, joined by commas"),
         ("limit" = Option<u32>, Query, description = "The most in one page, up to 500"),
         ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
@@ -45,15 +46,17 @@ const MOST_EVENTS: usize = 10_000;
 )]
 pub(super) async fn deployments(
     State(service): State<Arc<Service>>,
+    Inside(inside): Inside,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
-    let query = asked.read(&["labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
+    let query = asked.read(&["namespace", "labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
+    let inside = inside.map_or_else(|| namespace(&query), |inside| Ok(Some(inside)))?;
     let selector = query.text("labelSelector").unwrap_or_default();
     if query.flag("watch")? {
         let watch = Watch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
-        return Ok(lines(service.watch(watch).await?));
+        return Ok(lines(service.watch(Watch { namespace: inside, ..watch }).await?));
     }
-    Ok(Json(service.list(&page(&query)?).await?).into_response())
+    Ok(Json(service.list(&Page { namespace: inside, ..page(&query)? }).await?).into_response())
 }
 
 /// Show a deployment.
@@ -67,11 +70,11 @@ pub(super) async fn deployments(
 )]
 pub(super) async fn deployment(
     State(service): State<Arc<Service>>,
-    Path(of): Path<String>,
+    Of(of): Of,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
-    let found = service.get(&name(&of)?).await?;
+    let found = service.get(&of).await?;
     Ok(tagged(&found.metadata.resource_version.clone(), found))
 }
 
@@ -84,13 +87,9 @@ pub(super) async fn deployment(
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn explain(
-    State(service): State<Arc<Service>>,
-    Path(of): Path<String>,
-    asked: RawParameters,
-) -> Answer<ExplainView> {
+pub(super) async fn explain(State(service): State<Arc<Service>>, Of(of): Of, asked: RawParameters) -> Answer<ExplainView> {
     asked.nothing()?;
-    service.explain(&name(&of)?).await.map(Json)
+    service.explain(&of).await.map(Json)
 }
 
 /// List workers.
@@ -124,19 +123,22 @@ pub(super) async fn worker(
 /// List replicas.
 #[utoipa::path(
     get, path = "/v1/replicas", tag = "tell",
-    params(("deployment" = Option<String>, Query, description = "Only those of this deployment")),
+    params(
+        ("namespace" = Option<String>, Query, description = "Only this namespace"),
+        ("deployment" = Option<String>, Query, description = "Only those of this deployment: NAME, or NAMESPACE/NAME"),
+    ),
     responses((status = 200, description = "By revision and worker", body = List<ReplicaView>))
 )]
 pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<ReplicaView>> {
-    let query = asked.read(&["deployment"])?;
-    let of = query.text("deployment").map(name).transpose()?;
-    service.replicas(of.as_ref()).await.map(Json)
+    let query = asked.read(&["namespace", "deployment"])?;
+    service.replicas(namespace(&query)?.as_ref(), named(&query)?.as_ref()).await.map(Json)
 }
 
 /// The revisions that are wanted or still have replicas.
 #[utoipa::path(
     get, path = "/v1/revisions", tag = "tell",
     params(
+        ("namespace" = Option<String>, Query, description = "Only this namespace"),
         ("labelSelector" = Option<String>, Query, description = "Labels of the deployment: `key=value`, joined by commas"),
         ("limit" = Option<u32>, Query, description = "The most deployments in one page, up to 500"),
         ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
@@ -144,7 +146,7 @@ pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: RawPara
     responses((status = 200, description = "By deployment", body = List<RevisionView>))
 )]
 pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<RevisionView>> {
-    let query = asked.read(&["labelSelector", "limit", "continue"])?;
+    let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
     service.revisions(&page(&query)?.equalities_only()?).await.map(Json)
 }
 
@@ -152,6 +154,7 @@ pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawPar
 #[utoipa::path(
     get, path = "/v1/aliases", tag = "tell",
     params(
+        ("namespace" = Option<String>, Query, description = "Only this namespace"),
         ("labelSelector" = Option<String>, Query, description = "Labels of the deployment: `key=value`, joined by commas"),
         ("limit" = Option<u32>, Query, description = "The most in one page, up to 500"),
         ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
@@ -159,7 +162,7 @@ pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawPar
     responses((status = 200, description = "By name", body = List<AliasView>))
 )]
 pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<AliasView>> {
-    let query = asked.read(&["labelSelector", "limit", "continue"])?;
+    let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
     service.aliases(&page(&query)?.equalities_only()?).await.map(Json)
 }
 
@@ -167,7 +170,8 @@ pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParam
 #[utoipa::path(
     get, path = "/v1/events", tag = "tell",
     params(
-        ("deployment" = Option<String>, Query, description = "Only those about this deployment"),
+        ("namespace" = Option<String>, Query, description = "Only those about this namespace, and those about no deployment"),
+        ("deployment" = Option<String>, Query, description = "Only those about this deployment: NAME, or NAMESPACE/NAME"),
         ("limit" = Option<u32>, Query, description = "The most, the latest; all that are kept unless given"),
         ("resourceVersion" = Option<String>, Query, description = "Only those after this number"),
         ("watch" = Option<bool>, Query, description = "Newline-delimited JSON of EventWatch: what there is, then new ones"),
@@ -178,9 +182,10 @@ pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParam
     )
 )]
 pub(super) async fn events(State(service): State<Arc<Service>>, asked: RawParameters) -> Result<Response, ApiError> {
-    let query = asked.read(&["deployment", "limit", "resourceVersion", "watch"])?;
+    let query = asked.read(&["namespace", "deployment", "limit", "resourceVersion", "watch"])?;
     let filter = EventFilter {
-        deployment: query.text("deployment").map(name).transpose()?,
+        namespace: namespace(&query)?,
+        deployment: named(&query)?,
         after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };
@@ -202,9 +207,10 @@ pub(super) async fn top(State(service): State<Arc<Service>>, asked: RawParameter
 }
 
 fn page(query: &Query) -> Result<Page, ApiError> {
-    Page::of(
+    let page = Page::of(
         query.text("labelSelector").unwrap_or_default(),
         query.number("limit", usize::MAX)?,
         query.text("continue").unwrap_or_default(),
-    )
+    )?;
+    Ok(Page { namespace: namespace(query)?, ..page })
 }

@@ -2,7 +2,7 @@
 //! what is stored, before the first is taken.
 
 use berth_spec::{
-    Class, DeploymentName, Origin,
+    Class, DeploymentName, Namespace, Origin,
     manifest::{self, ManifestDeployment, ManifestError, ParseContext},
 };
 use berth_wire::api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated};
@@ -63,6 +63,25 @@ impl Declared {
     /// Reads a text of many documents.
     pub(crate) async fn parse(text: String, context: ParseContext) -> Result<Self, ApiError> {
         Self::read(move || manifest::parse(&text, &context)).await
+    }
+
+    /// Reads a text whose documents belong to `namespace`, if one is given: those that name none are in it, and one that
+    /// names another is refused.
+    pub(crate) async fn inside(
+        namespace: Option<Namespace>,
+        text: String,
+        context: ParseContext,
+    ) -> Result<Self, ApiError> {
+        let Some(namespace) = namespace else { return Self::parse(text, context).await };
+        let read = Self::parse(text, ParseContext { namespace: namespace.clone(), ..context }).await?;
+        match read.0.iter().find(|document| document.name.namespace() != namespace.as_str()) {
+            None => Ok(read),
+            Some(other) => {
+                let message = format!("{} is in another namespace than {namespace}", other.name);
+                let remedy = "leave metadata.namespace out, or give the same namespace with the request";
+                Err(ApiError::invalid("metadata.namespace", message, remedy))
+            }
+        }
     }
 
     /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would

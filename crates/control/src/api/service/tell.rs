@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::{Cordon, DeploymentName};
+use berth_spec::{Cordon, DeploymentName, Namespace};
 use berth_wire::api::{
     API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, ModelTop, ReplicaView,
     RevisionView, Timestamp, TopView, WorkerView,
@@ -26,6 +26,7 @@ pub(crate) const MAX_PAGE: usize = 500;
 /// Page of a list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Page {
+    pub(crate) namespace: Option<Namespace>,
     pub(crate) selector: LabelSelector,
     pub(crate) limit: Option<usize>,
     /// Continuation of the previous page.
@@ -42,7 +43,7 @@ impl Page {
                 ApiError::invalid("continue", message, "send metadata.continue of the page before")
             })?),
         };
-        Ok(Self { selector: selector.parse()?, limit: limit.map(|limit| limit.min(MAX_PAGE)), after })
+        Ok(Self { namespace: None, selector: selector.parse()?, limit: limit.map(|limit| limit.min(MAX_PAGE)), after })
     }
 
     /// For lists whose items have no labels of their own: the controller must be able to do all of the selecting.
@@ -56,6 +57,7 @@ impl Page {
 
     fn request(&self) -> ListRequest {
         ListRequest {
+            namespace: self.namespace.clone(),
             labels: self.selector.equalities(),
             after: self.after.clone(),
             limit: self.limit.unwrap_or(MAX_PAGE),
@@ -107,10 +109,17 @@ impl Service {
         self.worker(id.as_str()).await
     }
 
-    /// Every replica, or those of one deployment.
-    pub(crate) async fn replicas(&self, of: Option<&DeploymentName>) -> Result<List<ReplicaView>, ApiError> {
+    /// Every replica, or those of one namespace or deployment.
+    pub(crate) async fn replicas(
+        &self,
+        namespace: Option<&Namespace>,
+        of: Option<&DeploymentName>,
+    ) -> Result<List<ReplicaView>, ApiError> {
         let mut replicas = self.handle.replicas().await?;
-        replicas.retain(|replica| of.is_none_or(|name| replica.revision.deployment() == name));
+        replicas.retain(|replica| {
+            let name = replica.revision.deployment();
+            of.is_none_or(|of| name == of) && namespace.is_none_or(|of| name.namespace() == of.as_str())
+        });
         Ok(List::of(replicas.iter().map(view::replica).collect()))
     }
 

@@ -27,7 +27,8 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
         api_version,
         kind,
         metadata: DeploymentMetadata {
-            name: deployment.name.to_string(),
+            name: deployment.name.name().to_owned(),
+            namespace: deployment.name.namespace().to_owned(),
             labels: deployment.labels.clone(),
             annotations: annotations.collect(),
             generation: deployment.generation.0,
@@ -45,7 +46,8 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
 pub(crate) fn gone(name: &DeploymentName, rev: Rev) -> DeploymentView {
     let (api_version, kind) = head::<DeploymentView>();
     let metadata = DeploymentMetadata {
-        name: name.to_string(),
+        name: name.name().to_owned(),
+        namespace: name.namespace().to_owned(),
         resource_version: rev.to_string(),
         deleting: true,
         ..DeploymentMetadata::default()

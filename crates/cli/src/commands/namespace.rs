@@ -1,0 +1,71 @@
+//! Namespaces on the command line: `-n`, `-A`, `BERTH_NAMESPACE`, and names as people write them.
+
+use berth_spec::{DeploymentName, Namespace};
+use clap::Args;
+
+use super::resource::Resource;
+use crate::failure::Failure;
+
+/// The namespace of the deployments that a command names.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct NamespaceArgs {
+    /// Namespace of the deployments; without it NAME is in `default`, and NAMESPACE/NAME names another
+    #[arg(short = 'n', long, value_name = "NAMESPACE", env = "BERTH_NAMESPACE", add = super::completing::namespaces())]
+    pub(crate) namespace: Option<Namespace>,
+}
+
+impl NamespaceArgs {
+    /// Reads a deployment's name: with a namespace the whole name, without one the written form.
+    pub(crate) fn name(&self, text: &str) -> Result<DeploymentName, Failure> {
+        let name = match &self.namespace {
+            Some(namespace) => DeploymentName::within(namespace, text),
+            None => DeploymentName::new(text),
+        };
+        name.map_err(|error| Failure::Usage(format!("{text:?} is not the name of a deployment: {error}")))
+    }
+
+    /// The same for names of things of some kind; those that are no deployments stay as they are.
+    pub(crate) fn written(&self, resource: Resource, text: &str) -> Result<String, Failure> {
+        match resource {
+            Resource::Deployments | Resource::Aliases => self.name(text).map(|name| name.to_string()),
+            _ => Ok(text.to_owned()),
+        }
+    }
+
+    /// The parameter of a request whose documents belong to the namespace.
+    pub(crate) fn query(&self) -> Vec<(&'static str, String)> {
+        self.namespace.iter().map(|namespace| ("namespace", namespace.to_string())).collect()
+    }
+}
+
+/// The segments of a deployment's address.
+pub(crate) fn path_of(name: &DeploymentName) -> Vec<&str> {
+    match name.namespace() {
+        berth_spec::id::DEFAULT_NAMESPACE => vec!["deployments", name.name()],
+        namespace => vec!["namespaces", namespace, "deployments", name.name()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_makes_the_argument_the_whole_name() {
+        let team = NamespaceArgs { namespace: Namespace::new("team").ok() };
+        let none = NamespaceArgs::default();
+        for (args, text, written) in [
+            (&none, "iris", "iris"),
+            (&none, "team/iris", "team/iris"),
+            (&team, "iris", "team/iris"),
+            (&team, "a/b", "team/a/b"),
+        ] {
+            assert_eq!(args.name(text).expect("a name").to_string(), written);
+        }
+        let name = team.name("a/b").expect("a name");
+        assert_eq!(path_of(&name), ["namespaces", "team", "deployments", "a/b"]);
+        assert_eq!(path_of(&none.name("iris").expect("a name")), ["deployments", "iris"]);
+        let error = none.name("Team/iris").expect_err("no namespace").to_string();
+        assert!(error.contains("lower-case"), "{error}");
+    }
+}
