@@ -87,7 +87,7 @@ impl DeploymentState {
     pub(crate) fn hot(&self) -> &Hot {
         self.hot.get_or_init(|| {
             Box::new(Hot {
-                model_name: self.name.as_str().into(),
+                model_name: self.name.name().into(),
                 queue: WaitQueue::default(),
                 usage: Usage::default(),
                 stats: Stats::default(),

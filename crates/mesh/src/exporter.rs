@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
+use berth_spec::NameKey;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
@@ -39,13 +40,17 @@ impl fmt::Debug for Exporter {
 }
 
 /// The label of requests for models that nobody declared.
-const UNKNOWN: &str = "";
+const UNKNOWN: NameKey<'_> = NameKey { namespace: "", name: "" };
 
 impl Exporter {
     /// Calls `each` for every deployment that had a request, by name, and for the unknown ones together.
-    fn stats(&self, used: &[Arc<DeploymentState>], mut each: impl FnMut(&str, &Stats) -> fmt::Result) -> fmt::Result {
+    fn stats(
+        &self,
+        used: &[Arc<DeploymentState>],
+        mut each: impl FnMut(NameKey<'_>, &Stats) -> fmt::Result,
+    ) -> fmt::Result {
         for entry in used {
-            each(entry.name.as_str(), &entry.hot().stats)?;
+            each(entry.name.key(), &entry.hot().stats)?;
         }
         each(UNKNOWN, &self.totals.unknown)
     }
@@ -64,7 +69,8 @@ impl Exporter {
                     let count = stats.protocols[protocol as usize].outcomes[outcome as usize].load(Relaxed);
                     if count > 0 {
                         let code = outcome.code(protocol);
-                        let labels = [("deployment", name), ("protocol", protocol.as_str()), ("code", code.as_str())];
+                        let [namespace, deployment] = labels(name);
+                        let labels = [namespace, deployment, ("protocol", protocol.as_str()), ("code", code.as_str())];
                         counter(&mut family.encode_family(&labels)?, count)?;
                     }
                 }
@@ -78,7 +84,8 @@ impl Exporter {
             for protocol in Protocol::ALL {
                 let latency = stats.protocols[protocol as usize].latency.snapshot();
                 if latency.count() > 0 {
-                    let labels = [("deployment", name), ("protocol", protocol.as_str())];
+                    let [namespace, deployment] = labels(name);
+                    let labels = [namespace, deployment, ("protocol", protocol.as_str())];
                     family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
                         latency.sum_seconds(),
                         latency.count(),
@@ -92,6 +99,11 @@ impl Exporter {
     }
 }
 
+/// The labels that say which deployment a sample is about.
+fn labels(name: NameKey<'_>) -> [(&'static str, &str); 2] {
+    [("namespace", name.namespace), ("deployment", name.name)]
+}
+
 /// A counter per deployment.
 fn counters(
     encoder: &mut DescriptorEncoder<'_>,
@@ -101,7 +113,7 @@ fn counters(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for entry in used {
-        counter(&mut family.encode_family(&[("deployment", entry.name.as_str())])?, read(entry.hot()))?;
+        counter(&mut family.encode_family(&labels(entry.name.key()))?, read(entry.hot()))?;
     }
     Ok(())
 }
@@ -115,7 +127,7 @@ fn gauges(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for entry in used {
-        family.encode_family(&[("deployment", entry.name.as_str())])?.encode_gauge(&read(entry.hot()))?;
+        family.encode_family(&labels(entry.name.key()))?.encode_gauge(&read(entry.hot()))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod rest;
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use berth_spec::id::DEFAULT_NAMESPACE;
 use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response, header};
@@ -117,6 +118,17 @@ impl Ingress {
         }
         let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, self.body_idle))).await;
         response.map(ReplyBody::Grpc)
+    }
+}
+
+/// Names the namespace of the models that a request is about.
+const NAMESPACE: &str = "berth-namespace";
+
+/// The namespace in the header of a request, else the default one. One that is not even text is none that there is.
+fn namespace(headers: &HeaderMap) -> &str {
+    match headers.get(NAMESPACE).map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("") => DEFAULT_NAMESPACE,
+        Some(namespace) => namespace,
     }
 }
 

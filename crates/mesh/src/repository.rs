@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{Class, InferError, routes::OnMiss};
+use berth_spec::{Class, InferError, NameKey, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -52,7 +52,7 @@ impl Error {
 /// Returns once the model answers, as Triton does, or with the reason why it will not.
 pub(crate) async fn load(
     stack: &Stack,
-    model: &str,
+    model: NameKey<'_>,
     parameters: RepositoryParameters,
     timeout: Option<Duration>,
 ) -> Result<(), Error> {
@@ -68,7 +68,7 @@ pub(crate) async fn load(
 }
 
 /// Returns once no replica is ready any more, here or elsewhere.
-pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>) -> Result<(), Error> {
+pub(crate) async fn unload(stack: &Stack, model: NameKey<'_>, timeout: Option<Duration>) -> Result<(), Error> {
     let entry = stack.find(model)?;
     if !entry.route().terms.on_demand {
         return Err(Error::Resident(entry.name.to_string()));
@@ -88,7 +88,7 @@ pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>
             asked = true;
         }
         if timeout_at(deadline, changed).await.is_err() {
-            let message = format!("model {model:?} is still being unloaded");
+            let message = format!("model {:?} is still being unloaded", entry.name.as_str());
             return Err(InferError::TimedOut(message).into());
         }
     }
@@ -97,7 +97,7 @@ pub(crate) async fn unload(stack: &Stack, model: &str, timeout: Option<Duration>
 /// Calls `each` for every version of `entry` that the index tells: all reachable ones, or one without a version.
 pub(crate) fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
     let route = entry.route();
-    let name = entry.name.as_str();
+    let name = entry.name.name();
     let waiting = entry.used().is_some_and(|hot| hot.queue.waiting() > 0);
     let mut tell = |version: &str, state: State, reason: &str| {
         if !ready_only || state == State::Ready {
@@ -132,7 +132,7 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
     }
 }
 
-/// The deployments that the index tells, in the order of their names.
-pub(crate) fn entries(stack: &Stack) -> Vec<Arc<DeploymentState>> {
-    stack.routes.all()
+/// The deployments of a namespace, which the index tells, in the order of their names.
+pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Arc<DeploymentState>> {
+    stack.routes.all_in(namespace)
 }

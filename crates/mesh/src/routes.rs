@@ -81,9 +81,10 @@ impl Routes {
         }
     }
 
-    /// All of them, in the order of their names.
-    pub(crate) fn all(&self) -> Vec<Arc<DeploymentState>> {
-        let mut entries: Vec<_> = self.entries.pin().values().cloned().collect();
+    /// Those of a namespace, in the order of their names.
+    pub(crate) fn all_in(&self, namespace: &str) -> Vec<Arc<DeploymentState>> {
+        let inside = |entry: &&Arc<DeploymentState>| entry.name.namespace() == namespace;
+        let mut entries: Vec<_> = self.entries.pin().values().filter(inside).cloned().collect();
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries
     }

@@ -26,7 +26,11 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, NameKey, inference::Shed};
+use berth_spec::{
+    InferError, NameKey,
+    id::{DEFAULT_NAMESPACE, MAX_NAMESPACE},
+    inference::Shed,
+};
 
 use crate::{
     admission::Admission,
@@ -60,14 +64,20 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// A deployment that somebody declared.
-    pub(crate) fn find(&self, model: &str) -> Result<Arc<DeploymentState>, InferError> {
-        self.routes.find(NameKey::in_default(model)).ok_or_else(|| {
+    /// A deployment that somebody declared. Takes whatever a client sent.
+    pub(crate) fn find(&self, model: NameKey<'_>) -> Result<Arc<DeploymentState>, InferError> {
+        self.routes.find(model).ok_or_else(|| {
             if let Err(untold) = self.told() {
                 return untold;
             }
-            let shown: String = model.chars().take(berth_spec::id::MAX_NAME).collect();
-            InferError::NotFound(format!("model {shown:?} is not found: no deployment of that name is declared"))
+            let shown: String = model.name.chars().take(berth_spec::id::MAX_NAME).collect();
+            let inside: String = match model.namespace {
+                DEFAULT_NAMESPACE => String::new(),
+                other => format!(" in namespace {:?}", other.chars().take(MAX_NAMESPACE).collect::<String>()),
+            };
+            InferError::NotFound(format!(
+                "model {shown:?} is not found{inside}: no deployment of that name is declared"
+            ))
         })
     }
 
@@ -81,7 +91,7 @@ impl Stack {
     }
 
     /// Whether a request for this model and version would be answered at once.
-    pub(crate) fn is_ready(&self, model: &str, version: Option<&str>) -> Result<bool, InferError> {
+    pub(crate) fn is_ready(&self, model: NameKey<'_>, version: Option<&str>) -> Result<bool, InferError> {
         let entry = self.find(model)?;
         match entry.would_lease(version, &self.parking.replicas) {
             Ok(()) => Ok(!self.is_stopping()),

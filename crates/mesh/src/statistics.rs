@@ -28,9 +28,9 @@ use crate::{
 /// How long an endpoint has to answer. Halved: far or busy ones are left out. Doubled: a dead one holds the answer up.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Of every replica of this process.
-pub(crate) fn here(stack: &Stack) -> Vec<Loaded> {
-    stack.routes.all().iter().flat_map(|entry| entry.loaded(None)).collect()
+/// Of every replica of this process whose deployment is in a namespace.
+pub(crate) fn here(stack: &Stack, namespace: &str) -> Vec<Loaded> {
+    stack.routes.all_in(namespace).iter().flat_map(|entry| entry.loaded(None)).collect()
 }
 
 /// Of all copies of one deployment, or of one version of it.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, inference::Shed};
+use berth_spec::{InferError, NameKey, inference::Shed};
 use http::{HeaderMap, Response};
 use tokio::time::{Instant, timeout_at};
 
@@ -37,7 +37,7 @@ const RETRY_FULL: Duration = Duration::from_millis(500);
 /// The head of an inference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(crate) model: &'a str,
+    pub(crate) model: NameKey<'a>,
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
     pub(crate) protocol: Protocol,
@@ -267,7 +267,7 @@ impl Stack {
     /// Lets a question about a model in. It is no inference, and is not counted as one.
     pub(super) fn admit_uncounted<'a>(
         &'a self,
-        model: &str,
+        model: NameKey<'_>,
         version: Option<&'a str>,
         timeout: Option<Duration>,
     ) -> Result<Admitted<'a>, InferError> {

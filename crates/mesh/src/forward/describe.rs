@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::InferError;
+use berth_spec::{InferError, NameKey};
 use bytes::Bytes;
 use http::request::Parts;
 use tokio::time::Instant;
@@ -62,7 +62,7 @@ impl Stack {
     /// Finds who describes a deployment. `ask` is the request for another node.
     pub(crate) async fn describe(
         &self,
-        (model, version): (&str, Option<&str>),
+        (model, version): (NameKey<'_>, Option<&str>),
         timeout: Option<Duration>,
         ask: impl FnOnce() -> (Head, Bytes) + Send,
     ) -> Result<Described, Failure> {

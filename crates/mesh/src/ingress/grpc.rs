@@ -8,14 +8,14 @@ pub(super) mod stream;
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{Class, InferError};
+use berth_spec::{Class, InferError, NameKey};
 use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInferenceService};
 use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     forward::{buffered::BufferedResponse, describe::Described, head::Head},
-    ingress::{EXTENSIONS, SERVER, fault::Fault, rest},
+    ingress::{EXTENSIONS, SERVER, fault::Fault, namespace, rest},
     oip::{
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
         grpc::{
@@ -113,9 +113,10 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
-        let asked = request.into_inner();
+        let (metadata, _, asked) = request.into_parts();
+        let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.name };
         // As Triton answers: what is not there is not ready, and asking is no error.
-        let ready = self.stack.is_ready(&asked.name, version(&asked.version)).unwrap_or(false);
+        let ready = self.stack.is_ready(model, version(&asked.version)).unwrap_or(false);
         Ok(Response::new(wire::ModelReadyResponse { ready }))
     }
 
@@ -134,8 +135,9 @@ impl GrpcInferenceService for GrpcFace {
         let headers = request.metadata().as_ref().clone();
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
+        let name = NameKey { namespace: namespace(&headers), name: &asked.name };
         let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
-        let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
+        let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let (entry, model) = match found.map_err(status)? {
             Described::Local { entry, model } => (entry, model),
             Described::Remote(held) => return told(held).await,
@@ -171,8 +173,9 @@ impl GrpcInferenceService for GrpcFace {
         let headers = request.metadata().as_ref().clone();
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
+        let name = NameKey { namespace: namespace(&headers), name: &asked.name };
         let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
-        let found = self.stack.describe((&asked.name, version(&asked.version)), wait, ask).await;
+        let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
             Described::Local { model, .. } => model,
             Described::Remote(held) => return told(held).await,
@@ -189,13 +192,14 @@ impl GrpcInferenceService for GrpcFace {
         let asked = request.into_inner();
         let wanted = version(&asked.version);
         let loaded = if asked.name.is_empty() {
-            statistics::here(&self.stack)
+            statistics::here(&self.stack, namespace(&headers))
         } else {
-            let entry = self.stack.find(&asked.name).map_err(status)?;
+            let entry =
+                self.stack.find(NameKey { namespace: namespace(&headers), name: &asked.name }).map_err(status)?;
             entry.knows(wanted).map_err(|no| status(crate::parking::refusal(&entry, wanted, no)))?;
             statistics::everywhere(&self.stack, &entry, wanted, &headers).await
         };
-        let stats = loaded.iter().map(|one| ModelStats::new(one.name.as_str(), &one.version, &one.statistics));
+        let stats = loaded.iter().map(|one| ModelStats::new(one.name.name(), &one.version, &one.statistics));
         Ok(Response::new(ModelStatistics { model_stats: stats.collect() }.to_proto()))
     }
 
@@ -203,10 +207,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
-        let ready_only = request.into_inner().ready;
+        let (metadata, _, asked) = request.into_parts();
+        let ready_only = asked.ready;
         self.stack.told().map_err(status)?;
         let mut models = Vec::new();
-        for entry in repository::entries(&self.stack) {
+        for entry in repository::entries(&self.stack, namespace(metadata.as_ref())) {
             repository::index(&entry, ready_only, |row| models.push(row.to_proto()));
             if models.len() > INDEX {
                 let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
@@ -221,9 +226,10 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::RepositoryModelLoadRequest>,
     ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
-        let asked = request.into_inner();
+        let (metadata, _, asked) = request.into_parts();
+        let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
-        repository::load(&self.stack, &asked.model_name, parameters, wait).await.map_err(status)?;
+        repository::load(&self.stack, model, parameters, wait).await.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelLoadResponse {}))
     }
 
@@ -232,8 +238,9 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::RepositoryModelUnloadRequest>,
     ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
-        let asked = request.into_inner();
-        repository::unload(&self.stack, &asked.model_name, wait).await.map_err(status)?;
+        let (metadata, _, asked) = request.into_parts();
+        let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
+        repository::unload(&self.stack, model, wait).await.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
     }
 

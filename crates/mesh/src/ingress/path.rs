@@ -37,6 +37,15 @@ pub(super) enum Operation {
     Statistics,
 }
 
+/// Splits `/namespaces/NAMESPACE` off a path of the protocol. What stands there need not be a namespace.
+pub(super) fn split_namespace(path: &str) -> (Option<&str>, &str) {
+    let split = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_at_checked(rest.find('/')?));
+    match split {
+        Some((namespace, rest)) if rest.starts_with("/v2") => (Some(namespace), rest),
+        _ => (None, path),
+    }
+}
+
 impl<'a> Resource<'a> {
     /// From a path without its query; one slash at the end is as good as none.
     pub(super) fn of(path: &'a str) -> Option<Self> {
@@ -141,6 +150,37 @@ mod tests {
 
     fn model<'a>(model: &'a str, version: Option<&'a str>, operation: Operation) -> Option<Resource<'a>> {
         Some(Resource::Model { model: model.into(), version: version.map(Cow::Borrowed), operation })
+    }
+
+    #[test]
+    fn a_namespace_stands_before_the_protocol() {
+        for (path, split) in [
+            ("/namespaces/team/v2/models/iris", (Some("team"), "/v2/models/iris")),
+            ("/namespaces/team/v2", (Some("team"), "/v2")),
+            ("/namespaces/no%20name/v2", (Some("no%20name"), "/v2")),
+            ("/namespaces/team", (None, "/namespaces/team")),
+            ("/namespaces/team/v1/sentiment", (None, "/namespaces/team/v1/sentiment")),
+            ("/v2/models/namespaces", (None, "/v2/models/namespaces")),
+        ] {
+            assert_eq!(split_namespace(path), split, "{path}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_path_comes_is_read_or_refused(path in "\\PC{0,40}", tail in "(/[a-z0-9%é. ]{0,6}){0,8}") {
+            for path in [path.clone(), format!("/v2/models/{path}"), format!("/namespaces/{path}{tail}"), format!("/v2{tail}")] {
+                let _read = Resource::of(split_namespace(&path).1);
+            }
+        }
+
+        #[test]
+        fn a_name_is_one_segment(name in "\\PC{1,60}") {
+            let path = format!("/namespaces/team/v2/models/{}/infer", berth_spec::id::percent_encode(&name));
+            let (namespace, rest) = split_namespace(&path);
+            proptest::prop_assert_eq!(namespace, Some("team"));
+            proptest::prop_assert_eq!(Resource::of(rest), model(&name, None, Operation::Infer));
+        }
     }
 
     #[test]

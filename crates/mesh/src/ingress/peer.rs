@@ -44,7 +44,7 @@ use crate::{
             opaque::Opaque,
         },
         is_grpc,
-        path::{Operation, Resource},
+        path::{Operation, Resource, split_namespace},
         rest::{self, document::Document},
     },
     local::{LocalReplicas, Model, Replica},
@@ -201,7 +201,7 @@ async fn rest_answer(
     runner: &mut PeerRun<'_>,
     upload: &mut Upload,
 ) -> Result<Response<ReplyBody>, Refusal> {
-    let resource = Resource::of(head.uri.path());
+    let resource = Resource::of(split_namespace(head.uri.path()).1);
     let Some(Resource::Model { model, operation, .. }) = resource else {
         return Err(Refusal::Failed(Fault::no_such_path()));
     };
@@ -272,7 +272,7 @@ impl Runner for PeerRun<'_> {
     }
 
     fn model_name(&self) -> Arc<str> {
-        self.asked.revision.deployment().as_str().into()
+        self.asked.revision.deployment().name().into()
     }
 
     fn received(&self, _: usize) {}

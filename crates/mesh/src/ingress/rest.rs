@@ -6,7 +6,7 @@ pub(super) mod infer;
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{Class, InferError};
+use berth_spec::{Class, InferError, NameKey};
 use berth_wire::guard::Guard;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
@@ -30,7 +30,7 @@ use crate::{
     ingress::{
         EXTENSIONS, SERVER,
         fault::{Fault, Reply},
-        path::{Operation, Resource},
+        path::{Operation, Resource, split_namespace},
         rest::infer::Inference,
     },
     local::Model,
@@ -72,9 +72,11 @@ impl Rest {
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, body) = request.into_parts();
         let head = Arc::new(head);
-        let Some(resource) = Resource::of(head.uri.path()) else {
+        let (namespace, path) = split_namespace(head.uri.path());
+        let Some(resource) = Resource::of(path) else {
             return Box::pin(self.elsewhere(&head, body)).await;
         };
+        let namespace = namespace.unwrap_or_else(|| super::namespace(&head.headers));
         let resource = match self.allowed(&head, resource) {
             Ok(resource) => resource,
             Err(fault) => {
@@ -85,13 +87,10 @@ impl Rest {
         let mut body = Some(body);
         let reply = match &resource {
             Resource::Model { model, version, operation: Operation::Infer } => {
-                ask(&self.stack, &head, &mut body, (model, version.as_deref()), |head, coding| Inference {
-                    head,
-                    coding,
-                })
-                .await
+                let asked = (NameKey { namespace, name: model }, version.as_deref());
+                ask(&self.stack, &head, &mut body, asked, |head, coding| Inference { head, coding }).await
             }
-            other => Box::pin(self.describe(&head, &mut body, other)).await,
+            other => Box::pin(self.describe(&head, &mut body, namespace, other)).await,
         };
         match reply {
             Ok(response) => response,
@@ -136,7 +135,13 @@ impl Rest {
     }
 
     /// Everything but inference.
-    async fn describe(&self, head: &Parts, body: &mut Option<Incoming>, resource: &Resource<'_>) -> Reply {
+    async fn describe(
+        &self,
+        head: &Parts,
+        body: &mut Option<Incoming>,
+        namespace: &str,
+        resource: &Resource<'_>,
+    ) -> Reply {
         let headers = &head.headers;
         match resource {
             Resource::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
@@ -144,25 +149,26 @@ impl Rest {
             Resource::Server => {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
-            Resource::List => self.list(),
+            Resource::List => self.list(namespace),
             Resource::Model { model, version, operation } => {
-                self.model(head, model, version.as_deref(), *operation).await
+                self.model(head, NameKey { namespace, name: model }, version.as_deref(), *operation).await
             }
-            Resource::AllStatistics => Ok(statistics(&statistics::here(&self.stack))),
+            Resource::AllStatistics => Ok(statistics(&statistics::here(&self.stack, namespace))),
             Resource::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
                 self.stack.told()?;
-                Ok(index::index(repository::entries(&self.stack), ready_only))
+                Ok(index::index(repository::entries(&self.stack, namespace), ready_only))
             }
             Resource::Load(model) => {
                 let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::load(&self.stack, model, parameters, timeout(headers)?).await?;
+                repository::load(&self.stack, NameKey { namespace, name: model }, parameters, timeout(headers)?)
+                    .await?;
                 Ok(empty())
             }
             Resource::Unload(model) => {
                 RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::unload(&self.stack, model, timeout(headers)?).await?;
+                repository::unload(&self.stack, NameKey { namespace, name: model }, timeout(headers)?).await?;
                 Ok(empty())
             }
             Resource::Unsupported(what) => {
@@ -200,12 +206,12 @@ impl Rest {
         Ok(json(StatusCode::SERVICE_UNAVAILABLE, body.to_string()))
     }
 
-    async fn model(&self, head: &Parts, model: &str, version: Option<&str>, operation: Operation) -> Reply {
+    async fn model(&self, head: &Parts, model: NameKey<'_>, version: Option<&str>, operation: Operation) -> Reply {
         match operation {
             Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
                 let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                let mut response = described(&ModelReady { name: model, ready });
+                let mut response = described(&ModelReady { name: model.name, ready });
                 *response.status_mut() = status;
                 Ok(response)
             }
@@ -221,7 +227,7 @@ impl Rest {
                     Described::Local { entry, model: loaded } => {
                         let route = entry.route();
                         let versions: Vec<&str> = route.targets.iter().map(|target| &*target.version).collect();
-                        Ok(describe(operation, model, versions, loaded.as_ref()))
+                        Ok(describe(operation, model.name, versions, loaded.as_ref()))
                     }
                     Described::Remote(answer) => Ok(answer.into_reply((), Instant::now())),
                 }
@@ -229,10 +235,10 @@ impl Rest {
         }
     }
 
-    fn list(&self) -> Reply {
+    fn list(&self, namespace: &str) -> Reply {
         self.stack.told()?;
-        let entries = self.stack.routes.all();
-        let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        let entries = self.stack.routes.all_in(namespace);
+        let names: Vec<_> = entries.iter().map(|entry| entry.name.name()).collect();
         Ok(described(&serde_json::json!({ "models": names })))
     }
 }
@@ -242,7 +248,7 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
     stack: &Stack,
     head: &Arc<Parts>,
     body: &mut Option<Incoming>,
-    (model, version): (&str, Option<&str>),
+    (model, version): (NameKey<'_>, Option<&str>),
     codec: impl FnOnce(Arc<Parts>, Coding) -> C,
 ) -> Reply {
     let timeout = timeout(&head.headers)?;
@@ -273,7 +279,7 @@ pub(super) fn describe<V: AsRef<str>>(
 }
 
 fn statistics(loaded: &[Loaded]) -> Response<ReplyBody> {
-    let stats = loaded.iter().map(|loaded| ModelStats::new(loaded.name.as_str(), &loaded.version, &loaded.statistics));
+    let stats = loaded.iter().map(|loaded| ModelStats::new(loaded.name.name(), &loaded.version, &loaded.statistics));
     described(&ModelStatistics { model_stats: stats.collect() })
 }
 

@@ -18,15 +18,15 @@ async fn requests_are_counted_by_deployment_protocol_and_code() {
     let mut text = String::new();
     encode(&mut text, &house.registry).expect("a String takes everything");
     for line in [
-        r#"berth_gateway_requests_total{deployment="iris",protocol="rest",code="200"} 3"#,
-        r#"berth_gateway_requests_total{deployment="iris",protocol="rest",code="400"} 1"#,
-        r#"berth_gateway_requests_total{deployment="",protocol="rest",code="404"} 1"#,
-        r#"berth_gateway_requests_total{deployment="cold",protocol="rest",code="503"} 1"#,
-        r#"berth_gateway_request_seconds_count{deployment="iris",protocol="rest"} 4"#,
-        r#"berth_gateway_misses_total{deployment="cold"} 1"#,
+        r#"berth_gateway_requests_total{namespace="default",deployment="iris",protocol="rest",code="200"} 3"#,
+        r#"berth_gateway_requests_total{namespace="default",deployment="iris",protocol="rest",code="400"} 1"#,
+        r#"berth_gateway_requests_total{namespace="",deployment="",protocol="rest",code="404"} 1"#,
+        r#"berth_gateway_requests_total{namespace="default",deployment="cold",protocol="rest",code="503"} 1"#,
+        r#"berth_gateway_request_seconds_count{namespace="default",deployment="iris",protocol="rest"} 4"#,
+        r#"berth_gateway_misses_total{namespace="default",deployment="cold"} 1"#,
         r#"berth_gateway_shed_total{reason="loading"} 1"#,
-        r#"berth_gateway_in_flight{deployment="iris"} 0"#,
-        r#"berth_gateway_parked{deployment="cold"} 0"#,
+        r#"berth_gateway_in_flight{namespace="default",deployment="iris"} 0"#,
+        r#"berth_gateway_parked{namespace="default",deployment="cold"} 0"#,
     ] {
         assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
     }

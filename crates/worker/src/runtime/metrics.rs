@@ -23,14 +23,29 @@ use prometheus_client::{
 /// The label of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ModelLabel {
+    namespace: String,
     model: String,
+}
+
+impl ModelLabel {
+    fn of(deployment: &DeploymentName) -> Self {
+        Self { namespace: deployment.namespace().to_owned(), model: deployment.name().to_owned() }
+    }
 }
 
 /// The labels of a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ErrorLabel {
+    namespace: String,
     model: String,
     error: &'static str,
+}
+
+impl ErrorLabel {
+    fn of(deployment: &DeploymentName, error: &'static str) -> Self {
+        let ModelLabel { namespace, model } = ModelLabel::of(deployment);
+        Self { namespace, model, error }
+    }
 }
 
 /// The words of [`InferError::reason`] that a model's own requests can end with.
@@ -134,7 +149,7 @@ impl Families {
         if let Some(metrics) = used.get(deployment).and_then(Weak::upgrade) {
             return metrics;
         }
-        let label = ModelLabel { model: deployment.to_string() };
+        let label = ModelLabel::of(deployment);
         let metrics = Arc::new(ModelMetrics {
             requests: self.inner.requests.get_or_create_owned(&label),
             duration: self.inner.duration.get_or_create_owned(&label),
@@ -172,7 +187,7 @@ impl ModelMetrics {
 
     /// A request failed.
     pub fn failed(&self, error: &InferError) {
-        let label = ErrorLabel { model: self.deployment.to_string(), error: error.reason() };
+        let label = ErrorLabel::of(&self.deployment, error.reason());
         self.families.inner.errors.get_or_create(&label).inc();
     }
 
@@ -193,7 +208,7 @@ impl ModelMetrics {
     }
 
     fn label(&self) -> ModelLabel {
-        ModelLabel { model: self.deployment.to_string() }
+        ModelLabel::of(&self.deployment)
     }
 
     /// A successful request took this long.
@@ -226,11 +241,10 @@ impl Drop for ModelMetrics {
             return; // Loaded again in the meantime.
         }
         used.remove(&self.deployment);
-        let model = self.deployment.to_string();
         for error in REASONS {
-            inner.errors.remove(&ErrorLabel { model: model.clone(), error });
+            inner.errors.remove(&ErrorLabel::of(&self.deployment, error));
         }
-        let label = ModelLabel { model };
+        let label = self.label();
         inner.requests.remove(&label);
         inner.duration.remove(&label);
         inner.queue.remove(&label);
@@ -267,11 +281,11 @@ mod tests {
         new.failed(&InferError::Cancelled);
         let seen = text(&registry);
         for line in [
-            "worker_inference_requests_total{model=\"iris\"} 2",
-            "worker_inference_errors_total{model=\"iris\",error=\"cancelled\"} 1",
-            "worker_inference_duration_seconds_count{model=\"iris\"} 1",
-            "berth_queue_seconds_count{model=\"iris\"} 1",
-            "berth_batch_rows_sum{model=\"iris\"} 3.0",
+            "worker_inference_requests_total{namespace=\"default\",model=\"iris\"} 2",
+            "worker_inference_errors_total{namespace=\"default\",model=\"iris\",error=\"cancelled\"} 1",
+            "worker_inference_duration_seconds_count{namespace=\"default\",model=\"iris\"} 1",
+            "berth_queue_seconds_count{namespace=\"default\",model=\"iris\"} 1",
+            "berth_batch_rows_sum{namespace=\"default\",model=\"iris\"} 3.0",
         ] {
             assert!(seen.contains(line), "{line} in {seen}");
         }

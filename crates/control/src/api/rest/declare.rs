@@ -11,7 +11,7 @@ use axum::{
 use berth_spec::manifest::ParseContext;
 use berth_wire::api::{Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
 
-use super::ask::{Answer, RawParameters, Of, expect, namespace, write};
+use super::ask::{Answer, Of, RawParameters, expect, namespace, write};
 use crate::api::{
     body::Manifests,
     error::ApiError,

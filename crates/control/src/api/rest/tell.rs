@@ -11,7 +11,7 @@ use berth_wire::api::{
     AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, ReplicaView, RevisionView, TopView, WorkerView,
 };
 
-use super::ask::{Answer, RawParameters, Inside, Of, deployment as named, lines, namespace, tagged};
+use super::ask::{Answer, Inside, Of, RawParameters, deployment as named, lines, namespace, tagged};
 use crate::{
     api::{
         error::ApiError,
@@ -87,7 +87,11 @@ pub(super) async fn deployment(
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn explain(State(service): State<Arc<Service>>, Of(of): Of, asked: RawParameters) -> Answer<ExplainView> {
+pub(super) async fn explain(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+) -> Answer<ExplainView> {
     asked.nothing()?;
     service.explain(&of).await.map(Json)
 }

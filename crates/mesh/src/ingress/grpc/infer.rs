@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use berth_spec::InferError;
+use berth_spec::{InferError, NameKey};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, request::Parts};
 use hyper::body::Incoming;
@@ -27,6 +27,7 @@ use crate::{
         run::{Codec, run},
         runner::{LocalOutcome, Runner},
     },
+    ingress::namespace,
     metrics::Protocol,
     oip::{
         content::Coding,
@@ -121,6 +122,7 @@ pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>
 
 async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<ReplyBody>, Status> {
     let (head, mut incoming) = request.into_parts();
+    let head = Arc::new(head);
     let wait = timeout(&head.headers).map_err(status)?;
     let limits = &stack.limits;
     let latest = Instant::now() + limits.deadline;
@@ -130,7 +132,7 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let message = unframed(body.clone(), coding, limits.body).await?;
     let names = named(&message).await?;
     let call = Call {
-        model: names.model,
+        model: NameKey { namespace: namespace(&head.headers), name: names.model },
         version: version(names.version),
         protocol: Protocol::Grpc,
         timeout: wait,
@@ -138,7 +140,7 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, stack.bounds());
-    let mut codec = Inference { head: Arc::new(head), form: Form::Unary, message: Some(message.clone()) };
+    let mut codec = Inference { head: Arc::clone(&head), form: Form::Unary, message: Some(message.clone()) };
     Ok(run(&mut admitted, &mut codec, &mut upload).await?.response)
 }
 

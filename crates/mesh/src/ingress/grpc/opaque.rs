@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_spec::InferError;
+use berth_spec::{InferError, NameKey};
 use http::{Request, Response, Uri, request::Parts};
 use hyper::body::Incoming;
 use tonic::Status;
@@ -20,7 +20,7 @@ use crate::{
         run::{Codec, run},
         runner::{LocalOutcome, Runner},
     },
-    ingress::{grpc::status, model_name},
+    ingress::{grpc::status, model_name, namespace},
     metrics::Protocol,
     stack::Stack,
 };
@@ -79,7 +79,8 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
         )));
     };
     let version = model_name::version_of_metadata(&headers).map_err(status)?;
-    let call = Call { model: &model, version, protocol: Protocol::Grpc, timeout, exchange: true };
+    let model = NameKey { namespace: namespace(&headers), name: &model };
+    let call = Call { model, version, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::new(incoming, stack.bounds().of_stream());
     Ok(run(&mut admitted, &mut Opaque { head: Arc::new(head) }, &mut upload).await?)

@@ -16,6 +16,7 @@ mod messages;
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use berth_spec::NameKey;
 use berth_wire::oip::{ModelInferResponse, ModelStreamInferResponse};
 use bytes::Bytes;
 use futures::{FutureExt as _, Stream, StreamExt as _};
@@ -39,7 +40,7 @@ use crate::{
     forward::{admitted::Call, run::run},
     ingress::{
         fault::{Fault, panicked},
-        rest,
+        namespace, rest,
     },
     metrics::Protocol,
     oip::{
@@ -165,7 +166,7 @@ fn ended(status: Status) -> Messages {
 async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messages, Status> {
     let names = named(&request.message).await?;
     let call = Call {
-        model: names.model,
+        model: NameKey { namespace: namespace(&manner.head.headers), name: names.model },
         version: version(names.version),
         protocol: Protocol::Grpc,
         timeout: manner.patience.now(),

@@ -63,14 +63,13 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
     let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
     let reply = match head.method {
         Method::POST => {
-            ask(stack, head, body, (entry.name.as_str(), None), |head, coding| Document { head, coding }).await
+            ask(stack, head, body, (entry.name.key(), None), |head, coding| Document { head, coding }).await
         }
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
         _ => Err(Fault::wrong_verb(ALLOWED)),
     };
     let mut response = reply.unwrap_or_else(Fault::into_response);
-    // A deployment's name is plain text.
-    if let Ok(name) = HeaderValue::from_str(entry.name.as_str()) {
+    if let Ok(name) = HeaderValue::from_str(&entry.name.coded()) {
         response.headers_mut().insert(DEPLOYMENT, name);
     }
     response

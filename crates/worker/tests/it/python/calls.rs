@@ -12,7 +12,10 @@ async fn a_card_answers_documents() {
     assert!(running.memory.0 > 4 << 20, "{}", running.memory);
     let now = running.model.statistics().memory;
     let metrics = running.metrics();
-    assert!(metrics.contains(&format!("worker_model_memory_bytes{{model=\"m\"}} {now}")), "{now} in {metrics}");
+    assert!(
+        metrics.contains(&format!("worker_model_memory_bytes{{namespace=\"default\",model=\"m\"}} {now}")),
+        "{now} in {metrics}"
+    );
     assert_eq!(running.note, None);
     assert_eq!(running.model.platform(), "berth_python");
 }
@@ -188,7 +191,10 @@ def post(output):
     }
     assert_eq!(running.call(json!({"x": 0})).await.expect("it lives"), json!({"y": 0}));
     let metrics = running.metrics();
-    assert!(metrics.contains("worker_model_answers_broke_schema_total{model=\"m\"} 1"), "{metrics}");
+    assert!(
+        metrics.contains("worker_model_answers_broke_schema_total{namespace=\"default\",model=\"m\"} 1"),
+        "{metrics}"
+    );
 }
 
 #[test]

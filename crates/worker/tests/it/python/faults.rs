@@ -72,7 +72,7 @@ async fn a_process_that_dies_under_load_is_started_again() {
     }
     assert_ne!(second.expect("it is back")["y"], json!(first));
     let metrics = running.metrics();
-    assert!(metrics.contains("worker_model_process_deaths_total{model=\"m\"} 1"), "{metrics}");
+    assert!(metrics.contains("worker_model_process_deaths_total{namespace=\"default\",model=\"m\"} 1"), "{metrics}");
     let Health { memory, deaths } = running.model.health();
     let deaths = deaths.expect("one");
     assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
@@ -210,7 +210,8 @@ async fn a_model_that_forks_does_not_hold_the_line() {
     let running = Card::new(&source).start().unwrap_or_else(|error| panic!("{error:?}\n{source}"));
     let first = process(&running).await;
     kill_process(Pid::from_raw(first as i32).expect("a process"), Signal::KILL).expect("killed");
-    let deaths = || running.metrics().contains("worker_model_process_deaths_total{model=\"m\"} 1");
+    let deaths =
+        || running.metrics().contains("worker_model_process_deaths_total{namespace=\"default\",model=\"m\"} 1");
     comes_true("its death is seen", deaths);
 }
 
