@@ -27,7 +27,7 @@ pub use message::{Effect, Event};
 
 use crate::{
     breaker::Breakers,
-    order::{Limits, Twin},
+    order::{Limits, SharedLoad},
     replica::{Action, Input, Replica, State},
 };
 
@@ -184,9 +184,9 @@ impl Agent {
             Event::Preparing { revision, ticket, step } => {
                 self.answer(&revision, ticket, Input::Preparing(step), now, effects);
             }
-            Event::Prepared { revision, ticket, result, heard } => {
+            Event::Prepared { revision, ticket, result, outcomes } => {
                 let current = self.answers(&revision, ticket);
-                self.hear(&revision, &heard, current, now, effects);
+                self.record_outcomes(&revision, &outcomes, current, now, effects);
                 self.answer(&revision, ticket, result.map_or_else(Input::from, |()| Input::Prepared), now, effects);
             }
             Event::Fetched { revision, ticket, result } => {
@@ -308,14 +308,17 @@ impl Agent {
         let (revision, ticket) = (id.clone(), replica.ticket);
         let serving = Arc::clone(&replica.placed.serving);
         match action {
-            Action::Prepare(barred) => {
-                Effect::Prepare { revision: Arc::clone(&replica.placed.revision), ticket, barred }
+            Action::Prepare(blocked) => {
+                Effect::Prepare { revision: Arc::clone(&replica.placed.revision), ticket, blocked }
             }
             Action::Fetch => Effect::Fetch { revision: Arc::clone(&replica.placed.revision), ticket },
             Action::Forget => Effect::Forget { revision },
             Action::Load => {
                 let artifact = replica.artifact().expect("it loads what was fetched").clone();
-                let share = self.twins(id, replica).find(|(_, twin)| *twin == Twin::Loaded).map(|(id, _)| id.clone());
+                let share = self
+                    .shared_loads(id, replica)
+                    .find(|(_, shared)| *shared == SharedLoad::Loaded)
+                    .map(|(id, _)| id.clone());
                 Effect::Load { revision: Arc::clone(&replica.placed.revision), ticket, artifact, serving, share }
             }
             Action::GiveUp => Effect::GiveUp { revision },

@@ -1,8 +1,8 @@
 //! Runs the agent: one loop that owns it, performs its effects, and feeds back what came of them.
 //!
 //! ```text
-//!  controller ──▶┐                ┌─▶ hands: fetch, load, validate, announce, drain, unload ─▶ news ─┐
-//!  news ────────▶├─▶ Agent::on ───┤                                                                  │
+//!  controller ──▶┐                ┌─▶ effects: fetch, load, validate, announce, drain, unload ────────┐
+//!  completions ─▶├─▶ Agent::on ───┤                                                                  │
 //!  wake_at, load ┘   ▲            └─▶ outbox ─▶ reports (the latest word, never a backlog)           │
 //!                    └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -10,12 +10,12 @@
 
 mod acquire;
 mod clock;
-mod hands;
+mod effects;
 mod load;
 mod outbox;
 mod ready;
 mod retire;
-mod told;
+mod telemetry;
 mod usage;
 
 use std::{
@@ -34,9 +34,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    acquire::Shelter,
+    acquire::LoadDirs,
     clock::Clock,
-    hands::{Hands, Tools},
+    effects::{Deps, EffectRunner},
     load::LoadWatch,
     outbox::Outbox,
     usage::UsageWatch,
@@ -58,9 +58,8 @@ use crate::{
     },
 };
 
-/// News from work under way that wait for the agent. When full, the work waits, not the agent. Halved or doubled,
-/// nothing is seen: it covers the time of one step of the agent.
-const NEWS: usize = 256;
+/// Completions that may wait for the agent; when full, the work waits. It covers what comes in during one step of the agent.
+const COMPLETIONS: usize = 256;
 
 /// How long the stop may take beyond the longest drain. Halved, a load that was under way is cut; doubled, a stuck
 /// engine holds up the end of the process.
@@ -83,7 +82,7 @@ pub struct WorkerLink {
 pub struct Worker {
     info: WorkerInfo,
     limits: Limits,
-    tools: Tools,
+    deps: Deps,
     missing: Vec<String>,
     leaving: CancellationToken,
 }
@@ -129,7 +128,7 @@ pub fn build_with(
     let artifacts = artifacts.with_keys(credentials.subscribe());
     let prepared = config.data.join("prepared");
     let preparer = Preparer::open(&prepared, config.cache, config.cards, credentials.subscribe())?;
-    let shelter = Shelter::open(prepared.join("loaded"))?;
+    let load_dirs = LoadDirs::open(prepared.join("loaded"))?;
     let capacity = Capacity::probe();
     let memory = config.memory.unwrap_or_else(|| capacity.for_models());
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -166,11 +165,11 @@ pub fn build_with(
     Ok(Worker {
         info,
         limits,
-        tools: Tools {
+        deps: Deps {
             runtimes,
             artifacts: Arc::new(artifacts),
             preparer: Arc::new(preparer),
-            shelter: Arc::new(shelter),
+            load_dirs: Arc::new(load_dirs),
             local,
             metrics,
             credentials,
@@ -202,20 +201,20 @@ impl Worker {
     /// Works until `shutdown`, then drains and unloads everything.
     pub async fn run(self, link: WorkerLink, shutdown: CancellationToken) -> Stopped {
         let WorkerLink { mut assignments, reports } = link;
-        let (news, mut heard) = mpsc::channel(NEWS);
+        let (completions, mut completed) = mpsc::channel(COMPLETIONS);
         let clock = Clock::start();
         let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
             .reading(self.info.schema_versions.clone());
         let mut outbox = Outbox::default();
         let (mut load, mut usage) = (LoadWatch::new(self.limits.memory), UsageWatch::default());
-        let mut hands = Hands::new(self.info.id, self.tools, news);
+        let mut effects = EffectRunner::new(self.info.id, self.deps, completions);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
         let mut last_word = None;
         loop {
             let event = loop {
                 if agent.stopped() {
                     if outbox.is_empty() {
-                        return hands.finish(0).await;
+                        return effects.finish(0).await;
                     }
                     // Where no controller is left to hear the last word, it is not waited for.
                     let soon = *last_word.get_or_insert_with(|| Instant::now() + LAST_WORD);
@@ -225,12 +224,12 @@ impl Worker {
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled(), if give_up.is_none() => {
-                        give_up = Some(Instant::now() + STOP_GRACE + hands.longest_drain(&agent));
+                        give_up = Some(Instant::now() + STOP_GRACE + effects.longest_drain(&agent));
                         break Event::Stop;
                     }
                     // Where nobody listens any more, it is dropped: the next controller asks for the whole.
                     permit = reports.reserve(), if !outbox.is_empty() => {
-                        hands.log_heartbeat(&agent, permit.is_ok());
+                        effects.log_heartbeat(&agent, permit.is_ok());
                         if let (Ok(permit), Some(report)) = (permit, outbox.take()) {
                             permit.send(report);
                         }
@@ -239,52 +238,52 @@ impl Worker {
                         announced = true;
                         break Event::Leave;
                     }
-                    Some(heard) = heard.recv() => break hands.absorb(heard),
+                    Some(completion) = completed.recv() => break effects.absorb(completion),
                     change = assignments.recv(), if connected => match change {
                         Some(FromController::Attached) => break Event::Attached,
                         Some(FromController::Assigned(change)) => {
-                            hands.log_command(&change);
+                            effects.log_command(&change);
                             break Event::Assigned(change);
                         }
                         Some(FromController::Credentials(set)) => {
                             let generation = set.generation;
-                            hands.take_credentials(set);
+                            effects.take_credentials(set);
                             break Event::Credentials(generation);
                         }
                         None => connected = false,
                     },
                     () = sleep_until(wake) => break Event::Tick,
                     () = load.due() => {
-                        for (revision, health) in hands.health() {
-                            perform(&mut agent, Event::Health { revision, health }, &clock, &mut hands, &mut outbox);
+                        for (revision, health) in effects.health() {
+                            perform(&mut agent, Event::Health { revision, health }, &clock, &mut effects, &mut outbox);
                         }
-                        if let Some(used) = usage.look(hands.counts(), clock.now()) {
-                            perform(&mut agent, Event::Used(used), &clock, &mut hands, &mut outbox);
+                        if let Some(used) = usage.look(effects.counts(), clock.now()) {
+                            perform(&mut agent, Event::Used(used), &clock, &mut effects, &mut outbox);
                         }
-                        if let Some(news) = load.look(&agent, hands.requests(), clock.now()) {
-                            break Event::Load(news);
+                        if let Some(changed) = load.look(&agent, effects.requests(), clock.now()) {
+                            break Event::Load(changed);
                         }
                     }
                     () = sleep_until(give_up) => {
                         let left = agent.replicas().count();
-                        return hands.finish(left).await;
+                        return effects.finish(left).await;
                     }
                 }
             };
-            perform(&mut agent, event, &clock, &mut hands, &mut outbox);
-            hands.gauge(&agent);
+            perform(&mut agent, event, &clock, &mut effects, &mut outbox);
+            effects.gauge(&agent);
         }
     }
 }
 
-fn perform(agent: &mut Agent, event: Event, clock: &Clock, hands: &mut Hands, outbox: &mut Outbox) {
+fn perform(agent: &mut Agent, event: Event, clock: &Clock, effects: &mut EffectRunner, outbox: &mut Outbox) {
     for effect in agent.on(event, clock.now()) {
         match effect {
             Effect::Report(change) => {
-                hands.log_report(&change);
+                effects.log_report(&change);
                 outbox.put(change);
             }
-            effect => hands.perform(effect),
+            effect => effects.perform(effect),
         }
     }
 }

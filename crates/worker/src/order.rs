@@ -11,7 +11,7 @@
 //! * A load that claims GPUs waits until nothing that has some is on its way out. What stays has its own, so no device is
 //!   claimed twice, whatever kinds there are.
 //! * A card's code and environment come before its artifact: what cannot be made is known before gigabytes are fetched.
-//! * One fetch per location and one load per model at a time; a twin waits for it and shares it.
+//! * One fetch per location and one load per model at a time; a second replica of the model waits for it and shares it.
 
 use std::collections::BTreeSet;
 
@@ -43,14 +43,14 @@ pub enum Want {
     },
     /// To be loaded.
     Load {
-        /// The memory that it needs; nothing where a twin already holds the weights.
+        /// The memory that it needs; nothing where another replica already holds the weights.
         claim: ByteSize,
         /// It claims GPUs.
         gpus: bool,
         /// Names the loaded model: replicas with the same key share one.
         key: ModelKey,
-        /// How its twin stands.
-        twin: Twin,
+        /// The model in another replica of the same revision or bytes.
+        shared: SharedLoad,
     },
 }
 
@@ -74,9 +74,9 @@ impl ModelKey {
     }
 }
 
-/// Whether another replica has, or is getting, the same model in memory.
+/// The same model in another replica: not there, being loaded, or in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Twin {
+pub enum SharedLoad {
     /// None.
     Absent,
     /// It is being loaded: wait for it.
@@ -158,9 +158,9 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
                     starts.push(Start::Fetch(revision));
                 }
             }
-            Want::Load { twin: Twin::OnItsWay, .. } => {}
-            Want::Load { twin: Twin::Loaded, .. } => starts.push(Start::Load(revision)),
-            Want::Load { claim, gpus, key, twin: Twin::Absent } => {
+            Want::Load { shared: SharedLoad::OnItsWay, .. } => {}
+            Want::Load { shared: SharedLoad::Loaded, .. } => starts.push(Start::Load(revision)),
+            Want::Load { claim, gpus, key, shared: SharedLoad::Absent } => {
                 if loading_keys.contains(&key) {
                     continue;
                 }
@@ -198,7 +198,7 @@ mod tests {
             claim: ByteSize(claim),
             gpus: name.starts_with("gpu"),
             key: ModelKey(arrival.to_string()),
-            twin: Twin::Absent,
+            shared: SharedLoad::Absent,
         };
         Waiting { revision: id(name), urgent: false, arrival, want }
     }
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn order_of_work() {
-        let twin = |twin| Waiting {
-            want: Want::Load { claim: ByteSize(90), gpus: false, key: ModelKey("1".to_owned()), twin },
+        let shared = |shared| Waiting {
+            want: Want::Load { claim: ByteSize(90), gpus: false, key: ModelKey("1".to_owned()), shared },
             ..load("t", 1, 0)
         };
         let cases = [
@@ -272,9 +272,14 @@ mod tests {
                 "load s",
             ),
             ("what leaves without any is not waited for", vec![load("gpu", 1, 1)], freeing(10), "load gpu"),
-            ("a twin shares where the count is full", vec![twin(Twin::Loaded)], with(4, holding(90)), "load t"),
-            ("a twin that is loaded is shared", vec![twin(Twin::Loaded)], holding(90), "load t"),
-            ("a twin on its way is awaited", vec![twin(Twin::OnItsWay)], holding(90), ""),
+            (
+                "a loaded model is shared where the count is full",
+                vec![shared(SharedLoad::Loaded)],
+                with(4, holding(90)),
+                "load t",
+            ),
+            ("a loaded model is shared", vec![shared(SharedLoad::Loaded)], holding(90), "load t"),
+            ("a load under way is awaited", vec![shared(SharedLoad::OnItsWay)], holding(90), ""),
             (
                 "two preparations at once, beside fetches",
                 vec![prepare("a", 1), prepare("b", 2), fetch("c", 3, "x"), prepare("d", 4)],

@@ -2,22 +2,22 @@
 //! its packages.
 //!
 //! ```text
-//! PinnedCard ──▶ checkout ──▶ system packages ──▶ environment ──▶ Kit ─┐
-//!                (shelf)      (check | install)   (shelf, uv)          ├─▶ Prepared ──▶ the Python runtime
+//! PinnedCard ──▶ checkout ──▶ system packages ──▶ environment ──▶ PreparedModel ─┐
+//!                (store)      (check | install)   (store, uv)          ├─▶ Prepared ──▶ the Python runtime
 //! the artifact and its configuration, fetched like any other ─────────┘
 //! ```
 //! Checkouts and environments are shared by all models that want the same, survive restarts, and are bounded: the least
 //! recently used go first. What is here is used without asking anybody. Not here: running the code.
 
 mod checkout;
+mod content_store;
+mod dependency_outcomes;
 mod environment;
-mod heard;
 mod interpreter;
 mod program;
 mod record;
 mod requirements;
 mod settings;
-mod shelf;
 mod system;
 mod uv;
 
@@ -36,12 +36,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     checkout::Checkouts,
+    content_store::ContentStore,
+    dependency_outcomes::DependencyOutcomes,
     environment::{Environments, Order},
-    heard::Hearing,
-    shelf::Shelf,
 };
 pub use self::{
-    heard::Barred,
+    dependency_outcomes::BlockedDependencies,
     settings::{Settings, SystemPackages},
     uv::VERSION as UV_VERSION,
 };
@@ -97,7 +97,7 @@ impl Prepared {
 
 /// What was made for a card, before its artifact came.
 #[derive(Debug, Clone)]
-pub struct Kit {
+pub struct PreparedModel {
     code: PathBuf,
     python: PathBuf,
     environment: String,
@@ -106,7 +106,7 @@ pub struct Kit {
     pin: Pins,
 }
 
-impl Kit {
+impl PreparedModel {
     /// With the configuration that `artifacts.config_path` names, and whatever else must stay on disk.
     #[must_use]
     pub fn with(self, config: Option<PathBuf>, also: Vec<Arc<dyn std::any::Any + Send + Sync>>) -> Prepared {
@@ -117,7 +117,7 @@ impl Kit {
     }
 }
 
-/// Why there is no kit.
+/// Why preparing failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Miss {
     /// It was tried, and failed.
@@ -140,10 +140,10 @@ impl From<Fault> for Miss {
 /// What came of preparing a card.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The kit, or why there is none.
-    pub result: Result<Kit, Miss>,
+    /// The prepared model, or why it could not be prepared.
+    pub result: Result<PreparedModel, Miss>,
     /// Who was asked, and whether there was an answer.
-    pub heard: Vec<(Dependency, bool)>,
+    pub outcomes: Vec<(Dependency, bool)>,
 }
 
 /// Makes kits. One per worker.
@@ -172,9 +172,9 @@ impl Preparer {
         // Programs run in other folders than this process.
         fs_err::create_dir_all(root).map_err(disk)?;
         let root = fs_err::canonicalize(root).map_err(disk)?;
-        let shelf = |name: &'static str| Shelf::open(root.join(name), bound, name).map_err(disk);
-        let checkouts = Arc::new(Checkouts::new(&settings, shelf("checkouts")?));
-        let environments = Environments::new(shelf("environments")?, root.join("uv"), bound).map_err(disk)?;
+        let store = |name: &'static str| ContentStore::open(root.join(name), bound, name).map_err(disk);
+        let checkouts = Arc::new(Checkouts::new(&settings, store("checkouts")?));
+        let environments = Environments::new(store("environments")?, root.join("uv"), bound).map_err(disk)?;
         Ok(Self { settings, checkouts, environments, keys, gate: Gate::default() })
     }
 
@@ -182,12 +182,12 @@ impl Preparer {
     pub async fn prepare(
         &self,
         card: &Arc<PinnedCard>,
-        barred: Barred,
+        blocked: BlockedDependencies,
         tell: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Outcome {
-        let hearing = Arc::new(Hearing::default());
-        let result = self.make(card, barred, &hearing, tell).await;
-        Outcome { result, heard: hearing.heard() }
+        let outcomes = Arc::new(DependencyOutcomes::default());
+        let result = self.make(card, blocked, &outcomes, tell).await;
+        Outcome { result, outcomes: outcomes.take() }
     }
 
     /// What environments take on disk, and how many there are.
@@ -199,29 +199,29 @@ impl Preparer {
     async fn make(
         &self,
         card: &Arc<PinnedCard>,
-        barred: Barred,
-        hearing: &Arc<Hearing>,
+        blocked: BlockedDependencies,
+        outcomes: &Arc<DependencyOutcomes>,
         tell: &(dyn Fn(Preparing) + Send + Sync),
-    ) -> Result<Kit, Miss> {
+    ) -> Result<PreparedModel, Miss> {
         // What they are now: a newer set is for the next one.
         let keys = Arc::clone(&self.keys.borrow());
         tell(Preparing::Code);
         let code = {
             let alone = self.gate.pass(&Checkouts::name_of(card)).await;
             let (checkouts, card) = (Arc::clone(&self.checkouts), Arc::clone(card));
-            let (keys, hearing) = (Arc::clone(&keys), Arc::clone(hearing));
+            let (keys, outcomes) = (Arc::clone(&keys), Arc::clone(outcomes));
             let cancelled = Cancels(Arc::default());
             let flag = Arc::clone(&cancelled.0);
             let work = move || {
                 // Also when nobody waits any more, until it has stopped.
                 let _alone = alone;
-                checkouts.get(&card, &keys, &barred, &hearing, flag)
+                checkouts.get(&card, &keys, &blocked, &outcomes, flag)
             };
             tokio::task::spawn_blocking(work).await.map_err(Fault::internal)??
         };
-        let order = Order { settings: &self.settings, keys: &keys, barred: &barred, hearing };
+        let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
         let environment = self.environments.get(&card.card.runtime, order, tell).await?;
-        Ok(Kit {
+        Ok(PreparedModel {
             code: code.held.path.join(checkout::FILES),
             python: environment.python,
             environment: environment.name,

@@ -82,7 +82,7 @@ pub enum State {
         /// Bytes in all, once known.
         total: Option<ByteSize>,
     },
-    /// The artifact is here; waits for memory, a slot, or a twin that is being loaded.
+    /// The artifact is here; waits for memory, a slot, or another replica of the model that is being loaded.
     Fetched(Artifact),
     /// As `Fetched`, but there is no memory for it and none is about to be freed.
     Refused(Artifact, Arc<Failure>),
@@ -260,9 +260,9 @@ impl Replica {
     fn next(&mut self, state: State, input: Input, elapsed_ms: f64, now: Time) -> Next {
         use Action as A;
         match (state, input) {
-            (State::Queued, Input::Prepare(barred)) => {
+            (State::Queued, Input::Prepare(blocked)) => {
                 self.phases = Phases { queued_ms: elapsed_ms, ..Phases::default() };
-                Next::To(State::Preparing(Preparing::Code), Some(A::Prepare(barred)))
+                Next::To(State::Preparing(Preparing::Code), Some(A::Prepare(blocked)))
             }
             (State::Preparing(_), Input::Preparing(step)) => Next::To(State::Preparing(step), None),
             (State::Preparing(_), Input::Prepared) => Next::To(State::Prepared, None),

@@ -25,15 +25,15 @@ impl Agent {
 
     /// Learns from a preparation how those do that were asked. `current`: it is of the attempt that is under way, whose
     /// probe, if it was one, is over.
-    pub(super) fn hear(
+    pub(super) fn record_outcomes(
         &mut self,
         id: &RevisionId,
-        heard: &[(Dependency, bool)],
+        outcomes: &[(Dependency, bool)],
         current: bool,
         now: Time,
         effects: &mut Vec<Effect>,
     ) {
-        for (dependency, answered) in heard {
+        for (dependency, answered) in outcomes {
             match answered {
                 true => self.answered(dependency, now, effects),
                 false => self.breakers.failed(dependency, now),
@@ -46,7 +46,7 @@ impl Agent {
                 DependencyKind::Packages => true,
                 DependencyKind::Storage => false,
             };
-            let asked = |dependency: &Dependency| heard.iter().any(|(asked, _)| asked == dependency);
+            let asked = |dependency: &Dependency| outcomes.iter().any(|(asked, _)| asked == dependency);
             self.breakers.unused(|dependency| needed(dependency) && !asked(dependency), now);
         }
     }

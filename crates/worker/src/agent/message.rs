@@ -11,7 +11,7 @@ use crate::{
     artifacts::Artifact,
     breaker::Dependency,
     fault::Fault,
-    prepare::{Barred, Miss},
+    prepare::{BlockedDependencies, Miss},
     replica::Facts,
     runtime::Health,
 };
@@ -41,7 +41,7 @@ pub enum Event {
         /// Why not.
         result: Result<(), Miss>,
         /// Who was asked, and whether there was an answer.
-        heard: Vec<(Dependency, bool)>,
+        outcomes: Vec<(Dependency, bool)>,
     },
     /// A fetch got further.
     Progress {
@@ -129,7 +129,7 @@ pub enum Effect {
         /// For the answer.
         ticket: u64,
         /// Who is left alone: use what is here.
-        barred: Barred,
+        blocked: BlockedDependencies,
     },
     /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
     Fetch {

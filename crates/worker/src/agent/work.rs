@@ -7,8 +7,8 @@ use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker
 use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
-    order::{self, Busy, Limits, ModelKey, Start, Twin, Waiting, Want},
-    prepare::Barred,
+    order::{self, Busy, Limits, ModelKey, SharedLoad, Start, Waiting, Want},
+    prepare::BlockedDependencies,
     replica::{Input, Replica, State},
 };
 
@@ -64,9 +64,10 @@ impl Agent {
                 }
                 State::Queued | State::Prepared => Want::Fetch { uri: replica.placed.revision.uri.clone() },
                 State::Fetched(artifact) | State::Refused(artifact, _) => {
-                    let twin = self.twins(id, replica).map(|(_, twin)| twin).max().unwrap_or(Twin::Absent);
+                    let shared =
+                        self.shared_loads(id, replica).map(|(_, shared)| shared).max().unwrap_or(SharedLoad::Absent);
                     let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
-                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpus > 0, key, twin }
+                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpus > 0, key, shared }
                 }
                 State::Fetching { .. } => {
                     busy.fetching.insert(replica.placed.revision.uri.clone());
@@ -105,7 +106,7 @@ impl Agent {
             return self.step(id, Input::Fail(fault), now, effects);
         }
         let git = self.replicas.get(id).and_then(hosts::git);
-        let barred = Barred {
+        let blocked = BlockedDependencies {
             git: git.and_then(|host| self.breakers.admit(&host, now).err()),
             packages: self.breakers.admit_kind(DependencyKind::Packages, now).err(),
         };
@@ -113,7 +114,7 @@ impl Agent {
         if let Some(replica) = self.replicas.get_mut(id) {
             replica.ticket = self.tickets;
         }
-        self.step(id, Input::Prepare(barred), now, effects);
+        self.step(id, Input::Prepare(blocked), now, effects);
     }
 
     /// Why this worker cannot load a card, whatever becomes free.
@@ -172,11 +173,11 @@ impl Agent {
 
     /// The other replicas of the same model that have it in memory or are getting it there. They lie beside it in the
     /// map: only replicas of one deployment share.
-    pub(super) fn twins<'a>(
+    pub(super) fn shared_loads<'a>(
         &'a self,
         id: &'a RevisionId,
         of: &'a Replica,
-    ) -> impl Iterator<Item = (&'a RevisionId, Twin)> {
+    ) -> impl Iterator<Item = (&'a RevisionId, SharedLoad)> {
         let key = of.digest().map(|digest| (digest, ModelKey::of(&of.placed.revision, &digest)));
         let sibling = |(other, _): &(&RevisionId, &Replica)| other.deployment() == id.deployment();
         let before = self.replicas.range(..id).rev().take_while(sibling);
@@ -184,8 +185,8 @@ impl Agent {
         before.chain(after).filter_map(move |(other, replica)| {
             let (digest, key) = key.as_ref()?;
             let standing = match replica.state() {
-                State::Ready(_) | State::Draining { .. } => Twin::Loaded,
-                State::Loading(_) | State::Validating(..) | State::Unloading { .. } => Twin::OnItsWay,
+                State::Ready(_) | State::Draining { .. } => SharedLoad::Loaded,
+                State::Loading(_) | State::Validating(..) | State::Unloading { .. } => SharedLoad::OnItsWay,
                 State::Queued
                 | State::Preparing(_)
                 | State::Prepared

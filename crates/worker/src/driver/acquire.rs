@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    hands::{Hands, Kept, News, Slot, tell},
-    told::millis,
+    effects::{Completion, EffectRunner, Retained, Slot, complete},
+    telemetry::millis,
 };
 use crate::{
     agent::Event,
     artifacts::{Artifact, Artifacts, Listener, Pin, Wanted},
     fault::Fault,
-    prepare::{Barred, Kit, Outcome, Prepared},
+    prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel},
 };
 
 /// What was fetched for a load.
@@ -30,23 +30,24 @@ pub(super) struct Fetched {
     pub(super) config: Option<(Artifact, Pin)>,
 }
 
-impl Hands {
-    pub(super) fn prepare(&mut self, revision: Arc<Revision>, ticket: u64, barred: Barred) {
+impl EffectRunner {
+    pub(super) fn prepare(&mut self, revision: Arc<Revision>, ticket: u64, blocked: BlockedDependencies) {
         let id = revision.id.clone();
         let cancel = self.begin(&revision, ticket);
         let Some(card) = revision.card.clone() else { return };
-        let (preparer, news, metrics) = (Arc::clone(&self.tools.preparer), self.news.clone(), self.metrics().clone());
+        let (preparer, completions, metrics) =
+            (Arc::clone(&self.deps.preparer), self.completions.clone(), self.metrics().clone());
         let (begun, correlation_id) = (Instant::now(), self.commands.of(&id));
         self.tasks.spawn(async move {
-            let steps = steps(&news, &id, ticket, correlation_id.clone());
-            let Outcome { result, heard } = tokio::select! {
-                outcome = preparer.prepare(&card, barred, &steps) => outcome,
+            let steps = steps(&completions, &id, ticket, correlation_id.clone());
+            let Outcome { result, outcomes } = tokio::select! {
+                outcome = preparer.prepare(&card, blocked, &steps) => outcome,
                 () = cancel.cancelled() => return,
             };
             let (size, count) = preparer.environments();
             metrics.environments(size, count);
-            let (kept, result) = match result {
-                Ok(kit) => {
+            let (retained, result) = match result {
+                Ok(prepared) => {
                     metrics.phase("prepare", millis(begun.elapsed()));
                     tracing::debug!(
                         event = "model_prepared",
@@ -55,17 +56,17 @@ impl Hands {
                         correlation_id,
                         duration_ms = millis(begun.elapsed()),
                     );
-                    (Kept::Kit(id.clone(), ticket, kit), Ok(()))
+                    (Retained::PreparedModel(id.clone(), ticket, prepared), Ok(()))
                 }
-                Err(miss) => (Kept::Nothing, Err(miss)),
+                Err(miss) => (Retained::Nothing, Err(miss)),
             };
-            tell(&news, Event::Prepared { revision: id, ticket, result, heard }, kept).await;
+            complete(&completions, Event::Prepared { revision: id, ticket, result, outcomes }, retained).await;
         });
     }
 
     pub(super) fn fetch(&mut self, revision: Arc<Revision>, ticket: u64) {
         let id = revision.id.clone();
-        let cancel = match self.slots.get_mut(&id).filter(|slot| slot.kit.is_some()) {
+        let cancel = match self.slots.get_mut(&id).filter(|slot| slot.prepared.is_some()) {
             Some(slot) => {
                 slot.ticket = ticket;
                 slot.cancel.insert(CancellationToken::new()).clone()
@@ -84,18 +85,18 @@ impl Hands {
             artifact_path = wanted.shown(),
             correlation_id,
         );
-        let (artifacts, news) = (Arc::clone(&self.tools.artifacts), self.news.clone());
+        let (artifacts, completions) = (Arc::clone(&self.deps.artifacts), self.completions.clone());
         self.tasks.spawn(async move {
-            let listener = progress(&news, &id, ticket);
+            let listener = progress(&completions, &id, ticket);
             let fetched = tokio::select! {
                 fetched = all(&artifacts, &wanted, config.as_ref(), listener) => fetched,
                 () = cancel.cancelled() => return,
             };
-            let (kept, result) = match fetched {
-                Ok((artifact, fetched)) => (Kept::Fetched(id.clone(), ticket, fetched), Ok(artifact)),
-                Err(fault) => (Kept::Nothing, Err(fault)),
+            let (retained, result) = match fetched {
+                Ok((artifact, fetched)) => (Retained::Fetched(id.clone(), ticket, fetched), Ok(artifact)),
+                Err(fault) => (Retained::Nothing, Err(fault)),
             };
-            tell(&news, Event::Fetched { revision: id, ticket, result }, kept).await;
+            complete(&completions, Event::Fetched { revision: id, ticket, result }, retained).await;
         });
     }
 
@@ -153,14 +154,14 @@ async fn all(
     Ok((artifact, Fetched { artifact: pin, config }))
 }
 
-/// Which step it came to is worth nothing late: it is dropped when the agent is busy.
+/// Reports the steps of a preparation; a step is dropped while the agent is busy.
 fn steps(
-    news: &mpsc::Sender<News>,
+    completions: &mpsc::Sender<Completion>,
     id: &RevisionId,
     ticket: u64,
     correlation_id: Option<String>,
 ) -> impl Fn(Preparing) + Send + Sync + use<> {
-    let (news, id) = (news.clone(), id.clone());
+    let (completions, id) = (completions.clone(), id.clone());
     move |step| {
         tracing::debug!(
             event = "model_preparation_step",
@@ -168,27 +169,27 @@ fn steps(
             step = step.as_str(),
             correlation_id,
         );
-        let _ = news.try_send(News::of(Event::Preparing { revision: id.clone(), ticket, step }));
+        let _ = completions.try_send(Completion::of(Event::Preparing { revision: id.clone(), ticket, step }));
     }
 }
 
-/// Progress is worth nothing late: it is dropped when the agent is busy.
-fn progress(news: &mpsc::Sender<News>, id: &RevisionId, ticket: u64) -> Listener {
-    let (news, id) = (news.clone(), id.clone());
+/// Reports progress; dropped while the agent is busy.
+fn progress(completions: &mpsc::Sender<Completion>, id: &RevisionId, ticket: u64) -> Listener {
+    let (completions, id) = (completions.clone(), id.clone());
     Arc::new(move |done, total| {
-        let _ = news.try_send(News::of(Event::Progress { revision: id.clone(), ticket, done, total }));
+        let _ = completions.try_send(Completion::of(Event::Progress { revision: id.clone(), ticket, done, total }));
     })
 }
 
-/// A place where a card's files lie under their own names: libraries tell a format by its ending, and the cache names
-/// files by what is in them.
+/// Folders in which a card's files have their own names: libraries tell a format by its ending, and the cache names files
+/// by their content.
 #[derive(Debug)]
-pub(super) struct Shelter {
+pub(super) struct LoadDirs {
     root: PathBuf,
     count: AtomicU64,
 }
 
-impl Shelter {
+impl LoadDirs {
     /// Empties the place: what lies there is of models that went with their process. Blocks.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
         let disk = |error: std::io::Error| Fault::disk(&error);
@@ -202,7 +203,7 @@ impl Shelter {
     /// What a card is loaded with, and the artifact under its own name. Blocks for a moment.
     pub(super) fn equip(
         &self,
-        kit: Kit,
+        prepared: PreparedModel,
         revision: &Revision,
         artifact: &Path,
         fetched: Fetched,
@@ -225,7 +226,7 @@ impl Shelter {
             None => None,
         };
         let pins = fetched.config.map(|(_, pin)| pin);
-        Ok((path, kit.with(config, vec![Arc::new(folder), Arc::new(fetched.artifact), Arc::new(pins)])))
+        Ok((path, prepared.with(config, vec![Arc::new(folder), Arc::new(fetched.artifact), Arc::new(pins)])))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Makes a replica callable: loads its model, or shares a twin's, has it prove itself, and hands it to the gateway. From
-//! then on the agent hears at once when its process goes, and when it is up again.
+//! Makes a replica callable: loads its model, or shares one that is loaded, runs the validation inference, and hands it to
+//! the gateway. From then on the agent is told when its process ends, and when it is up again.
 
 use std::{
     sync::Arc,
@@ -12,15 +12,15 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    acquire::{Fetched, Shelter},
-    hands::{Hands, Kept, tell},
-    told::millis,
+    acquire::{Fetched, LoadDirs},
+    effects::{EffectRunner, Retained, complete},
+    telemetry::millis,
 };
 use crate::{
     agent::Event,
     artifacts::Artifact,
     fault::Fault,
-    prepare::Kit,
+    prepare::PreparedModel,
     replica::Facts,
     runtime::{Health, LoadRequest, Loaded},
 };
@@ -33,7 +33,7 @@ const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// engine holds its slot for 40 minutes.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-impl Hands {
+impl EffectRunner {
     pub(super) fn load(&mut self, revision: Arc<Revision>, ticket: u64, artifact: Artifact, serving: Arc<Serving>) {
         let id = revision.id.clone();
         tracing::debug!(
@@ -43,25 +43,25 @@ impl Hands {
             correlation_id = self.commands.of(&id),
         );
         let format = revision.format;
-        let runtime = self.tools.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
-        let news = self.news.clone();
+        let runtime = self.deps.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
+        let completions = self.completions.clone();
         let request =
             LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving, prepared: None };
         let equipment = request.revision.card.as_ref().map(|_| {
             let slot = self.slots.get_mut(&id);
-            slot.and_then(|slot| slot.kit.take().zip(slot.fetched.take()))
+            slot.and_then(|slot| slot.prepared.take().zip(slot.fetched.take()))
         });
         let given_up = CancellationToken::new();
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.cancel = Some(given_up.clone());
         }
-        let shelter = Arc::clone(&self.tools.shelter);
+        let load_dirs = Arc::clone(&self.deps.load_dirs);
         self.tasks.spawn(async move {
             let loaded = match runtime {
                 Some(runtime) => {
                     // A thread cannot be stopped: what it still loads after that is dropped when it is done.
                     let load = on_thread(move || {
-                        let request = equipped(request, equipment, &shelter, given_up)?;
+                        let request = equipped(request, equipment, &load_dirs, given_up)?;
                         runtime.load(&request).map_err(Fault::from)
                     });
                     tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
@@ -71,37 +71,37 @@ impl Hands {
                     format!("this worker has no runtime for {}: see its log for what is missing", format.as_str()),
                 )),
             };
-            let (kept, result) = match loaded {
+            let (retained, result) = match loaded {
                 Ok(loaded) => {
                     let facts = facts(&loaded);
-                    (Kept::Model(id.clone(), loaded.model), Ok(facts))
+                    (Retained::Model(id.clone(), loaded.model), Ok(facts))
                 }
-                Err(fault) => (Kept::Nothing, Err(fault)),
+                Err(fault) => (Retained::Nothing, Err(fault)),
             };
-            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+            complete(&completions, Event::Loaded { revision: id, ticket, result }, retained).await;
         });
     }
 
-    /// Takes the model of a twin. The twin's memory is the larger word on it; the agent counts it once.
-    pub(super) fn share(&mut self, revision: &Revision, ticket: u64, twin: &RevisionId) {
+    /// Shares the model of another replica. Its memory is counted once.
+    pub(super) fn share(&mut self, revision: &Revision, ticket: u64, source: &RevisionId) {
         let id = revision.id.clone();
-        let news = self.news.clone();
-        let model = self.slots.get(twin).and_then(|slot| slot.model.clone());
+        let completions = self.completions.clone();
+        let model = self.slots.get(source).and_then(|slot| slot.model.clone());
         if let Some(slot) = self.slots.get_mut(&id) {
-            // At once: the twin may be unloaded before the agent has heard of this.
+            // At once: the other may be unloaded before the agent hears of this.
             slot.model.clone_from(&model);
         }
         self.tasks.spawn(async move {
-            let (kept, result) = match model {
+            let (retained, result) = match model {
                 Some(model) => {
                     let memory = ByteSize(model.statistics().memory);
                     let signature = Arc::clone(model.signature());
                     let facts = Facts { memory, measured: true, signature, note: None };
-                    (Kept::Model(id.clone(), model), Ok(facts))
+                    (Retained::Model(id.clone(), model), Ok(facts))
                 }
-                None => (Kept::Nothing, Err(Fault::internal("the model to share is gone"))),
+                None => (Retained::Nothing, Err(Fault::internal("the model to share is gone"))),
             };
-            tell(&news, Event::Loaded { revision: id, ticket, result }, kept).await;
+            complete(&completions, Event::Loaded { revision: id, ticket, result }, retained).await;
         });
     }
 
@@ -113,7 +113,7 @@ impl Hands {
             slot.validating = Some(Instant::now());
             slot.model.clone()
         });
-        let news = self.news.clone();
+        let completions = self.completions.clone();
         self.tasks.spawn(async move {
             let result = match model {
                 Some(model) => {
@@ -124,7 +124,7 @@ impl Hands {
                 }
                 None => Err(Fault::internal("the model to validate is gone")),
             };
-            tell(&news, Event::Validated { revision: id, ticket, result }, Kept::Nothing).await;
+            complete(&completions, Event::Validated { revision: id, ticket, result }, Retained::Nothing).await;
         });
     }
 
@@ -133,10 +133,10 @@ impl Hands {
         let Some(model) = slot.model.clone() else { return };
         model.set_serving(serving);
         let changes = model.changes();
-        slot.callable = Some(self.tools.local.insert(id.clone(), model as Arc<dyn Model>));
-        let heeded = changes.map(|changes| self.heed(id.clone(), changes));
+        slot.callable = Some(self.deps.local.insert(id.clone(), model as Arc<dyn Model>));
+        let health_watch = changes.map(|changes| self.watch_health(id.clone(), changes));
         let Some(slot) = self.slots.get_mut(id) else { return };
-        slot.heeded = heeded;
+        slot.health_watch = health_watch;
         let took = slot.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
         let (event, histogram) = match slot.reload {
             true => ("model_reload_success", &self.metrics().reload),
@@ -158,19 +158,20 @@ impl Hands {
     }
 
     /// Has the agent hear how a model is whenever its process goes or is up again, until the guard is dropped.
-    fn heed(&self, revision: RevisionId, mut changes: watch::Receiver<Health>) -> DropGuard {
-        let (over, news) = (CancellationToken::new(), self.news.clone());
+    fn watch_health(&self, revision: RevisionId, mut changes: watch::Receiver<Health>) -> DropGuard {
+        let (over, completions) = (CancellationToken::new(), self.completions.clone());
         let ends = over.clone();
         self.tasks.spawn(async move {
             // It may have died since it proved itself.
             changes.mark_changed();
-            let heed = async {
+            let watch_health = async {
                 while changes.changed().await.is_ok() {
                     let health = changes.borrow_and_update().clone();
-                    tell(&news, Event::Health { revision: revision.clone(), health }, Kept::Nothing).await;
+                    complete(&completions, Event::Health { revision: revision.clone(), health }, Retained::Nothing)
+                        .await;
                 }
             };
-            ends.run_until_cancelled(heed).await
+            ends.run_until_cancelled(watch_health).await
         });
         over.drop_guard()
     }
@@ -184,13 +185,13 @@ fn facts(loaded: &Loaded) -> Facts {
 /// A card's request, with its code and environment; any other as it is.
 fn equipped(
     request: LoadRequest,
-    equipment: Option<Option<(Kit, Fetched)>>,
-    shelter: &Shelter,
+    equipment: Option<Option<(PreparedModel, Fetched)>>,
+    load_dirs: &LoadDirs,
     given_up: CancellationToken,
 ) -> Result<LoadRequest, Fault> {
     let Some(equipment) = equipment else { return Ok(request) };
-    let (kit, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
-    let (artifact, prepared) = shelter.equip(kit, &request.revision, &request.artifact, fetched)?;
+    let (prepared, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
+    let (artifact, prepared) = load_dirs.equip(prepared, &request.revision, &request.artifact, fetched)?;
     Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared.until(given_up))), ..request })
 }
 

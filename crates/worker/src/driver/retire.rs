@@ -10,15 +10,15 @@ use berth_spec::RevisionId;
 use tokio::sync::mpsc;
 
 use super::{
-    hands::{Hands, Kept, News, tell},
-    told::millis,
+    effects::{Completion, EffectRunner, Retained, complete},
+    telemetry::millis,
 };
 use crate::agent::Event;
 
 /// How often a draining replica tells how many requests it still has.
 const DRAIN_WORD: Duration = Duration::from_secs(1);
 
-impl Hands {
+impl EffectRunner {
     pub(super) fn drain(&mut self, id: RevisionId, timeout: Duration) {
         let correlation_id = self.commands.of(&id);
         tracing::info!(event = "model_unload_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
@@ -26,21 +26,21 @@ impl Hands {
         if let Some(callable) = &callable {
             callable.begin_drain();
         }
-        let news = self.news.clone();
+        let completions = self.completions.clone();
         self.tasks.spawn(async move {
             // The agent may have the model freed as soon as it hears: nothing of it is held here by then.
             let cut = match callable {
-                Some(callable) => drained(callable, &id, timeout, &news).await,
+                Some(callable) => drained(callable, &id, timeout, &completions).await,
                 None => 0,
             };
             if cut > 0 {
                 tracing::warn!(event = "drain_timed_out", deployment_id = %id.deployment(), revision = %id, in_flight = cut);
             }
-            tell(&news, Event::Drained { revision: id }, Kept::Cut(cut)).await;
+            complete(&completions, Event::Drained { revision: id }, Retained::Cut(cut)).await;
         });
     }
 
-    /// Ends the model, unless a twin has it, and lets go of it. Requests that outlived their time to drain end with it, or
+    /// Ends the model, unless another replica shares it, and lets go of it. Requests that outlived their time to drain end with it, or
     /// keep it until they end where their engine cannot be stopped.
     pub(super) fn unload(&mut self, id: RevisionId) {
         let begun = Instant::now();
@@ -48,19 +48,19 @@ impl Hands {
         let correlation_id = self.commands.of(&id);
         self.commands.forget(&id);
         if slot.callable.is_some() {
-            self.tools.local.remove(&id);
+            self.deps.local.remove(&id);
             self.stopped.drained += 1;
         }
         let models = || self.slots.values().filter_map(|slot| slot.model.as_ref());
         let ends = slot.model.clone().filter(|model| !models().any(|other| Arc::ptr_eq(model, other)));
-        let (news, histogram) = (self.news.clone(), self.metrics().unload.clone());
+        let (completions, histogram) = (self.completions.clone(), self.metrics().unload.clone());
         self.tasks.spawn(async move {
             // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.
             let free = move || {
                 if let Some(model) = &ends {
                     model.end();
                 }
-                drop((ends, slot.callable, slot.model, slot.fetched, slot.kit));
+                drop((ends, slot.callable, slot.model, slot.fetched, slot.prepared));
             };
             let _ = tokio::task::spawn_blocking(free).await;
             let took = begun.elapsed();
@@ -72,18 +72,23 @@ impl Hands {
                 correlation_id,
                 duration_ms = millis(took),
             );
-            tell(&news, Event::Unloaded { revision: id }, Kept::Nothing).await;
+            complete(&completions, Event::Unloaded { revision: id }, Retained::Nothing).await;
         });
     }
 }
 
 /// Waits for the last request; returns how many are left when the time is up.
-async fn drained(callable: Arc<Callable>, id: &RevisionId, timeout: Duration, news: &mpsc::Sender<News>) -> u32 {
+async fn drained(
+    callable: Arc<Callable>,
+    id: &RevisionId,
+    timeout: Duration,
+    completions: &mpsc::Sender<Completion>,
+) -> u32 {
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
         let in_flight = callable.in_flight();
         if in_flight > 0 {
-            tell(news, Event::Draining { revision: id.clone(), in_flight }, Kept::Nothing).await;
+            complete(completions, Event::Draining { revision: id.clone(), in_flight }, Retained::Nothing).await;
         }
         let word = tokio::time::Instant::now() + DRAIN_WORD;
         tokio::select! {

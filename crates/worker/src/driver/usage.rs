@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use berth_spec::{RevisionId, Time, Usage};
 
-use super::hands::Hands;
+use super::effects::EffectRunner;
 
 /// Looks between two words. A look is every two seconds. Halved, a busy worker says twice as often what only people
 /// read; doubled, `berth describe` is 20 seconds behind.
 const LOOKS: u32 = 5;
 
-impl Hands {
+impl EffectRunner {
     /// What each replica that can be called has counted.
     pub(super) fn counts(&self) -> impl Iterator<Item = Count<'_>> {
         let callable = self.slots.iter().filter_map(|(revision, slot)| Some((revision, slot.callable.as_ref()?)));

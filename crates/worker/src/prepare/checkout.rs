@@ -20,8 +20,8 @@ use berth_spec::{
 
 use super::{
     Miss, Settings,
-    heard::{Barred, Hearing},
-    shelf::{Held, Shelf},
+    content_store::{ContentStore, Held},
+    dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
 };
 use crate::{artifacts::checksum, breaker::Dependency, fault::Fault};
 
@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(30 * 60);
 pub(super) struct Checkouts {
     git: Arc<Git>,
     protocols: Protocols,
-    shelf: Shelf,
+    store: ContentStore,
 }
 
 /// Code on disk.
@@ -50,11 +50,11 @@ pub(super) const FILES: &str = "files";
 const NOTES: &str = "notes";
 
 impl Checkouts {
-    pub(super) fn new(settings: &Settings, shelf: Shelf) -> Self {
+    pub(super) fn new(settings: &Settings, store: ContentStore) -> Self {
         let git = Arc::new(Git::new(settings.environment.iter().cloned()));
         let protocols = Protocols::default();
         let protocols = if settings.local_repositories { protocols.with_local() } else { protocols };
-        Self { git, protocols, shelf }
+        Self { git, protocols, store }
     }
 
     /// The name of a checkout: the same for the same commit of the same repository.
@@ -67,15 +67,15 @@ impl Checkouts {
         &self,
         card: &PinnedCard,
         keys: &CredentialSet,
-        barred: &Barred,
-        hearing: &Hearing,
+        blocked: &BlockedDependencies,
+        outcomes: &DependencyOutcomes,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Code, Miss> {
         // First: what is not allowed any more is not run either, though it be here.
         let remote = Remote::parse(&card.card.code.repository, self.protocols).map_err(|error| fault(&error, None))?;
-        let asking = Asking { card, keys, barred, hearing };
+        let asking = Asking { card, keys, blocked, outcomes };
         let name = Self::name_of(card);
-        let held = match self.shelf.get(&name) {
+        let held = match self.store.get(&name) {
             Some(held) => held,
             None => self.fetch(&name, &remote, &asking, cancelled)?,
         };
@@ -91,25 +91,25 @@ impl Checkouts {
         asking: &Asking<'_>,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Held, Miss> {
-        let Asking { card, keys, barred, hearing } = *asking;
+        let Asking { card, keys, blocked, outcomes } = *asking;
         let commit = Oid::parse(&card.code_commit).ok_or_else(|| {
             Fault::new(FailureCategory::Code, format!("{:?} is no commit: deploy the card again", card.code_commit))
         })?;
         if let Some(dependency) = dependency(remote)
-            && let Some(until) = barred.git
+            && let Some(until) = blocked.git
         {
             return Err(Miss::HeldOff { dependency, until });
         }
-        let (credentials, secret) = credentials(keys, &card.card.code.repository, self.shelf.root());
+        let (credentials, secret) = credentials(keys, &card.card.code.repository, self.store.root());
         let stop = Stop::within(LIMIT).with_flag(cancelled);
         let job = Job { git: &self.git, remote, commit: &commit, credentials: &credentials, stop: &stop };
-        let making = self.shelf.make(name).map_err(|error| Fault::disk(&error))?;
+        let making = self.store.make(name).map_err(|error| Fault::disk(&error))?;
         let fetched = job.fetch(&making.path, &card.card.code.reference);
         if let Some(dependency) = dependency(remote) {
             match fetched.as_ref().map_err(|error| error.category) {
-                Err(Category::Network | Category::TimedOut) => hearing.failed(dependency),
+                Err(Category::Network | Category::TimedOut) => outcomes.failed(dependency),
                 Err(Category::Disk | Category::Cancelled | Category::Internal) => {}
-                _ => hearing.answered(dependency),
+                _ => outcomes.answered(dependency),
             }
         }
         if let Err(error) = fetched {
@@ -124,8 +124,8 @@ impl Checkouts {
 struct Asking<'a> {
     card: &'a PinnedCard,
     keys: &'a CredentialSet,
-    barred: &'a Barred,
-    hearing: &'a Hearing,
+    blocked: &'a BlockedDependencies,
+    outcomes: &'a DependencyOutcomes,
 }
 
 struct Job<'a> {

@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Miss, Settings,
-    heard::{Barred, Hearing},
+    content_store::{ContentStore, Held, Making},
+    dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
     interpreter::Interpreters,
     record, requirements,
-    shelf::{Held, Making, Shelf},
     system::{self, System},
     uv::{self, Reach, Uv},
 };
@@ -41,7 +41,7 @@ const FETCHED_SHARE: u64 = 4;
 /// Makes environments and keeps them.
 #[derive(Debug)]
 pub(super) struct Environments {
-    shelf: Shelf,
+    store: ContentStore,
     /// `uv`'s own folder.
     home: PathBuf,
     bound: ByteSize,
@@ -84,15 +84,15 @@ impl Recipe<'_> {
 pub(super) struct Order<'a> {
     pub(super) settings: &'a Settings,
     pub(super) keys: &'a CredentialSet,
-    pub(super) barred: &'a Barred,
-    pub(super) hearing: &'a Hearing,
+    pub(super) blocked: &'a BlockedDependencies,
+    pub(super) outcomes: &'a DependencyOutcomes,
 }
 
 impl Environments {
-    pub(super) fn new(shelf: Shelf, home: PathBuf, bound: ByteSize) -> std::io::Result<Self> {
+    pub(super) fn new(store: ContentStore, home: PathBuf, bound: ByteSize) -> std::io::Result<Self> {
         fs_err::create_dir_all(&home)?;
         Ok(Self {
-            shelf,
+            store,
             home,
             bound,
             uv: OnceLock::new(),
@@ -132,12 +132,12 @@ impl Environments {
 
     /// What its folders and the packages that were fetched for them take.
     pub(super) fn taken(&self) -> (ByteSize, usize) {
-        self.shelf.taken()
+        self.store.taken()
     }
 
     /// One whose interpreter is gone, for the system was upgraded, is not here.
     fn here(&self, name: &str) -> Option<Held> {
-        self.shelf.get(name).filter(|held| uv::python_of(&held.path.join(VENV)).exists())
+        self.store.get(name).filter(|held| uv::python_of(&held.path.join(VENV)).exists())
     }
 
     async fn make(&self, name: &str, recipe: &Recipe<'_>, order: Order<'_>) -> Result<Held, Miss> {
@@ -145,7 +145,7 @@ impl Environments {
         let managed = uv.python(recipe.python_version, order.settings).await;
         let find = self.interpreters.find(recipe.python_version, recipe.sees_system, order.settings, managed);
         let python = find.await?;
-        let making = self.shelf.make(name).map_err(|error| Fault::disk(&error))?;
+        let making = self.store.make(name).map_err(|error| Fault::disk(&error))?;
         let filled = self.fill(uv, &making.path, &python, recipe, order).await;
         let installed = match filled {
             Ok(installed) => installed,
@@ -233,16 +233,16 @@ async fn install_from_index(
     reach: Reach<'_>,
     order: Order<'_>,
 ) -> Result<(), Miss> {
-    let Order { settings, keys, barred, hearing } = order;
+    let Order { settings, keys, blocked, outcomes } = order;
     let dependency = Uv::index(settings);
-    if let Some(until) = barred.packages {
+    if let Some(until) = blocked.packages {
         return Err(Miss::HeldOff { dependency, until });
     }
     let installed = uv.install(settings, keys, python, wanted, reach).await;
     match installed.as_ref().map_err(|fault| fault.category) {
-        Err(FailureCategory::Network | FailureCategory::Timeout) => hearing.failed(dependency),
+        Err(FailureCategory::Network | FailureCategory::Timeout) => outcomes.failed(dependency),
         Err(FailureCategory::Disk | FailureCategory::Runtime | FailureCategory::Internal) => {}
-        _ => hearing.answered(dependency),
+        _ => outcomes.answered(dependency),
     }
     Ok(installed?)
 }

@@ -6,7 +6,7 @@ use super::{Facts, Fault};
 use crate::{
     artifacts::Artifact,
     breaker::Dependency,
-    prepare::{Barred, Miss},
+    prepare::{BlockedDependencies, Miss},
     runtime::Health,
 };
 
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// Its turn to be prepared; with these left alone.
-    Prepare(Barred),
+    Prepare(BlockedDependencies),
     /// The preparation came to this.
     Preparing(Preparing),
     /// Its code and environment are here.
@@ -79,12 +79,12 @@ impl From<Miss> for Input {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Make its code and environment, with these left alone.
-    Prepare(Barred),
+    Prepare(BlockedDependencies),
     /// Fetch the artifact.
     Fetch,
     /// Stop preparing or fetching, let go of the artifact: it is gone.
     Forget,
-    /// Load, or share what a twin has loaded.
+    /// Load, or share the model of another replica.
     Load,
     /// End the load, where that can be done; it is still to be answered.
     GiveUp,

@@ -13,10 +13,10 @@
 //! request that fails, fails alone; a request that was dropped or whose deadline passed is not run; no queue is
 //! unbounded.
 //!
-//! Reading order: [`queue`] decides who runs with whom and [`appetite`] how many rows pay, [`join`] copies, [`batcher`] leads, [`pool`] lends threads,
+//! Reading order: [`queue`] decides who runs with whom and [`batch_sizer`] how many rows pay, [`join`] copies, [`batcher`] leads, [`pool`] lends threads,
 //! [`tally`] counts. [`independence`] says whether a model may be batched at all.
 
-pub mod appetite;
+pub mod batch_sizer;
 pub mod batcher;
 pub mod independence;
 pub mod join;

@@ -1,13 +1,13 @@
 //! Models of model cards: somebody else's Python code, in a process of its own for each replica.
 //!
 //! ```text
-//! load:  card + Prepared ─▶ plan ─▶ fence (cgroups) ─▶ process ─▶ steps … loaded ─▶ memory is measured
+//! load:  card + Prepared ─▶ plan ─▶ control group ─▶ process ─▶ steps … loaded ─▶ memory is measured
 //! call:  JSON ── input schema ──┐                                        ┌─ output schema ─▶ JSON
 //! infer: tensors ─▶ rows ───────┴▶ queue ─▶ frames ─▶ berth.host ─▶ answers ─┴────────────▶ tensors
 //! ```
 //! Reading order: [`frame`] is the language of the line and `message` what is said in it; `queue` decides who runs with
-//! whom; `supervise` keeps the process running, `hear` takes what it says, `shared` is what both know; `process` is one
-//! process, `fence` limits it, `noise` hears what it prints, `ended` says how it ended; `document`, `schema` and `sample`
+//! whom; `supervise` keeps the process running, `process_reader` reads its frames, `shared` is what both know; `process` is one
+//! process, `cgroup` limits it, `log_reader` reads what it prints, `ended` says how it ended; `document`, `schema` and `sample`
 //! are the card's interface, and `validation` tries it. The other side is the Python package in
 //! `python/berth`, which is part of this program.
 //!
@@ -15,20 +15,20 @@
 //! of its own, and runs as the worker's user with the worker's network. docs/models.md says what it sees.
 
 mod backoff;
+mod cgroup;
 mod document;
 mod ended;
 mod failure;
-mod fence;
 mod footprint;
 pub mod frame;
-mod hear;
+mod log_reader;
 mod message;
 mod model;
-mod noise;
 mod outgoing;
 mod package;
 mod plan;
 mod process;
+mod process_reader;
 mod queue;
 mod sample;
 mod schema;
@@ -45,7 +45,7 @@ use std::{
 use berth_spec::{FailureCategory, deployment::ModelFormat};
 
 use self::{
-    document::Interface, fence::Grounds, model::PythonModel, plan::Plan, schema::Schema, supervise::Supervisor,
+    cgroup::CgroupParents, document::Interface, model::PythonModel, plan::Plan, schema::Schema, supervise::Supervisor,
 };
 use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
 
@@ -55,7 +55,7 @@ pub struct PythonRuntime {
     package: PathBuf,
     /// Where each replica has its folder.
     runs: PathBuf,
-    grounds: Arc<Grounds>,
+    parents: Arc<CgroupParents>,
     families: Families,
 }
 
@@ -67,7 +67,7 @@ impl PythonRuntime {
         let package = package::unpack(&home)?;
         let runs = home.join("runs");
         plan::sweep(&runs);
-        Ok(Self { package, runs, grounds: Arc::new(Grounds::find()), families })
+        Ok(Self { package, runs, parents: Arc::new(CgroupParents::find()), families })
     }
 }
 
@@ -86,7 +86,7 @@ impl Runtime for PythonRuntime {
         let plan = Plan::new(request, &self.package, &self.runs, &interface.arrays())?;
         let limits = model::limits(&request.serving, batch_size);
         let metrics = self.families.model(&request.serving.deployment);
-        let (supervisor, loaded) = Supervisor::load(plan, Arc::clone(&self.grounds), limits, metrics)?;
+        let (supervisor, loaded) = Supervisor::load(plan, Arc::clone(&self.parents), limits, metrics)?;
         tracing::info!(
             event = "model_process_loaded",
             deployment_id = %request.serving.deployment,

@@ -155,8 +155,8 @@ impl Stage {
 fn show(effect: &Effect) -> String {
     let word = |id: &RevisionId| id.to_string().replace("@000000000001", "").replace("@00000000000", "@");
     match effect {
-        Effect::Prepare { revision, barred, .. } => {
-            let left_alone = [("git", barred.git), ("packages", barred.packages)];
+        Effect::Prepare { revision, blocked, .. } => {
+            let left_alone = [("git", blocked.git), ("packages", blocked.packages)];
             let names =
                 left_alone.iter().filter(|(_, until)| until.is_some()).map(|(name, _)| format!(" without {name}"));
             format!("prepare {}{}", word(&revision.id), names.collect::<String>())
@@ -164,7 +164,9 @@ fn show(effect: &Effect) -> String {
         Effect::Fetch { revision, .. } => format!("fetch {}", word(&revision.id)),
         Effect::Forget { revision } => format!("forget {}", word(revision)),
         Effect::Load { revision, share: None, .. } => format!("load {}", word(&revision.id)),
-        Effect::Load { revision, share: Some(twin), .. } => format!("share {} for {}", word(twin), word(&revision.id)),
+        Effect::Load { revision, share: Some(shared), .. } => {
+            format!("share {} for {}", word(shared), word(&revision.id))
+        }
         Effect::GiveUp { revision } => format!("give up {}", word(revision)),
         Effect::Validate { revision, .. } => format!("validate {}", word(revision)),
         Effect::Announce { revision, .. } => format!("announce {}", word(revision)),
@@ -371,7 +373,7 @@ fn the_same_bytes_under_another_uri_are_shared() {
     s.change(vec![], &["a@1"]);
     s.on(Event::Drained { revision: id("a@1") });
     s.on(Event::Unloaded { revision: id("a@1") });
-    assert_eq!(s.agent.held(), ByteSize(70), "the twin still has them");
+    assert_eq!(s.agent.held(), ByteSize(70), "the shared still has them");
     s.change(vec![placed("b", 70)], &[]);
     assert_eq!(s.fetched("b", Ok(artifact(1))), "report seen 4 b=Failed", "another deployment shares nothing");
 }

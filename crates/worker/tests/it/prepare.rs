@@ -14,7 +14,7 @@ use std::{
 use berth_spec::{ByteSize, CredentialSet, FailureCategory, PinnedCard, Time};
 use berth_worker::{
     Fault,
-    prepare::{Barred, Miss, Outcome, Prepared, Preparer, Settings},
+    prepare::{BlockedDependencies, Miss, Outcome, Prepared, Preparer, Settings},
 };
 use tokio::sync::watch;
 
@@ -102,10 +102,10 @@ fn run(command: &mut Command) -> String {
 }
 
 async fn prepare(preparer: &Preparer, card: &Arc<PinnedCard>) -> Result<Prepared, Fault> {
-    let Outcome { result, .. } = preparer.prepare(card, Barred::default(), &|_| ()).await;
+    let Outcome { result, .. } = preparer.prepare(card, BlockedDependencies::default(), &|_| ()).await;
     match result {
-        Ok(kit) => Ok(kit.with(None, Vec::new())),
+        Ok(prepared) => Ok(prepared.with(None, Vec::new())),
         Err(Miss::Failed(fault)) => Err(fault),
-        Err(held_off) => panic!("nobody is barred: {held_off:?}"),
+        Err(held_off) => panic!("nobody is blocked: {held_off:?}"),
     }
 }

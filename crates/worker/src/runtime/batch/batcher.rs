@@ -2,7 +2,7 @@
 //! runs with whom.
 //!
 //! ```text
-//!  Baton:  gather ──▶ short runs: turn, turn, … until empty ─┐        ┌─▶ released
+//!  LeaderToken:  gather ──▶ short runs: turn, turn, … until empty ─┐        ┌─▶ released
 //!             │           └──── budget spent ──▶ pool: one turn ──▶ back of the line
 //!             └─ long or unknown ──────────────────▲         (dropped anywhere: passed to the pool)
 //! ```
@@ -97,15 +97,15 @@ impl Batcher {
         }
         // Declared before the channel, so that it is dropped after it: a leader that is cancelled takes its own
         // request out before it passes the lead on.
-        let baton;
+        let token;
         let (reply, answer) = oneshot::channel();
         let entry = Entry { work, deadline, since, reply };
         let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
         match pushed {
             Ok(Pushed::Lead(delay)) => {
-                baton = Baton { shared: Some(Arc::clone(&self.shared)), gathers: true };
+                token = LeaderToken { shared: Some(Arc::clone(&self.shared)), gathers: true };
                 self.gather(delay).await;
-                baton.lead();
+                token.lead();
             }
             Ok(Pushed::Follow) => {}
             Ok(Pushed::Complete) => self.shared.complete.notify_one(),
@@ -130,13 +130,13 @@ impl Batcher {
 }
 
 /// The lead over one lane of a model. Whoever holds it must run, pass it on, or drop it, which passes it on.
-pub struct Baton {
+pub struct LeaderToken {
     /// `None` once it was passed on or released.
     shared: Option<Arc<Shared>>,
     gathers: bool,
 }
 
-impl Baton {
+impl LeaderToken {
     /// Runs what was gathered, or has the pool run it.
     fn lead(mut self) {
         let Some(shared) = &self.shared else { return };
@@ -188,14 +188,14 @@ impl Baton {
     fn hand_over(self) {
         let line = self.shared.as_ref().map(|shared| Arc::clone(&shared.line));
         if let Some(line) = line
-            && let Err(mut baton) = line.join(self)
+            && let Err(mut token) = line.join(self)
         {
-            while baton.turn() {}
+            while token.turn() {}
         }
     }
 }
 
-impl Drop for Baton {
+impl Drop for LeaderToken {
     fn drop(&mut self) {
         let Some(shared) = self.shared.take() else { return };
         let needed = {

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use super::batcher::Baton;
+use super::batcher::LeaderToken;
 
 /// Owns the threads; dropping it lets them finish what is in line, and waits for that.
 pub struct Pool {
@@ -57,43 +57,43 @@ impl Drop for Pool {
 /// The models that wait for a thread. Its length is bounded by the number of models times their lanes.
 #[derive(Default)]
 pub struct Line {
-    turns: Mutex<Turns>,
+    slots: Mutex<RunSlots>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Turns {
-    waiting: VecDeque<Baton>,
+struct RunSlots {
+    waiting: VecDeque<LeaderToken>,
     stopped: bool,
 }
 
 impl Line {
-    /// Queues the model for one run; gives the baton back once the pool has stopped.
-    pub(super) fn join(&self, baton: Baton) -> Result<(), Baton> {
-        let mut turns = self.locked();
-        if turns.stopped {
-            return Err(baton);
+    /// Queues the model for one run; gives the token back once the pool has stopped.
+    pub(super) fn join(&self, token: LeaderToken) -> Result<(), LeaderToken> {
+        let mut slots = self.locked();
+        if slots.stopped {
+            return Err(token);
         }
-        turns.waiting.push_back(baton);
-        drop(turns);
+        slots.waiting.push_back(token);
+        drop(slots);
         self.wake.notify_one();
         Ok(())
     }
 
-    fn next(&self) -> Option<Baton> {
-        let turns = self.wake.wait_while(self.locked(), |turns| turns.waiting.is_empty() && !turns.stopped);
-        turns.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
+    fn next(&self) -> Option<LeaderToken> {
+        let slots = self.wake.wait_while(self.locked(), |slots| slots.waiting.is_empty() && !slots.stopped);
+        slots.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
     }
 
-    fn locked(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, RunSlots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn work(line: &Line) {
-    while let Some(baton) = line.next() {
-        // A panic drops the baton, which passes the lead on; the requests of the run get an internal error.
-        if catch_unwind(AssertUnwindSafe(|| baton.turn_on_pool())).is_err() {
+    while let Some(token) = line.next() {
+        // A panic drops the token, which passes the lead on; the requests of the run get an internal error.
+        if catch_unwind(AssertUnwindSafe(|| token.turn_on_pool())).is_err() {
             tracing::error!("a run panicked");
         }
     }

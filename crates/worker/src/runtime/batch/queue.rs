@@ -19,7 +19,7 @@ use std::{
 use berth_spec::{InferError, Tensor};
 use tokio::sync::oneshot;
 
-use super::appetite::Appetite;
+use super::batch_sizer::BatchSizer;
 
 /// A request that was checked against the signature.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub struct Queue {
     leaders: usize,
     /// Until when the gatherer waits, while there is one.
     gathering: Option<Instant>,
-    appetite: Appetite,
+    sizer: BatchSizer,
     limits: Limits,
 }
 
@@ -127,7 +127,7 @@ impl Queue {
             running: 0,
             leaders: 0,
             gathering: None,
-            appetite: Appetite::default(),
+            sizer: BatchSizer::default(),
             limits,
         }
     }
@@ -200,7 +200,7 @@ impl Queue {
             Share::Lane => {
                 let part = self.waiting_rows.div_ceil(self.limits.lanes.max(1) as u64);
                 let most = self.limits.max_rows.min(u32::try_from(part).unwrap_or(u32::MAX));
-                if most > 1 { most.min(self.appetite.most_rows()) } else { most }
+                if most > 1 { most.min(self.sizer.most_rows()) } else { most }
             }
         };
         let mut rows = 0;
@@ -252,7 +252,7 @@ impl Queue {
 
     /// One run of `rows` rows took `time`.
     pub fn learn(&mut self, rows: u64, time: Duration) {
-        self.appetite.learn(rows, time);
+        self.sizer.learn(rows, time);
     }
 
     fn remove(&mut self, index: usize) -> Option<Entry> {

@@ -4,7 +4,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use berth_spec::{ByteSize, FailureCategory};
 
-use super::fence::Fence;
+use super::cgroup::Cgroup;
 use crate::runtime::LoadError;
 
 /// How a process ended.
@@ -20,8 +20,8 @@ pub(super) struct Ended {
 
 impl Ended {
     /// `ours`: we killed it, for it did not end by itself.
-    pub(super) fn of(status: Option<ExitStatus>, ours: bool, fence: &Fence, tail: String) -> Self {
-        let memory = fence.ran_out_of_memory() || suspicious(status, ours, fence);
+    pub(super) fn of(status: Option<ExitStatus>, ours: bool, cgroup: &Cgroup, tail: String) -> Self {
+        let memory = cgroup.ran_out_of_memory() || suspicious(status, ours, cgroup);
         Self { how: described(status, ours), memory, tail }
     }
 
@@ -76,8 +76,8 @@ fn signal_name(signal: i32) -> &'static str {
 }
 
 /// SIGKILL that was not ours, where no control group could tell: nearly always memory.
-fn suspicious(status: Option<ExitStatus>, ours: bool, fence: &Fence) -> bool {
-    !ours && fence.own_limit().is_some() && status.and_then(|status| status.signal()) == Some(9)
+fn suspicious(status: Option<ExitStatus>, ours: bool, cgroup: &Cgroup) -> bool {
+    !ours && cgroup.own_limit().is_some() && status.and_then(|status| status.signal()) == Some(9)
 }
 
 #[cfg(test)]
@@ -86,14 +86,14 @@ mod tests {
 
     #[test]
     fn an_end_is_told_with_what_can_be_done() {
-        let fence = Fence::default();
+        let cgroup = Cgroup::default();
         for (status, ours, expected) in [
             (Some(3 << 8), false, "it ended with code 3"),
             (Some(11), false, "it was killed by signal 11 (a crash in native code)"),
             (Some(9), true, "it did not end when asked, and was killed"),
             (None, false, "it ended, and nobody knows how"),
         ] {
-            let ended = Ended::of(status.map(ExitStatus::from_raw), ours, &fence, String::new());
+            let ended = Ended::of(status.map(ExitStatus::from_raw), ours, &cgroup, String::new());
             assert_eq!((ended.told(None).as_str(), ended.memory), (expected, false));
         }
         let ended = Ended { how: "it was killed".to_owned(), memory: true, tail: "one\ntwo\n".to_owned() };

@@ -21,12 +21,12 @@ use berth_spec::ByteSize;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{
+    cgroup::{Cgroup, CgroupParents},
     ended::Ended,
-    fence::{Fence, Grounds},
     footprint,
     frame::{self, Frame, Kind},
+    log_reader::{self, Tail},
     message,
-    noise::{self, Tail},
     plan::Plan,
 };
 
@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Process {
     child: Child,
     line: UnixStream,
-    fence: Fence,
+    cgroup: Cgroup,
     pub(super) tail: Tail,
     reader: Option<JoinHandle<()>>,
     noise: Option<JoinHandle<()>>,
@@ -52,13 +52,13 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it, tells it what to load, and hands every frame that it sends to `hear`, which gets `None` at the end.
+    /// Starts it, tells it what to load, and hands every frame that it sends to `on_frame`, which gets `None` at the end.
     pub(super) fn start(
         plan: &Arc<Plan>,
-        grounds: &Grounds,
-        hear: impl FnMut(Option<Frame>) + Send + 'static,
+        parents: &CgroupParents,
+        on_frame: impl FnMut(Option<Frame>) + Send + 'static,
     ) -> io::Result<Self> {
-        let (fence, undone) = Fence::raise(grounds, plan.memory, plan.cpus);
+        let (cgroup, undone) = Cgroup::raise(parents, plan.memory, plan.cpus);
         if let Some(why) = undone {
             tracing::warn!(event = "model_not_fenced", deployment_id = %plan.deployment, why);
         }
@@ -75,11 +75,11 @@ impl Process {
         drop(command);
         let child = child.inspect_err(|_| remove(&scratch))?;
         let tail = Tail::default();
-        let mut process = Self { child, line: ours, fence, tail, reader: None, noise: None, scratch, reaped: false };
-        process.noise = Some(noise::listen(output, plan.deployment.clone(), process.tail.clone())?);
+        let mut process = Self { child, line: ours, cgroup, tail, reader: None, noise: None, scratch, reaped: false };
+        process.noise = Some(log_reader::listen(output, plan.deployment.clone(), process.tail.clone())?);
         let from = process.line.try_clone()?;
         let reader = std::thread::Builder::new().name("berth-py-line".to_owned());
-        process.reader = Some(reader.spawn(move || read(from, hear))?);
+        process.reader = Some(reader.spawn(move || read(from, on_frame))?);
         match process.tell_what_to_load(plan) {
             // It has ended already: its last words say why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(process),
@@ -88,11 +88,11 @@ impl Process {
     }
 
     fn tell_what_to_load(&mut self, plan: &Plan) -> io::Result<()> {
-        let cgroups: Vec<String> = self.fence.groups().iter().map(|path| path.display().to_string()).collect();
+        let cgroups: Vec<String> = self.cgroup.groups().iter().map(|path| path.display().to_string()).collect();
         let limits = message::Limits {
             parent: std::process::id(),
             cgroups: cgroups.iter().map(String::as_str).collect(),
-            data: self.fence.own_limit().map(|limit| limit.0),
+            data: self.cgroup.own_limit().map(|limit| limit.0),
         };
         let head = serde_json::to_vec(&plan.load(limits))?;
         self.send(Kind::Load, &head, &[], || true)
@@ -137,7 +137,7 @@ impl Process {
     /// words: a group does not count what the process had before it joined, and its pages do not say what the kernel
     /// holds for it.
     pub(super) fn memory(&self) -> Option<ByteSize> {
-        self.fence.memory().max(footprint::of(self.child.id()))
+        self.cgroup.memory().max(footprint::of(self.child.id()))
     }
 
     /// Whether it has ended already.
@@ -164,7 +164,7 @@ impl Process {
         }
         let ours = status.is_none();
         self.signal(Signal::KILL);
-        self.fence.kill();
+        self.cgroup.kill();
         let status = status.or_else(|| self.child.wait().ok());
         self.reaped = true;
         let _ = self.line.shutdown(Shutdown::Both);
@@ -173,12 +173,12 @@ impl Process {
             let _ = reader.join();
         }
         self.last_words();
-        Ended::of(status, ours, &self.fence, self.tail.text())
+        Ended::of(status, ours, &self.cgroup, self.tail.text())
     }
 
     fn last_words(&mut self) {
         let Some(noise) = self.noise.take() else { return };
-        let until = Instant::now() + noise::LAST_WORDS;
+        let until = Instant::now() + log_reader::LAST_WORDS;
         while !noise.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -214,7 +214,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if !self.reaped {
             self.signal(Signal::KILL);
-            self.fence.kill();
+            self.cgroup.kill();
             let _ = self.child.wait();
         }
         let _ = self.line.shutdown(Shutdown::Both);
@@ -226,17 +226,17 @@ impl Drop for Process {
 /// them take two system calls.
 const SMALL: usize = 64 << 10;
 
-fn read(mut from: UnixStream, mut hear: impl FnMut(Option<Frame>)) {
+fn read(mut from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {
     loop {
         match frame::read(&mut from) {
-            Ok(frame) => hear(Some(frame)),
+            Ok(frame) => on_frame(Some(frame)),
             Err(error) => {
                 if !matches!(error, frame::Broken::Closed) {
                     tracing::warn!(event = "model_line_broke", %error);
                     // Whatever it is doing, it no longer speaks our language: it will see that the line is closed.
                     let _ = from.shutdown(Shutdown::Both);
                 }
-                return hear(None);
+                return on_frame(None);
             }
         }
     }

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::{
     ended::Ended,
+    log_reader::Rate,
     message::{Loaded, Raised},
-    noise::Rate,
     plan::Plan,
     queue::{Entry, Limits, Queue},
 };
@@ -45,8 +45,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) phase: Phase,
-    /// What the process said of its load, until the supervisor has heard it.
-    pub(super) heard: Option<Heard>,
+    /// What the process said of its load, until the supervisor has reported it.
+    pub(super) reported: Option<Reported>,
     pub(super) stop: bool,
     memory: ByteSize,
     /// The most that any of its processes was seen to take.
@@ -68,7 +68,7 @@ pub(super) enum Phase {
 }
 
 /// What the thread that listens to the process tells the one that supervises it.
-pub(super) enum Heard {
+pub(super) enum Reported {
     Loaded(Loaded),
     Failed(Raised),
     /// The line is closed.
@@ -90,7 +90,7 @@ impl Shared {
         let state = State {
             queue: Queue::new(limits),
             phase: Phase::Down(None),
-            heard: None,
+            reported: None,
             stop: false,
             memory: ByteSize::ZERO,
             most: ByteSize::ZERO,
@@ -226,9 +226,9 @@ impl State {
         Health { memory: Some(self.most).filter(|most| *most > ByteSize::ZERO), deaths: self.deaths.clone() }
     }
 
-    /// Nothing more is to be heard of the process.
+    /// Nothing more is to be reported of the process.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.heard, Some(Heard::Gone | Heard::Broken(_)))
+        matches!(self.reported, Some(Reported::Gone | Reported::Broken(_)))
     }
 
     /// The run that is computed has taken so long that nobody waits for it any more.

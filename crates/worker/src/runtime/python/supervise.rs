@@ -19,15 +19,15 @@ use berth_spec::{ByteSize, FailureCategory, residency::Deaths};
 
 use super::{
     backoff::Backoff,
+    cgroup::CgroupParents,
     ended::Ended,
     failure,
-    fence::Grounds,
     message::Loaded,
     outgoing::Outgoing,
     plan::Plan,
     process::Process,
     queue::Limits,
-    shared::{Heard, Phase, Shared, State},
+    shared::{Phase, Reported, Shared, State},
 };
 use crate::runtime::{LoadError, metrics::ModelMetrics};
 
@@ -52,7 +52,7 @@ impl Supervisor {
     /// Starts the process and waits until its model is loaded, or nobody wants it any more.
     pub(super) fn load(
         plan: Plan,
-        grounds: Arc<Grounds>,
+        parents: Arc<CgroupParents>,
         limits: Limits,
         metrics: Arc<ModelMetrics>,
     ) -> Result<(Self, Loaded), LoadError> {
@@ -60,7 +60,7 @@ impl Supervisor {
         let (tell, outcome) = mpsc::sync_channel(1);
         let supervised = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("berth-py".to_owned());
-        let thread = thread.spawn(move || supervise(&supervised, &grounds, &tell));
+        let thread = thread.spawn(move || supervise(&supervised, &parents, &tell));
         let thread = thread.map_err(|error| {
             LoadError::new(FailureCategory::Internal, format!("a thread for the model cannot be started: {error}"))
         })?;
@@ -101,11 +101,11 @@ impl Drop for Supervisor {
 }
 
 /// The life of a replica.
-fn supervise(shared: &Arc<Shared>, grounds: &Grounds, tell: &mpsc::SyncSender<Result<Loaded, LoadError>>) {
+fn supervise(shared: &Arc<Shared>, parents: &CgroupParents, tell: &mpsc::SyncSender<Result<Loaded, LoadError>>) {
     let mut backoff = Backoff::default();
     let mut first = true;
     loop {
-        let (ended, lived) = match start(shared, grounds) {
+        let (ended, lived) = match start(shared, parents) {
             Ok((process, loaded)) => {
                 if std::mem::take(&mut first) && tell.send(Ok(loaded)).is_err() {
                     process.end(true);
@@ -163,30 +163,30 @@ fn pause(shared: &Shared, wait: Duration) -> bool {
 }
 
 /// Starts a process and waits until it is loaded.
-fn start(shared: &Arc<Shared>, grounds: &Grounds) -> Result<(Process, Loaded), LoadError> {
-    shared.locked().heard = None;
-    let hearing = Arc::clone(shared);
-    let process = Process::start(&shared.plan, grounds, move |frame| hearing.hear(frame));
+fn start(shared: &Arc<Shared>, parents: &CgroupParents) -> Result<(Process, Loaded), LoadError> {
+    shared.locked().reported = None;
+    let reader = Arc::clone(shared);
+    let process = Process::start(&shared.plan, parents, move |frame| reader.on_frame(frame));
     let mut process = process.map_err(|error| failure::not_started(&error))?;
-    let heard = {
-        let waits = |state: &mut State| state.heard.is_none() && !state.stop;
+    let reported = {
+        let waits = |state: &mut State| state.reported.is_none() && !state.stop;
         let waited = shared.changed.wait_timeout_while(shared.locked(), LOAD_LIMIT, waits);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() && state.heard.is_none() { Err(()) } else { Ok(state.heard.take()) }
+        if timeout.timed_out() && state.reported.is_none() { Err(()) } else { Ok(state.reported.take()) }
     };
-    match heard {
-        Ok(Some(Heard::Loaded(loaded))) => {
+    match reported {
+        Ok(Some(Reported::Loaded(loaded))) => {
             let memory = process.memory().unwrap_or_default();
             shared.remember(memory);
             shared.up();
             Ok((process, loaded))
         }
-        Ok(Some(Heard::Failed(raised))) => {
+        Ok(Some(Reported::Failed(raised))) => {
             let ended = process.end(true);
             Err(failure::raised(&raised, &ended, shared.plan.memory))
         }
-        Ok(Some(Heard::Gone)) => Err(failure::died_loading(&process.end(false), shared.plan.memory)),
-        Ok(Some(Heard::Broken(how))) => {
+        Ok(Some(Reported::Gone)) => Err(failure::died_loading(&process.end(false), shared.plan.memory)),
+        Ok(Some(Reported::Broken(how))) => {
             let ended = Ended { how, ..process.end(false) };
             Err(failure::died_loading(&ended, shared.plan.memory))
         }
@@ -213,12 +213,12 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
         let now = Instant::now();
         let stuck = state.is_stuck(now);
         if state.is_over() || stuck {
-            let heard = state.heard.take();
+            let reported = state.reported.take();
             state.phase = Phase::Down(None);
             drop(state);
             let mut ended = process.end(false);
-            match heard {
-                Some(Heard::Broken(how)) => ended.how = how,
+            match reported {
+                Some(Reported::Broken(how)) => ended.how = how,
                 _ if stuck => "one run took so long that nobody waited for it any more".clone_into(&mut ended.how),
                 _ => {}
             }
@@ -246,7 +246,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             shared.changed.notify_all();
             state = shared.locked();
             if gone {
-                state.heard = Some(Heard::Gone);
+                state.reported = Some(Reported::Gone);
             }
             continue;
         }

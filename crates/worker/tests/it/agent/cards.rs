@@ -6,9 +6,9 @@ use berth_worker::{breaker::Dependency, runtime::Health};
 use super::*;
 
 impl Stage {
-    fn prepared(&mut self, name: &str, result: Result<(), Miss>, heard: &[(Dependency, bool)]) -> String {
+    fn prepared(&mut self, name: &str, result: Result<(), Miss>, outcomes: &[(Dependency, bool)]) -> String {
         let ticket = self.ticket(name);
-        self.on(Event::Prepared { revision: id(name), ticket, result, heard: heard.to_vec() })
+        self.on(Event::Prepared { revision: id(name), ticket, result, outcomes: outcomes.to_vec() })
     }
 
     fn failure(&self, name: &str) -> Arc<Failure> {

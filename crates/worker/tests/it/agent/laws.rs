@@ -88,7 +88,7 @@ impl Model {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Prepare { revision, ticket, barred: _ } => {
+            Effect::Prepare { revision, ticket, blocked: _ } => {
                 assert!(revision.card.is_some());
                 self.work.push(Work::Prepare(revision.id.clone(), ticket));
                 let preparing = self.work.iter().filter(|work| matches!(work, Work::Prepare(..))).count();
@@ -108,9 +108,9 @@ impl Model {
                 let twice = self.work.iter().any(|work| matches!(work, Work::Load(other, _) if *other == id));
                 assert!(!twice && !self.memory.contains_key(&id), "{id} is loaded twice");
                 let (claim, byte) = content(&id);
-                if let Some(twin) = share {
-                    assert_eq!(content(&twin).1, byte);
-                    assert!(self.memory.contains_key(&twin), "the twin is in memory");
+                if let Some(shared) = share {
+                    assert_eq!(content(&shared).1, byte);
+                    assert!(self.memory.contains_key(&shared), "the shared is in memory");
                 }
                 self.memory.insert(id.clone(), (id.deployment().to_string(), byte, claim));
                 let distinct: BTreeSet<_> = self.memory.values().collect();
@@ -159,8 +159,8 @@ impl Model {
         let work = self.work.remove(which % self.work.len());
         match work {
             Work::Prepare(revision, ticket) => {
-                let (result, heard) = (fault.map_or(Ok(()), |fault| Err(Miss::Failed(fault))), Vec::new());
-                self.on(Event::Prepared { revision, ticket, result, heard });
+                let (result, outcomes) = (fault.map_or(Ok(()), |fault| Err(Miss::Failed(fault))), Vec::new());
+                self.on(Event::Prepared { revision, ticket, result, outcomes });
             }
             Work::Fetch(revision, ticket, _) => {
                 let result = fault.map_or_else(|| Ok(artifact(content(&revision).1)), Err);

@@ -77,12 +77,12 @@ async fn a_host_that_is_away_is_heard_of_and_not_asked_while_it_is_barred() {
     // Nobody listens on port 1 of this machine.
     "http://127.0.0.1:1/m.git".clone_into(&mut away.card.code.repository);
     let away = Arc::new(away);
-    let Outcome { result, heard } = preparer.prepare(&away, Barred::default(), &|_| ()).await;
+    let Outcome { result, outcomes } = preparer.prepare(&away, BlockedDependencies::default(), &|_| ()).await;
     assert!(matches!(result, Err(Miss::Failed(fault)) if fault.category == FailureCategory::Network));
-    let heard: Vec<_> = heard.iter().map(|(host, answered)| (host.to_string(), *answered)).collect();
-    assert_eq!(heard, [("the Git host http://127.0.0.1:1".to_owned(), false)]);
-    let barred = Barred { git: Some(Time(7)), packages: None };
-    let Outcome { result, heard } = preparer.prepare(&away, barred, &|_| ()).await;
-    assert!(matches!(result, Err(Miss::HeldOff { until: Time(7), .. })) && heard.is_empty());
-    assert!(preparer.prepare(&world.card(&[]), barred, &|_| ()).await.result.is_ok(), "this machine is nobody's host");
+    let outcomes: Vec<_> = outcomes.iter().map(|(host, answered)| (host.to_string(), *answered)).collect();
+    assert_eq!(outcomes, [("the Git host http://127.0.0.1:1".to_owned(), false)]);
+    let blocked = BlockedDependencies { git: Some(Time(7)), packages: None };
+    let Outcome { result, outcomes } = preparer.prepare(&away, blocked, &|_| ()).await;
+    assert!(matches!(result, Err(Miss::HeldOff { until: Time(7), .. })) && outcomes.is_empty());
+    assert!(preparer.prepare(&world.card(&[]), blocked, &|_| ()).await.result.is_ok(), "this machine is nobody's host");
 }

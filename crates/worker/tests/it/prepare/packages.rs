@@ -14,19 +14,19 @@ use super::*;
 async fn what_the_installer_says_decides_what_happens_next() {
     let world = World::new();
     let preparer = world.preparer();
-    for (package, category, words, heard) in [
+    for (package, category, words, outcomes) in [
         ("conflict==1.0.0", FailureCategory::Dependencies, "Because a==1 depends on b>=2", Some(true)),
         ("away==1.0.0", FailureCategory::Network, "reaches the package index", Some(false)),
         ("closed==1.0.0", FailureCategory::Auth, "no registry_credentials", Some(true)),
         ("full==1.0.0", FailureCategory::Disk, "free some space", None),
         ("odd==1.0.0", FailureCategory::Dependencies, "something that nobody knows", Some(true)),
     ] {
-        let outcome = preparer.prepare(&world.card(&[package]), Barred::default(), &|_| ()).await;
+        let outcome = preparer.prepare(&world.card(&[package]), BlockedDependencies::default(), &|_| ()).await;
         let Err(Miss::Failed(fault)) = outcome.result else { panic!("{package} cannot be had") };
         assert_eq!(fault.category, category, "{package}: {fault}");
         assert!(fault.message.contains(words), "{package}: {fault}");
         assert!(fault.trace.is_some(), "{package}: all that it said");
-        assert_eq!(outcome.heard.first().map(|(_, answered)| *answered), heard, "{package}");
+        assert_eq!(outcome.outcomes.first().map(|(_, answered)| *answered), outcomes, "{package}");
     }
     let left = fs_err::read_dir(world.path("prepared/environments")).expect("a folder").count();
     assert_eq!(left, 0, "nothing stays of what failed");
@@ -36,12 +36,12 @@ async fn what_the_installer_says_decides_what_happens_next() {
 async fn an_index_that_is_barred_is_not_asked() {
     let world = World::new();
     let preparer = world.preparer();
-    let barred = Barred { git: None, packages: Some(Time(7)) };
-    let outcome = preparer.prepare(&world.card(&["a==1.0.0"]), barred, &|_| ()).await;
+    let blocked = BlockedDependencies { git: None, packages: Some(Time(7)) };
+    let outcome = preparer.prepare(&world.card(&["a==1.0.0"]), blocked, &|_| ()).await;
     assert!(matches!(outcome.result, Err(Miss::HeldOff { until: Time(7), .. })), "{:?}", outcome.result);
     assert_eq!(world.calls(), ["venv", "install offline"]);
     assert!(prepare(&preparer, &world.card(&["a==1.0.0"])).await.is_ok());
-    let outcome = preparer.prepare(&world.card(&["b==1.0.0"]), barred, &|_| ()).await;
+    let outcome = preparer.prepare(&world.card(&["b==1.0.0"]), blocked, &|_| ()).await;
     assert!(outcome.result.is_ok(), "what was fetched before is enough");
 }
 
@@ -52,7 +52,7 @@ async fn steps_are_told_in_order() {
     let mut card = PinnedCard::clone(&world.card(&[]));
     card.card.runtime.system_packages = vec!["berth-has-no-such-package".to_owned()];
     let tell = |step: Preparing| steps.lock().expect("alone").push(step);
-    let outcome = world.preparer().prepare(&Arc::new(card), Barred::default(), &tell).await;
+    let outcome = world.preparer().prepare(&Arc::new(card), BlockedDependencies::default(), &tell).await;
     let told = steps.lock().expect("alone").clone();
     assert_eq!(told[..2], [Preparing::Code, Preparing::SystemPackages]);
     match outcome.result {
@@ -61,7 +61,7 @@ async fn steps_are_told_in_order() {
             assert!(fault.message.contains("install berth-has-no-such-package"), "{fault}");
         }
         // A system without a package manager cannot say.
-        other => assert!(other.is_ok_and(|kit| !kit.with(None, Vec::new()).notes.is_empty())),
+        other => assert!(other.is_ok_and(|prepared| !prepared.with(None, Vec::new()).notes.is_empty())),
     }
 }
 

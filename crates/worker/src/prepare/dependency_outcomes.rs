@@ -8,7 +8,7 @@ use crate::breaker::Dependency;
 
 /// Hosts that are left alone for now, and until when. What is here already is used all the same.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Barred {
+pub struct BlockedDependencies {
     /// The Git host of the card's code.
     pub git: Option<Time>,
     /// The package index.
@@ -17,9 +17,9 @@ pub struct Barred {
 
 /// Who was asked, and whether there was an answer.
 #[derive(Debug, Default)]
-pub(super) struct Hearing(Mutex<Vec<(Dependency, bool)>>);
+pub(super) struct DependencyOutcomes(Mutex<Vec<(Dependency, bool)>>);
 
-impl Hearing {
+impl DependencyOutcomes {
     pub(super) fn answered(&self, dependency: Dependency) {
         self.note(dependency, true);
     }
@@ -33,7 +33,7 @@ impl Hearing {
     }
 
     /// All that was noted.
-    pub(super) fn heard(&self) -> Vec<(Dependency, bool)> {
+    pub(super) fn take(&self) -> Vec<(Dependency, bool)> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -20,13 +20,13 @@ const WEIGHT: f64 = 0.25;
 
 /// What is known of one model.
 #[derive(Debug, Clone, Default)]
-pub struct Appetite {
+pub struct BatchSizer {
     /// Nanoseconds per row, by size; `None`: never seen.
     cost: [Option<f64>; SIZES],
     turn: u32,
 }
 
-impl Appetite {
+impl BatchSizer {
     /// A run of `rows` rows took `time`.
     pub fn learn(&mut self, rows: u64, time: Duration) {
         let Some(log) = rows.checked_ilog2() else { return };
@@ -58,14 +58,14 @@ impl Appetite {
 mod tests {
     use super::*;
 
-    /// Where the appetite ends up for a model whose run of n rows takes `cost(n)` microseconds, always with a full
+    /// Where the sizer ends up for a model whose run of n rows takes `cost(n)` microseconds, always with a full
     /// queue: the size of most of the last 64 runs.
     fn settles(cost: impl Fn(f64) -> f64) -> u32 {
-        let mut appetite = Appetite::default();
+        let mut sizer = BatchSizer::default();
         let mut last = Vec::new();
         for _ in 0..1000 {
-            let rows = appetite.most_rows().min(256);
-            appetite.learn(u64::from(rows), Duration::from_nanos((cost(f64::from(rows)) * 1e3) as u64));
+            let rows = sizer.most_rows().min(256);
+            sizer.learn(u64::from(rows), Duration::from_nanos((cost(f64::from(rows)) * 1e3) as u64));
             last.push(rows);
         }
         let mut last = last.split_off(last.len() - 63);
@@ -85,16 +85,16 @@ mod tests {
 
     #[test]
     fn follows_a_change() {
-        let mut appetite = Appetite::default();
+        let mut sizer = BatchSizer::default();
         for _ in 0..500 {
-            let rows = appetite.most_rows().min(64);
-            appetite.learn(u64::from(rows), Duration::from_millis(1) * rows);
+            let rows = sizer.most_rows().min(64);
+            sizer.learn(u64::from(rows), Duration::from_millis(1) * rows);
         }
         for _ in 0..2000 {
-            let rows = appetite.most_rows().min(64);
-            appetite.learn(u64::from(rows), Duration::from_millis(10) + Duration::from_micros(50) * rows);
+            let rows = sizer.most_rows().min(64);
+            sizer.learn(u64::from(rows), Duration::from_millis(10) + Duration::from_micros(50) * rows);
         }
-        let mut sizes: Vec<u32> = (0..63).map(|_| appetite.most_rows()).collect();
+        let mut sizes: Vec<u32> = (0..63).map(|_| sizer.most_rows()).collect();
         sizes.sort_unstable();
         assert!(sizes[31] >= 63, "{sizes:?}");
     }

@@ -7,14 +7,14 @@ use berth_spec::{
     worker::BreakerState,
 };
 
-use super::hands::Hands;
+use super::effects::EffectRunner;
 use crate::{
     agent::{Agent, Event},
     artifacts::Artifact,
     replica::State,
 };
 
-impl Hands {
+impl EffectRunner {
     /// What the agent holds, as numbers.
     pub(super) fn gauge(&self, agent: &Agent) {
         let count = |is: fn(&State) -> bool| {

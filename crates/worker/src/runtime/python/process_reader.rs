@@ -1,4 +1,4 @@
-//! What a model's process says: where its load is, its answers, its lines for the log. On the thread that reads them.
+//! Reads the frames of a model's process: load results, answers, log lines. Runs on the reader thread.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,24 @@ use super::{
     frame::{Frame, Kind},
     message::{Answer, Answers, Log, Step},
     queue::{Outcome, Running},
-    shared::{Heard, Shared},
+    shared::{Reported, Shared},
 };
 use crate::runtime::batch::{join::Spent, tally};
 
 impl Shared {
     /// What the process sends, on the thread that reads it.
-    pub(super) fn hear(&self, frame: Option<Frame>) {
-        let Some(frame) = frame else { return self.set_heard(Heard::Gone) };
+    pub(super) fn on_frame(&self, frame: Option<Frame>) {
+        let Some(frame) = frame else { return self.set_reported(Reported::Gone) };
         let read = match frame.kind {
             Kind::Step => serde_json::from_slice(&frame.head).map(|Step { step }| {
                 tracing::debug!(event = "model_load_step", deployment_id = %self.plan.deployment, step);
             }),
-            Kind::Loaded => serde_json::from_slice(&frame.head).map(|loaded| self.set_heard(Heard::Loaded(loaded))),
-            Kind::Failed => serde_json::from_slice(&frame.head).map(|raised| self.set_heard(Heard::Failed(raised))),
+            Kind::Loaded => {
+                serde_json::from_slice(&frame.head).map(|loaded| self.set_reported(Reported::Loaded(loaded)))
+            }
+            Kind::Failed => {
+                serde_json::from_slice(&frame.head).map(|raised| self.set_reported(Reported::Failed(raised)))
+            }
             Kind::Result => serde_json::from_slice(&frame.head).map(|answers| self.answer(answers, &frame)),
             Kind::Log => serde_json::from_slice(&frame.head).map(|log| self.log(&log)),
             Kind::Load | Kind::Run | Kind::Shutdown => Ok(()),
@@ -27,15 +31,17 @@ impl Shared {
         let Err(error) = read else { return };
         tracing::warn!(event = "model_sent_nonsense", deployment_id = %self.plan.deployment, %error);
         if !matches!(frame.kind, Kind::Step | Kind::Log) {
-            self.set_heard(Heard::Broken(format!("it sent what the worker cannot read ({error}), and was ended")));
+            self.set_reported(Reported::Broken(format!(
+                "it sent what the worker cannot read ({error}), and was ended"
+            )));
         }
     }
 
-    fn set_heard(&self, heard: Heard) {
+    fn set_reported(&self, reported: Reported) {
         let mut state = self.locked();
         // Why it could not be loaded says more than that it ended after saying so.
-        if !matches!((&state.heard, &heard), (Some(Heard::Failed(_)), Heard::Gone)) {
-            state.heard = Some(heard);
+        if !matches!((&state.reported, &reported), (Some(Reported::Failed(_)), Reported::Gone)) {
+            state.reported = Some(reported);
         }
         drop(state);
         self.changed.notify_all();

@@ -26,42 +26,42 @@ const LEAF: &str = "berth";
 
 /// Where groups can be made. Found once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Grounds {
+pub(super) struct CgroupParents {
     /// Version 2: a folder whose children have the controllers.
     unified: Option<PathBuf>,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
 }
 
-impl Grounds {
+impl CgroupParents {
     /// Looks for them, and ends what models of a process left behind that is gone.
     pub(super) fn find() -> Self {
-        let grounds = Self::below(Path::new("/"));
-        [&grounds.unified, &grounds.memory, &grounds.cpu].into_iter().flatten().for_each(|ground| clear(ground));
-        grounds
+        let parents = Self::below(Path::new("/"));
+        [&parents.unified, &parents.memory, &parents.cpu].into_iter().flatten().for_each(|parent| clear(parent));
+        parents
     }
 
     fn below(root: &Path) -> Self {
         let mount = root.join("sys/fs/cgroup");
-        let mut grounds = Self::default();
+        let mut parents = Self::default();
         for line in fs_err::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default().lines() {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
             let path = path.trim_start_matches('/');
             let has = |name| controllers.split(',').any(|controller| controller == name);
             if controllers.is_empty() {
-                grounds.unified = handed_down(&mount.join(path));
+                parents.unified = handed_down(&mount.join(path));
             }
             if has("memory") {
-                grounds.memory = Some(mount.join("memory").join(path)).filter(|ground| can_write(ground));
+                parents.memory = Some(mount.join("memory").join(path)).filter(|parent| can_write(parent));
             }
             if has("cpu") {
                 // The folder may have the names of all controllers that share it.
                 let named = [mount.join(controllers), mount.join("cpu")].into_iter().map(|mount| mount.join(path));
-                grounds.cpu = named.into_iter().find(|ground| can_write(ground));
+                parents.cpu = named.into_iter().find(|parent| can_write(parent));
             }
         }
-        grounds
+        parents
     }
 }
 
@@ -84,8 +84,8 @@ fn handed_down(own: &Path) -> Option<PathBuf> {
     Some(own.to_owned())
 }
 
-fn can_write(ground: &Path) -> bool {
-    rustix::fs::access(ground, rustix::fs::Access::WRITE_OK).is_ok()
+fn can_write(parent: &Path) -> bool {
+    rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 /// The name of a group: whose it is, and which.
@@ -94,8 +94,8 @@ fn name(process: u32, number: u64) -> String {
 }
 
 /// Ends and removes the groups of processes that are gone.
-fn clear(ground: &Path) {
-    let Ok(entries) = fs_err::read_dir(ground) else { return };
+fn clear(parent: &Path) {
+    let Ok(entries) = fs_err::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let owner = entry.file_name().to_string_lossy().strip_prefix("berth-model-").map(str::to_owned);
         let owner = owner.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
@@ -117,24 +117,28 @@ fn kill(group: &Path) {
 
 /// The groups of one model's process. Dropping it ends whatever is in them, and removes them.
 #[derive(Debug, Default)]
-pub(super) struct Fence {
+pub(super) struct Cgroup {
     memory: Option<PathBuf>,
     groups: Vec<PathBuf>,
     limit: Option<ByteSize>,
 }
 
-impl Fence {
+impl Cgroup {
     /// Makes groups with these limits. What cannot be made is left out: the second value says what.
-    pub(super) fn raise(grounds: &Grounds, memory: Option<ByteSize>, cpus: Option<f32>) -> (Self, Option<String>) {
+    pub(super) fn raise(
+        parents: &CgroupParents,
+        memory: Option<ByteSize>,
+        cpus: Option<f32>,
+    ) -> (Self, Option<String>) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = name(std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut fence = Self { memory: None, groups: Vec::new(), limit: memory };
+        let mut cgroup = Self { memory: None, groups: Vec::new(), limit: memory };
         let quota = cpus.map(|cpus| (f64::from(cpus) * PERIOD as f64) as u64).map(|quota| quota.max(1_000));
-        let mut made = |ground: &Path, limits: &[(&str, Option<String>)]| -> Result<PathBuf, String> {
-            let group = ground.join(&name);
+        let mut made = |parent: &Path, limits: &[(&str, Option<String>)]| -> Result<PathBuf, String> {
+            let group = parent.join(&name);
             let told = |error: std::io::Error| format!("control group {}: {error}", group.display());
             fs_err::create_dir(&group).map_err(told)?;
-            fence.groups.push(group.clone());
+            cgroup.groups.push(group.clone());
             for (file, value) in limits {
                 if let Some(value) = value {
                     fs_err::write(group.join(file), value).map_err(told)?;
@@ -148,26 +152,26 @@ impl Fence {
             Ok(group)
         };
         let bytes = memory.map(|memory| memory.0.to_string());
-        let outcome = match grounds {
-            Grounds { unified: Some(ground), .. } => {
+        let outcome = match parents {
+            CgroupParents { unified: Some(parent), .. } => {
                 let quota = quota.map(|quota| format!("{quota} {PERIOD}"));
-                made(ground, &[("memory.max", bytes), ("cpu.max", quota)]).map(Some)
+                made(parent, &[("memory.max", bytes), ("cpu.max", quota)]).map(Some)
             }
-            Grounds { memory, cpu, .. } => {
-                let memory = memory.as_deref().map(|ground| made(ground, &[("memory.limit_in_bytes", bytes)]));
+            CgroupParents { memory, cpu, .. } => {
+                let memory = memory.as_deref().map(|parent| made(parent, &[("memory.limit_in_bytes", bytes)]));
                 let quota = quota.map(|quota| quota.to_string());
                 let period = Some(PERIOD.to_string());
                 let limits = [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)];
-                let cpu = cpu.as_deref().map(|ground| made(ground, &limits)).transpose();
+                let cpu = cpu.as_deref().map(|parent| made(parent, &limits)).transpose();
                 memory.transpose().and_then(|memory| cpu.map(|_| memory))
             }
         };
         match outcome {
             Ok(group) => {
-                fence.memory = group;
-                (fence, None)
+                cgroup.memory = group;
+                (cgroup, None)
             }
-            Err(why) => (fence, Some(why)),
+            Err(why) => (cgroup, Some(why)),
         }
     }
 
@@ -202,7 +206,7 @@ impl Fence {
     }
 }
 
-impl Drop for Fence {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         for group in &self.groups {
             kill(group);
@@ -241,20 +245,23 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         write(root.path(), &[("proc/self/cgroup", "4:memory:/m\n2:cpu,cpuacct:/c\n0::/u\n")]);
         write(root.path(), &[("sys/fs/cgroup/memory/m/x", ""), ("sys/fs/cgroup/cpu,cpuacct/c/x", "")]);
-        let grounds = Grounds::below(root.path());
+        let parents = CgroupParents::below(root.path());
         let mount = root.path().join("sys/fs/cgroup");
-        let expected =
-            Grounds { unified: None, memory: Some(mount.join("memory/m")), cpu: Some(mount.join("cpu,cpuacct/c")) };
-        assert_eq!(grounds, expected);
-        let (fence, undone) = Fence::raise(&grounds, Some(ByteSize::mib(64)), Some(1.5));
-        assert_eq!((undone, fence.own_limit(), fence.groups().len()), (None, None, 2));
+        let expected = CgroupParents {
+            unified: None,
+            memory: Some(mount.join("memory/m")),
+            cpu: Some(mount.join("cpu,cpuacct/c")),
+        };
+        assert_eq!(parents, expected);
+        let (cgroup, undone) = Cgroup::raise(&parents, Some(ByteSize::mib(64)), Some(1.5));
+        assert_eq!((undone, cgroup.own_limit(), cgroup.groups().len()), (None, None, 2));
         let read = |group: &Path, file: &str| fs_err::read_to_string(group.join(file)).expect(file);
-        assert_eq!(read(&fence.groups()[0], "memory.limit_in_bytes"), "67108864");
-        assert_eq!(read(&fence.groups()[1], "cpu.cfs_quota_us"), "150000");
-        write(&fence.groups()[0], &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")]);
-        write(&fence.groups()[0], &[("memory.usage_in_bytes", "5000\n"), ("memory.stat", "inactive_file 1000\n")]);
-        assert!(fence.ran_out_of_memory());
-        assert_eq!(fence.memory(), Some(ByteSize(4000)));
+        assert_eq!(read(&cgroup.groups()[0], "memory.limit_in_bytes"), "67108864");
+        assert_eq!(read(&cgroup.groups()[1], "cpu.cfs_quota_us"), "150000");
+        write(&cgroup.groups()[0], &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")]);
+        write(&cgroup.groups()[0], &[("memory.usage_in_bytes", "5000\n"), ("memory.stat", "inactive_file 1000\n")]);
+        assert!(cgroup.ran_out_of_memory());
+        assert_eq!(cgroup.memory(), Some(ByteSize(4000)));
     }
 
     #[test]
@@ -266,18 +273,18 @@ mod tests {
             &[("proc/self/cgroup", "0::/u\n"), ("sys/fs/cgroup/u/cgroup.controllers", "cpu io memory\n")],
         );
         write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", "1\n")]);
-        assert_eq!(Grounds::below(root.path()), Grounds::default(), "others are in it");
+        assert_eq!(CgroupParents::below(root.path()), CgroupParents::default(), "others are in it");
         write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", &me)]);
-        let grounds = Grounds::below(root.path());
-        assert_eq!(grounds.unified, Some(root.path().join("sys/fs/cgroup/u")));
-        let (fence, _) = Fence::raise(&grounds, Some(ByteSize::mib(1)), Some(0.5));
-        let read = |file: &str| fs_err::read_to_string(fence.groups()[0].join(file)).expect(file);
+        let parents = CgroupParents::below(root.path());
+        assert_eq!(parents.unified, Some(root.path().join("sys/fs/cgroup/u")));
+        let (cgroup, _) = Cgroup::raise(&parents, Some(ByteSize::mib(1)), Some(0.5));
+        let read = |file: &str| fs_err::read_to_string(cgroup.groups()[0].join(file)).expect(file);
         assert_eq!((read("memory.max"), read("cpu.max")), ("1048576".to_owned(), "50000 100000".to_owned()));
     }
 
     #[test]
     fn without_groups_the_process_limits_itself() {
-        let (fence, undone) = Fence::raise(&Grounds::default(), Some(ByteSize::gib(1)), Some(1.0));
-        assert_eq!((fence.own_limit(), undone), (Some(ByteSize::gib(1)), None));
+        let (cgroup, undone) = Cgroup::raise(&CgroupParents::default(), Some(ByteSize::gib(1)), Some(1.0));
+        assert_eq!((cgroup.own_limit(), undone), (Some(ByteSize::gib(1)), None));
     }
 }

@@ -35,7 +35,7 @@ struct Label {
 
 /// A place for folders. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Shelf {
+pub(super) struct ContentStore {
     root: PathBuf,
     bound: ByteSize,
     /// Which files are on it, for people.
@@ -65,7 +65,7 @@ pub(super) struct Held {
 pub(super) struct Making {
     pub(super) path: PathBuf,
     name: String,
-    shelf: Shelf,
+    store: ContentStore,
 }
 
 impl Drop for Making {
@@ -88,8 +88,8 @@ fn remove(path: &Path) {
     let _ = fs_err::remove_dir_all(path);
 }
 
-impl Shelf {
-    /// Opens or makes the shelf at `root`, and sweeps it. Blocks.
+impl ContentStore {
+    /// Opens or makes the store at `root`, and sweeps it. Blocks.
     pub(super) fn open(root: PathBuf, bound: ByteSize, what: &'static str) -> io::Result<Self> {
         fs_err::create_dir_all(&root)?;
         let mut entries = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Shelf {
         // The root, too: it may have been taken away by hand.
         fs_err::create_dir_all(&self.root)?;
         fs_err::create_dir(&path)?;
-        Ok(Making { path, name: name.to_owned(), shelf: self.clone() })
+        Ok(Making { path, name: name.to_owned(), store: self.clone() })
     }
 
     /// Where it is.
@@ -204,22 +204,22 @@ impl Making {
     pub(super) fn finish(mut self) -> Result<Held, Fault> {
         let disk = |error: io::Error| Fault::disk(&error);
         let size = size_of(&self.path).map_err(disk)?;
-        self.shelf.make_room(size)?;
+        self.store.make_room(size)?;
         let label = serde_json::to_vec(&Label { size }).map_err(Fault::internal)?;
         fs_err::write(self.path.join(LABEL), label).map_err(disk)?;
         // A machine that loses its power must not find whole names over empty files.
-        let root = File::open(&self.shelf.root).map_err(disk)?;
+        let root = File::open(&self.store.root).map_err(disk)?;
         rustix::fs::syncfs(&root).map_err(|error| disk(error.into()))?;
-        let path = self.shelf.root.join(&self.name);
+        let path = self.store.root.join(&self.name);
         if path.exists() {
-            // Not on the shelf, for nobody makes what is there: left by a hand, or without its label.
-            self.shelf.take_off(&self.name).as_deref().map(remove);
+            // Not in the store, for nobody makes what is there: left by a hand, or without its label.
+            self.store.take_off(&self.name).as_deref().map(remove);
         }
         fs_err::rename(&self.path, &path).map_err(disk)?;
         self.path.clear();
         let entry = Entry { size, used: SystemTime::now(), pin: Arc::default() };
         let held = Held { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
-        self.shelf.lock().insert(self.name.clone(), entry);
+        self.store.lock().insert(self.name.clone(), entry);
         Ok(held)
     }
 }
@@ -250,8 +250,8 @@ pub(super) fn size_of(folder: &Path) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn put(shelf: &Shelf, name: &str, size: usize) -> Result<Held, Fault> {
-        let making = shelf.make(name).expect("a folder");
+    fn put(store: &ContentStore, name: &str, size: usize) -> Result<Held, Fault> {
+        let making = store.make(name).expect("a folder");
         fs_err::write(making.path.join("file"), vec![0; size]).expect("written");
         making.finish()
     }
@@ -259,19 +259,19 @@ mod tests {
     #[test]
     fn bounded_whole_and_what_is_held_stays() {
         let dir = tempfile::tempdir().expect("a folder");
-        let open = || Shelf::open(dir.path().join("shelf"), ByteSize(1_000), "environments").expect("opened");
-        let shelf = open();
-        let first = put(&shelf, "first", 400).expect("room");
-        put(&shelf, "second", 400).expect("room");
-        put(&shelf, "third", 400).expect("room after an eviction");
-        assert!(shelf.get("first").is_some_and(|held| held.size == first.size), "held");
-        assert!(shelf.get("second").is_none(), "the oldest that nobody holds");
-        let refused = put(&shelf, "large", 700).expect_err("it does not fit beside the first");
+        let open = || ContentStore::open(dir.path().join("store"), ByteSize(1_000), "environments").expect("opened");
+        let store = open();
+        let first = put(&store, "first", 400).expect("room");
+        put(&store, "second", 400).expect("room");
+        put(&store, "third", 400).expect("room after an eviction");
+        assert!(store.get("first").is_some_and(|held| held.size == first.size), "held");
+        assert!(store.get("second").is_none(), "the oldest that nobody holds");
+        let refused = put(&store, "large", 700).expect_err("it does not fit beside the first");
         assert_eq!(refused.category, FailureCategory::Disk, "{refused}");
-        drop(shelf.make("half").map(std::mem::forget));
+        drop(store.make("half").map(std::mem::forget));
         let again = open();
-        assert_eq!(again.taken(), shelf.taken());
-        let left = fs_err::read_dir(dir.path().join("shelf")).expect("a folder").flatten();
+        assert_eq!(again.taken(), store.taken());
+        let left = fs_err::read_dir(dir.path().join("store")).expect("a folder").flatten();
         assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')), "swept");
         fs_err::remove_dir_all(again.get("third").expect("found after a restart").path).expect("removed by hand");
         assert!(again.get("third").is_none());
@@ -281,8 +281,8 @@ mod tests {
     #[test]
     fn what_was_not_finished_is_not_there() {
         let dir = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::open(dir.path().to_owned(), ByteSize(1_000), "checkouts").expect("opened");
-        let path = shelf.make("x").map(|making| making.path.clone()).expect("a folder");
-        assert!(!path.exists() && shelf.get("x").is_none());
+        let store = ContentStore::open(dir.path().to_owned(), ByteSize(1_000), "checkouts").expect("opened");
+        let path = store.make("x").map(|making| making.path.clone()).expect("a folder");
+        assert!(!path.exists() && store.get("x").is_none());
     }
 }

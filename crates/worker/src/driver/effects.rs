@@ -1,4 +1,4 @@
-//! Performs the agent's effects: each as a task or on a blocking thread, and each answers with one piece of news.
+//! Performs the agent's effects, each as a task or on a blocking thread. Each ends with one [`Completion`].
 //!
 //! `acquire` gets what a replica needs, `ready` makes it callable, `retire` takes it away again.
 
@@ -18,34 +18,35 @@ use tokio_util::{
 
 use super::{
     Stopped,
-    acquire::{Fetched, Shelter},
-    told::Commands,
+    acquire::{Fetched, LoadDirs},
+    telemetry::Commands,
 };
 use crate::{
     agent::{Agent, Effect, Event},
     artifacts::Artifacts,
     metrics::WorkerMetrics,
-    prepare::{Kit, Preparer},
+    prepare::{PreparedModel, Preparer},
     runtime::{Health, LoadedModel, Runtime},
 };
 
-/// What came of an effect: what the agent hears, and what stays in the driver's hands.
-pub(super) struct News {
+/// The result of an effect: an event for the agent, and what the driver retains.
+pub(super) struct Completion {
     event: Event,
-    kept: Kept,
+    retained: Retained,
 }
 
-impl News {
-    /// News of which nothing stays here.
+impl Completion {
+    /// A completion that retains nothing.
     pub(super) fn of(event: Event) -> Self {
-        Self { event, kept: Kept::Nothing }
+        Self { event, retained: Retained::Nothing }
     }
 }
 
-pub(super) enum Kept {
+/// Results that stay with the driver.
+pub(super) enum Retained {
     Nothing,
     /// A card's code and environment.
-    Kit(RevisionId, u64, Kit),
+    PreparedModel(RevisionId, u64, PreparedModel),
     /// Keeps what was fetched in the cache until it is loaded.
     Fetched(RevisionId, u64, Fetched),
     Model(RevisionId, Arc<dyn LoadedModel>),
@@ -65,30 +66,30 @@ pub(super) struct Slot {
     /// It came beside another revision of its deployment that answered already.
     pub(super) reload: bool,
     pub(super) cancel: Option<CancellationToken>,
-    pub(super) kit: Option<Kit>,
+    pub(super) prepared: Option<PreparedModel>,
     pub(super) fetched: Option<Fetched>,
     pub(super) model: Option<Arc<dyn LoadedModel>>,
     pub(super) callable: Option<Arc<Callable>>,
-    /// Has the agent hear of its process as long as this is here.
-    pub(super) heeded: Option<DropGuard>,
+    /// Reports changes of health to the agent while it lives.
+    pub(super) health_watch: Option<DropGuard>,
 }
 
-/// What the hands work with.
-pub(super) struct Tools {
+/// The parts that effects are performed with.
+pub(super) struct Deps {
     pub(super) runtimes: Vec<Arc<dyn Runtime>>,
     pub(super) artifacts: Arc<Artifacts>,
     pub(super) preparer: Arc<Preparer>,
-    pub(super) shelter: Arc<Shelter>,
+    pub(super) load_dirs: Arc<LoadDirs>,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) metrics: WorkerMetrics,
     /// What opens stores and repositories; who uses it takes the latest.
     pub(super) credentials: watch::Sender<Arc<CredentialSet>>,
 }
 
-/// The driver's hands.
-pub(super) struct Hands {
-    pub(super) tools: Tools,
-    pub(super) news: mpsc::Sender<News>,
+/// Performs effects and holds what the replicas consist of.
+pub(super) struct EffectRunner {
+    pub(super) deps: Deps,
+    pub(super) completions: mpsc::Sender<Completion>,
     pub(super) tasks: TaskTracker,
     pub(super) commands: Commands,
     pub(super) slots: BTreeMap<RevisionId, Slot>,
@@ -99,12 +100,12 @@ pub(super) struct Hands {
     pub(super) stopped: Stopped,
 }
 
-impl Hands {
-    pub(super) fn new(worker: WorkerId, tools: Tools, news: mpsc::Sender<News>) -> Self {
+impl EffectRunner {
+    pub(super) fn new(worker: WorkerId, deps: Deps, completions: mpsc::Sender<Completion>) -> Self {
         let (tasks, slots, stopped) = (TaskTracker::new(), BTreeMap::new(), Stopped::default());
         Self {
-            tools,
-            news,
+            deps,
+            completions,
             tasks,
             commands: Commands::new(worker),
             slots,
@@ -119,16 +120,16 @@ impl Hands {
         let names = set.secrets.iter().map(|(name, granted)| format!("{name} ({})", granted.credential.kind()));
         let names = names.collect::<Vec<_>>().join(", ");
         tracing::info!(event = "credentials_received", generation = %set.generation, names);
-        self.tools.credentials.send_replace(set);
+        self.deps.credentials.send_replace(set);
     }
 
     pub(super) fn metrics(&self) -> &WorkerMetrics {
-        &self.tools.metrics
+        &self.deps.metrics
     }
 
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Prepare { revision, ticket, barred } => self.prepare(revision, ticket, barred),
+            Effect::Prepare { revision, ticket, blocked } => self.prepare(revision, ticket, blocked),
             Effect::Fetch { revision, ticket } => self.fetch(revision, ticket),
             Effect::Forget { revision } => {
                 self.commands.forget(&revision);
@@ -137,7 +138,7 @@ impl Hands {
                 }
             }
             Effect::Load { revision, ticket, artifact, serving, share } => match share {
-                Some(twin) => self.share(&revision, ticket, &twin),
+                Some(source) => self.share(&revision, ticket, &source),
                 None => self.load(revision, ticket, artifact, serving),
             },
             Effect::GiveUp { revision } => {
@@ -172,35 +173,35 @@ impl Hands {
         health.filter(|(_, health)| *health != Health::default()).collect()
     }
 
-    /// Keeps what came with the news and hands on what the agent is to hear.
-    pub(super) fn absorb(&mut self, news: News) -> Event {
-        match news.kept {
-            Kept::Nothing => {}
-            Kept::Cut(requests) => self.stopped.cut += requests as usize,
-            Kept::Kit(revision, ticket, kit) => {
+    /// Stores what the completion retains and returns its event for the agent.
+    pub(super) fn absorb(&mut self, completion: Completion) -> Event {
+        match completion.retained {
+            Retained::Nothing => {}
+            Retained::Cut(requests) => self.stopped.cut += requests as usize,
+            Retained::PreparedModel(revision, ticket, prepared) => {
                 if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
-                    slot.kit = Some(kit);
+                    slot.prepared = Some(prepared);
                 }
             }
-            Kept::Fetched(revision, ticket, fetched) => {
+            Retained::Fetched(revision, ticket, fetched) => {
                 if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
                     slot.fetched = Some(fetched);
                 }
             }
-            Kept::Model(revision, model) => {
+            Retained::Model(revision, model) => {
                 let slot = self.slots.entry(revision).or_default();
                 slot.model = Some(model);
                 // The engine has read it.
                 slot.fetched = None;
             }
         }
-        if let Event::Loaded { revision, result: Err(_), .. } = &news.event
+        if let Event::Loaded { revision, result: Err(_), .. } = &completion.event
             && let Some(slot) = self.slots.get_mut(revision)
         {
             slot.fetched = None;
         }
-        self.log_outcome(&news.event);
-        news.event
+        self.log_outcome(&completion.event);
+        completion.event
     }
 
     /// The time that the replicas which answer have for their last requests.
@@ -213,7 +214,7 @@ impl Hands {
         self.slots.values().filter_map(|slot| slot.cancel.as_ref()).for_each(CancellationToken::cancel);
         self.tasks.close();
         if left == 0 {
-            drop(self.news);
+            drop(self.completions);
             self.tasks.wait().await;
         }
         self.stopped.left = left;
@@ -223,7 +224,7 @@ impl Hands {
     }
 }
 
-pub(super) async fn tell(news: &mpsc::Sender<News>, event: Event, kept: Kept) {
-    // The driver is gone only when nobody needs the news.
-    let _ = news.send(News { event, kept }).await;
+pub(super) async fn complete(completions: &mpsc::Sender<Completion>, event: Event, retained: Retained) {
+    // The receiver ends with the driver, and then nobody needs the result.
+    let _ = completions.send(Completion { event, retained }).await;
 }
