@@ -136,7 +136,7 @@ fn info(nth: usize) -> Result<WorkerInfo> {
         cpus: 16.0,
         gpus: Vec::new(),
         max_models: None,
-        formats: vec![ModelFormat::Onnx],
+        runtimes: vec![berth_spec::RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])],
         schema_versions: Vec::new(),
         version: "bench".to_owned(),
     })

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{
     ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
-    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, Spec, Time, WorkerId, WorkerInfo,
+    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, RuntimeInfo, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
         Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
         Strategy, Warmup, WhenFull,
@@ -73,7 +73,7 @@ pub fn worker_id(name: &str) -> WorkerId {
 #[must_use]
 pub fn deployment(called: &str) -> Deployment {
     let model = ModelSource {
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         uri: format!("file:///models/{called}/1"),
         sha256: None,
         version: None,
@@ -131,7 +131,7 @@ pub fn worker(called: &str, memory: ByteSize) -> WorkerInfo {
         cpus: 4.0,
         gpus: Vec::new(),
         max_models: None,
-        formats: vec![ModelFormat::Onnx, ModelFormat::Python],
+        runtimes: RuntimeInfo::built_in(),
         schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
         version: "test".to_owned(),
     }

@@ -180,8 +180,8 @@ impl Machine {
                 hear(self, took, Event::Fetched { revision: revision.id.clone(), ticket, result })
             }
             Effect::Prepare { revision, ticket, .. } => {
-                let (revision, heard) = (revision.id.clone(), Vec::new());
-                hear(self, SOON, Event::Prepared { revision, ticket, result: Ok(()), heard })
+                let (revision, outcomes) = (revision.id.clone(), Vec::new());
+                hear(self, SOON, Event::Prepared { revision, ticket, result: Ok(()), outcomes })
             }
             Effect::Load { revision, ticket, share, .. } => {
                 let model = models.get(&revision.uri);

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use sharing::Sharing;
 
+pub use crate::format::ModelFormat;
 use crate::{ByteSize, DeploymentName, Digest, Generation, Origin, PinnedCard, Revision, RevisionId, Signature, Time};
 
 /// A deployment as the system holds it.
@@ -121,7 +122,7 @@ impl DerefMut for Spec {
 /// A model's source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSource {
-    /// What kind of file it is, which says what runtime runs it.
+    /// The kind of artifact, which decides the runtime.
     pub format: ModelFormat,
     /// Absolute: `file:///…`, `http(s)://`, `s3://`, `gs://`, `az://`.
     pub uri: String,
@@ -131,29 +132,8 @@ pub struct ModelSource {
     pub version: Option<String>,
     /// The signature, where the author gives it: it must agree with the artifact's own.
     pub signature: Option<Box<Signature>>,
-    /// How its code is run: for [`ModelFormat::Python`], and only there.
+    /// How its code is run: for [`ModelFormat::PYTHON`], and only there.
     pub card: Option<Arc<PinnedCard>>,
-}
-
-/// The formats that a runtime exists for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelFormat {
-    /// An ONNX graph, run by the built-in engine.
-    Onnx,
-    /// A model card: Python code, an environment of its own, and weights, run in a process of its own.
-    Python,
-}
-
-impl ModelFormat {
-    /// The word in manifests.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Onnx => "onnx",
-            Self::Python => "python",
-        }
-    }
 }
 
 /// How many replicas.

@@ -21,7 +21,8 @@
 //! | **leader** | the controller that decides now; its term is an **epoch**, and every write of it is fenced by that |
 //! | **peer** | the other node of a connection |
 //! | **worker** | a process that holds replicas and runs them in runtimes |
-//! | **runtime** | the engine that executes a revision: built-in ONNX, or a process for a model card |
+//! | **format** | the kind of a model's artifact, an open name with an optional version: `onnx`, `sklearn:1` |
+//! | **runtime** | the engine that executes revisions of some formats: built-in ONNX, or a process for a model card. Has a capacity of its own |
 //! | **replica** | one revision on one worker |
 //! | **residency** | the state of one replica, as its worker reports it |
 //! | **assignment** | the whole, numbered set of replicas that a worker should hold |
@@ -50,6 +51,7 @@ pub mod tensor;
 pub mod card;
 pub mod deployment;
 pub mod dialect;
+pub mod format;
 pub mod manifest;
 pub mod origin;
 pub mod revision;
@@ -75,6 +77,7 @@ pub use class::Class;
 pub use credential::{Credential, CredentialSet, Secret};
 pub use deployment::{Deployment, Replicas, Spec};
 pub use event::Event;
+pub use format::{FormatSupport, ModelFormat};
 pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
@@ -85,4 +88,4 @@ pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent};
 pub use unit::{ByteSize, Time};
-pub use worker::{Breaker, Gpu, Load, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};
+pub use worker::{Breaker, Gpu, Load, RuntimeInfo, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};

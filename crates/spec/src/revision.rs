@@ -14,7 +14,7 @@ use crate::{
 pub struct Revision {
     /// Names it; see [`Revision::id_of`].
     pub id: RevisionId,
-    /// The format of the artifact.
+    /// The kind of artifact.
     pub format: ModelFormat,
     /// Where the artifact is.
     pub uri: String,
@@ -45,7 +45,7 @@ impl Revision {
     pub fn with_id(deployment: &Deployment, id: RevisionId) -> Self {
         let model = &deployment.spec.model;
         Self {
-            format: model.format,
+            format: model.format.clone(),
             uri: model.uri.clone(),
             digest: model.sha256.or(deployment.digest),
             version: model.version.clone().unwrap_or_else(|| id.hash()),

@@ -1,12 +1,14 @@
 //! What a worker says of itself.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Time, WorkerId, WorkerLimits,
-    deployment::ModelFormat,
+    ByteSize, FormatSupport, ModelFormat, Time, WorkerId, WorkerLimits,
     member::{REGION, ZONE},
 };
 
@@ -27,8 +29,8 @@ pub struct WorkerInfo {
     pub gpus: Vec<Gpu>,
     /// The most models that it holds at once; `None`: as many as fit.
     pub max_models: Option<u32>,
-    /// The formats that it has a runtime for.
-    pub formats: Vec<ModelFormat>,
+    /// Its runtimes, in the order in which they are asked for a format.
+    pub runtimes: Vec<RuntimeInfo>,
     /// The versions of model cards that it reads.
     pub schema_versions: Vec<String>,
     /// Its version of Berth.
@@ -36,6 +38,20 @@ pub struct WorkerInfo {
 }
 
 impl WorkerInfo {
+    /// The runtime that runs models of a format: the first that takes it.
+    #[must_use]
+    pub fn runtime_for(&self, format: &ModelFormat) -> Option<&RuntimeInfo> {
+        self.runtimes.iter().find(|runtime| runtime.takes(format))
+    }
+
+    /// The formats that its runtimes take, as texts, each once.
+    #[must_use]
+    pub fn formats(&self) -> Vec<String> {
+        let all: BTreeSet<String> =
+            self.runtimes.iter().flat_map(|runtime| &runtime.formats).map(ToString::to_string).collect();
+        all.into_iter().collect()
+    }
+
     /// Its region, if it has one.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
@@ -46,6 +62,48 @@ impl WorkerInfo {
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.labels.get(ZONE).map(String::as_str)
+    }
+}
+
+/// A runtime of a worker: the formats that it takes, and how much it can hold beside the worker's own limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeInfo {
+    /// Its name: `onnx`, `python`.
+    pub name: String,
+    /// The formats that it takes.
+    pub formats: Vec<FormatSupport>,
+    /// Memory that its models may take; `None`: as much as the worker has.
+    pub memory: Option<ByteSize>,
+    /// The most models that it holds at once; `None`: as many as fit.
+    pub max_models: Option<u32>,
+    /// Device memory that its models may take; `None`: all of the GPUs that they are given.
+    pub device_memory: Option<ByteSize>,
+}
+
+impl RuntimeInfo {
+    /// A runtime of any version of some formats, without limits of its own.
+    #[must_use]
+    pub fn unlimited(name: &str, formats: &[ModelFormat]) -> Self {
+        let formats = formats.iter().map(FormatSupport::any).collect();
+        Self { name: name.to_owned(), formats, ..Self::default() }
+    }
+
+    /// The runtimes of every worker with ONNX Runtime: `onnx` and `python`, without limits.
+    #[must_use]
+    pub fn built_in() -> Vec<Self> {
+        vec![Self::unlimited("onnx", &[ModelFormat::ONNX]), Self::unlimited("python", &[ModelFormat::PYTHON])]
+    }
+
+    /// Tests a format.
+    #[must_use]
+    pub fn takes(&self, format: &ModelFormat) -> bool {
+        self.formats.iter().any(|taken| taken.takes(format))
+    }
+
+    /// Tests for limits of its own.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.memory.is_some() || self.max_models.is_some() || self.device_memory.is_some()
     }
 }
 

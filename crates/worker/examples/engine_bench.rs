@@ -68,7 +68,7 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
     let deployment: berth_spec::DeploymentName = "bench".parse()?;
     let revision = Revision {
         id: RevisionId::of(deployment.clone(), b"bench"),
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         uri: "file:///bench".to_owned(),
         digest: None,
         version: "1".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_spec::{ByteSize, Gpu, WorkerId};
+use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
 
 use crate::prepare;
 
@@ -30,6 +30,8 @@ pub struct Config {
     pub max_models: Option<u32>,
     /// Disk that fetched artifacts may take; checkouts and environments of model cards may each take as much again.
     pub cache: ByteSize,
+    /// Limits of single runtimes.
+    pub runtime_limits: RuntimeLimits,
     /// Loads at once; `None`: half the cores, at least 1 and at most 4.
     pub parallel_loads: Option<usize>,
     /// Fetches at once.
@@ -43,6 +45,38 @@ pub struct Config {
     pub cards: prepare::Settings,
 }
 
+/// Limits of runtimes, by their names, beside those of the worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeLimits(pub BTreeMap<String, RuntimeLimit>);
+
+/// Limits of one runtime.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuntimeLimit {
+    /// Memory that its models may take.
+    pub memory: Option<ByteSize>,
+    /// The most models that it holds at once.
+    pub max_models: Option<u32>,
+    /// Device memory that its models may take.
+    pub device_memory: Option<ByteSize>,
+}
+
+impl RuntimeLimits {
+    /// A runtime under these limits: the tighter of them and its own.
+    #[must_use]
+    pub fn under(&self, info: RuntimeInfo) -> RuntimeInfo {
+        let Some(limit) = self.0.get(&info.name) else { return info };
+        fn tighter<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            [a, b].into_iter().flatten().min()
+        }
+        RuntimeInfo {
+            memory: tighter(info.memory, limit.memory),
+            max_models: tighter(info.max_models, limit.max_models),
+            device_memory: tighter(info.device_memory, limit.device_memory),
+            ..info
+        }
+    }
+}
+
 impl Config {
     /// A worker with defaults.
     #[must_use]
@@ -54,6 +88,7 @@ impl Config {
             memory: None,
             gpus: Vec::new(),
             max_models: None,
+            runtime_limits: RuntimeLimits::default(),
             cache: DEFAULT_CACHE,
             parallel_loads: None,
             parallel_fetches: DEFAULT_PARALLEL_FETCHES,

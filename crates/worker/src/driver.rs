@@ -138,9 +138,7 @@ pub fn build_with(
         parallel_loads: config.parallel_loads.unwrap_or((cores / 2).clamp(1, 4)).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
     };
-    let mut formats: Vec<_> = runtimes.iter().flat_map(|runtime| runtime.formats().iter().copied()).collect();
-    formats.sort_unstable();
-    formats.dedup();
+    let described = runtimes.iter().map(|runtime| config.runtime_limits.under(runtime.info())).collect();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let info = WorkerInfo {
         id: config.id,
@@ -150,7 +148,7 @@ pub fn build_with(
         cpus: capacity.cpus,
         gpus: config.gpus,
         max_models: config.max_models,
-        formats,
+        runtimes: described,
         schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -23,9 +23,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use berth_mesh::local::Model;
 use berth_spec::{
-    ByteSize, Class, Digest, FailureCategory, Revision, Serving,
-    deployment::{ModelFormat, Warmup},
-    residency::Deaths,
+    ByteSize, Class, Digest, FailureCategory, Revision, RuntimeInfo, Serving, deployment::Warmup, residency::Deaths,
 };
 
 use tokio::sync::watch;
@@ -108,8 +106,8 @@ pub struct Health {
 
 /// Executes revisions of some formats. One per kind of engine and process.
 pub trait Runtime: Send + Sync + 'static {
-    /// The formats that it loads.
-    fn formats(&self) -> &[ModelFormat];
+    /// Its name, the formats that it takes, and the limits that it has of its own.
+    fn info(&self) -> RuntimeInfo;
 
     /// Loads a model. Blocks for as long as the engine takes: call it on a thread that may block. Loads may run in
     /// parallel; an engine that cannot orders them itself.

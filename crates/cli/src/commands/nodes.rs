@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_wire::api::{
-    BreakerView, Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, ReplicaView, TermsView,
+    BreakerView, Capacity, DrainStep, EventView, GpuView, MassLossView, NodeView, ReplicaView, RuntimeView, TermsView,
 };
 use clap::Args;
 
@@ -63,7 +63,19 @@ pub(crate) fn mass_loss(loss: &MassLossView) -> String {
 impl Row for NodeView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
         &["NAME", "STATE", "ROLES", "MEMORY", "CPU", "GPU", "MODELS", "LAST WORD"],
-        &["QUEUE", "REQ/MIN", "CPU 1M/5M", "HEALTH", "REGION", "ZONE", "ADDRESS", "VERSION", "LABELS", "NOTE"],
+        &[
+            "QUEUE",
+            "REQ/MIN",
+            "CPU 1M/5M",
+            "HEALTH",
+            "REGION",
+            "ZONE",
+            "ADDRESS",
+            "VERSION",
+            "RUNTIMES",
+            "LABELS",
+            "NOTE",
+        ],
     );
 
     fn name(&self) -> String {
@@ -92,6 +104,7 @@ impl Row for NodeView {
             or_dash(status.zone.as_deref().unwrap_or_default()),
             or_dash(&status.address),
             or_dash(&status.version),
+            of(&|c| or_dash(&runtimes(&c.runtimes).join(","))),
             or_dash(&others.join(",")),
             or_dash(&status.message),
         ]
@@ -208,7 +221,7 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
             ("GPUs", or_dash(&gpus(&capacity.gpus))),
             ("Models", format!("{} (ready/held)", models(capacity))),
             ("Load", format!("{} requests/min, {} loads wait", capacity.requests_per_minute, capacity.load_queue)),
-            ("Formats", capacity.formats.join(", ")),
+            ("Runtimes", or_dash(&runtimes(&capacity.runtimes).join(", "))),
             ("Model cards", or_dash(&capacity.schema_versions.join(", "))),
         ]);
     }
@@ -219,6 +232,21 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         facts.push(("Credentials", format!("generation {}", status.credentials)));
     }
     facts
+}
+
+/// The runtimes of a node with their formats and own limits: `onnx (onnx)`, `triton (onnx, tensorrt; at most 4GiB)`.
+fn runtimes(runtimes: &[RuntimeView]) -> Vec<String> {
+    let one = |runtime: &RuntimeView| {
+        let limits = [
+            runtime.memory.map(size),
+            runtime.max_models.map(|models| format!("{models} models")),
+            runtime.device_memory.map(|memory| format!("{} on devices", size(memory))),
+        ];
+        let limits: Vec<String> = limits.into_iter().flatten().collect();
+        let limits = if limits.is_empty() { String::new() } else { format!("; at most {}", limits.join(", ")) };
+        format!("{} ({}{limits})", runtime.name, runtime.formats.join(", "))
+    };
+    runtimes.iter().map(one).collect()
 }
 
 /// Registry's terms in words: `at most 5 models, 16GiB; evicts by lru`.

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_plan::world::MassLoss;
 use berth_spec::{
-    Breaker, Cordon, Epoch, Health, Member, Roles, Time, WorkerId, WorkerTerms, worker::EvictionStrategy,
+    Breaker, Cordon, Epoch, Health, Member, Roles, RuntimeInfo, Time, WorkerId, WorkerTerms, worker::EvictionStrategy,
 };
 use berth_wire::api::{
     API_VERSION, BreakerView, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, MassLossView,
-    Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, TermsView, Timestamp,
+    Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, RuntimeView, TermsView, Timestamp,
 };
 
 use super::view;
@@ -172,10 +172,21 @@ fn capacity(worker: &WorkerView) -> Capacity {
         cpus: Cpus { total: info.cpus, used_percent: now, used_percent_1m: minute, used_percent_5m: five },
         gpus: gpus.collect(),
         models: Models { held: worker.assigned, ready: worker.ready, max: info.max_models },
-        formats: info.formats.iter().map(|format| format.as_str().to_owned()).collect(),
+        formats: info.formats(),
+        runtimes: info.runtimes.iter().map(runtime).collect(),
         schema_versions: info.schema_versions.clone(),
         load_queue: load.queue,
         requests_per_minute: load.requests_per_minute,
+    }
+}
+
+fn runtime(runtime: &RuntimeInfo) -> RuntimeView {
+    RuntimeView {
+        name: runtime.name.clone(),
+        formats: runtime.formats.iter().map(ToString::to_string).collect(),
+        memory: runtime.memory.map(|memory| memory.0),
+        max_models: runtime.max_models,
+        device_memory: runtime.device_memory.map(|memory| memory.0),
     }
 }
 

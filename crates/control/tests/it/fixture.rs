@@ -12,7 +12,7 @@ use berth_control::{
 };
 use berth_spec::{
     ByteSize, DeploymentName, Digest, FromController, Generation, InventoryChange, Origin, Residency, RevisionId,
-    Signature, Time, WorkerId, WorkerInfo,
+    RuntimeInfo, Signature, Time, WorkerId, WorkerInfo,
     deployment::ModelFormat,
     manifest::{self, ManifestDeployment, ParseContext},
     residency::{Phases, Ready},
@@ -72,7 +72,7 @@ pub(crate) fn worker(id: &str, incarnation: u64) -> WorkerInfo {
         cpus: 4.0,
         gpus: Vec::new(),
         max_models: None,
-        formats: vec![ModelFormat::Onnx],
+        runtimes: vec![RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])],
         schema_versions: Vec::new(),
         version: "test".to_owned(),
     }

@@ -50,8 +50,11 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
     let of_type = world.policy.types.iter().filter(|(name, _)| *name == kind).flat_map(|(_, rule)| &rule.required);
     let card = spec.model.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
     let named = world.terms(&info.id).map(|terms| &terms.schema_versions);
-    info.formats.contains(&spec.model.format)
-        && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
+    info.runtimes.iter().flat_map(|runtime| &runtime.formats).any(|taken| {
+        let (name, version) = (spec.model.format.name(), spec.model.format.version());
+        taken.name == name
+            && (taken.versions.is_empty() || version.is_none_or(|version| taken.versions.contains(&version.to_owned())))
+    }) && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
         && card.is_none_or(|card| named.is_none_or(|named| named.iter().any(|reads| reads == card)))
         && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
 }

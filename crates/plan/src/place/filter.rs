@@ -23,9 +23,9 @@ pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selecto
 pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Deployment) -> Option<Rejection> {
     let info = tracked.info.as_ref()?;
     let spec = &deployment.spec;
-    let format = spec.model.format;
-    if !info.formats.contains(&format) {
-        return Some(Rejection::NoRuntime { format: format.as_str() });
+    let format = &spec.model.format;
+    if info.runtime_for(format).is_none() {
+        return Some(Rejection::NoRuntime { format: format.clone(), offers: info.formats() });
     }
     let lacking = |selector: &Selector, of_type: Option<&str>| {
         let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;

@@ -2,17 +2,19 @@
 
 use std::fmt;
 
-use berth_spec::{ByteSize, Time, deployment::GpuNeed};
+use berth_spec::{ByteSize, ModelFormat, Time, deployment::GpuNeed};
 
 use crate::claim::Cores;
 
 /// Why a worker cannot take a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// It has no runtime for the format.
+    /// None of its runtimes takes the format.
     NoRuntime {
         /// The format.
-        format: &'static str,
+        format: ModelFormat,
+        /// The formats that they take.
+        offers: Vec<String>,
     },
     /// It does not read the version of the model card, by its own word or the registry's.
     Schema {
@@ -212,12 +214,19 @@ fn soon<T: fmt::Display + PartialEq>(busy: &T, none: &T) -> String {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRuntime { format: format @ "onnx" } => write!(
+            Self::NoRuntime { format, .. } if format.name() == "onnx" => write!(
                 f,
                 "has no runtime for {format}: get ONNX Runtime (`pip download --no-deps onnxruntime` has it) and start \
                  the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
             ),
-            Self::NoRuntime { format } => write!(f, "has no runtime for {format}"),
+            Self::NoRuntime { format, offers } => {
+                let offers = if offers.is_empty() { "none".to_owned() } else { offers.join(", ") };
+                write!(
+                    f,
+                    "has no runtime for {format} (it offers: {offers}): add a worker with a runtime for it, or export the \
+                     model to a format that is offered"
+                )
+            }
             Self::Schema { version, reads } if reads.is_empty() => {
                 write!(f, "reads no version of model cards, and this one has version {version}")
             }

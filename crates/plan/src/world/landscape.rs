@@ -18,8 +18,8 @@ impl World {
     pub(super) fn landscape_changed(&mut self, worker: &WorkerId) {
         let Some(info) = self.workers.get(worker).and_then(|tracked| tracked.info.as_ref()) else { return };
         let stands_in = |other: &WorkerInfo| {
-            (&other.labels, &other.formats, &other.gpus, other.memory)
-                == (&info.labels, &info.formats, &info.gpus, info.memory)
+            (&other.labels, &other.runtimes, &other.gpus, other.memory)
+                == (&info.labels, &info.runtimes, &info.gpus, info.memory)
                 && other.schema_versions == info.schema_versions
         };
         let mut others =

@@ -97,7 +97,7 @@ impl World {
         }
         let tracked = self.workers.entry(id.clone()).or_default();
         let may_more = tracked.info.as_ref().is_none_or(|known| {
-            (known.memory, &known.labels, &known.formats) != (info.memory, &info.labels, &info.formats)
+            (known.memory, &known.labels, &known.runtimes) != (info.memory, &info.labels, &info.runtimes)
                 || (known.cpus, &known.gpus, known.max_models) != (info.cpus, &info.gpus, info.max_models)
                 || known.schema_versions != info.schema_versions
         });

@@ -120,7 +120,7 @@ fn what_hinders_says_what_to_do() {
     assert!(said.contains("at most one replica of a deployment, and there is 1 worker"), "{said}");
 
     let mut w = world();
-    w.world.set_worker(WorkerInfo { formats: Vec::new(), ..worker("bare", gib(4)) });
+    w.world.set_worker(WorkerInfo { runtimes: Vec::new(), ..worker("bare", gib(4)) });
     w.change("iris", |_| {});
     w.settle();
     assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);

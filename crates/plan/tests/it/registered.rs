@@ -59,7 +59,7 @@ fn a_card_goes_where_its_version_is_read() {
         info.schema_versions = vec!["3.0.0".to_owned()];
     });
     let carded = |spec: &mut berth_spec::Spec| {
-        spec.model.format = ModelFormat::Python;
+        spec.model.format = ModelFormat::PYTHON;
         spec.model.card = Some(card(true));
         spec.memory = Some(gib(1));
     };
@@ -100,7 +100,7 @@ fn what_may_not_stay_answers_until_its_successor_does() {
             |terms: &mut WorkerTerms| drop(terms.labels.insert("pool".to_owned(), "production".to_owned()));
         w.under("a", production);
         w.change("m", |spec| {
-            spec.model.format = ModelFormat::Python;
+            spec.model.format = ModelFormat::PYTHON;
             spec.model.card = Some(card(true));
             spec.memory = Some(gib(1));
             spec.selector.required.insert("pool".to_owned(), "production".to_owned());

@@ -16,8 +16,10 @@ pub use self::{
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, RegionRange, ReplicaRange},
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
 };
-pub use super::scalar::{Decimal, InNamespace, Label, Location, Name, Sha256, Size, Span, Whole, Word};
-use crate::{PinnedCard, TensorSpec};
+pub use super::scalar::{
+    Decimal, Format, FormatVersion, InNamespace, Label, Location, Name, Problem, Sha256, Size, Span, Whole, Word,
+};
+use crate::{ModelFormat, PinnedCard, TensorSpec};
 
 /// Declares one model and how it is to be served.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -148,8 +150,10 @@ pub struct RawSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawModel {
-    /// The format of the artifact, which decides the runtime.
-    pub format: Format,
+    /// The kind of artifact, which decides the runtime: a word such as `onnx`, or `{name: sklearn, version: "1"}`. Any
+    /// format can be declared; a replica needs a worker with a runtime that takes it. `onnx` is run by the built-in engine.
+    /// `python` is a model card: code, an environment and weights, run in a process of its own.
+    pub format: RawFormat,
     /// Where the artifact is: `file:` (absolute, or relative to the manifest), `http:`, `https:`, `s3:`, `gs:` or `az:`.
     /// Credentials come from the environment of the worker or from the registry's secrets, never from here. A model
     /// card names it already.
@@ -176,14 +180,41 @@ pub struct RawModel {
     pub card: Option<RawCard>,
 }
 
-/// The formats that a runtime exists for.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// An ONNX graph, run by the built-in engine.
-    Onnx,
-    /// A model card: Python code with an environment and weights, run in a process of its own.
-    Python,
+/// The kind of a model's artifact.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum RawFormat {
+    /// `onnx`, or `sklearn:1`.
+    Text(Format),
+    /// In fields.
+    Fields(RawFormatFields),
+}
+
+/// A format in fields.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RawFormatFields {
+    /// Its name.
+    pub name: Format,
+    /// Its version. Not given: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<FormatVersion>,
+}
+
+impl RawFormat {
+    /// The format that is meant. A version in the name and in its own field is one too many.
+    pub fn format(&self) -> Result<ModelFormat, Problem> {
+        match self {
+            Self::Text(format) => Ok(format.0.clone()),
+            Self::Fields(RawFormatFields { name, version: None }) => Ok(name.0.clone()),
+            Self::Fields(RawFormatFields { name, version: Some(version) }) => {
+                ModelFormat::new(name.0.as_str(), Some(&version.0)).map_err(|_| {
+                    let message = format!("the name {:?} has a version already", name.0.as_str());
+                    Problem::new(message, "write the version once, in version")
+                })
+            }
+        }
+    }
 }
 
 /// Replacement of the old revision by a new one.
@@ -398,7 +429,7 @@ impl RawModel {
     #[must_use]
     pub const fn of_card(card: Arc<PinnedCard>) -> Self {
         Self {
-            format: Format::Python,
+            format: RawFormat::Text(Format(ModelFormat::PYTHON)),
             uri: None,
             sha256: None,
             version: None,

@@ -6,17 +6,17 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     claim, copies, endpoint,
     raw::{
-        Format, RawBatching, RawCard, RawDeployment, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec,
-        RawSpread, RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
+        RawBatching, RawCard, RawDeployment, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
+        RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
     },
     scalar::{Label, Problem, Whole},
     uri,
 };
 use crate::{
-    PinnedCard, Replicas, Signature, Spec,
+    ModelFormat, PinnedCard, Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector,
-        Settings, Spread, Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector, Settings, Spread,
+        Strategy, Warmup, WhenFull,
     },
 };
 
@@ -122,8 +122,12 @@ fn check_times(raw: &RawSpec, replicas: Replicas, problems: &mut Problems) {
 }
 
 fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSource {
-    let card = card(raw, problems);
-    let uri = location(raw, card.as_deref(), problems);
+    let format = raw.format.format().unwrap_or_else(|problem| {
+        problems.push(("spec.model.format", problem));
+        ModelFormat::ONNX
+    });
+    let card = card(raw, &format, problems);
+    let uri = location(raw, &format, card.as_deref(), problems);
     let uri = uri::resolve(uri, base).unwrap_or_else(|problem| {
         problems.push(("spec.model.uri", problem));
         uri.to_owned()
@@ -137,10 +141,7 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
     }
     let said = !raw.inputs.is_empty() || !raw.outputs.is_empty();
     ModelSource {
-        format: match raw.format {
-            Format::Onnx => ModelFormat::Onnx,
-            Format::Python => ModelFormat::Python,
-        },
+        format,
         uri,
         sha256: raw.sha256.as_ref().map(|digest| digest.0).or_else(|| card.as_ref()?.card.artifacts.digest()),
         version: raw
@@ -163,36 +164,41 @@ fn batching(raw: &RawBatching, card: Option<&PinnedCard>) -> Batching {
 }
 
 /// The card of a model that has one, and only of such.
-fn card(raw: &RawModel, problems: &mut Problems) -> Option<Arc<PinnedCard>> {
+fn card(raw: &RawModel, format: &ModelFormat, problems: &mut Problems) -> Option<Arc<PinnedCard>> {
     let mut wrong = |message: String, remedy: &str| {
         problems.push(("spec.model.card", Problem::new(message, remedy)));
         None
     };
-    match (raw.format, &raw.card) {
-        (Format::Onnx, None) => None,
-        (Format::Onnx, Some(_)) => {
+    match (format.is_python(), &raw.card) {
+        (false, None) => None,
+        (false, Some(_)) => {
             wrong("a card belongs to format python".to_owned(), "write format: python, or remove the card")
         }
-        (Format::Python, None) => wrong(
+        (true, None) => wrong(
             "the card is missing".to_owned(),
             "declare the model in a Git registry, which adds it (docs/registry.md)",
         ),
-        (Format::Python, Some(RawCard::Pinned(card))) => Some(Arc::clone(card)),
-        (Format::Python, Some(RawCard::Unreadable(reason))) => {
+        (true, Some(RawCard::Pinned(card))) => Some(Arc::clone(card)),
+        (true, Some(RawCard::Unreadable(reason))) => {
             wrong(format!("this is no pinned card: {reason}"), "see `berth schema model-card`")
         }
     }
 }
 
 /// Where the artifact is: a card says it too, and they must agree.
-fn location<'r>(raw: &'r RawModel, card: Option<&'r PinnedCard>, problems: &mut Problems) -> &'r str {
+fn location<'r>(
+    raw: &'r RawModel,
+    format: &ModelFormat,
+    card: Option<&'r PinnedCard>,
+    problems: &mut Problems,
+) -> &'r str {
     let own = raw.uri.as_ref().map(|uri| uri.0.as_str());
     let of_card = card.map(|card| card.card.artifacts.model_path.as_str());
     let problem = match (own, of_card) {
         (Some(own), Some(of_card)) if own != of_card => {
             Problem::new(format!("{own:?} here and {of_card:?} in the card"), "leave uri out")
         }
-        (None, None) if raw.format == Format::Onnx => {
+        (None, None) if !format.is_python() => {
             Problem::new("the field \"uri\" is missing", "add `uri: file:iris.onnx`")
         }
         (Some(uri), _) | (None, Some(uri)) => return uri,
@@ -206,7 +212,7 @@ fn location<'r>(raw: &'r RawModel, card: Option<&'r PinnedCard>, problems: &mut 
 fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
     let text = raw.endpoint.as_deref()?;
     match endpoint::path(text) {
-        Ok(_) if raw.model.format != Format::Python => {
+        Ok(_) if raw.model.format.format().is_ok_and(|format| !format.is_python()) => {
             let problem =
                 Problem::new("only a model card answers in its own JSON", "remove it: /v2/models/NAME/infer is there");
             problems.push(("spec.endpoint", problem));

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::uri;
 use crate::{
-    ByteSize, DeploymentName, Digest, Namespace,
+    ByteSize, DeploymentName, Digest, ModelFormat, Namespace,
+    format::FormatError,
     id::{MAX_NAME, MAX_NAMESPACE},
 };
 
@@ -276,6 +277,24 @@ impl JsonSchema for Decimal {
     }
 }
 
+scalar! {
+    /// A model format: `onnx`, `sklearn:1`.
+    Format(ModelFormat), "berth-format",
+    { "type": "string", "format": "berth-format", "minLength": 1, "maxLength": 127, "pattern": "^[a-z0-9][a-z0-9._-]*(:[A-Za-z0-9][A-Za-z0-9._+-]*)?$", "examples": ["onnx"] },
+    |text| text.parse().map_err(|error: FormatError| Problem::new(error.to_string(), "for example `onnx` or `sklearn:1`")),
+    ToString::to_string
+}
+
+scalar! {
+    /// The version of a model format.
+    FormatVersion(String), "berth-format-version",
+    { "type": ["string", "number"], "format": "berth-format-version", "maxLength": 63, "examples": ["1"] },
+    |text| ModelFormat::new(ModelFormat::ONNX.as_str(), Some(text))
+        .map(|_| text.to_owned())
+        .map_err(|error| Problem::new(error.to_string(), "for example `\"1\"`")),
+    String::clone
+}
+
 /// Applies the rule of `format` to `text`; formats of others pass.
 pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
     match format {
@@ -287,6 +306,8 @@ pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
         Location::FORMAT => Location::read(text).map(drop),
         Label::FORMAT => Label::read(text).map(drop),
         Word::FORMAT => Word::read(text).map(drop),
+        Format::FORMAT => Format::read(text).map(drop),
+        FormatVersion::FORMAT => FormatVersion::read(text).map(drop),
         _ => Ok(()),
     }
 }

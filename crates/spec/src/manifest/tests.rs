@@ -338,9 +338,29 @@ fn many_documents_are_read_and_their_errors_reported_together() {
     let errors = parse(&twice, &context()).expect_err("twice");
     assert!(errors[0].to_string().contains("declared twice, first in line 1"), "{}", errors[0]);
     assert_eq!(errors[0].line, 8);
-    let bad = format!("{MINIMAL}---\n{}---\n{}", MINIMAL.replace("onnx,", "onx,"), MINIMAL.replace("kind", "kin"));
+    let bad = format!("{MINIMAL}---\n{}---\n{}", MINIMAL.replace("onnx,", "Onnx,"), MINIMAL.replace("kind", "kin"));
     let lines: Vec<u32> = parse(&bad, &context()).expect_err("bad").iter().map(|e| e.line).collect();
     assert_eq!(lines, [9, 11, 12]);
+}
+
+#[test]
+fn formats_are_open_names_with_versions() {
+    let format = |written: &str| {
+        let text = MINIMAL.replace("format: onnx", &format!("format: {written}"));
+        parse(&text, &context()).map(|manifests| manifests[0].spec.model.format.to_string())
+    };
+    for (written, means) in [
+        ("onnx", "onnx"),
+        ("sklearn:1", "sklearn:1"),
+        ("{name: sklearn, version: \"1\"}", "sklearn:1"),
+        ("{name: sklearn, version: 1.5}", "sklearn:1.5"),
+        ("{name: tensorrt}", "tensorrt"),
+    ] {
+        assert_eq!(format(written).expect(written), means);
+    }
+    for wrong in ["SKLearn", "{version: 1}", "{name: sklearn, version: a b}", "{name: 'sklearn:1', version: 2}"] {
+        assert!(format(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

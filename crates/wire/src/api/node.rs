@@ -110,8 +110,11 @@ pub struct Capacity {
     pub gpus: Vec<GpuView>,
     /// Model counts.
     pub models: Models,
-    /// Model formats that it has a runtime for.
+    /// Model formats that its runtimes take, with versions where they are limited: `onnx`, `sklearn:0,1`.
     pub formats: Vec<String>,
+    /// Its runtimes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<RuntimeView>,
     /// The versions of model cards that it may be given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub schema_versions: Vec<String>,
@@ -119,6 +122,25 @@ pub struct Capacity {
     pub load_queue: u32,
     /// Requests over the last minute.
     pub requests_per_minute: u32,
+}
+
+/// A runtime of a node. Limits that are absent are those of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuntimeView {
+    /// Its name: `onnx`, `python`.
+    pub name: String,
+    /// The formats that it takes.
+    pub formats: Vec<String>,
+    /// Memory that its models may take, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// The most models that it holds at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_models: Option<u32>,
+    /// Device memory that its models may take, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<u64>,
 }
 
 /// Processors of a node.

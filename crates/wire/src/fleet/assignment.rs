@@ -12,7 +12,6 @@ use prost::Message;
 
 use super::{
     name::{digest_of, digest_to, name_of, name_to, nanos, signature_of, signature_to},
-    node::{format_of, format_to},
     parts::{Budget, InParts, Numbering, fill},
     v1,
 };
@@ -66,7 +65,7 @@ fn placed_to(placed: &Placed) -> v1::Placed {
     let Revision { id, format, uri, digest, version, signature, runtime, memory, card } = &*placed.revision;
     v1::Placed {
         name: Some(name_to(id)),
-        format: format_to(*format).into(),
+        format: format.to_string(),
         uri: uri.clone(),
         digest: digest_to(*digest),
         version: (*version != id.hash()).then(|| version.clone()),
@@ -96,7 +95,7 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
     };
     let card = if placed.card.is_empty() { None } else { Some(Arc::new(serde_json::from_slice(&placed.card).ok()?)) };
     let revision = Revision {
-        format: format_of(placed.format)?,
+        format: placed.format.parse().ok()?,
         uri: placed.uri,
         digest: digest_of(&placed.digest),
         version: placed.version.unwrap_or_else(|| id.hash()),

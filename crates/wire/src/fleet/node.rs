@@ -1,6 +1,6 @@
 //! Conversion of the first message of a stream, in which a node describes itself.
 
-use berth_spec::{ByteSize, Gpu, WorkerId, WorkerInfo, deployment::ModelFormat};
+use berth_spec::{ByteSize, FormatSupport, Gpu, RuntimeInfo, WorkerId, WorkerInfo};
 
 use super::v1;
 
@@ -18,7 +18,7 @@ impl v1::Hello {
         WorkerId::new(&self.node).map_err(|_| Unnamed(self.node.clone()))
     }
 
-    /// Description of the node as a worker, if it has that role. Unknown formats are left out.
+    /// The worker's description; `None` on other streams.
     ///
     /// # Errors
     /// [`Unnamed`]: it has no name.
@@ -33,7 +33,7 @@ impl v1::Hello {
             cpus: worker.cpus,
             gpus: worker.gpus.into_iter().map(gpu).collect(),
             max_models: worker.max_models,
-            formats: worker.formats.into_iter().filter_map(format_of).collect(),
+            runtimes: worker.runtimes.into_iter().map(runtime_of).collect(),
             version: worker.version,
             schema_versions: worker.schema_versions,
         }))
@@ -50,24 +50,34 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
             cpus: info.cpus,
             gpus: info.gpus.iter().map(gpu).collect(),
             max_models: info.max_models,
-            formats: info.formats.iter().map(|format| format_to(*format).into()).collect(),
+            runtimes: info.runtimes.iter().map(runtime_to).collect(),
             version: info.version.clone(),
             schema_versions: info.schema_versions.clone(),
         }
     }
 }
 
-pub(super) const fn format_to(format: ModelFormat) -> v1::ModelFormat {
-    match format {
-        ModelFormat::Onnx => v1::ModelFormat::Onnx,
-        ModelFormat::Python => v1::ModelFormat::Python,
+fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
+    let RuntimeInfo { name, formats, memory, max_models, device_memory } = runtime;
+    let format =
+        |format: &FormatSupport| v1::FormatSupport { name: format.name.clone(), versions: format.versions.clone() };
+    v1::Runtime {
+        name: name.clone(),
+        formats: formats.iter().map(format).collect(),
+        memory: memory.map(|memory| memory.0),
+        max_models: *max_models,
+        device_memory: device_memory.map(|memory| memory.0),
     }
 }
 
-pub(super) fn format_of(format: i32) -> Option<ModelFormat> {
-    match v1::ModelFormat::try_from(format) {
-        Ok(v1::ModelFormat::Onnx) => Some(ModelFormat::Onnx),
-        Ok(v1::ModelFormat::Python) => Some(ModelFormat::Python),
-        Ok(v1::ModelFormat::Unspecified) | Err(_) => None,
+fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
+    let v1::Runtime { name, formats, memory, max_models, device_memory } = runtime;
+    let format = |format: v1::FormatSupport| FormatSupport { name: format.name, versions: format.versions };
+    RuntimeInfo {
+        name,
+        formats: formats.into_iter().map(format).collect(),
+        memory: memory.map(ByteSize),
+        max_models,
+        device_memory: device_memory.map(ByteSize),
     }
 }

@@ -42,8 +42,8 @@ impl EffectRunner {
             revision = %id,
             correlation_id = self.commands.of(&id),
         );
-        let format = revision.format;
-        let runtime = self.deps.runtimes.iter().find(|runtime| runtime.formats().contains(&format)).cloned();
+        let format = revision.format.clone();
+        let runtime = self.deps.runtimes.iter().find(|runtime| runtime.info().takes(&format)).cloned();
         let completions = self.completions.clone();
         let request =
             LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving, prepared: None };
@@ -68,7 +68,7 @@ impl EffectRunner {
                 }
                 None => Err(Fault::new(
                     FailureCategory::Runtime,
-                    format!("this worker has no runtime for {}: see its log for what is missing", format.as_str()),
+                    format!("this worker has no runtime for {format}: see its log for what is missing"),
                 )),
             };
             let (retained, result) = match loaded {

@@ -12,8 +12,8 @@ use std::{
 
 use berth_mesh::local::{Batching, Model, Statistics};
 use berth_spec::{
-    ByteSize, Datatype, InferError, InferRequest, Serving, Signature, Tensor, TensorSpec,
-    deployment::{ModelFormat, Warmup},
+    ByteSize, Datatype, InferError, InferRequest, ModelFormat, RuntimeInfo, Serving, Signature, Tensor, TensorSpec,
+    deployment::Warmup,
 };
 use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::watch;
@@ -99,8 +99,8 @@ impl FakeRuntime {
 }
 
 impl Runtime for FakeRuntime {
-    fn formats(&self) -> &[ModelFormat] {
-        &[ModelFormat::Onnx]
+    fn info(&self) -> RuntimeInfo {
+        RuntimeInfo::unlimited("fake", &[ModelFormat::ONNX])
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {

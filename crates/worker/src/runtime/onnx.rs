@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use berth_spec::{ByteSize, Digest, FailureCategory, deployment::ModelFormat};
+use berth_spec::{ByteSize, Digest, FailureCategory, ModelFormat, RuntimeInfo};
 use ort::environment::Environment;
 
 use self::{
@@ -85,8 +85,8 @@ impl OnnxEngine {
 }
 
 impl Runtime for OnnxEngine {
-    fn formats(&self) -> &[ModelFormat] {
-        &[ModelFormat::Onnx]
+    fn info(&self) -> RuntimeInfo {
+        RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {

@@ -42,7 +42,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{FailureCategory, deployment::ModelFormat};
+use berth_spec::{FailureCategory, ModelFormat, RuntimeInfo};
 
 use self::{
     cgroup::CgroupParents, document::Interface, model::PythonModel, plan::Plan, schema::Schema, supervise::Supervisor,
@@ -72,8 +72,8 @@ impl PythonRuntime {
 }
 
 impl Runtime for PythonRuntime {
-    fn formats(&self) -> &[ModelFormat] {
-        &[ModelFormat::Python]
+    fn info(&self) -> RuntimeInfo {
+        RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON])
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {

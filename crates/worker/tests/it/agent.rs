@@ -40,7 +40,7 @@ fn placed(name: &str, claim: u64) -> Placed {
     let revision = Revision {
         uri: format!("http://host/{name}"),
         id,
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         digest: None,
         version: "1".to_owned(),
         signature: None,
@@ -56,7 +56,7 @@ fn carded(name: &str, claim: u64) -> Placed {
     let mut placed = placed(name, claim);
     let revision = Arc::make_mut(&mut placed.revision);
     revision.card = Some(Arc::new(crate::card("https://git/m.git", &"0".repeat(40), "3.0.0")));
-    revision.format = ModelFormat::Python;
+    revision.format = ModelFormat::PYTHON;
     placed
 }
 

@@ -41,7 +41,7 @@ fn digest(bytes: &[u8]) -> Digest {
 fn revision(uri: &str, digest: Option<Digest>) -> Revision {
     Revision {
         id: "m@000000000001".parse().expect("a revision"),
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         uri: uri.to_owned(),
         digest,
         version: "1".to_owned(),

@@ -95,7 +95,7 @@ impl Bench {
         };
         let revision = Revision {
             id,
-            format: ModelFormat::Onnx,
+            format: ModelFormat::ONNX,
             uri: url::Url::from_file_path(path).expect("a path").to_string(),
             digest: None,
             version: "1".to_owned(),
@@ -286,7 +286,7 @@ async fn a_format_without_a_runtime_is_a_typed_failure() {
     let dir = tempfile::tempdir().expect("a folder");
     let config = Config::new(WorkerId::new("w").expect("a name"), dir.path());
     let worker = build_with(config, Vec::new(), Arc::default(), &mut Registry::default()).expect("it starts anyway");
-    assert!(worker.info().formats.is_empty());
+    assert!(worker.info().runtimes.is_empty());
     assert!(worker.info().memory > ByteSize::ZERO && worker.info().cpus > 0.0);
 }
 

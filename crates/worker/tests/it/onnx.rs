@@ -49,7 +49,7 @@ fn request(name: &str) -> LoadRequest {
     let digest = Digest(digest);
     let revision = Revision {
         id: RevisionId::of(deployment.clone(), name.as_bytes()),
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         uri: format!("file:///{name}.onnx"),
         digest: Some(digest),
         version: "1".to_owned(),

@@ -24,7 +24,7 @@ pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]
             version: info.version.clone(),
             incarnation: info.incarnation,
             cpus: info.cpus,
-            formats: info.formats.iter().map(|format| format.as_str().to_owned()).collect(),
+            formats: info.formats(),
             memory: memory(info.memory, view.claimed),
             replicas: view.assigned,
             ready: view.ready,

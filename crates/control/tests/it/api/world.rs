@@ -9,7 +9,8 @@ use berth_control::{
     store::memory::MemoryStore,
 };
 use berth_spec::{
-    ByteSize, Digest, Health, InventoryChange, Member, Residency, RevisionId, Signature, WorkerId, WorkerInfo,
+    ByteSize, Digest, Health, InventoryChange, Member, Residency, RevisionId, RuntimeInfo, Signature, WorkerId,
+    WorkerInfo,
     deployment::ModelFormat,
     residency::{Phases, Ready},
 };
@@ -103,7 +104,7 @@ impl World {
             cpus: 4.0,
             gpus: Vec::new(),
             max_models: None,
-            formats: vec![ModelFormat::Onnx],
+            runtimes: vec![RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])],
             schema_versions: Vec::new(),
             version: "1.2.3".into(),
         };

@@ -14,7 +14,7 @@ use berth_control::{
 use berth_git::{Git, Identity, Protocols, Remote};
 use berth_gitops::{GitConfig, GitMetrics, GitSource, WriteBackTo};
 use berth_secrets::Keyring;
-use berth_spec::{Epoch, WorkerInfo, deployment::ModelFormat};
+use berth_spec::{Epoch, RuntimeInfo, WorkerInfo, deployment::ModelFormat};
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -219,5 +219,9 @@ impl Followed {
 
 /// A worker of the pool that loads Python.
 pub(super) fn python_worker(id: &str) -> WorkerInfo {
-    WorkerInfo { formats: vec![ModelFormat::Python], schema_versions: vec!["3.0.0".to_owned()], ..worker(id, 1) }
+    WorkerInfo {
+        runtimes: vec![RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON])],
+        schema_versions: vec!["3.0.0".to_owned()],
+        ..worker(id, 1)
+    }
 }

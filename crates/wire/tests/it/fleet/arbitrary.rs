@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
-    Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route, RouteChange,
-    Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerLimits, WorkerState,
+    FormatSupport, Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route,
+    RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerLimits,
+    WorkerState,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
@@ -119,7 +120,11 @@ fn revision() -> impl Strategy<Value = Revision> {
         option::of(card()),
     )
         .prop_map(|(id, uri, digest, version, signature, runtime, memory, card)| Revision {
-            format: ModelFormat::Onnx,
+            format: if uri.len().is_multiple_of(2) {
+                ModelFormat::ONNX
+            } else {
+                "sklearn:1".parse().expect("a format")
+            },
             uri,
             digest,
             version: version.unwrap_or_else(|| id.hash()),
@@ -312,9 +317,15 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     let gpu = (text(), bytes()).prop_map(|(kind, memory)| Gpu { kind, memory });
     let labels = proptest::collection::btree_map(text(), text(), 0..4);
     let versions = vec(text(), 0..3);
-    let rest = (option::of(any::<u32>()), text(), versions);
+    let support = (text(), vec(text(), 0..3)).prop_map(|(name, versions)| FormatSupport { name, versions });
+    let limits = (option::of(bytes()), option::of(any::<u32>()), option::of(bytes()));
+    let runtime =
+        (text(), vec(support, 0..3), limits).prop_map(|(name, formats, (memory, max_models, device_memory))| {
+            RuntimeInfo { name, formats, memory, max_models, device_memory }
+        });
+    let rest = (option::of(any::<u32>()), text(), versions, vec(runtime, 0..3));
     (worker(), any::<u64>(), labels, bytes(), float(), vec(gpu, 0..3), rest).prop_map(
-        |(id, incarnation, labels, memory, cpus, gpus, (max_models, version, schema_versions))| WorkerInfo {
+        |(id, incarnation, labels, memory, cpus, gpus, (max_models, version, schema_versions, runtimes))| WorkerInfo {
             id,
             incarnation,
             labels,
@@ -322,7 +333,7 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
             cpus,
             gpus,
             max_models,
-            formats: vec![ModelFormat::Onnx, ModelFormat::Python],
+            runtimes,
             schema_versions,
             version,
         },
@@ -333,7 +344,7 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
 pub(super) fn plain_placed(id: &RevisionId) -> Placed {
     let revision = Revision {
         id: id.clone(),
-        format: ModelFormat::Onnx,
+        format: ModelFormat::ONNX,
         uri: "s3://models-production/vision/resnet-50/2026-03-01/model.onnx".to_owned(),
         digest: Some(Digest([3; 32])),
         version: id.hash(),

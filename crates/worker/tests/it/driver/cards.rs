@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use berth_spec::RuntimeInfo;
 use berth_worker::runtime::{LoadRequest, Loaded, metrics::Families, python::PythonRuntime};
 
 use super::*;
@@ -16,8 +17,8 @@ struct Cards {
 }
 
 impl Runtime for Cards {
-    fn formats(&self) -> &[ModelFormat] {
-        &[ModelFormat::Python]
+    fn info(&self) -> RuntimeInfo {
+        RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON])
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
@@ -40,7 +41,7 @@ impl Bench {
         let mut placed = self.placed(name);
         let revision = Arc::make_mut(&mut placed.revision);
         revision.id = format!("{name}@{hash:012}").parse().expect("a revision");
-        revision.format = ModelFormat::Python;
+        revision.format = ModelFormat::PYTHON;
         let mut card = (*world.card(dependencies)).clone();
         let file = |ending: &str, text: &str| {
             let path = self.dir.path().join(format!("{name}.{ending}"));

@@ -166,7 +166,7 @@ impl Card {
         };
         Revision {
             id: RevisionId::of(name(), &pinned.content()),
-            format: ModelFormat::Python,
+            format: ModelFormat::PYTHON,
             uri: format!("https://example.com/{}", self.artifact_name),
             digest: None,
             version: "1.2.3".to_owned(),
