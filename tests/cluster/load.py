@@ -19,8 +19,7 @@ import time
 
 # What each model must answer: the class of a flower (`examples/models`), the same for every version of it.
 FLOWERS = {0: [5.1, 3.5, 1.4, 0.2], 1: [6.0, 2.9, 4.5, 1.5], 2: [6.9, 3.1, 5.4, 2.1]}
-# How long a request may take before it is lost. Halved, a busy machine that finds a new place for a model loses some; doubled,
-# nothing is gained.
+# Seconds that a request may take before it is lost: a busy machine needs up to half of it to find a new place for a model.
 PATIENCE = 60.0
 # A gateway that says nothing for so long is given up: its machine may be gone without a word.
 ATTEMPT = 5.0

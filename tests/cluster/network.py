@@ -8,12 +8,18 @@ narrow links are a token bucket (tbf), and delay is a proxy (`delay.py`).
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import os
 import subprocess
+from collections.abc import Iterator
 
 # A range for tests that no network of a machine uses (RFC 2544).
 RANGE = "198.18.77"
+
+# The flag of setns(2) for network namespaces.
+CLONE_NEWNET = 0x40000000
 
 # Networks of this process so far.
 NUMBERS = itertools.count()
@@ -21,6 +27,12 @@ NUMBERS = itertools.count()
 
 def ip(*arguments: str, check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
+
+
+def enter(namespace: int) -> None:
+    """Moves the calling thread; `os.setns` is there from Python 3.12 on."""
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Host:
@@ -44,6 +56,16 @@ class Host:
         """The same command, run on this machine."""
         return ["ip", "netns", "exec", self.space, *arguments]
 
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Sockets that this thread creates meanwhile belong to this machine, and stay there."""
+        with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.space}") as there:
+            enter(there.fileno())
+            try:
+                yield
+            finally:
+                enter(home.fileno())
+
     def _iptables(self, *arguments: str) -> None:
         # One lock serves all namespaces of a machine: other workers may hold it.
         subprocess.run(self.command("iptables", "-w", "60", *arguments), check=True, capture_output=True, text=True)
@@ -64,7 +86,7 @@ class Host:
         self._iptables("-A", "INPUT", "-i", "eth0", "-m", "statistic", "--mode", "random", "--probability", f"{percent / 100:.4f}", "-j", "DROP")
 
     def narrow(self, rate: str) -> None:
-        """What goes out is at most so much, e.g. `20mbit`."""
+        """Limits the traffic that goes out, e.g. to `20mbit`."""
         arguments = ("qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "200ms")
         subprocess.run(["tc", "-n", self.space, *arguments], check=True, capture_output=True, text=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
@@ -27,18 +28,21 @@ class Process(processes.Process):
 
 
 def request(clients: Host, address: str, port: int, path: str, method: str = "GET", body: str | None = None) -> tuple[int, str]:
-    """One request, sent on the machine of the clients; 0 where there is no answer."""
-    script = (
-        "import http.client,sys\n"
-        "c=http.client.HTTPConnection(sys.argv[1],int(sys.argv[2]),timeout=10)\n"
-        "try:\n c.request(sys.argv[3],sys.argv[4],sys.argv[5] or None,{'content-type':'application/json'})\n"
-        " r=c.getresponse();s,t=r.status,r.read().decode();print(s);print(t)\n"
-        "except (OSError,http.client.HTTPException) as e:\n print(0);print(e)\n"
-    )
-    arguments = [sys.executable, "-c", script, address, str(port), method, path, body or ""]
-    done = subprocess.run(clients.command(*arguments), capture_output=True, text=True, timeout=PATIENCE)
-    status, _, text = done.stdout.partition("\n")
-    return int(status), text.strip()
+    """One request, sent on the machine of the clients; 0 where there is no answer.
+
+    It is sent by this process: a program for each of the many questions would cost more than all else in these tests.
+    """
+    connection = http.client.HTTPConnection(address, port, timeout=10)
+    try:
+        with clients.inside():
+            connection.connect()
+        connection.request(method, path, body or None, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode().strip()
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error)
+    finally:
+        connection.close()
 
 
 class Store(Process):
@@ -298,7 +302,7 @@ class Record:
         return f"sent {len(self.requests)}, answered {answered}, retried {len(self.retried)}, failed {len(self.failed)}"
 
     def refused(self) -> list[dict]:
-        """What a gateway did not take or broke off; one that only was slow was left by the caller."""
+        """Requests that a gateway did not take or broke off; one that only was slow was left by the caller."""
         errors = lambda request: [attempt["error"] for attempt in request["attempts"] if "error" in attempt]
         return [request for request in self.requests if any("TimeoutError" not in error for error in errors(request))]
 

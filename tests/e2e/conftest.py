@@ -61,7 +61,7 @@ class Berth(Process):
         return self.run("apply", "-f", "-", stdin="\n---\n".join(json.dumps(m) for m in manifests))
 
     def available(self, *names: str) -> None:
-        """They are, and the gateway has been told."""
+        """Waits until they are, and the gateway has been told."""
         for name in names:
             self.run("wait", f"deployment/{name}", "--for=Available", f"--timeout={PATIENCE:.0f}s")
             until(f"the gateway to know {name}", lambda: self.get(f"/v2/models/{name}/ready")[0] == 200)

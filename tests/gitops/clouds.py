@@ -109,7 +109,7 @@ class Azure(Cloud):
         return answer._replace(headers=answer.headers | {"x-ms-blob-type": "BlockBlob"})
 
     def signature(self, request: Request) -> str:
-        """What Microsoft's page on authorizing with Shared Key says of version 2009-09-19 and later."""
+        """The signature by Shared Key, for version 2009-09-19 and later, as Microsoft's page on authorizing has it."""
         url, headers = urlsplit(request.path), {name.lower(): value for name, value in request.headers.items()}
         plain = [
             "content-encoding", "content-language", "content-length", "content-md5", "content-type", "date",

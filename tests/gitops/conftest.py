@@ -59,7 +59,7 @@ class World:
     # === questions ===
 
     def replicas(self, id: str) -> dict[str, str]:
-        """Where a deployment is, and what is true of it there: worker → `version state`."""
+        """Replicas of a deployment: worker → `version state`."""
         found = {}
         for replica in (item["status"] for item in self.fleet.listed("replicas")):
             if replica["deployment"] == id:
@@ -90,11 +90,11 @@ class World:
             until(f"{node.name} to route to {id}", lambda: node.get(f"/v2/models/{id}/ready")[0] == 200)
 
     def actual(self) -> dict | None:
-        """What the broker wrote down."""
+        """The actual state as the broker wrote it down."""
         return self.registry.shown("berth/actual-state", "transactions/actual-state.yaml")
 
     def written(self, id: str) -> dict[str, str]:
-        """Where a deployment is by what the broker wrote down: worker → `version state`."""
+        """Replicas of a deployment as the broker wrote them down: worker → `version state`."""
         workers = (self.actual() or {"workers": []})["workers"]
         held = ((worker["worker_id"], model) for worker in workers for model in worker.get("models") or [])
         return {worker: f"{model['model_version']} {model['status']}" for worker, model in held if model["deployment_id"] == id}

@@ -124,7 +124,7 @@ class Fleet:
         return done if done.returncode == 0 else None
 
     def berth(self, *arguments: str) -> str:
-        """What a command says, once somebody decides."""
+        """Output of a command, once somebody decides."""
         return until(f"an answer to berth {' '.join(arguments)}", lambda: self.answered(*arguments)).stdout
 
     def listed(self, *arguments: str) -> list[dict]:
@@ -159,7 +159,7 @@ class Load(load.Load):
         super().__init__([server.http for server in servers], path, request, callers)
 
     def versions(self) -> dict[str, int]:
-        """How many answers were of which version so far."""
+        """The number of answers of each version so far."""
         new = self.records[self.counted :]
         self.counted += len(new)
         for version in (json.loads(record.text).get("version") for record in new if record.status == 200):

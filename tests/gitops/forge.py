@@ -74,7 +74,7 @@ class Repository:
         return done.stdout.split() if done.returncode == 0 else []
 
     def objects(self) -> int:
-        """How many there are, loose and packed."""
+        """The number of objects, loose and packed."""
         counted = dict(line.split(": ") for line in git(self.bare, "count-objects", "-v").stdout.splitlines())
         return int(counted["count"]) + int(counted["in-pack"])
 

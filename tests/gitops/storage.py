@@ -1,4 +1,4 @@
-"""Where artifacts are: a web server, and an object store that verifies signatures."""
+"""Stores of artifacts: a web server, and an object store that verifies signatures."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 
 from harness.http_server import Answer, HttpServer, Request
 
-# A renewal comes after a third at most. Halved, a busy machine is late for it; doubled, tests wait for new keys twice as long.
+# A renewal comes after a third at most. A busy machine is in time for it, and tests do not wait long for new keys.
 LEASE_TTL, LEASE_MOST = 12, 24
 TOKEN_TTL = 600
 
@@ -37,7 +37,7 @@ class Vault(HttpServer):
         return Answer(status, {}, b"" if document is None else json.dumps(document).encode())
 
     def living(self) -> int:
-        """How many leases there are now."""
+        """The number of leases now."""
         with self.lock:
             self.expire()
             return len(self.leases)

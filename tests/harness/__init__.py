@@ -1,1 +1,1 @@
-"""What the suites in Python share: waiting for things, ports, programs, web servers that misbehave on request, callers."""
+"""Parts that the suites in Python share: waiting, ports, programs, web servers that misbehave on request, callers."""

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from .waiting import PATIENCE, until
 
 
-# Between two requests of a caller. Halved, callers take the cores from what they ask on a small machine; doubled, there are
-# fewer requests in the moments that matter.
+# Seconds between two requests of a caller: many requests in the moments that matter, and cores left for those who answer.
 PAUSE = 0.005
 
 

@@ -9,7 +9,7 @@ from collections import deque
 # Below what kernels give to connections (from 32768 on with Linux) and what the tests in Rust take (from 20000 on).
 FIRST, LAST = 10_000, 19_999
 
-# A fleet takes a dozen. Halved, still many fleets'; doubled, half of the files that a process may have open.
+# Enough for many fleets, which take a dozen each, and a quarter of the files that a process may have open.
 HELD: deque[socket.socket] = deque(maxlen=256)
 
 
@@ -44,6 +44,6 @@ def hold(port: int) -> socket.socket | None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Tries to connect to it."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0

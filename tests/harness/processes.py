@@ -69,7 +69,7 @@ class Process:
         return self.process.wait(PATIENCE)
 
     def pause(self) -> None:
-        """It lives, and says nothing more."""
+        """Stops it without ending it: it lives, and says nothing more."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# How long anything may take before the test fails; nothing waits longer than it must. Halved, a machine that compiles beside
-# the tests fails them; doubled, a failure takes that much longer to be told.
+# Seconds that anything may take before the test fails: long enough for a machine that compiles beside the tests. Nothing waits
+# longer than it must.
 PATIENCE = 180.0
+
+# The pause between two looks is as long as the look itself, within these bounds: a look that starts a program takes no more than
+# half of a core from what it waits for.
+SHORTEST, LONGEST = 0.05, 0.5
 
 
 def until(what: str | Callable[[], str], check: Callable, patience: float = PATIENCE):
@@ -17,8 +21,9 @@ def until(what: str | Callable[[], str], check: Callable, patience: float = PATI
     """
     end = time.monotonic() + patience
     while True:
+        asked = time.monotonic()
         answer = check()
         if answer:
             return answer
         assert time.monotonic() < end, f"never came: {what() if callable(what) else what}"
-        time.sleep(0.05)
+        time.sleep(min(max(SHORTEST, time.monotonic() - asked), LONGEST))
