@@ -14,7 +14,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What to measure.
+/// Parts to measure.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Leave the peers (MLServer, Triton) out.

@@ -22,7 +22,7 @@ pub(crate) const IP: Program = Program { name: "ip", package: "iproute2" };
 /// Partitions and packet loss.
 pub(crate) const IPTABLES: Program = Program { name: "iptables", package: "iptables" };
 
-/// What the registry is kept with.
+/// Keeps the registry.
 pub(crate) const GIT: Program = Program { name: "git", package: "git" };
 /// Keys that commits are signed with.
 pub(crate) const SSH_KEYGEN: Program = Program { name: "ssh-keygen", package: "openssh-client" };
@@ -36,7 +36,7 @@ pub(crate) const SOFTHSM: Program = Program { name: "softhsm2-util", package: "s
 /// Reads alert rules and tries them; its package also holds the server.
 pub(crate) const PROMTOOL: Program = Program { name: "promtool", package: "prometheus" };
 
-/// Sees to it that these programs are there; installs what is missing with apt.
+/// Installs programs that are missing, with apt.
 pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let missing: Vec<&Program> = programs.iter().filter(|program| !is_there(program.name)).collect();
     if missing.is_empty() {
@@ -59,14 +59,14 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     }
 }
 
-/// Whether a program is found; `sbin` is looked at, too, as apt's own scripts do.
+/// Looks for a program, in `sbin` too, as apt's own scripts do.
 fn is_there(program: &str) -> bool {
     let mut look = Command::new("sh");
     look.args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", program]);
     look.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Whether this process may make network namespaces: it is root, and the kernel lets it.
+/// Tries to make a network namespace, which takes root and a kernel that allows it.
 pub(crate) fn namespaces() -> bool {
     // Another run on this machine may try at the same time.
     let name = format!("berth-try-{}", std::process::id());

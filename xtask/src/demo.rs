@@ -22,7 +22,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How to leave.
+/// The system to show, and how to leave it.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Stop at the end instead of leaving the server running for you to try.
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     system: Option<System>,
 }
 
-/// What to show instead of one machine.
+/// Systems of more than one machine.
 #[derive(Subcommand)]
 enum System {
     /// Three nodes and a three-member etcd: any gateway takes any request; one node is killed, one drained, under load.
@@ -41,7 +41,7 @@ enum System {
     Gitops,
 }
 
-/// What the demo shows, command by command.
+/// Commands of the demo, each with a line that explains it.
 const TOUR: &[(&str, &[&str])] = &[
     ("Two models are kept loaded, three are loaded by their first request.", &["get", "deployments", "-o", "wide"]),
     ("Ask the iris model, over REST ...", &["infer", "iris", "-f", "examples/models/artifacts/iris.json"]),

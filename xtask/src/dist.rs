@@ -11,7 +11,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where to put it.
+/// Place of the binary.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Write `berth` and `berth.debug` to this folder [default: target/dist].

@@ -60,7 +60,7 @@ impl Environment {
         self.folder.join("bin").join(name)
     }
 
-    /// Where its packages are.
+    /// The folder of its packages.
     pub(crate) fn packages(&self) -> Result<PathBuf> {
         let script = "import sysconfig; print(sysconfig.get_path('purelib'))";
         let path = run_quiet(Command::new(self.program("python")).args(["-c", script]))?;

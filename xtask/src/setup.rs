@@ -13,7 +13,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What set-up made.
+/// Results of the set-up.
 pub(crate) struct Made {
     /// The ONNX Runtime library.
     pub(crate) engine: PathBuf,

@@ -118,7 +118,7 @@ impl Run<'_> {
     /// Builds the programs that the suites in Python start. The whole workspace is named, so that dependencies get the same
     /// features as for the tests in Rust, and are compiled once.
     fn build(&self) -> bool {
-        let mut build = compiler(self.workspace);
+        let mut build = cargo(self.workspace);
         build.args(["build", "--quiet", "--workspace", "--bin", "berth", "--example", "s3_server"]);
         self.stages.run("build berth", &mut build, str::to_owned).passed
     }
@@ -177,6 +177,6 @@ pub(crate) fn cargo(workspace: &Workspace) -> Command {
 /// Cargo for what is compiled while tests run: they have timers, and get the cores first.
 fn compiler(workspace: &Workspace) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "10"]).arg(cargo(workspace).get_program()).current_dir(workspace.root());
+    nice.args(["-n", "5"]).arg(cargo(workspace).get_program()).current_dir(workspace.root());
     nice
 }

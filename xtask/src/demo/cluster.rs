@@ -18,7 +18,7 @@ use crate::{
 /// The names of the nodes; each is in a zone of its own.
 const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// What is sent while things go wrong: long enough to see it through.
+/// Load while things go wrong: long enough to see it through.
 const REQUESTS: &str = "60000";
 
 /// Starts everything, shows it, stops it.

@@ -16,7 +16,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How long any part may take to answer.
+/// Time that any part may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program of the demo; it ends with the demo.

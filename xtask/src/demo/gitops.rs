@@ -25,13 +25,13 @@ use crate::{
 /// The workers, as the registry names them.
 const WORKERS: [&str; 2] = ["worker-eu-west-1a", "worker-eu-west-1b"];
 
-/// Who uses the Git host, and as what.
+/// Users of the Git host and their roles.
 const USERS: [(&str, &str); 4] = [("ops", "ops"), ("ml", "ml"), ("broker", "controller"), ("worker", "worker")];
 
 /// The deployment of the example.
 const MANIFEST: &str = "models/production/sentiment-prod-euwest.yaml";
 
-/// What is true, as the broker writes it down.
+/// The actual state, as the broker writes it down.
 const ACTUAL_STATE: &str = "berth/actual-state:transactions/actual-state.yaml";
 
 /// Starts everything, shows it, stops it.

@@ -47,6 +47,7 @@ fn program(message: &str) -> Option<Program> {
     let package = folder.file_name()?.to_str()?;
     let name = match message["target"]["kind"][0].as_str()? {
         "test" => format!("{package} {}", message["target"]["name"].as_str()?),
+        "bin" => format!("{package} main"),
         _ => format!("{package} unit"),
     };
     let length = fs_err::metadata(&path).map_or(0, |about| about.len());

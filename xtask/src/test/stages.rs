@@ -129,17 +129,14 @@ impl Stages {
 
     fn ends(&self, stage: Stage, output: &str) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut text = String::new();
-        let output = output.trim_end();
-        if !output.is_empty() {
-            let _ = writeln!(text, "{output}");
-        }
         let (style, word) = if stage.failure.is_some() { ("1;31", "FAILED") } else { ("1", "passed") };
         let took = clock(stage.took.wall);
         let heading = format!("── {} {}: {word} after {took}", clock(self.began.elapsed()), stage.name);
-        let _ = write!(text, "{}", styled(style, &heading));
-        if let Some(failure) = &stage.failure {
-            let _ = write!(text, "\n{failure}");
+        let mut text = styled(style, &heading);
+        for part in [output.trim_end(), stage.failure.as_deref().unwrap_or_default()] {
+            if !part.is_empty() {
+                let _ = write!(text, "\n{part}");
+            }
         }
         eprintln!("{text}");
         done.push(stage);
