@@ -9,10 +9,11 @@ mod progress;
 mod reader;
 mod secret_cache;
 mod snapshot;
+mod verdict;
 mod watcher;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,17 +37,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    brain::{Brain, Effect, Event, Fault},
+    brain::{Brain, Effect, Event},
     credentials::{Awaiting, vault},
     progress::Progress,
     reader::{RestoredCommit, Validation},
     secret_cache::{OpenedSecrets, SecretCache},
-    watcher::{EmergencyStop, HeadReport, Validating, Watcher},
+    verdict::{Candidate, Fault, Verdict},
+    watcher::{HeadReport, Validating, Watcher},
 };
 use crate::{
     GitConfig,
     notify::{Command, Notifier, NotifierHandle},
-    refusal::Refusal,
     status::{Applied, StatusReporter},
     webhook::WebhookCheck,
 };
@@ -89,15 +90,10 @@ pub(crate) async fn run(config: Arc<GitConfig>, context: Context, requests: Requ
         notifier,
         secrets,
         in_force,
-        desired: None,
         stored: None,
-        examined: None,
-        refusal: None,
         handed: 0,
         unopened: BTreeSet::new(),
         awaiting: Awaiting::default(),
-        stop: None,
-        stale: false,
         validating,
     };
     let result = driver.run(vault, heads, requests).await;
@@ -119,22 +115,13 @@ struct Driver {
     notifier: NotifierHandle,
     secrets: SecretCache,
     in_force: watch::Sender<Applied>,
-    /// The last validated commit: to be declared, or declared.
-    desired: Option<(CommitInfo, Arc<Desired>)>,
     /// The checkpoint as it is stored.
     stored: Option<Progress>,
-    /// The last commit that was validated, or differs from it only in what controllers write.
-    examined: Option<Oid>,
-    refusal: Option<Refusal>,
     /// The number of the credentials that were handed over last.
     handed: u64,
     /// The problems of secrets that people were told.
     unopened: BTreeSet<(WorkerId, String)>,
     awaiting: Awaiting,
-    /// The deployments that a commit disables which is not in force.
-    stop: Option<EmergencyStop>,
-    /// The last good commit is to be declared again.
-    stale: bool,
     validating: watch::Sender<Validating>,
 }
 
@@ -164,12 +151,15 @@ impl Driver {
     ) -> Result<(), Error> {
         let shutdown = self.context.shutdown().clone();
         self.stored = self.remembered().await?;
+        let stop = self.stored.as_ref().and_then(Progress::stop);
         let applied = self.stored.as_ref().and_then(|stored| Oid::parse(&stored.applied));
         self.open();
         let start = (rand::random(), self.context.now());
-        let (mut brain, effects) = Brain::new(self.config.interval, applied, requests.is_paused(), start);
+        let (mut brain, effects) = Brain::new(self.config.interval, (applied, stop), requests.is_paused(), start);
         let mut work = JoinSet::new();
-        self.carry_out(effects, &brain, &mut work).await?;
+        for event in self.carry_out(effects, &brain, &mut work).await? {
+            self.step(event, &mut brain, &mut work).await?;
+        }
         let mut found = vault.map(|vault| vault.found());
         // One at a time: what Vault said later must not be taken in before what it said earlier.
         let mut finding = false;
@@ -183,7 +173,8 @@ impl Driver {
                 Some(done) = work.join_next() => match done {
                     Ok(done) => {
                         finding &= !matches!(done, Done::Vault(_));
-                        self.done(done, &brain, &mut work).await?
+                        self.done(done, &mut brain, &mut work).await?;
+                        None
                     }
                     Err(error) => {
                         tracing::error!(event = "source_part_broke", %error, "a part of the Git source broke, please report it");
@@ -199,13 +190,7 @@ impl Driver {
                         Request::Resume => Event::Resume,
                     })
                 }
-                Some(HeadReport { info, behind, idle }) = heads.recv() => {
-                    // Else it comes late: what is newest is asked for anyway.
-                    if brain.checking() == Some(&behind) {
-                        self.emergency_stop(&info, idle, Some(behind), &brain).await?;
-                    }
-                    None
-                }
+                Some(head) = heads.recv() => Some(Event::HeadRead(head)),
                 () = changed(&mut found), if !finding => {
                     let (secrets, now) = (self.secrets.clone(), self.context.now());
                     let found = found.as_mut().map(|found| Arc::clone(&found.borrow_and_update()));
@@ -219,14 +204,19 @@ impl Driver {
                 () = optional(due) => Some(Event::Tick),
             };
             if let Some(event) = event {
-                let effects = brain.on(event, self.context.now());
-                self.carry_out(effects, &brain, &mut work).await?;
-            }
-            if std::mem::take(&mut self.stale) {
-                let effects = brain.on(Event::Stale, self.context.now());
-                self.carry_out(effects, &brain, &mut work).await?;
+                self.step(event, &mut brain, &mut work).await?;
             }
         }
+    }
+
+    /// Hands an event to the brain, and carries out the effects.
+    async fn step(&mut self, event: Event, brain: &mut Brain, work: &mut JoinSet<Done>) -> Result<(), Error> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let effects = brain.on(event, self.context.now());
+            events.extend(self.carry_out(effects, brain, work).await?);
+        }
+        Ok(())
     }
 
     /// Tells the watcher which commit is being validated, and of a webhook or a person's request.
@@ -255,7 +245,14 @@ impl Driver {
         self.in_force.send_modify(|in_force| in_force.applied = applied);
     }
 
-    async fn carry_out(&mut self, effects: Vec<Effect>, brain: &Brain, work: &mut JoinSet<Done>) -> Result<(), Error> {
+    /// Carries out effects; gives the events that follow at once.
+    async fn carry_out(
+        &mut self,
+        effects: Vec<Effect>,
+        brain: &Brain,
+        work: &mut JoinSet<Done>,
+    ) -> Result<Vec<Event>, Error> {
+        let mut events = Vec::new();
         for effect in effects {
             let (reader, secrets, now) = (Arc::clone(&self.reader), self.secrets.clone(), self.context.now());
             match effect {
@@ -273,20 +270,21 @@ impl Driver {
                 }
                 Effect::Validate(commit) => {
                     self.detected(&commit, brain);
-                    let (base, applied) = (self.examined.clone(), brain.applied().cloned());
+                    let (base, applied) = (brain.examined().cloned(), brain.applied().cloned());
                     work.spawn_blocking(move || {
                         let validation = reader.validate_commit(&commit, base.as_ref(), applied.as_ref());
                         Done::Validated(commit, Box::new(validation))
                     });
                 }
                 Effect::Apply(commit) => {
-                    let files = self.desired.as_ref().map(|(_, desired)| files(desired)).unwrap_or_default();
+                    let files = brain.candidate().map(|candidate| files(&candidate.desired)).unwrap_or_default();
                     work.spawn_blocking(move || Done::Opened(commit, secrets.files(files, now)));
                 }
-                Effect::Settled => self.settled(),
+                Effect::Disable(info, ids) => events.extend(self.disable(&info, &ids, brain).await?),
+                Effect::Settled => tracing::debug!(event = "registry_settled"),
             }
         }
-        Ok(())
+        Ok(events)
     }
 
     fn detected(&self, commit: &Oid, brain: &Brain) {
@@ -300,13 +298,12 @@ impl Driver {
         }
     }
 
-    fn declare(&self, commit: Oid, work: &mut JoinSet<Done>) {
-        let (context, desired) = (self.context.clone(), self.desired.clone());
-        let stopped = self.stop.as_ref().filter(|stop| stop.commit != commit);
-        let stopped = stopped.map(|stop| stop.ids.clone()).unwrap_or_default();
+    fn declare(&self, commit: Oid, brain: &Brain, work: &mut JoinSet<Done>) {
+        let (context, candidate) = (self.context.clone(), brain.candidate().cloned());
+        let stopped = brain.stop_beside(&commit).map(|stop| stop.ids.clone()).unwrap_or_default();
         work.spawn(async move {
-            let declared = match desired.filter(|(info, _)| info.oid == commit) {
-                Some((_, desired)) => {
+            let declared = match candidate.filter(|candidate| candidate.info.oid == commit) {
+                Some(Candidate { desired, .. }) => {
                     let (snapshot, problems) = snapshot::snapshot(&desired, &stopped);
                     let done = context.apply(&snapshot).await;
                     done.map(|mut done| {
@@ -322,17 +319,18 @@ impl Driver {
         });
     }
 
-    async fn done(&mut self, done: Done, brain: &Brain, work: &mut JoinSet<Done>) -> Result<Option<Event>, Error> {
+    /// Takes in the result of an effect.
+    async fn done(&mut self, done: Done, brain: &mut Brain, work: &mut JoinSet<Done>) -> Result<(), Error> {
         let now = self.context.now();
-        Ok(Some(match done {
+        let event = match done {
             Done::Vault(opened) | Done::Unhanded(opened) => {
                 self.hand_over(opened, work).await;
-                return Ok(None);
+                return Ok(());
             }
             Done::Keys(opened) => {
                 self.awaiting.asking = false;
                 self.hand_over(opened, work).await;
-                return Ok(None);
+                return Ok(());
             }
             Done::Polled(result) => {
                 self.config.metrics.polled(if result.is_ok() { "ok" } else { "failed" });
@@ -344,25 +342,36 @@ impl Driver {
                 self.ask_keys_again(work);
                 Event::Restored(restored)
             }
-            Done::Revalidated(Ok(renewed)) => {
-                let (info, desired) = *renewed;
+            Done::Revalidated(Ok(revalidated)) => {
+                let (info, desired) = *revalidated;
                 tracing::info!(event = "registry_renewed", commit_sha = %info.oid);
-                self.desired = Some((info, Arc::new(desired)));
-                Event::Revalidated(Ok(()))
+                Event::Revalidated(Ok(Box::new(Candidate { info, desired: Arc::new(desired) })))
             }
             Done::Revalidated(Err(fault)) => {
                 tracing::warn!(event = "registry_not_renewed", problem = fault.message);
                 Event::Revalidated(Err(fault))
             }
             Done::Validated(commit, validation) => {
-                Event::Validated(self.validated(&commit, *validation, brain, now).await)
+                let verdict = self.verdict(&commit, *validation, brain, now).await;
+                let (refused, own_only) = (matches!(verdict, Verdict::Refused(_)), verdict == Verdict::OwnOnly);
+                let effects = brain.on(Event::Validated(verdict), now);
+                if refused {
+                    self.tell_refusal(&commit, brain).await;
+                }
+                if own_only {
+                    self.mark_own_only(&commit, brain);
+                }
+                for event in self.carry_out(effects, brain, work).await? {
+                    self.step(event, brain, work).await?;
+                }
+                return Ok(());
             }
             // Before anything is loaded with them.
             Done::Opened(commit, opened) => match self.give(&opened).await {
                 Ok(()) => {
                     self.ask_keys_again(work);
-                    self.declare(commit, work);
-                    return Ok(None);
+                    self.declare(commit, brain, work);
+                    return Ok(());
                 }
                 Err(error) => Event::Applied(Err(not_applied(error)?)),
             },
@@ -371,7 +380,8 @@ impl Driver {
                 Err(error) => Event::Applied(Err(not_applied(error)?)),
             },
             Done::Applied(_, Err(error)) => Event::Applied(Err(not_applied(error)?)),
-        }))
+        };
+        self.step(event, brain, work).await
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     failure::Failure,
 };
 
-/// How long the API and the sources have to finish at a stop, so that a large apply is not cut; the API cuts its own clients
+/// Limit for the API and the sources at shutdown, so that a large apply is not cut. The API cuts its own clients
 /// earlier.
 const DOORS: Duration = Duration::from_secs(10);
 

@@ -16,14 +16,20 @@
 //! While the source is paused nothing begins, but for reading the last good commit: workers need its credentials.
 
 mod schedule;
+mod view;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use berth_control::source::SourceState;
-use berth_git::Oid;
-use berth_spec::{Time, worker::BreakerState};
+use berth_git::{CommitInfo, Oid};
+use berth_registry::write_back;
+use berth_spec::Time;
 
 use self::schedule::{LONGEST_PAUSE, PollSchedule, pause};
+use super::{
+    verdict::{Candidate, Fault, RefusedCommit, Verdict},
+    watcher::{EmergencyStop, HeadReport},
+};
+use crate::refusal::Refusal;
 
 /// The interval at which the last good commit is declared again though nothing was pushed: what somebody took away by hand
 /// comes back within it.
@@ -37,7 +43,7 @@ const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
 const REVALIDATE_AGAIN: Duration = Duration::from_secs(60);
 
 /// An event for the brain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     /// Time has passed.
     Tick,
@@ -52,44 +58,21 @@ pub(crate) enum Event {
     /// The verdict on a commit.
     Validated(Verdict),
     /// The result of validating the last good commit again.
-    Revalidated(Result<(), Fault>),
+    Revalidated(Result<Box<Candidate>, Fault>),
+    /// The own files of a newer commit, read while one is being validated.
+    HeadRead(HeadReport),
     /// The result of declaring a commit.
     Applied(Result<(), Fault>),
-    /// An emergency stop ends or changes: the last good commit is declared again.
-    Stale,
+    /// An emergency stop could not be stored: the last good commit is declared again, with it.
+    NotDisabled,
     /// A person pauses the source.
     Pause,
     /// A person resumes it.
     Resume,
 }
 
-/// The verdict of a validation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It passes.
-    Good,
-    /// It differs from the last one only in what controllers write.
-    OwnOnly,
-    /// It is refused; `passing`: what is wrong may pass.
-    Refused {
-        /// It may.
-        passing: bool,
-    },
-    /// It could not be validated.
-    Failed(Fault),
-}
-
-/// The reason of a failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
-    /// For people.
-    pub(crate) message: String,
-    /// It may succeed later without anybody acting.
-    pub(crate) passing: bool,
-}
-
 /// An effect that the driver carries out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
     /// Read the settings and secrets of the last good commit again: this process knows none.
     Restore(Oid),
@@ -101,6 +84,8 @@ pub(crate) enum Effect {
     Revalidate(Oid),
     /// Declare a commit: it was valid, a moment ago or earlier.
     Apply(Oid),
+    /// Disable at once what a commit wants without a replica that is not in force.
+    Disable(Box<CommitInfo>, BTreeSet<String>),
     /// The tip is the last good commit: nothing is wrong any more.
     Settled,
 }
@@ -117,10 +102,12 @@ enum Doing {
     Applying(Oid),
 }
 
-/// A commit that was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The newest commit, which is refused.
+#[derive(Debug, Clone, PartialEq)]
 struct Refused {
     commit: Oid,
+    /// The refusal; where only controllers wrote since, it is of the commit before.
+    refusal: Refusal,
     /// How often, and when it is validated again; `None`: not before something changes.
     again: Option<(u32, Time)>,
 }
@@ -143,6 +130,12 @@ pub(crate) struct Brain {
     /// Failures to store it, and the last one's reason.
     undeclared: Option<(u32, Fault)>,
     refused: Option<Refused>,
+    /// The last valid commit: pending, or in force.
+    candidate: Option<Candidate>,
+    /// The last commit that was validated, or differs from it only in what controllers write.
+    examined: Option<Oid>,
+    /// The deployments that a commit disables which is not in force.
+    stop: Option<EmergencyStop>,
     /// When something is declared, though nothing was pushed.
     again: Time,
     /// A person has paused the source.
@@ -150,10 +143,10 @@ pub(crate) struct Brain {
 }
 
 impl Brain {
-    /// `applied` is the last good commit of the checkpoint.
+    /// Begins with the last good commit and the emergency stop of the checkpoint.
     pub(crate) fn new(
         interval: Duration,
-        applied: Option<Oid>,
+        (applied, stop): (Option<Oid>, Option<EmergencyStop>),
         paused: bool,
         (seed, now): (u64, Time),
     ) -> (Self, Vec<Effect>) {
@@ -168,6 +161,9 @@ impl Brain {
             pending: None,
             undeclared: None,
             refused: None,
+            candidate: None,
+            examined: None,
+            stop,
             again: now,
             paused,
         };
@@ -193,67 +189,6 @@ impl Brain {
         [Some(self.schedule.wake_at()), self.validated_again(), declared].into_iter().flatten().min()
     }
 
-    /// The last good commit.
-    pub(crate) const fn applied(&self) -> Option<&Oid> {
-        self.applied.as_ref()
-    }
-
-    /// Where the branch was last seen.
-    pub(crate) const fn tip(&self) -> Option<&Oid> {
-        self.tip.as_ref()
-    }
-
-    /// The commit that is being validated.
-    pub(crate) const fn checking(&self) -> Option<&Oid> {
-        match &self.doing {
-            Some(Doing::Validating(commit)) => Some(commit),
-            _ => None,
-        }
-    }
-
-    /// Failures in a row.
-    pub(crate) const fn failures(&self) -> u32 {
-        self.schedule.failures()
-    }
-
-    /// When the branch is asked next.
-    pub(crate) const fn next(&self) -> Time {
-        self.schedule.next()
-    }
-
-    /// When the refused commit is validated again.
-    pub(crate) fn validated_again(&self) -> Option<Time> {
-        self.refused.as_ref().and_then(|refused| refused.again).map(|(_, at)| at)
-    }
-
-    pub(crate) fn breaker(&self) -> BreakerState {
-        match (self.schedule.is_broken(), &self.doing) {
-            (false, _) => BreakerState::Closed,
-            (true, Some(Doing::Polling { .. } | Doing::Validating(_))) => BreakerState::HalfOpen,
-            (true, _) => BreakerState::Open,
-        }
-    }
-
-    pub(crate) fn state(&self) -> SourceState {
-        match (self.fault(), &self.refused, &self.applied) {
-            (Some(fault), ..) if fault.passing => SourceState::Retrying,
-            (Some(_), ..) => SourceState::Stalled,
-            (None, Some(_), _) => SourceState::Refused,
-            (None, None, Some(applied)) if self.declared && self.tip.as_ref() == Some(applied) => SourceState::Synced,
-            (None, None, _) if matches!(self.doing, Some(Doing::Validating(_) | Doing::Applying(_))) => {
-                SourceState::Progressing
-            }
-            // What controllers wrote lies on top of it.
-            (None, None, Some(_)) if self.declared => SourceState::Synced,
-            (None, None, _) => SourceState::Starting,
-        }
-    }
-
-    /// What keeps it from following the branch, or from declaring what has passed.
-    pub(crate) fn fault(&self) -> Option<&Fault> {
-        self.schedule.fault().or(self.undeclared.as_ref().map(|(_, fault)| fault))
-    }
-
     pub(crate) fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         match event {
             Event::Tick => {}
@@ -264,7 +199,12 @@ impl Brain {
                 self.schedule.on_sync();
             }
             Event::Sync => self.schedule.on_sync(),
-            Event::Stale => self.again = now,
+            Event::NotDisabled => self.again = now,
+            // Else it comes late: the newest commit is polled anyway.
+            Event::HeadRead(HeadReport { info, behind, idle }) if self.checking() == Some(&behind) => {
+                return vec![self.disable(info, idle, Some(behind), now)];
+            }
+            Event::HeadRead(_) => {}
             Event::Restored(result) => {
                 self.doing = None;
                 self.restored = result.is_ok();
@@ -278,7 +218,10 @@ impl Brain {
             Event::Polled(Err(fault)) => self.failed(fault, now),
             Event::Validated(verdict) => return self.checked(verdict, now),
             Event::Revalidated(result) => match (self.doing.take(), result) {
-                (Some(Doing::Revalidating(commit)), Ok(())) => return self.apply(commit),
+                (Some(Doing::Revalidating(commit)), Ok(candidate)) => {
+                    self.candidate = Some(*candidate);
+                    return self.apply(commit);
+                }
                 _ => self.again = now + REVALIDATE_AGAIN,
             },
             Event::Applied(Ok(())) => {
@@ -326,7 +269,7 @@ impl Brain {
             Effect::Restore(_) => Some(Doing::Restoring),
             Effect::Revalidate(commit) => Some(Doing::Revalidating(commit.clone())),
             Effect::Apply(commit) => return self.apply(commit.clone()),
-            Effect::PollTip | Effect::Validate(_) | Effect::Settled => return Vec::new(),
+            Effect::PollTip | Effect::Validate(_) | Effect::Disable(..) | Effect::Settled => return Vec::new(),
         };
         vec![effect]
     }
@@ -357,8 +300,8 @@ impl Brain {
         self.schedule.rest(now);
         let moved = self.tip.as_ref() != Some(&tip);
         self.tip = Some(tip.clone());
-        let applied_state = self.applied.as_ref().filter(|_| self.declared);
-        let has_passed = self.pending.as_ref().or(applied_state) == Some(&tip);
+        let in_force = self.applied.as_ref().filter(|_| self.declared);
+        let has_passed = self.pending.as_ref().or(in_force) == Some(&tip);
         let is_refused = self.refused.as_ref().is_some_and(|refused| refused.commit == tip);
         // What is known to differ from the last good commit only in what controllers wrote is not looked at twice.
         let is_known = is_refused || (!moved && self.declared && self.refused.is_none());
@@ -373,8 +316,7 @@ impl Brain {
         self.schedule.on_success();
         let mut effects = Vec::new();
         if has_passed {
-            self.refused = None;
-            effects.push(Effect::Settled);
+            effects.push(self.settle(now));
         }
         effects.extend(self.start(now));
         effects
@@ -394,33 +336,75 @@ impl Brain {
         let Some(Doing::Validating(commit)) = self.doing.take() else { return self.start(now) };
         if !matches!(verdict, Verdict::Failed(_)) {
             self.schedule.on_success();
+            self.examined = Some(commit.clone());
         }
         match verdict {
-            Verdict::Good => {
-                self.refused = None;
+            Verdict::Good(candidate) => {
+                (self.candidate, self.refused) = (Some(*candidate), None);
+                // It has its own say, but for what a newer one disables.
+                self.stop = self.stop.take().filter(|stop| stop.outlives(&commit));
                 if self.paused {
                     (self.pending, self.again) = (Some(commit), now);
                     return Vec::new();
                 }
                 return self.apply(commit);
             }
-            Verdict::OwnOnly => {
-                self.refused = None;
-                let mut effects = vec![Effect::Settled];
+            Verdict::OwnOnly => match self.refused.take() {
+                // What controllers wrote makes a bad commit no better.
+                Some(before) => self.refuse(commit, before.refusal.clone(), Some(&before), now),
+                None => {
+                    let mut effects = vec![self.settle(now)];
+                    effects.extend(self.start(now));
+                    return effects;
+                }
+            },
+            Verdict::Refused(refused) => {
+                let RefusedCommit { info, refusal, idle } = *refused;
+                let before = self.refused.take();
+                let refusal = blamed(refusal, &info, before.as_ref());
+                self.refuse(commit.clone(), refusal, before.as_ref(), now);
+                let newer = self.stop.as_ref().is_some_and(|stop| stop.outlives(&commit));
+                let disable = idle.filter(|_| !newer).map(|idle| self.disable(info, idle, None, now));
+                let mut effects: Vec<Effect> = disable.into_iter().collect();
                 effects.extend(self.start(now));
                 return effects;
-            }
-            Verdict::Refused { passing } => {
-                let times = match &self.refused {
-                    Some(Refused { commit: same, again: Some((times, _)) }) if *same == commit => *times + 1,
-                    _ => 0,
-                };
-                let pause = VALIDATE_AGAIN.saturating_mul(1 << times.min(10)).min(LONGEST_PAUSE);
-                self.refused = Some(Refused { commit, again: passing.then(|| (times, now + pause)) });
             }
             Verdict::Failed(fault) => self.failed(fault, now),
         }
         self.start(now)
+    }
+
+    fn refuse(&mut self, commit: Oid, refusal: Refusal, before: Option<&Refused>, now: Time) {
+        let times = match before {
+            Some(Refused { commit: same, again: Some((times, _)), .. }) if *same == commit => *times + 1,
+            _ => 0,
+        };
+        let pause = VALIDATE_AGAIN.saturating_mul(1 << times.min(10)).min(LONGEST_PAUSE);
+        let again = refusal.passing.then(|| (times, now + pause));
+        let refusal = Refusal { again: again.map(|(_, at)| at), ..refusal };
+        self.refused = Some(Refused { commit, refusal, again });
+    }
+
+    /// The tip is in force, or only controllers wrote since: an emergency stop is taken back.
+    fn settle(&mut self, now: Time) -> Effect {
+        self.refused = None;
+        if self.stop.take().is_some() {
+            self.again = now;
+        }
+        Effect::Settled
+    }
+
+    /// Disables at once what the commit `info`, which is not in force, wants without a replica. `behind`: the commit that was
+    /// being validated when it was found.
+    fn disable(&mut self, info: CommitInfo, idle: Vec<String>, behind: Option<Oid>, now: Time) -> Effect {
+        let before = self.stop.take().map(|stop| stop.ids).unwrap_or_default();
+        let ids: BTreeSet<String> = idle.into_iter().collect();
+        if !before.is_subset(&ids) {
+            // What this one does not disable any more is as the last good commit says.
+            self.again = now;
+        }
+        self.stop = (!ids.is_empty()).then(|| EmergencyStop { commit: info.oid.clone(), behind, ids: ids.clone() });
+        Effect::Disable(Box::new(info), ids)
     }
 
     fn failed(&mut self, fault: Fault, now: Time) {
@@ -428,6 +412,16 @@ impl Brain {
         // So that it is looked at again, though the branch may not have moved.
         self.tip = None;
         self.schedule.failed(fault, now);
+    }
+}
+
+/// The refusal of a person's commit: a controller's own commit on top of it is not to blame.
+fn blamed(refusal: Refusal, info: &CommitInfo, before: Option<&Refused>) -> Refusal {
+    match before.map(|before| &before.refusal) {
+        Some(before) if info.trailer(write_back::WRITER).is_some() => {
+            Refusal { commit: before.commit.clone(), author: before.author.clone(), at: before.at, ..refusal }
+        }
+        _ => refusal,
     }
 }
 

@@ -7,16 +7,16 @@ use berth_control::{
     source::{Counts, Reconciled, Refused, SourceBreaker},
 };
 use berth_git::{CommitInfo, Oid};
-use berth_registry::{Settings, commit_status::Mark, write_back};
+use berth_registry::{Settings, commit_status::Mark};
 use berth_spec::{DeploymentName, Time, event::Severity};
 
 use super::{
     Driver,
-    brain::{Brain, Fault, Verdict},
+    brain::{Brain, Event},
     changes, not_applied,
     reader::{RestoredCommit, Validation},
     secret_cache::OpenedSecrets,
-    watcher::EmergencyStop,
+    verdict::{Candidate, Fault, RefusedCommit, Verdict},
 };
 use crate::{
     notify::Command,
@@ -75,14 +75,9 @@ impl Driver {
         }
     }
 
-    pub(crate) async fn validated(
-        &mut self,
-        commit: &Oid,
-        validation: Validation,
-        brain: &Brain,
-        now: Time,
-    ) -> Verdict {
-        let Validation { mut verdict, info, report, rewritten, foreign, settings, took } = validation;
+    /// Makes the verdict of a validation, and tells what does not depend on what was before.
+    pub(crate) async fn verdict(&mut self, commit: &Oid, validation: Validation, brain: &Brain, now: Time) -> Verdict {
+        let Validation { failure, info, report, rewritten, foreign, settings, took } = validation;
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         if rewritten {
             let message = format!(
@@ -97,84 +92,63 @@ impl Driver {
             self.context.warn("ActualStateTouched", message).await;
             self.in_force.send_modify(|in_force| in_force.touched += 1);
         }
-        match (&verdict, report, info) {
-            (Verdict::Good, Some(report), Some(info)) => {
-                self.config.metrics.validated(true, took);
-                tracing::info!(event = "registry_validation_success", commit_sha = %commit, duration_ms = millis);
-                for warning in report.warnings() {
-                    tracing::warn!(event = "registry_validation_warning", commit_sha = %commit, problem = %warning);
-                }
-                match report.desired {
-                    Some(desired) => self.desired = Some((info, Arc::new(desired))),
-                    None => {
-                        verdict = Verdict::Failed(Fault {
-                            message: "validation gave nothing to declare".to_owned(),
-                            passing: true,
-                        })
-                    }
-                }
-                self.examined = Some(commit.clone());
-                self.refused(None);
-                // It has its own say, but for what a newer one disables.
-                self.stop = self.stop.take().filter(|stop| stop.outlives(commit));
+        let (report, info) = match (failure, report, info) {
+            (Some(fault), ..) => return self.failed(commit, fault, brain).await,
+            (None, Some(report), Some(info)) => (report, info),
+            (None, ..) => return Verdict::OwnOnly,
+        };
+        self.config.metrics.validated(report.is_accepted(), took);
+        if report.is_accepted() {
+            tracing::info!(event = "registry_validation_success", commit_sha = %commit, duration_ms = millis);
+            for warning in report.warnings() {
+                tracing::warn!(event = "registry_validation_warning", commit_sha = %commit, problem = %warning);
             }
-            (Verdict::Refused { .. }, Some(report), Some(info)) => {
-                self.config.metrics.validated(false, took);
-                self.examined = Some(commit.clone());
-                let refusal = self.blamed(Refusal::new(&report, &info, now), &info);
-                let errors = refusal.problems.join("; ");
-                tracing::error!(event = "registry_validation_failed", commit_sha = %commit, validation_errors = errors, duration_ms = millis, outcome = refusal.outcome_word());
-                if report.outcome == berth_registry::Outcome::SchemaIncompatibility {
-                    tracing::error!(event = "schema_compatibility_violation", commit_sha = %commit, details = errors);
+            return match report.desired {
+                Some(desired) => Verdict::Good(Box::new(Candidate { info, desired: Arc::new(desired) })),
+                None => {
+                    let message = "validation gave nothing to declare".to_owned();
+                    Verdict::Failed(Fault { message, passing: true })
                 }
-                self.context
-                    .warn(
-                        "CommitRefused",
-                        format!("{} by {} is refused, {}", &commit.as_str()[..12], refusal.author, refusal.summary()),
-                    )
-                    .await;
-                // Before the first good commit there are no others that say whom to tell.
-                if let (None, Some(settings)) = (brain.applied(), settings) {
-                    self.notifier.send(Command::Settings(Box::new(settings)));
-                    self.in_force.send_modify(|in_force| in_force.addressed = true);
-                }
-                self.notifier.send(Command::Mark {
-                    sha: commit.to_string(),
-                    mark: Mark::Failure,
-                    words: refusal.summary(),
-                });
-                self.refused(Some(refusal));
-                if let Some(idle) = report.idle
-                    && !self.stop.as_ref().is_some_and(|stop| stop.outlives(commit))
-                    && let Err(error) = self.emergency_stop(&info, idle, None, brain).await
-                {
-                    tracing::warn!(event = "registry_not_applied", %error, "it is tried again");
-                }
-            }
-            (Verdict::OwnOnly, ..) => {
-                self.examined = Some(commit.clone());
-                verdict = self.own_only(commit);
-            }
-            (Verdict::Failed(fault), ..) => {
-                tracing::warn!(event = "registry_not_validated", commit_sha = %commit, problem = fault.message);
-                if brain.failures() == 0 {
-                    let message = format!("{commit} could not be validated, it is tried again: {}", fault.message);
-                    self.context.warn("RegistryNotValidated", message).await;
-                }
-            }
-            _ => {}
+            };
         }
-        verdict
+        let refusal = Refusal::new(&report, &info, now);
+        let errors = refusal.problems.join("; ");
+        tracing::error!(event = "registry_validation_failed", commit_sha = %commit, validation_errors = errors, duration_ms = millis, outcome = refusal.outcome_word());
+        if report.outcome == berth_registry::Outcome::SchemaIncompatibility {
+            tracing::error!(event = "schema_compatibility_violation", commit_sha = %commit, details = errors);
+        }
+        // Before the first good commit there are no others that say whom to tell.
+        if let (None, Some(settings)) = (brain.applied(), settings) {
+            self.notifier.send(Command::Settings(Box::new(settings)));
+            self.in_force.send_modify(|in_force| in_force.addressed = true);
+        }
+        Verdict::Refused(Box::new(RefusedCommit { info, refusal, idle: report.idle }))
     }
 
-    /// What controllers wrote makes a bad commit no better.
-    fn own_only(&self, commit: &Oid) -> Verdict {
-        let (verdict, mark, words) = match &self.refusal {
-            Some(refusal) => (Verdict::Refused { passing: refusal.passing }, Mark::Failure, refusal.summary()),
-            None => (Verdict::OwnOnly, Mark::Success, "only what controllers write has changed".to_owned()),
+    async fn failed(&self, commit: &Oid, fault: Fault, brain: &Brain) -> Verdict {
+        tracing::warn!(event = "registry_not_validated", commit_sha = %commit, problem = fault.message);
+        if brain.failures() == 0 {
+            let message = format!("{commit} could not be validated, it is tried again: {}", fault.message);
+            self.context.warn("RegistryNotValidated", message).await;
+        }
+        Verdict::Failed(fault)
+    }
+
+    /// Tells people that a commit is refused.
+    pub(crate) async fn tell_refusal(&self, commit: &Oid, brain: &Brain) {
+        let Some(refusal) = brain.refusal() else { return };
+        let message = format!("{} by {} is refused, {}", &commit.as_str()[..12], refusal.author, refusal.summary());
+        self.context.warn("CommitRefused", message).await;
+        self.notifier.send(Command::Mark { sha: commit.to_string(), mark: Mark::Failure, words: refusal.summary() });
+    }
+
+    /// Marks a commit that differs from the last one only in what controllers write.
+    pub(crate) fn mark_own_only(&self, commit: &Oid, brain: &Brain) {
+        let (mark, words) = match brain.refusal() {
+            Some(refusal) => (Mark::Failure, refusal.summary()),
+            None => (Mark::Success, "only what controllers write has changed".to_owned()),
         };
         self.notifier.send(Command::Mark { sha: commit.to_string(), mark, words });
-        verdict
     }
 
     pub(crate) async fn applied(
@@ -184,11 +158,11 @@ impl Driver {
         brain: &Brain,
         now: Time,
     ) -> Result<(), Error> {
-        let Some((info, desired)) = self.desired.clone() else { return Err(Error::Stopped) };
+        let Some(Candidate { info, desired }) = brain.candidate().cloned() else { return Err(Error::Stopped) };
         let is_new = brain.applied() != Some(commit);
         let before = self.in_force.borrow().desired.clone();
-        self.remember(commit, now).await?;
-        if let Some(stop) = self.stop.as_ref().filter(|stop| stop.commit != *commit) {
+        self.remember(commit, brain, now).await?;
+        if let Some(stop) = brain.stop_beside(commit) {
             // It may have been found while this was being declared.
             self.context.disable(names(&stop.ids)).await?;
         }
@@ -234,26 +208,18 @@ impl Driver {
         Ok(())
     }
 
-    /// Disables at once what the commit `info`, which is not in force, wants no replica of. `behind`: the commit that was
-    /// being validated when it was found.
-    pub(crate) async fn emergency_stop(
+    /// Disables at once what a commit, which is not in force, wants without a replica.
+    pub(crate) async fn disable(
         &mut self,
         info: &CommitInfo,
-        idle: Vec<String>,
-        behind: Option<Oid>,
+        ids: &BTreeSet<String>,
         brain: &Brain,
-    ) -> Result<(), Error> {
-        let before = self.stop.take().map(|stop| stop.ids).unwrap_or_default();
-        let ids: BTreeSet<String> = idle.into_iter().collect();
-        // What this one does not disable any more is as the last good commit says.
-        self.stale |= !before.is_subset(&ids);
-        self.stop = (!ids.is_empty()).then(|| EmergencyStop { commit: info.oid.clone(), behind, ids: ids.clone() });
-        let done = match self.context.disable(names(&ids)).await {
-            Ok(done) => done,
+    ) -> Result<Option<Event>, Error> {
+        let (done, event) = match self.context.disable(names(ids)).await {
+            Ok(done) => (done, None),
             Err(error) => {
                 not_applied(error)?;
-                self.stale = true;
-                Reconciled::default()
+                (Reconciled::default(), Some(Event::NotDisabled))
             }
         };
         if !done.changed.is_empty() {
@@ -263,35 +229,11 @@ impl Driver {
                 format!("{names}: disabled at once, as {} by {author} says, which is not in force", info.oid.short());
             self.context.warn("DisabledAtOnce", message).await;
         }
-        match brain.applied() {
+        if let Some(applied) = brain.applied() {
             // Also where it was found before: the store may not have taken it then.
-            Some(applied) => self.remember(applied, self.context.now()).await,
-            None => Ok(()),
+            self.remember(applied, brain, self.context.now()).await?;
         }
-    }
-
-    /// The refusal, of the commit of a person: a controller's own commit on top of it is not to blame.
-    fn blamed(&self, refusal: Refusal, info: &CommitInfo) -> Refusal {
-        match &self.refusal {
-            Some(before) if info.trailer(write_back::WRITER).is_some() => {
-                Refusal { commit: before.commit.clone(), author: before.author.clone(), at: before.at, ..refusal }
-            }
-            _ => refusal,
-        }
-    }
-
-    /// The branch is where the last good commit is, or only controllers wrote since.
-    pub(crate) fn settled(&mut self) {
-        if self.refusal.is_some() {
-            self.refused(None);
-        }
-        // Whoever disabled something has taken that back.
-        self.stale |= self.stop.take().is_some();
-    }
-
-    fn refused(&mut self, refusal: Option<Refusal>) {
-        self.refusal.clone_from(&refusal);
-        self.in_force.send_modify(|in_force| in_force.refusal = refusal);
+        Ok(event)
     }
 
     pub(crate) fn settings(&self, settings: Settings) {
@@ -308,28 +250,28 @@ impl Driver {
         });
     }
 
-    pub(crate) fn show(&mut self, brain: &Brain) {
-        let again = brain.validated_again();
-        if let Some(refusal) = &mut self.refusal
-            && refusal.again != again
-        {
-            refusal.again = again;
-            let refusal = Some(refusal.clone());
-            self.in_force.send_modify(|in_force| in_force.refusal = refusal);
-        }
+    pub(crate) fn show(&self, brain: &Brain) {
+        let refusal = brain.refusal();
+        self.in_force.send_if_modified(|in_force| {
+            let changed = in_force.refusal.as_ref() != refusal;
+            if changed {
+                in_force.refusal = refusal.cloned();
+            }
+            changed
+        });
         let host = self.config.remote.origin();
         self.config.metrics.breaker(&host, brain.breaker());
-        let refused = self.refusal.as_ref().map(|refusal| Refused {
+        let refused = refusal.map(|refusal| Refused {
             revision: refusal.commit.clone(),
             outcome: refusal.outcome_word(),
-            validated_again: again,
+            validated_again: refusal.again,
         });
         self.context.update_status(|status| {
             status.state = brain.state();
             status.seen = brain.tip().map(ToString::to_string).or_else(|| status.seen.take());
             status.next_check = Some(brain.next());
             status.refused = refused;
-            status.problem = match (brain.fault(), &self.refusal) {
+            status.problem = match (brain.fault(), refusal) {
                 (Some(fault), _) => Some(fault.message.clone()),
                 (None, Some(refusal)) => {
                     Some(format!("{} is refused: {}", refusal.commit, refusal.problems.join("\n")))

@@ -5,7 +5,7 @@ use berth_spec::{Origin, Time};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Driver, watcher::EmergencyStop};
+use super::{Driver, brain::Brain, watcher::EmergencyStop};
 use berth_control::handle::Error;
 
 /// The slot of the checkpoint.
@@ -46,6 +46,11 @@ impl Progress {
         Self { v: FORM, origin, applied, at: at.0, halted }
     }
 
+    /// The emergency stop.
+    pub(crate) fn stop(&self) -> Option<EmergencyStop> {
+        self.halted.as_ref().and_then(EmergencyStop::restored)
+    }
+
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes::from(serde_json::to_vec(self).unwrap_or_default())
     }
@@ -70,7 +75,6 @@ impl Driver {
             }
         };
         if stored.origin == self.config.place() {
-            self.stop = stored.halted.as_ref().and_then(EmergencyStop::restored);
             return Ok(Some(stored));
         }
         self.context.take_over(Origin::git(&stored.origin));
@@ -78,11 +82,11 @@ impl Driver {
     }
 
     /// Stores the last good commit, and what a newer one disables.
-    pub(crate) async fn remember(&mut self, commit: &Oid, now: Time) -> Result<(), Error> {
+    pub(crate) async fn remember(&mut self, commit: &Oid, brain: &Brain, now: Time) -> Result<(), Error> {
         let place = self.config.place();
         let since = self.stored.as_ref().filter(|known| known.applied == commit.as_str() && known.origin == place);
         let at = since.map_or(now, |known| Time(known.at));
-        let halted = self.stop.as_ref().filter(|stop| stop.commit != *commit).map(EmergencyStop::stored);
+        let halted = brain.stop_beside(commit).map(EmergencyStop::stored);
         let stored = Progress::new(place, commit.to_string(), at, halted);
         self.context.save(SLOT, stored.bytes()).await?;
         self.stored = Some(stored);

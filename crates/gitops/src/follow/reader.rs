@@ -9,7 +9,7 @@ use berth_git::{Category, CommitInfo, GitError, History, Mirror, Oid, Repository
 use berth_registry::{Desired, Pass, Remotes, Report, Settings, Tree, Validator, settings::SETTINGS_FILE, write_back};
 use berth_spec::Time;
 
-use super::brain::{Fault, Verdict};
+use super::verdict::Fault;
 use crate::{GitConfig, refusal};
 
 /// How long a poll of the branch may take: a slow link answers within it, and a host that hangs delays nothing for longer.
@@ -47,7 +47,8 @@ pub(crate) struct RestoredCommit {
 /// The validation of a commit.
 #[derive(Debug)]
 pub(crate) struct Validation {
-    pub(crate) verdict: Verdict,
+    /// The failure, where it could not be validated.
+    pub(crate) failure: Option<Fault>,
     pub(crate) info: Option<CommitInfo>,
     pub(crate) report: Option<Report>,
     /// The commit does not follow from the one before: somebody rewrote the history.
@@ -62,7 +63,7 @@ pub(crate) struct Validation {
 impl Validation {
     fn failed(error: &GitError, began: Instant) -> Self {
         Self {
-            verdict: Verdict::Failed(fault(error)),
+            failure: Some(fault(error)),
             info: None,
             report: None,
             rewritten: false,
@@ -182,7 +183,7 @@ impl RegistryReader {
         let (known, previous) = (here(base)?, here(applied)?);
         let info = repository.commit(commit, &stop)?;
         let mut checked = Validation {
-            verdict: Verdict::OwnOnly,
+            failure: None,
             info: Some(info),
             report: None,
             // Also when the old commit is nowhere any more.
@@ -208,8 +209,6 @@ impl RegistryReader {
         }
         tracing::info!(event = "registry_validation_started", commit_sha = %commit);
         let report = self.validate(&mirror, commit, previous.as_ref(), &stop)?;
-        checked.verdict =
-            if report.is_accepted() { Verdict::Good } else { Verdict::Refused { passing: report.is_transient() } };
         if !report.is_accepted() {
             checked.settings = settings_of(repository, commit, &stop);
         }

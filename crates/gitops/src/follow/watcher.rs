@@ -59,7 +59,7 @@ pub(crate) struct Validating {
 }
 
 /// The deployments that the newest commit disables.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HeadReport {
     pub(crate) info: CommitInfo,
     /// The commit that was being validated.

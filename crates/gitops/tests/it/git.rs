@@ -411,7 +411,7 @@ async fn a_registry_that_is_away_is_told_and_waited_for() {
 }
 
 async fn replicas(running: &Running, of: &str) -> serde_json::Value {
-    running.handle.get(&name(of)).await.expect("there").manifest["spec"]["replicas"].clone()
+    running.handle.get(&name(of)).await.expect("there").deployment.spec.replicas.max.into()
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use berth_spec::Time;
 
-use super::Fault;
+use crate::follow::verdict::Fault;
 
 /// The first pause after a failure, which doubles: a short fault delays a commit by little.
 const PAUSE: Duration = Duration::from_secs(2);

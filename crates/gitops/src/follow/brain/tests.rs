@@ -1,5 +1,8 @@
 //! Stories of the brain, as tables of what happens and what it wants.
 
+use berth_control::source::SourceState;
+use berth_spec::worker::BreakerState;
+
 use super::*;
 
 const EVERY: Duration = Duration::from_secs(30);
@@ -16,12 +19,64 @@ fn fault(passing: bool) -> Fault {
     Fault { message: "no".to_owned(), passing }
 }
 
+fn commit(digit: char) -> CommitInfo {
+    let person = berth_git::Person { name: "Ops".to_owned(), email: "ops@example.com".to_owned(), time: 0 };
+    CommitInfo {
+        oid: oid(digit),
+        parents: Vec::new(),
+        author: person.clone(),
+        committer: person,
+        subject: String::new(),
+        body: String::new(),
+        trailers: Vec::new(),
+    }
+}
+
+fn candidate() -> Candidate {
+    let desired = berth_registry::Desired {
+        commit: None,
+        author: String::new(),
+        signer: None,
+        time: 0,
+        subject: String::new(),
+        deployments: Vec::new(),
+        workers: Vec::new(),
+        secret_files: Vec::new(),
+        settings: berth_registry::Settings::default(),
+    };
+    Candidate { info: commit('a'), desired: std::sync::Arc::new(desired) }
+}
+
+fn good() -> Verdict {
+    Verdict::Good(Box::new(candidate()))
+}
+
+fn refused(passing: bool) -> Verdict {
+    refused_with(passing, None)
+}
+
+/// A refusal of a commit that disables these.
+fn refused_with(passing: bool, idle: Option<&[&str]>) -> Verdict {
+    let refusal = Refusal {
+        commit: "b".repeat(40),
+        author: "Ops".to_owned(),
+        outcome: berth_registry::Outcome::UnpinnedRef,
+        problems: vec!["it is wrong".to_owned()],
+        audience: BTreeSet::new(),
+        passing,
+        at: at(0),
+        again: None,
+    };
+    let idle = idle.map(|ids| ids.iter().map(|id| (*id).to_owned()).collect());
+    Verdict::Refused(Box::new(RefusedCommit { info: commit('b'), refusal, idle }))
+}
+
 /// A source that has `a` in force.
 fn synced() -> Brain {
-    let (mut brain, effects) = Brain::new(EVERY, None, false, (7, at(0)));
+    let (mut brain, effects) = Brain::new(EVERY, (None, None), false, (7, at(0)));
     assert_eq!(effects, [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('a'))), at(0)), [Effect::Validate(oid('a'))]);
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(0)), [Effect::Apply(oid('a'))]);
+    assert_eq!(brain.on(Event::Validated(good()), at(0)), [Effect::Apply(oid('a'))]);
     assert_eq!(brain.on(Event::Applied(Ok(())), at(0)), []);
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Synced));
     brain
@@ -56,7 +111,7 @@ fn a_bad_commit_changes_nothing_and_is_validated_once() {
     let mut brain = synced();
     let (effects, now) = poll(&mut brain, 'b');
     assert_eq!(effects, [Effect::Validate(oid('b'))]);
-    assert_eq!(brain.on(Event::Validated(Verdict::Refused { passing: false }), now), []);
+    assert_eq!(brain.on(Event::Validated(refused(false)), now), []);
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Refused));
     for _ in 0..5 {
         assert_eq!(poll(&mut brain, 'b').0, [], "not again");
@@ -64,7 +119,7 @@ fn a_bad_commit_changes_nothing_and_is_validated_once() {
     let now = brain.wake_at().expect("it polls");
     assert_eq!(brain.on(Event::Sync, now), [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('b'))), now), [Effect::Validate(oid('b'))], "a person insists");
-    assert_eq!(brain.on(Event::Validated(Verdict::Refused { passing: false }), now), []);
+    assert_eq!(brain.on(Event::Validated(refused(false)), now), []);
     assert_eq!(poll(&mut brain, 'c').0, [Effect::Validate(oid('c'))], "another one");
 }
 
@@ -72,7 +127,7 @@ fn a_bad_commit_changes_nothing_and_is_validated_once() {
 fn going_back_to_the_last_good_commit_settles_it() {
     let mut brain = synced();
     let (_, now) = poll(&mut brain, 'b');
-    brain.on(Event::Validated(Verdict::Refused { passing: false }), now);
+    brain.on(Event::Validated(refused(false)), now);
     assert_eq!(poll(&mut brain, 'a').0, [Effect::Settled]);
     assert_eq!(brain.state(), SourceState::Synced);
 }
@@ -83,7 +138,7 @@ fn what_may_pass_is_validated_again_more_and_more_slowly() {
     let (_, mut now) = poll(&mut brain, 'b');
     let mut gaps = Vec::new();
     for _ in 0..8 {
-        assert_eq!(brain.on(Event::Validated(Verdict::Refused { passing: true }), now), []);
+        assert_eq!(brain.on(Event::Validated(refused(true)), now), []);
         let due = brain.validated_again().expect("again");
         gaps.push(due.since(now).as_secs());
         while now < due {
@@ -142,7 +197,7 @@ fn a_host_that_is_away_is_asked_less_and_then_left_alone() {
 fn a_person_who_asks_while_the_host_is_away_is_answered_when_it_is_back() {
     let mut brain = synced();
     let (_, now) = poll(&mut brain, 'b');
-    brain.on(Event::Validated(Verdict::Refused { passing: false }), now);
+    brain.on(Event::Validated(refused(false)), now);
     assert_eq!(brain.on(Event::Sync, now), [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Err(fault(true))), now), []);
     let (effects, now) = poll(&mut brain, 'b');
@@ -150,7 +205,7 @@ fn a_person_who_asks_while_the_host_is_away_is_answered_when_it_is_back() {
     brain.on(Event::Validated(Verdict::Failed(fault(true))), now);
     let (effects, now) = poll(&mut brain, 'b');
     assert_eq!(effects, [Effect::Validate(oid('b'))], "that could not be done either");
-    brain.on(Event::Validated(Verdict::Refused { passing: false }), now);
+    brain.on(Event::Validated(refused(false)), now);
     assert_eq!(poll(&mut brain, 'b').0, [], "answered");
     // Asked once more while the answer is on its way: that may not be in it.
     let now = brain.wake_at().expect("it polls");
@@ -162,7 +217,7 @@ fn a_person_who_asks_while_the_host_is_away_is_answered_when_it_is_back() {
 
 #[test]
 fn what_needs_a_person_stalls() {
-    let (mut brain, _) = Brain::new(EVERY, None, false, (7, at(0)));
+    let (mut brain, _) = Brain::new(EVERY, (None, None), false, (7, at(0)));
     brain.on(Event::Polled(Err(fault(false))), at(0));
     assert_eq!((brain.state(), brain.wake_at()), (SourceState::Stalled, Some(at(30))));
 }
@@ -177,39 +232,39 @@ fn webhooks_while_something_is_under_way_are_one() {
     // The answer may be older than what they told of: looked at once more, when this one is done.
     assert_eq!(brain.on(Event::Polled(Ok(oid('b'))), at(1)), [Effect::Validate(oid('b'))]);
     assert_eq!(brain.on(Event::Webhook, at(2)), []);
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(2)), [Effect::Apply(oid('b'))]);
+    assert_eq!(brain.on(Event::Validated(good()), at(2)), [Effect::Apply(oid('b'))]);
     assert_eq!(brain.on(Event::Applied(Ok(())), at(3)), [Effect::PollTip]);
 }
 
 #[test]
 fn the_next_leader_reads_the_last_good_commit_and_then_looks() {
-    let (mut brain, effects) = Brain::new(EVERY, Some(oid('a')), false, (7, at(0)));
+    let (mut brain, effects) = Brain::new(EVERY, (Some(oid('a')), None), false, (7, at(0)));
     assert_eq!(effects, [Effect::Restore(oid('a'))]);
     assert_eq!(brain.on(Event::Restored(Ok(())), at(1)), [Effect::PollTip]);
     // The same commit is validated once by everybody: what was applied by halves is made whole.
     assert_eq!(brain.on(Event::Polled(Ok(oid('a'))), at(1)), [Effect::Validate(oid('a'))]);
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(1)), [Effect::Apply(oid('a'))]);
+    assert_eq!(brain.on(Event::Validated(good()), at(1)), [Effect::Apply(oid('a'))]);
     assert_eq!(brain.on(Event::Applied(Ok(())), at(1)), []);
 }
 
 #[test]
 fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
-    let refused = |brain: &mut Brain, now| {
+    let is_refused = |brain: &mut Brain, now| {
         assert_eq!(brain.on(Event::Polled(Ok(oid('b'))), now), [Effect::Validate(oid('b'))]);
-        brain.on(Event::Validated(Verdict::Refused { passing: false }), now)
+        brain.on(Event::Validated(refused(false)), now)
     };
     // The leader before may have ended in the midst of declaring another one.
-    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(EVERY, (Some(oid('a')), None), false, (7, at(0)));
     brain.on(Event::Restored(Ok(())), at(1));
-    assert_eq!(refused(&mut brain, at(1)), [Effect::Revalidate(oid('a'))]);
-    assert_eq!(brain.on(Event::Revalidated(Ok(())), at(2)), [Effect::Apply(oid('a'))]);
+    assert_eq!(is_refused(&mut brain, at(1)), [Effect::Revalidate(oid('a'))]);
+    assert_eq!(brain.on(Event::Revalidated(Ok(Box::new(candidate()))), at(2)), [Effect::Apply(oid('a'))]);
     brain.on(Event::Applied(Ok(())), at(3));
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Refused));
 
     // It can neither be read nor validated for a while: workers need its credentials, so it is tried again.
-    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(EVERY, (Some(oid('a')), None), false, (7, at(0)));
     brain.on(Event::Restored(Err(fault(true))), at(1));
-    refused(&mut brain, at(1));
+    is_refused(&mut brain, at(1));
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Refused));
     assert_eq!(poll(&mut brain, 'b').0, [], "not yet");
     assert_eq!(brain.on(Event::Tick, at(61)), [Effect::PollTip]);
@@ -218,10 +273,10 @@ fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
     assert_eq!(brain.on(Event::Revalidated(Err(fault(true))), at(63)), []);
     assert_eq!(brain.on(Event::Tick, at(123)), [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('c'))), at(123)), [Effect::Validate(oid('c'))]);
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(123)), [Effect::Apply(oid('c'))], "a good one is better");
+    assert_eq!(brain.on(Event::Validated(good()), at(123)), [Effect::Apply(oid('c'))], "a good one is better");
 
     // The host is away: what is known of the last good one is enough.
-    let (mut brain, _) = Brain::new(EVERY, Some(oid('a')), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(EVERY, (Some(oid('a')), None), false, (7, at(0)));
     brain.on(Event::Restored(Ok(())), at(1));
     assert_eq!(brain.on(Event::Polled(Err(fault(true))), at(1)), [Effect::Revalidate(oid('a'))]);
 }
@@ -230,7 +285,7 @@ fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
 fn what_could_not_be_declared_is_tried_again_whatever_git_does() {
     let mut brain = synced();
     let (_, mut now) = poll(&mut brain, 'b');
-    brain.on(Event::Validated(Verdict::Good), now);
+    brain.on(Event::Validated(good()), now);
     let mut gaps = Vec::new();
     for _ in 0..6 {
         assert_eq!(brain.on(Event::Applied(Err(fault(true))), now), []);
@@ -243,7 +298,7 @@ fn what_could_not_be_declared_is_tried_again_whatever_git_does() {
                 // The branch goes back and forth, or cannot be asked: what has passed is owed all the same.
                 [Effect::PollTip] if gaps.len() == 5 => {
                     if brain.on(Event::Polled(Ok(oid('c'))), now) == [Effect::Validate(oid('c'))] {
-                        brain.on(Event::Validated(Verdict::Refused { passing: false }), now);
+                        brain.on(Event::Validated(refused(false)), now);
                     }
                 }
                 [Effect::PollTip] => drop(brain.on(Event::Polled(Ok(oid('b'))), now)),
@@ -262,11 +317,11 @@ fn what_could_not_be_declared_is_tried_again_whatever_git_does() {
 fn going_back_while_a_commit_is_owed_undoes_what_was_declared_of_it() {
     let mut brain = synced();
     let (_, now) = poll(&mut brain, 'b');
-    brain.on(Event::Validated(Verdict::Good), now);
+    brain.on(Event::Validated(good()), now);
     brain.on(Event::Applied(Err(fault(true))), now);
     assert_eq!(brain.on(Event::Sync, now), [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('a'))), now), [Effect::Validate(oid('a'))], "it may be there by halves");
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), now), [Effect::Apply(oid('a'))]);
+    assert_eq!(brain.on(Event::Validated(good()), now), [Effect::Apply(oid('a'))]);
 }
 
 #[test]
@@ -284,7 +339,7 @@ fn a_commit_that_cannot_be_read_is_tried_more_and_more_slowly_though_the_branch_
     assert_eq!(gaps[1..], [2, 4, 8, 16, 60]);
     assert_eq!(brain.breaker(), BreakerState::Open);
     let (_, now) = poll(&mut brain, 'b');
-    brain.on(Event::Validated(Verdict::Good), now);
+    brain.on(Event::Validated(good()), now);
     assert_eq!(brain.breaker(), BreakerState::Closed);
 }
 
@@ -333,7 +388,7 @@ fn what_was_taken_away_by_hand_comes_back() {
 
 #[test]
 fn it_never_spins() {
-    let (mut brain, _) = Brain::new(EVERY, None, false, (7, at(0)));
+    let (mut brain, _) = Brain::new(EVERY, (None, None), false, (7, at(0)));
     let mut now = at(0);
     brain.on(Event::Polled(Err(fault(false))), now);
     for _ in 0..200 {
@@ -347,7 +402,7 @@ fn it_never_spins() {
 
 #[test]
 fn a_paused_source_reads_what_workers_need_and_nothing_else() {
-    let (mut brain, effects) = Brain::new(EVERY, Some(oid('a')), true, (7, at(0)));
+    let (mut brain, effects) = Brain::new(EVERY, (Some(oid('a')), None), true, (7, at(0)));
     assert_eq!(effects, [Effect::Restore(oid('a'))]);
     assert_eq!(brain.on(Event::Restored(Err(fault(true))), at(1)), []);
     assert_eq!(brain.wake_at(), Some(at(61)));
@@ -359,9 +414,45 @@ fn a_paused_source_reads_what_workers_need_and_nothing_else() {
     assert_eq!(brain.on(Event::Polled(Ok(oid('b'))), at(65)), [Effect::Validate(oid('b'))]);
     // Paused while a commit is validated: it is declared when the source is resumed.
     assert_eq!(brain.on(Event::Pause, at(66)), []);
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(67)), []);
+    assert_eq!(brain.on(Event::Validated(good()), at(67)), []);
     assert_eq!(brain.on(Event::Tick, at(7_000)), []);
     assert_eq!(brain.on(Event::Resume, at(7_001)), [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('b'))), at(7_001)), [Effect::Validate(oid('b'))], "it may be long ago");
-    assert_eq!(brain.on(Event::Validated(Verdict::Good), at(7_002)), [Effect::Apply(oid('b'))]);
+    assert_eq!(brain.on(Event::Validated(good()), at(7_002)), [Effect::Apply(oid('b'))]);
+}
+
+#[test]
+fn what_a_refused_commit_disables_stops_at_once_until_that_is_taken_back() {
+    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<String>>();
+    let disable = |of: char, them: &[&str]| Effect::Disable(Box::new(commit(of)), ids(them));
+    let mut brain = synced();
+    let (_, now) = poll(&mut brain, 'b');
+    let effects = brain.on(Event::Validated(refused_with(false, Some(&["bug"]))), now);
+    assert_eq!(effects, [disable('b', &["bug"])]);
+    assert_eq!(brain.stop_beside(&oid('a')).map(|stop| stop.ids.clone()), Some(ids(&["bug"])));
+    assert_eq!(brain.refusal().map(|refusal| refusal.author.as_str()), Some("Ops"));
+    // What controllers write on top of it makes it no better.
+    let (_, now) = poll(&mut brain, 'c');
+    assert_eq!(brain.on(Event::Validated(Verdict::OwnOnly), now), []);
+    assert_eq!((brain.state(), brain.examined()), (SourceState::Refused, Some(&oid('c'))));
+    // Back at the commit in force: declared again, as it says.
+    let (effects, _) = poll(&mut brain, 'a');
+    assert_eq!(effects, [Effect::Settled, Effect::Apply(oid('a'))]);
+    assert_eq!((brain.stop_beside(&oid('a')), brain.refusal()), (None, None));
+}
+
+#[test]
+fn an_emergency_found_while_a_commit_is_validated_outlives_it() {
+    let mut brain = synced();
+    let (_, now) = poll(&mut brain, 'b');
+    let head = |behind: char| HeadReport { info: commit('c'), behind: oid(behind), idle: vec!["bug".to_owned()] };
+    assert_eq!(brain.on(Event::HeadRead(head('a')), now), [], "it comes late");
+    let disabled = brain.on(Event::HeadRead(head('b')), now);
+    assert!(matches!(disabled.as_slice(), [Effect::Disable(info, _)] if info.oid == oid('c')), "{disabled:?}");
+    assert_eq!(brain.on(Event::Validated(good()), now), [Effect::Apply(oid('b'))]);
+    assert!(brain.stop_beside(&oid('b')).is_some(), "b is older than what c disables");
+    brain.on(Event::Applied(Ok(())), now);
+    let (_, now) = poll(&mut brain, 'c');
+    brain.on(Event::Validated(good()), now);
+    assert!(brain.stop_beside(&oid('b')).is_none(), "c has its own say");
 }

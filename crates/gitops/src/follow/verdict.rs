@@ -1,0 +1,46 @@
+//! The verdict of a validation, and what the brain keeps of commits.
+
+use std::sync::Arc;
+
+use berth_git::CommitInfo;
+use berth_registry::Desired;
+
+use crate::refusal::Refusal;
+
+/// A valid commit.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) info: CommitInfo,
+    pub(crate) desired: Arc<Desired>,
+}
+
+/// A commit that is refused.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RefusedCommit {
+    pub(crate) info: CommitInfo,
+    pub(crate) refusal: Refusal,
+    /// The deployments that it wants without a replica; `None`: its own files are not valid.
+    pub(crate) idle: Option<Vec<String>>,
+}
+
+/// The verdict of a validation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Verdict {
+    /// It is valid.
+    Good(Box<Candidate>),
+    /// It differs from the last one only in what controllers write.
+    OwnOnly,
+    /// It is refused.
+    Refused(Box<RefusedCommit>),
+    /// It could not be validated.
+    Failed(Fault),
+}
+
+/// The reason of a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// For people.
+    pub(crate) message: String,
+    /// It may succeed later without anybody acting.
+    pub(crate) passing: bool,
+}
