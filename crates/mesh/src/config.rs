@@ -14,7 +14,7 @@ pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Syn
 /// trace goes on there.
 pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 
-/// What a gateway is built from.
+/// The settings of a gateway.
 #[derive(Clone)]
 pub struct Config {
     /// The address for REST and gRPC; port 0 takes a free one, see [`Handle::local_addr`](crate::Handle::local_addr).
@@ -22,7 +22,7 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// The version that the server metadata tells.
     pub version: String,
-    /// What bounds clients.
+    /// The bounds for clients.
     pub limits: Limits,
     /// Makes spans of requests; without one only `debug`-level spans are made.
     pub spans: Option<SpanHook>,
@@ -57,27 +57,25 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What one client, and all of them together, may take.
+/// The bounds for one client, and for all of them together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once; further ones wait in the kernel's backlog. Each costs some 30 KiB at rest.
-    /// Halved: fewer idle clients. Doubled: check the limit of open files.
+    /// Connections at once; further ones wait in the kernel's backlog. Each costs some 30 KiB at rest, and an open
+    /// file.
     pub connections: usize,
     /// Inferences at once, parked ones included; more are shed with `queue_full`.
-    /// Halved: large fleets of slow clients are shed early. Doubled: more memory under overload.
     pub requests: u32,
     /// Requests parked at once over all deployments (each deployment has its own bound in `concurrency.queue`).
     pub parked: u32,
     /// Bytes of a request body, before and after decompression. Triton's default.
     pub body: usize,
-    /// The longest pause between two pieces of a request body (streams may rest).
-    /// Halved: clients on bad links are cut. Doubled: a silent client holds its place longer.
+    /// The longest pause between two pieces of a request body (streams may rest): long enough for a bad link.
     pub body_idle: Duration,
-    /// The longest that a connection may take to send a request's headers, or rest between two requests.
-    /// Halved: pools of slow clients reconnect often. Doubled: dead connections stay longer.
+    /// The longest that a connection may take to send a request's headers, or rest between two requests: longer than
+    /// the pools of most clients keep one.
     pub header_idle: Duration,
-    /// How long a client may leave an answer unread before its connection is ended (where the kernel can: Linux).
-    /// Halved: clients that stop to think are cut. Doubled: one that hangs holds its answer and its place longer.
+    /// The longest that a client may leave an answer unread before its connection is ended (where the kernel can:
+    /// Linux).
     pub unread: Duration,
     /// Bytes of a request's headers.
     pub headers: usize,
@@ -87,22 +85,21 @@ pub struct Limits {
     pub streams: u32,
     /// The longest deadline that a caller may ask for; longer ones are cut to it.
     pub deadline: Duration,
-    /// How long a load over the model repository protocol may take when the caller sets no deadline.
+    /// The longest that a load over the model repository protocol may take when the caller sets no deadline.
     pub load: Duration,
-    /// Bytes of a request's body that are kept while it is sent to another node, so that it can be sent again elsewhere
-    /// (streamed bodies; gRPC messages are whole anyway). A longer one is sent again only if nothing of it was sent.
-    /// Halved: larger requests fail with the node that they are sent to. Doubled: more memory per upload.
+    /// Bytes of a request's body that are kept while it is sent to another node, so that it can be sent again
+    /// elsewhere (streamed bodies; gRPC messages are whole anyway). A longer one is sent again only if nothing of it
+    /// was sent.
     pub replay: usize,
     /// The same of all requests together; beyond it, bodies count as too long to be kept.
     pub replay_total: usize,
-    /// Requests that may be sent a second time at one moment because a line broke, beyond the fifth of all requests and the
-    /// ten a second that may be in the long run. Halved: the death of a node with more than this in flight from one gateway
-    /// costs requests. Doubled: where everything fails, retries add to it for twice as long.
+    /// Requests that may be sent a second time at one moment because a line broke, beyond the fifth of all requests
+    /// and the ten a second that may be in the long run: as many as one gateway has in flight to a node that dies.
     pub retry_burst: u32,
-    /// How long a gateway that is told to stop takes new requests still, saying that it is not ready: the time in which
-    /// load balancers notice. Zero: it refuses at once.
+    /// The time for which a gateway that is told to stop takes new requests still, saying that it is not ready: until
+    /// load balancers have noticed. Zero: it refuses at once.
     pub lame_duck: Duration,
-    /// How long requests have to finish once the gateway is told to stop.
+    /// The time that requests have to finish once the gateway is told to stop.
     pub drain: Duration,
 }
 

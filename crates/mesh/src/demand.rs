@@ -1,4 +1,4 @@
-//! What the controller is told about use: coalesced, once a second, and at once for a miss.
+//! Reports use to the controller: coalesced, once a second, and at once for a miss.
 //!
 //! ```text
 //! request ── first since the last word ──→ listed ──┬─ every second ──→ Demand batch ─→ controller
@@ -23,12 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::deployment::DeploymentState;
 
-/// How often use is told. Halved: twice the events for the controller. Doubled: recency is a second coarser.
+/// The time between two reports: a second is fine enough for eviction, which looks at minutes.
 const FLUSH: Duration = Duration::from_secs(1);
 /// The most deployments in one event, so that none holds the controller up for long.
 const BATCH: usize = 1_024;
 
-/// Who was used and who is waited for since the controller was told last.
+/// The deployments that were used or waited for since the last report.
 pub(crate) struct DemandTracker {
     listed: Mutex<Vec<Arc<DeploymentState>>>,
     /// Deployments that a client asked to page out.

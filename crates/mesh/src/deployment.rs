@@ -33,7 +33,7 @@ pub(crate) struct DeploymentState {
     hot: OnceLock<Box<Hot>>,
 }
 
-/// What a deployment has once a request has come.
+/// The part of a deployment that its first request makes.
 pub(crate) struct Hot {
     /// The name as responses carry it; shared, never copied.
     pub(crate) model_name: Arc<str>,
@@ -45,7 +45,7 @@ pub(crate) struct Hot {
     draws: AtomicU32,
 }
 
-/// What the controller wants to know of it. Relaxed throughout: every number is right on its own, and nothing is
+/// The use of a deployment, for the controller. Relaxed throughout: every number is right on its own, and nothing is
 /// decided here by two of them together.
 #[derive(Default)]
 pub(crate) struct Usage {
@@ -55,7 +55,7 @@ pub(crate) struct Usage {
     pub(crate) requests: AtomicU64,
     /// When the last one came, nanoseconds since the Unix epoch.
     pub(crate) last_used: AtomicU64,
-    /// It is in the list of what the controller is to be told about.
+    /// True while the controller is to be told about it.
     pub(crate) listed: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl DeploymentState {
         Ok(Leased { lease, version })
     }
 
-    /// Whether there would be a lease. Takes none: who only asks is no request, and is not counted as one.
+    /// Fine if there would be a lease. Takes none: a question is no request, and is not counted as one.
     pub(crate) fn would_lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<(), NoLease> {
         self.taken(version, replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
     }
@@ -140,7 +140,7 @@ impl DeploymentState {
         Some(Leased { lease, version: Arc::clone(&here.version) })
     }
 
-    /// Whether another node holds this revision, too, and is well.
+    /// True if another node that is well holds this revision, too.
     pub(crate) fn is_elsewhere(&self, revision: &RevisionId) -> bool {
         let route = self.route();
         let target = route.targets.iter().find(|target| target.revision == *revision);
@@ -202,14 +202,14 @@ impl DeploymentState {
         }
     }
 
-    /// Whether clients can ask for this version.
+    /// Fine if clients can ask for this version.
     pub(crate) fn knows(&self, version: Option<&str>) -> Result<(), NoLease> {
         let Some(version) = version else { return Ok(()) };
         let known = self.route().targets.iter().any(|target| &*target.version == version);
         if known { Ok(()) } else { Err(NoLease::NoSuchVersion) }
     }
 
-    /// What the loaded replicas say of themselves: all of them, or the one of this version.
+    /// The statistics of the loaded replicas: of all of them, or of the one of this version.
     pub(crate) fn loaded(&self, version: Option<&str>) -> Vec<Loaded> {
         let route = self.route();
         let asked = route.targets.iter().filter(|target| version.is_none_or(|version| &*target.version == version));
@@ -221,7 +221,7 @@ impl DeploymentState {
     }
 }
 
-/// What a loaded replica says of itself.
+/// The statistics of one loaded replica.
 pub(crate) struct Loaded {
     pub(crate) name: DeploymentName,
     pub(crate) version: Arc<str>,

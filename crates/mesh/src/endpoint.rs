@@ -27,12 +27,12 @@ use crate::endpoint::{
     tick::Tick,
 };
 
-/// How long an endpoint is left alone that said that the replica is not there, unless a hint or a route says otherwise.
-/// Halved: more requests ask in vain. Doubled: one that came back without a word gets none for a second.
+/// The time for which an endpoint is left alone that said that the replica is not there, unless a hint or a route says
+/// otherwise. Replicas that come back are announced; this is for those that were not.
 const ABSENT: Duration = Duration::from_millis(500);
 
-/// How long a hint holds against routes that do not know of it yet. Halved: a slow controller's routes undo it. Doubled:
-/// a replica that was ready for a moment only is asked in vain for longer.
+/// The time for which a hint holds against routes that do not know of it yet: a busy controller's routes come within
+/// it.
 const HINTED: Duration = Duration::from_secs(2);
 
 /// Where one revision can be had elsewhere.
@@ -62,14 +62,14 @@ pub(crate) struct Endpoint {
     doubted: AtomicBool,
 }
 
-/// What an endpoint is good for.
+/// The worth of an endpoint for the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Worth {
-    /// It gets requests.
+    /// Gets requests.
     Good,
     /// Its time out is over: it may be tried.
     Due,
-    /// It gets requests if there is no better one.
+    /// Gets requests if there is no better one.
     Poor,
 }
 
@@ -86,7 +86,7 @@ impl Endpoint {
         })
     }
 
-    /// Who is behind it and what it is worth; `None` when nothing can be sent there.
+    /// The node behind it, and its worth; `None` when nothing can be sent there.
     pub(crate) fn look(&self, now: Tick) -> Option<(Arc<Known>, Worth)> {
         let outlived = self.doubted.load(Relaxed) && self.hinted.load(Relaxed) <= now.0;
         if outlived || self.absent.load(Relaxed) > now.0 {
@@ -218,7 +218,7 @@ impl Endpoints {
     }
 }
 
-/// What a hint says.
+/// The content of a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     Yes,

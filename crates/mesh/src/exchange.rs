@@ -8,7 +8,7 @@
 //! * A body is read only as fast as its reader takes it: a slow client slows the model, and a slow model slows the client.
 //! * Dropping the future, or the body of the answer, cancels the call. Both happen when the client goes away.
 //! * The deadline is in the extensions ([`Deadline`]) and in `grpc-timeout`. The gateway enforces it; a model that asks
-//!   somebody else passes it on.
+//!   somebody else passes it on, and adds `te: trailers`, which concerns one connection only.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
 
-/// How long the call may take, as gRPC writes it.
+/// The time that the call may take, as gRPC writes it.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The answer of a model that has no such method: the gRPC status UNIMPLEMENTED.

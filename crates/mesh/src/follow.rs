@@ -1,4 +1,4 @@
-//! What changes the routes of a gateway, one after the other: the controller's word, the hints of workers, replicas that
+//! Changes the routes of a gateway, one after the other: by the controller's word, the hints of workers, replicas that
 //! come back, and members that come and go.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Follow {
     pub(crate) told: CancellationToken,
 }
 
-/// What the other nodes say.
+/// The words of other nodes: hints, and changes of membership.
 pub(crate) struct Heard(Option<(broadcast::Receiver<Hint>, watch::Receiver<Arc<MemberTable>>)>);
 
 enum Word {

@@ -44,15 +44,15 @@ use crate::{
     wait_queue::Total,
 };
 
-/// What a gateway hears and says.
+/// The channels between a gateway and the controller.
 pub struct GatewayLink {
-    /// What the controller says; the first change is the whole.
+    /// Changes from the controller. The first one is the whole.
     pub routes: mpsc::Receiver<RouteChange>,
-    /// What the controller is told.
+    /// Events for the controller.
     pub events: mpsc::Sender<GatewayEvent>,
 }
 
-/// How a gateway ended.
+/// The end of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
     /// Inferences that were inside when it was told to stop, and were answered.
@@ -218,13 +218,13 @@ impl Handle {
         self.address
     }
 
-    /// What `/v2/health/ready` says.
+    /// The answer of `/v2/health/ready`.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.stack.ready()
     }
 
-    /// What the controller said of readiness last.
+    /// The controller's last word on readiness.
     #[must_use]
     pub fn readiness(&self) -> Arc<Readiness> {
         self.stack.routes.readiness()
@@ -236,8 +236,8 @@ impl Handle {
         self.stack.admission.inside()
     }
 
-    /// What answers the inference requests that other nodes forward here: for the peer port. It is there from the start
-    /// and until the gateway has drained.
+    /// The service for requests that other nodes forward here, for the peer port. It answers from the start until the
+    /// gateway has drained.
     #[must_use]
     pub fn peer_service(&self) -> PeerService {
         self.peer_service.clone()

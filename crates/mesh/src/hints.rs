@@ -1,4 +1,4 @@
-//! What this node tells the others of its replicas before the controller does.
+//! Tells the other nodes of the replicas of this one, before the controller does.
 
 use std::sync::Arc;
 

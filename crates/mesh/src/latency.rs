@@ -57,7 +57,7 @@ impl Latency {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// What was recorded up to now.
+    /// The durations that were recorded up to now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot { counts: [0; BUCKETS], sum_ns: self.sum_ns.load(Ordering::Relaxed) };
         for (to, from) in snapshot.counts.iter_mut().zip(&self.counts) {
@@ -81,7 +81,7 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// How many were recorded.
+    /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -93,7 +93,7 @@ impl Snapshot {
         self.sum_ns as f64 / 1e9
     }
 
-    /// What was recorded after `earlier` was taken.
+    /// The durations that were recorded after `earlier` was taken.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();

@@ -1,6 +1,6 @@
 //! The data plane of Berth: the entrance for every client of the Open Inference Protocol.
 //!
-//! It decides only what to do with one request: which replica answers it, whether it waits, or why it is refused. What
+//! The only decision here is the way of one request: which replica answers it, whether it waits, or why it is refused. What
 //! is loaded where is the controller's business (`berth-plan`); it arrives here as routes.
 //!
 //! ```text

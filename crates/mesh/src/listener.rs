@@ -32,24 +32,23 @@ use crate::{
     metrics::Totals,
 };
 
-/// Connections that wait in the kernel to be accepted. Halved: bursts of new clients see resets. Doubled: nothing;
-/// the kernel cuts it to its own bound.
+/// Connections that wait in the kernel to be accepted: room for a burst of new clients. The kernel cuts it to its own
+/// bound.
 const BACKLOG: i32 = 4_096;
 
-/// The pause after the kernel could not give a connection, most often for want of file descriptors.
-/// Halved: a busier loop while it lasts. Doubled: clients wait longer once it is over.
+/// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
+/// spin.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// HTTP/2 flow control: what a client may send ahead. Halved: large tensors wait for window updates. Doubled: more
-/// memory per slow reader.
+/// HTTP/2 flow control: the bytes that a client may send ahead, a large tensor at once.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
-/// The largest HTTP/2 frame that a client may send. The least allowed is 16 KiB: a tensor of 48 KiB then comes in four
-/// pieces, which are copied together. Doubled: a large frame keeps the other streams of its connection waiting longer.
+/// The largest HTTP/2 frame that a client may send. With the least allowed, 16 KiB, a tensor of 48 KiB comes in four
+/// pieces, which are copied together; a larger frame keeps the other streams of its connection waiting.
 const FRAME: u32 = 256 << 10;
 
-/// How often an idle HTTP/2 connection is asked whether its client still lives, and how long it may take to say so.
+/// The pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -124,14 +123,14 @@ impl Listener {
     }
 }
 
-/// What serves one connection.
+/// Serves one connection.
 struct Connection {
     http: auto::Builder<Begun>,
     begun: Begun,
     ingress: Arc<Ingress>,
     totals: Arc<Totals>,
     ends: Ends,
-    /// It counts as long as it is served.
+    /// Held as long as the connection is served: it counts until then.
     _held: (OwnedSemaphorePermit, TaskTrackerToken),
 }
 

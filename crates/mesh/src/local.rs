@@ -26,7 +26,7 @@ use crate::exchange;
 
 /// A loaded model that answers requests. One implementation per runtime.
 pub trait Model: Send + Sync + 'static {
-    /// What it takes and gives.
+    /// The inputs and outputs.
     fn signature(&self) -> &Arc<Signature>;
 
     /// The platform string of the Open Inference Protocol, e.g. `onnx_onnxv1`.
@@ -41,7 +41,7 @@ pub trait Model: Send + Sync + 'static {
         deadline: Instant,
     ) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
 
-    /// Whether it answers JSON documents of its own kind, by [`call`](Self::call).
+    /// True if the model answers JSON documents of its own kind, by [`call`](Self::call).
     fn has_json(&self) -> bool {
         false
     }
@@ -67,8 +67,8 @@ pub trait Model: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(exchange::unimplemented())))
     }
 
-    /// It answers the requests of `ModelStreamInfer` by [`exchange`](Self::exchange): each with any number of
-    /// `ModelStreamInferResponse`.
+    /// True if the model answers the requests of `ModelStreamInfer` by [`exchange`](Self::exchange): each with any
+    /// number of `ModelStreamInferResponse`.
     fn streams(&self) -> bool {
         false
     }
@@ -85,12 +85,12 @@ pub trait Model: Send + Sync + 'static {
     fn batching(&self) -> Batching;
 }
 
-/// How requests for a model are run together.
+/// The way requests for a model are run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// The most rows in one run; 1: it is off.
     pub max_rows: u32,
-    /// How long the first request may wait for others.
+    /// The longest that the first request waits for others.
     pub max_delay: Duration,
 }
 
@@ -102,7 +102,7 @@ impl Batching {
 /// A count of things and the time they took together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// How many.
+    /// The number of things.
     pub count: u64,
     /// Nanoseconds in all.
     pub ns: u64,
@@ -138,12 +138,12 @@ pub struct Statistics {
 /// Hears of every replica that becomes callable here or stops to be. Must not block.
 pub type Listener = Arc<dyn Fn(&RevisionId, Change) + Send + Sync>;
 
-/// What happened to a replica.
+/// An event of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It can be called.
+    /// Can be called.
     Ready,
-    /// It takes no more requests.
+    /// Takes no more requests.
     Gone,
 }
 
@@ -217,13 +217,13 @@ impl LocalReplicas {
         }
     }
 
-    /// How many there are.
+    /// The number of replicas.
     #[must_use]
     pub fn len(&self) -> usize {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether there is none.
+    /// True if there is no replica.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,4 +1,4 @@
-//! What the gateway counts. Plain relaxed atomics on the way of a request (some 20 ns); the collector reads them when
+//! The counters of the gateway. Plain relaxed atomics on the way of a request (some 20 ns); the collector reads them when
 //! somebody scrapes. A deployment's numbers live in its entry and go with it, so labels never outlive deployments.
 
 pub(crate) mod forward;
@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::latency::{Latency, Snapshot};
 
-/// How a request came in.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Rest,
@@ -36,7 +36,7 @@ impl Protocol {
     }
 }
 
-/// How a request ended, as far as metrics tell it.
+/// The end of a request, as far as metrics tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,

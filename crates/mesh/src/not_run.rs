@@ -7,7 +7,7 @@ pub(crate) enum NotRun {
     Draining,
     /// There is no such replica.
     Absent,
-    /// It has all the requests that it takes.
+    /// The replica has all the requests that it takes.
     Full,
     /// The node stops.
     Stopping,

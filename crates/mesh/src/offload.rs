@@ -4,8 +4,8 @@
 
 use berth_spec::InferError;
 
-/// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over.
-/// Halved: more hand-overs, some 10 µs each. Doubled: a connection and a worker thread are held for up to 2 ms.
+/// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over: a
+/// connection is held for a millisecond at most, and a hand-over costs some 10 µs.
 pub(crate) const HEAVY: usize = 256 << 10;
 
 /// Does `work` on `weight` bytes.

@@ -36,22 +36,21 @@ const RETRY_VERSION: Duration = Duration::from_secs(15);
 /// done; beyond the second, somebody may have changed something meanwhile.
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// What parking works with.
+/// Parks requests that find no ready replica.
 pub(crate) struct Parking {
     pub(crate) replicas: Arc<LocalReplicas>,
     pub(crate) demand: Arc<DemandTracker>,
     pub(crate) total: Total,
 }
 
-/// How often a waiter looks again though nothing was said, where other nodes are asked: what it waits for may be a line
-/// that can be made again, which nobody announces. Halved: more looks in vain while a node is gone. Doubled: a node that
-/// comes back answers its waiters later.
+/// The pause after which a waiter looks again though nothing was said, where other nodes are asked: a line that can be
+/// made again is announced by nobody. A quarter of a second is short beside a node that restarts.
 const RELOOK: Duration = Duration::from_millis(250);
 
 /// Why a waiter looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// It has not waited yet.
+    /// The first look, before any wait.
     First,
     /// Something may have changed.
     Again,
@@ -68,7 +67,7 @@ impl Parking {
         self.find(entry, version, deadline, |_| entry.lease(version, &self.replicas)).await
     }
 
-    /// What `look` finds now, or as soon as it finds something before `deadline`.
+    /// The result of `look`, now, or as soon as there is one before `deadline`.
     pub(crate) async fn find<T: Send>(
         &self,
         entry: &Arc<DeploymentState>,
@@ -181,7 +180,7 @@ pub(crate) fn refusal(entry: &DeploymentState, version: Option<&str>, no: NoLeas
     }
 }
 
-/// How long until the plan tries again; `None`: only a change of the spec or of the workers helps.
+/// The time until the plan tries again; `None`: only a change of the spec or of the workers helps.
 fn retry_in(retry_at: Option<Time>, now: Time) -> Option<Duration> {
     let (shortest, longest) = RETRY_BOUNDS;
     retry_at.map(|at| at.since(now).clamp(shortest, longest))

@@ -16,7 +16,7 @@ use crate::{
     local::{LocalReplicas, Replica},
 };
 
-/// What routes are resolved with.
+/// Resolves routes.
 pub(crate) struct Resolver {
     pub(crate) me: WorkerId,
     pub(crate) replicas: Arc<LocalReplicas>,
@@ -36,7 +36,7 @@ pub(crate) struct Resolved {
     pub(crate) terms: Arc<Terms>,
 }
 
-/// What a route says beside where it leads. Most of 100,000 cold deployments say the same, and share it.
+/// The terms of a route: all but where it leads. Most of 100,000 cold deployments have the same, and share them.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) on_miss: OnMiss,
@@ -58,7 +58,7 @@ pub(crate) enum NoLease {
     Gone,
     /// No version of that name.
     NoSuchVersion,
-    /// That version is not ready, though others are: it will not be loaded by waiting.
+    /// The version is not ready, though others are: it will not be loaded by waiting.
     VersionNotReady,
     /// Nothing is ready, and the route says what to do.
     Miss(OnMiss),
@@ -142,7 +142,7 @@ impl Target {
         self.ready || self.endpoints.is_some()
     }
 
-    /// It would answer now, here or elsewhere.
+    /// True if it would answer now, here or elsewhere.
     pub(crate) fn answers(&self) -> bool {
         self.replica.as_ref().is_some_and(|replica| !replica.is_draining())
             || self.endpoints.as_ref().is_some_and(|endpoints| endpoints.any())

@@ -6,7 +6,7 @@
 //!                     └─────────────────────┘
 //! ```
 //!
-//! What is read is as old as the last write; the controller's first word replaces all of it. A file that cannot be read
+//! Routes that are read are as old as the last write; the controller's first word replaces all of them. A file that cannot be read
 //! is said so and left alone: routes come from the controller.
 
 mod format;
@@ -27,15 +27,14 @@ use tokio::{
 
 use crate::routes::{Applier, Routes};
 
-/// The shortest time between a change and its write. Halved: twice the writes while much changes. Doubled: a gateway that
-/// dies comes back with older routes.
+/// The shortest time between a change and its write: a gateway that dies comes back with routes that are hardly older.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How many times as long as the last write took the pause is, at least: where there are many routes, writing them takes
-/// at most a twentieth of one core.
+/// The pause after a write as a multiple of the time that it took, at least: where there are many routes, writing them
+/// takes at most a twentieth of one core.
 const REST: u32 = 20;
 
-/// How long the last write may take when the gateway ends. Halved: a slow disk loses it. Doubled: it holds up the end.
+/// The longest that the last write may take when the gateway ends: a slow disk must not hold up the end.
 const LAST: Duration = Duration::from_secs(5);
 
 /// Keeps the routes.
@@ -46,7 +45,7 @@ struct Keeping {
     me: WorkerId,
     due: Option<Instant>,
     pause: Duration,
-    /// It ends with the time that it took.
+    /// The write that goes on. Its result is the time that it took.
     writing: Option<JoinHandle<Duration>>,
 }
 
@@ -139,7 +138,7 @@ impl Keeping {
     }
 }
 
-/// What a file holds; `None`: there is none.
+/// The content of a file; `None`: there is none.
 fn read(path: &Path) -> io::Result<Option<RouteChange>> {
     match fs::read(path) {
         Ok(bytes) => format::decode(&bytes)

@@ -113,8 +113,7 @@ pub(crate) struct Applier {
     terms: Vec<Arc<Terms>>,
 }
 
-/// How many different terms are kept for sharing. Halved or doubled: a little memory where fleets mix more timeouts and
-/// limits than this.
+/// The number of different terms that are kept for sharing: fleets use few.
 const SHARED: usize = 16;
 
 /// Changes between the state that is in force and the one that a change builds on never came.

@@ -1,4 +1,4 @@
-//! What happens to one inference, from the bottom (nearest to the model) to the top (nearest to the client).
+//! The layers that one inference passes, from the bottom (nearest to the model) to the top (nearest to the client).
 //!
 //! ```text
 //!  head ─▶ find ─▶ door ─▶ full? ─▶ ready? ─▶ here: [ingress reads and decodes the body] ─▶ lease ─▶ model ─▶ account
@@ -45,8 +45,7 @@ use crate::{
     routes::Routes,
 };
 
-/// When to try again while no controller has said what there is. Halved: clients ask twice as often in vain. Doubled: the
-/// first answers after a cold start come later.
+/// When to try again while no controller has said what there is: a controller takes about that long to plan.
 const RETRY_UNTOLD: Duration = Duration::from_secs(1);
 
 /// Everything that an inference passes through.
@@ -59,7 +58,7 @@ pub(crate) struct Stack {
     pub(crate) limits: Limits,
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
-    /// It is going to stop: no more ready, while new requests are still taken.
+    /// True once the gateway is going to stop: it is no more ready, while new requests are still taken.
     pub(crate) leaving: AtomicBool,
 }
 
@@ -90,7 +89,7 @@ impl Stack {
         Err(InferError::shed(Shed::Unavailable, message, RETRY_UNTOLD))
     }
 
-    /// Whether a request for this model and version would be answered at once.
+    /// True if a request for this model and version would be answered at once.
     pub(crate) fn is_ready(&self, model: NameKey<'_>, version: Option<&str>) -> Result<bool, InferError> {
         let entry = self.find(model)?;
         match entry.would_lease(version, &self.parking.replicas) {
@@ -100,22 +99,22 @@ impl Stack {
         }
     }
 
-    /// What continues traces elsewhere.
+    /// The hook that continues traces elsewhere.
     pub(crate) fn propagate(&self) -> Option<&PropagateHook> {
         self.forwarding.as_ref()?.propagate.as_ref()
     }
 
-    /// What bounds the bodies of requests.
+    /// The bounds of the bodies of requests.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room))
     }
 
-    /// It stops, or is going to.
+    /// True once the gateway stops, or is going to.
     pub(crate) fn is_stopping(&self) -> bool {
         self.leaving.load(Relaxed) || self.admission.is_closed()
     }
 
-    /// Whether everything that should be resident answers, and the gateway is not stopping.
+    /// True if everything that should be resident answers, and the gateway is not stopping.
     pub(crate) fn ready(&self) -> bool {
         let readiness = self.routes.readiness();
         readiness.planned && readiness.ready == readiness.expected && !self.is_stopping()

@@ -1,4 +1,4 @@
-//! What replicas say of themselves: those of this process, and for one deployment those of other nodes with them.
+//! The statistics of replicas: those of this process, and for one deployment those of other nodes with them.
 //!
 //! The statistics of one model are summed over its copies, one row per version. An endpoint that does not answer in time is
 //! left out: they are told, not promised. Those of all models are of this process alone: asking every node for every
@@ -25,7 +25,7 @@ use crate::{
     stack::Stack,
 };
 
-/// How long an endpoint has to answer. Halved: far or busy ones are left out. Doubled: a dead one holds the answer up.
+/// The longest that an endpoint may take to answer: statistics are told, not promised.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Of every replica of this process whose deployment is in a namespace.

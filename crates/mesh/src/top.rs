@@ -25,7 +25,7 @@ pub struct Row {
     pub errors: u64,
     /// Requests that found nothing ready.
     pub misses: u64,
-    /// How long requests took.
+    /// The durations of requests.
     pub latency: LatencySnapshot,
 }
 

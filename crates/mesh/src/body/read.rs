@@ -7,7 +7,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
-/// The most that is set aside before anything has come. Halved or doubled: a copy more or less per large body.
+/// The most that is set aside before anything has come: enough for most tensors, and little for a client that sends
+/// nothing.
 const FIRST_PIECE: usize = 1 << 20;
 
 /// The whole body. One that came in one piece, as small ones do, is not copied.

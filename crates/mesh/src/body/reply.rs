@@ -26,7 +26,7 @@ pub(crate) enum ReplyBody {
     Whole(Bytes),
     /// Piece by piece: parts that need not be copied together, or that are made as they are sent.
     Pieces {
-        /// What is left.
+        /// The pieces that are left.
         left: Box<dyn Iterator<Item = Bytes> + Send>,
         /// The bytes that are left, where that is known.
         length: Option<u64>,

@@ -39,11 +39,11 @@ use crate::{
 /// The longest pause where there is no bound on it: as long as the longest call.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// Bytes of a body that is read before it is sent on. Halved: more bodies take two steps to their endpoint, which at one
-/// request a time costs a third of the hop. Doubled: longer ones begin later than they could.
+/// Bytes of a body that is read before it is sent on. A body that is sent while it comes takes two steps to its
+/// endpoint, which at one request a time costs a third of the hop; a longer one would begin too late.
 const SHORT: u64 = 64 << 10;
 
-/// What all uploads together keep to be able to send it again.
+/// The bytes that all uploads together keep, to be able to send them again.
 #[derive(Debug)]
 pub(crate) struct ReplayBudget {
     used: AtomicUsize,
@@ -75,7 +75,7 @@ pub(crate) struct Upload {
     bounds: Bounds,
 }
 
-/// What a client may send, and what is kept of it.
+/// The bounds of one upload.
 #[derive(Clone)]
 pub(crate) struct Bounds {
     /// Bytes in all.
@@ -103,7 +103,7 @@ enum State {
     Untouched(Incoming),
     Whole(Bytes),
     Streaming(Arc<Mutex<Streaming>>),
-    /// It was taken, and what took it did not give it back.
+    /// Taken, and not given back.
     Spent,
 }
 
@@ -203,7 +203,7 @@ impl Upload {
         }
     }
 
-    /// Whether it could be sent once more.
+    /// True if it could be sent once more.
     pub(crate) fn is_repeatable(&self) -> bool {
         match &self.state {
             State::Untouched(_) | State::Whole(_) => true,
@@ -212,7 +212,7 @@ impl Upload {
         }
     }
 
-    /// What the client did wrong while its body was sent on.
+    /// The fault of the client while its body was sent on.
     pub(crate) fn fault(&self) -> Option<InferError> {
         match &self.state {
             State::Streaming(shared) => lock(shared).fault.clone(),

@@ -1,4 +1,4 @@
-//! How many requests may be sent a second time after a line broke.
+//! Bounds the requests that are sent a second time after a line broke.
 //!
 //! Each forwarded request pays a fifth of a token in, time pays some more, and a retry takes one out. In the long run
 //! retries add at most a fifth to the load, however much fails; what has been saved up covers the moment in which a node
@@ -11,12 +11,12 @@ use std::{
 
 use crate::endpoint::tick::{Tick, micros};
 
-/// What a retry costs: tokens are counted in thousandths.
+/// The price of a retry. Tokens are counted in thousandths.
 const TOKEN: u64 = 1_000;
-/// What a request pays in. Halved: a fault that lasts turns into errors at 10 % of broken sends. Doubled: in such a fault
-/// the nodes that are left get 40 % more to do.
+/// The share of a token that a request pays in: a fifth of all requests may be sent again in the long run, and the
+/// nodes that are left get a fifth more to do.
 const PER_REQUEST: u64 = TOKEN / 5;
-/// What time pays in: 10 tokens a second, so that a quiet gateway can retry, too.
+/// The tokens that a second pays in: 10, so that a quiet gateway can retry, too.
 const PER_SECOND: u64 = 10 * TOKEN;
 /// One gateway's budget. Takes no lock.
 pub(crate) struct Budget {

@@ -25,7 +25,8 @@ pub(crate) enum Choice {
     Remote(Arc<Endpoint>, Arc<Known>),
 }
 
-/// What was tried in this round, and is not tried again in it. A request goes to few endpoints: a list is enough.
+/// The endpoints that were tried in this round, and are not tried again in it. A request goes to few endpoints: a list
+/// is enough.
 #[derive(Default)]
 pub(crate) struct Tried {
     endpoints: Vec<Arc<Endpoint>>,
@@ -82,18 +83,18 @@ impl Endpoints {
         choice.map(Choice::from)
     }
 
-    /// Whether there is another endpoint that is well.
+    /// True if there is another endpoint that is well.
     pub(crate) fn others(&self, than: &Endpoint, tried: &Tried, now: Tick) -> bool {
         let mut good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
         good.any(|candidate| !std::ptr::eq(Arc::as_ptr(candidate.endpoint), than))
     }
 
-    /// Whether there is any endpoint that is well.
+    /// True if there is any endpoint that is well.
     pub(crate) fn any_well(&self) -> bool {
         self.eligible(&Tried::default(), self.now(), |_, worth| worth == Worth::Good).next().is_some()
     }
 
-    /// How long the model takes, by the endpoint where it takes longest; `None`: nothing was measured.
+    /// The time that the model takes, by the endpoint where it takes longest; `None`: nothing was measured.
     pub(crate) fn expected(&self, now: Tick) -> Option<Duration> {
         let scores = self.list.iter().map(|endpoint| &endpoint.score).chain([&self.local]);
         scores.filter_map(|score| score.read(now)).max().map(Duration::from_nanos)
@@ -154,8 +155,8 @@ impl Endpoints {
     }
 }
 
-/// How many requests the own replica may have more before one goes to an endpoint that was never measured. Halved: more hops
-/// without need after each new route. Doubled: a new copy elsewhere is taken up later.
+/// Requests that the own replica may have more before one goes to an endpoint that was never measured: a few, so that
+/// a new copy is taken up soon and not for nothing.
 const UNMEASURED_LEAD: u64 = 4;
 
 /// Where the `seen`-th candidate goes in a sample of two, if anywhere.
@@ -178,7 +179,7 @@ fn sooner<'a>(two: (Option<Candidate<'a>>, Option<Candidate<'a>>), now: Tick) ->
     Some(if cost(b, second.endpoint.busy()) < cost(a, first.endpoint.busy()) { second } else { first })
 }
 
-/// What a request would wait for: its own run, and those before it.
+/// The cost of an endpoint for one more request: its own run, and those before it.
 pub(super) fn cost(latency: u64, busy: u64) -> u64 {
     latency.saturating_mul(busy + 1)
 }

@@ -15,16 +15,15 @@ use crate::endpoint::{
     tick::{Clock, Tick},
 };
 
-/// How long a node is left alone that said that it stops. Halved: it is asked more often while it goes. Doubled: one that
-/// comes back under the same name (which is a new start, and known as such) is not affected.
+/// The time for which a node is left alone that said that it stops: most are gone by then.
 const STOPPING: Duration = Duration::from_secs(2);
 
-/// What makes a gateway part of a cluster.
+/// The cluster that a gateway is part of.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     /// Lines to the other nodes.
     pub peers: Peers,
-    /// Who is there, and hints; `None` where the peers are fixed.
+    /// Membership and hints; `None` where the peers are fixed.
     pub members: Option<Members>,
     /// The gateway's own region: endpoints in it are preferred.
     pub region: Option<String>,
@@ -92,7 +91,7 @@ pub(crate) struct Remote {
     /// The gateway's own region.
     home: Option<String>,
     pub(crate) clock: Clock,
-    /// Who was behind the name when it was looked up last.
+    /// The node behind the name at the last look.
     known: ArcSwapOption<Known>,
     /// Told by lines that break and connections that cannot be made.
     pub(crate) outlier: Outlier,
@@ -107,7 +106,8 @@ pub(crate) struct Known {
 }
 
 impl Remote {
-    /// Who is behind the name, if it is there. A node that was started anew is another peer, and its past is forgotten.
+    /// The node behind the name, if it is there. A node that was started anew is another peer, and its past is
+    /// forgotten.
     pub(crate) fn known(&self) -> Option<Arc<Known>> {
         if let Some(known) = &*self.known.load()
             && known.peer.health().is_there()
@@ -123,12 +123,12 @@ impl Remote {
         Some(known)
     }
 
-    /// It said that it stops.
+    /// Notes that the node said that it stops.
     pub(crate) fn stops(&self, now: Tick) {
         self.outlier.rest(now, STOPPING);
     }
 
-    /// Whether requests avoid it now.
+    /// True if requests avoid it now.
     pub(crate) fn is_ejected(&self) -> bool {
         self.outlier.standing(self.clock.now()) != Standing::In
     }

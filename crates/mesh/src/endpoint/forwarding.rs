@@ -13,7 +13,7 @@ use crate::{
     metrics::forward::Hops,
 };
 
-/// What forwarding needs, one per gateway.
+/// The state that all forwarded requests share; one per gateway.
 pub(crate) struct Forwarding {
     pub(crate) remotes: Arc<Remotes>,
     pub(crate) budget: Budget,

@@ -1,4 +1,4 @@
-//! Whether an endpoint is worth sending to, told from how it did.
+//! Ejects endpoints that fail, and lets them in again.
 //!
 //! ```text
 //!        bad × IN_A_ROW, or more than half of the last ones
@@ -17,35 +17,34 @@ use std::{
 
 use crate::endpoint::tick::Tick;
 
-/// Failures in a row that eject. Halved: a burst of requests on one line that breaks ejects a healthy endpoint. Doubled:
-/// twice as many requests learn of a dead one the slow way.
+/// Failures in a row that eject: more than a burst of requests on one line that breaks, few enough to learn of a dead
+/// endpoint quickly.
 const IN_A_ROW: u32 = 5;
 
 /// A whole share: all of the last requests failed.
 const WHOLE: u32 = 1 << 16;
-/// How much one request counts in the share: 1/16, so that it takes about eleven of sixteen to say more than half.
-/// Halved: an endpoint that fails every other request stays longer. Doubled: seven failures among good ones eject.
+/// The weight of one request in the share, 1/16: about eleven failures of sixteen make more than half.
 const SHARE_WEIGHT: u32 = 16;
 
-/// The first time out. Halved: dead endpoints are probed more often. Doubled: a short fault costs capacity for longer.
+/// The first time out: a short fault costs capacity for no longer.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest. Halved: a node that is gone for good costs twice the probes. Doubled: one that is back waits a minute.
+/// The longest time out: a node that is gone for good is probed twice a minute.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How long others keep away while one request probes; then the next one may. Halved: slow answers are probed twice.
+/// The time for which others keep away while one request probes; then the next one may.
 const PROBING: Duration = Duration::from_secs(1);
 
 /// Where an endpoint stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It gets requests.
+    /// Gets requests.
     In,
     /// Its time out is over: the next request that claims it is its probe.
     Due,
-    /// It gets none while there is another one.
+    /// Gets none while there is another one.
     Out,
 }
 
-/// What is remembered of one endpoint. Takes no lock, and writes nothing while all is well.
+/// The record of one endpoint. Takes no lock, and writes nothing while all is well.
 #[derive(Debug, Default)]
 pub(crate) struct Outlier {
     in_row: AtomicU32,
@@ -53,7 +52,7 @@ pub(crate) struct Outlier {
     share: AtomicU32,
     /// When its time out ends; 0: it is in.
     until: AtomicU64,
-    /// How often it went out lately: the exponent of the back-off.
+    /// The number of recent times out: the exponent of the back-off.
     times: AtomicU32,
     /// A request probes.
     probing: AtomicBool,
@@ -79,7 +78,7 @@ impl Outlier {
         claimed
     }
 
-    /// It answered.
+    /// Notes an answer.
     pub(crate) fn good(&self) {
         if self.in_row.load(Relaxed) != 0 {
             self.in_row.store(0, Relaxed);
@@ -97,7 +96,7 @@ impl Outlier {
         }
     }
 
-    /// It did not. True when this takes it out.
+    /// Notes a failure. True when this takes the endpoint out.
     pub(crate) fn bad(&self, now: Tick) -> bool {
         let in_row = self.in_row.fetch_add(1, Relaxed) + 1;
         let share = self.share.load(Relaxed);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     proptest! {
-        /// It is never out for longer than the longest back-off after the last failure, and a good one brings it back.
+        /// An endpoint is never out for longer than the longest back-off after the last failure, and a good one brings it back.
         #[test]
         fn out_is_bounded(steps in proptest::collection::vec((0_u64..2_000_000, 0_u8..3), 1..300)) {
             let outlier = Outlier::default();

@@ -9,12 +9,12 @@ use std::{
 
 use crate::endpoint::tick::{Tick, micros};
 
-/// How much a new sample counts: 1/8. Halved: an endpoint that has become slow is noticed after twice as many requests.
-/// Doubled: one slow request turns many others away.
+/// The weight of a new sample, 1/8: an endpoint that has become slow is noticed within a few requests, and one slow
+/// request does not turn many others away.
 const WEIGHT: u64 = 8;
 
-/// After how long without samples half of it is left. Halved: slow endpoints are tried more often. Doubled: one that has
-/// recovered waits longer for work.
+/// The time without samples after which half of it is left: an endpoint that has recovered gets work again within
+/// seconds.
 const HALF_LIFE: Duration = Duration::from_secs(5);
 
 /// Lossy under races: a sample that gets lost is one of many.

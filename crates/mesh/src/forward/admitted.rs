@@ -41,7 +41,7 @@ pub(crate) struct Call<'a> {
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
     pub(crate) protocol: Protocol,
-    /// How long the caller waits, if it says so in the head.
+    /// The longest that the caller waits, if the head says so.
     pub(crate) timeout: Option<Duration>,
     /// The model answers by itself: without a timeout the call may last as long as any.
     pub(crate) exchange: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Admitted<'a> {
     permit: Option<Permit>,
     /// The own replica could not answer, and another node may.
     left_here: bool,
-    /// It is an inference, and counts as one.
+    /// True for an inference; false for a question about a model.
     counted: bool,
     /// The own replica that it is for; `None`: of whichever revision the route says.
     pub(super) target: Option<LocalTarget>,

@@ -23,8 +23,8 @@ use crate::{
     metrics::{Outcome, Protocol},
 };
 
-/// Bytes that are held back. Halved: longer answers are lost with their line. Doubled: more memory per answer, and the
-/// first byte of long ones comes later.
+/// Bytes of an answer that are held back: one of this size is not lost with its line, and the first byte of a longer
+/// one comes without delay.
 const HELD: usize = 256 << 10;
 
 /// A gRPC message's flag and length.
@@ -104,7 +104,7 @@ impl BufferedResponse {
         self.head.status.is_success() && status(&self.head.headers) && self.trailers.as_ref().is_none_or(status)
     }
 
-    /// How the request ended.
+    /// The end of the request.
     pub(crate) fn outcome(&self, protocol: Protocol) -> Outcome {
         match protocol {
             Protocol::Rest => Outcome::of_http(self.head.status),
@@ -211,7 +211,7 @@ impl Pieces {
     }
 }
 
-/// How a request that was forwarded ended without an answer.
+/// The end of a request without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// As one that was not forwarded could have ended, too.

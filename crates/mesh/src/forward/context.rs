@@ -12,7 +12,7 @@ use crate::{
     stack::Stack,
 };
 
-/// Who asks for what, and until when.
+/// The deployment that a request is for, and its deadline.
 pub(crate) struct RequestContext<'a> {
     pub(crate) stack: &'a Stack,
     pub(crate) entry: Arc<DeploymentState>,
@@ -24,8 +24,8 @@ pub(crate) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// Whether a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision, and
-    /// the request was not run, or may be run again.
+    /// True if a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision,
+    /// and the request was not run, or may be run again.
     pub(crate) fn leaves(&self, here: &LocalTarget, error: &InferError) -> bool {
         let Some(forwarding) = self.stack.forwarding.as_deref() else { return false };
         let again = match error {

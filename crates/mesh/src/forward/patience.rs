@@ -1,4 +1,4 @@
-//! How long a request waits for one endpoint before it goes to another one, where it may.
+//! Decides when a request leaves one endpoint for another one, where it may.
 //!
 //! A node may hang and still be seen: it takes requests, answers pings, and answers nothing else. Who waits for it to the
 //! end of his time has none left for anybody else, so an endpoint gets a part of that time: many times what the model takes,
@@ -6,19 +6,18 @@
 
 use std::time::Duration;
 
-/// How many times as long as it takes otherwise. Halved: a model whose requests differ much is run twice for the long
-/// ones. Doubled: what hangs holds requests for longer.
+/// The patience as a multiple of the expected time: models whose requests differ by this much are rare.
 const TIMES: u32 = 32;
 
-/// What every endpoint gets where there is time. Halved: a short stall of a busy node sends its requests to the others, which
-/// are busy as well. Doubled: what hangs is found out later.
+/// The least patience where there is time: a short stall of a busy node must not send its requests to the others,
+/// which are busy as well.
 const ENOUGH: Duration = Duration::from_secs(1);
 
-/// Who has less than this for one endpoint waits for it to the end. Halved: stalls of a scheduler look like hanging endpoints.
-/// Doubled: clients in a hurry are not helped.
+/// A request with less than this for one endpoint waits for it to the end: the stalls of a scheduler are as long.
 const LEAST: Duration = Duration::from_millis(50);
 
-/// How long an endpoint gets of what is `left`, where the model is `expected` to take so long; `None`: all of it.
+/// The part of the time `left` that an endpoint gets, where the model is `expected` to take so long; `None`: all of
+/// it.
 pub(crate) fn of(expected: Option<Duration>, left: Duration) -> Option<Duration> {
     let (slow, half) = (expected?.saturating_mul(TIMES), left / 2);
     (slow <= half && half >= LEAST).then(|| slow.max(ENOUGH).min(half))

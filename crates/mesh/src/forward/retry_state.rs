@@ -36,18 +36,18 @@ use crate::{
     parking::Look,
 };
 
-/// How often a request is sent where it may have been run. Halved (and rounded up): the death of two nodes at once costs
-/// requests. Doubled: a request that kills nodes kills twice as many.
+/// The most attempts where each may have run the request: two nodes may die at once, and a request that kills nodes
+/// kills three.
 const SENDS: u32 = 3;
 
 /// When to try again after every replica's queue was full: inferences are short.
 const RETRY_FULL: Duration = Duration::from_millis(500);
 
-/// What one request has behind it.
+/// The attempts of one request.
 #[derive(Default)]
 pub(crate) struct RetryState {
     tried: Tried,
-    /// How often it may have been run.
+    /// The number of times that it may have been run.
     sends: u32,
     begun: bool,
     /// The last endpoint that was asked has all the requests that it takes.
@@ -163,8 +163,8 @@ impl RetryState {
         self.tried.add_here();
     }
 
-    /// How long an endpoint is waited for. A request leaves it only for another one that is well, and where it could be sent
-    /// again had the line broken: who asks for that has taken the retry.
+    /// The time that an endpoint gets. A request leaves it only for another one that is well, and where it could be
+    /// sent again had the line broken: an idempotent model takes the retry.
     fn wait(
         &self,
         (context, forwarding): (&RequestContext<'_>, &Forwarding),

@@ -44,7 +44,7 @@ impl<T> LocalOutcome<T> {
 pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) version: Arc<str>,
-    /// It counts as in flight.
+    /// Counts it as in flight.
     pub(crate) _running: Option<Running>,
 }
 

@@ -17,9 +17,8 @@ use crate::{
     not_run::NotRun,
 };
 
-/// A request that was given less time than this tells nothing about its endpoint when the time is over, unless that was far
-/// more than the model takes. Halved: impatient
-/// clients eject busy endpoints. Doubled: an endpoint that hangs is noticed later.
+/// A request that was given less time than this tells nothing about its endpoint when the time is over, unless that
+/// was far more than the model takes: impatient clients must not eject busy endpoints.
 const PATIENT: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.
@@ -28,9 +27,9 @@ pub(crate) enum Unanswered {
     NotRun(NotRun),
     /// Certainly nothing arrived.
     NotSent,
-    /// It may have arrived, and the answer will not come.
+    /// The request may have arrived, and the answer will not come.
     Broken,
-    /// It hangs, it seems, and the request has left it to go elsewhere.
+    /// The endpoint seems to hang, and the request has left it to go elsewhere.
     Slow,
     /// The deadline has passed.
     Late,
@@ -38,7 +37,7 @@ pub(crate) enum Unanswered {
     Client(InferError),
 }
 
-/// How long an answer is waited for.
+/// The bounds of waiting for an answer.
 pub(crate) struct Wait<L> {
     pub(crate) deadline: Instant,
     /// When the endpoint has had its share of the time.

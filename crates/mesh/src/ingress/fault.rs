@@ -1,4 +1,4 @@
-//! What a client is told when there is no answer: the same fault as a REST body or as a gRPC status.
+//! Tells a client why there is no answer: the same fault as a REST body or as a gRPC status.
 
 use berth_spec::{
     Class, InferError,
@@ -95,7 +95,7 @@ impl Fault {
     }
 }
 
-/// What is left of a request whose code panicked.
+/// The error of a request whose code panicked.
 pub(crate) fn panicked() -> InferError {
     // The panic hook has told where; the payload may hold what a client sent.
     tracing::error!("a request panicked");

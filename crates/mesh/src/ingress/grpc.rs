@@ -28,8 +28,8 @@ use crate::{
     statistics,
 };
 
-/// The most entries of the index in its one gRPC message; REST streams any number.
-/// Doubled: messages beyond the 4 MiB that most clients take.
+/// The most entries of the index in its one gRPC message, which stays below the 4 MiB that most clients take; REST
+/// streams any number.
 const INDEX: usize = 32_768;
 
 /// The gRPC face.
@@ -53,12 +53,12 @@ fn version(version: &str) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
-/// Whether a call changes what is loaded: not for web pages of other sites.
+/// True if a call changes what is loaded: not for web pages of other sites.
 pub(super) fn changes(path: &str) -> bool {
     path.ends_with("/RepositoryModelLoad") || path.ends_with("/RepositoryModelUnload")
 }
 
-/// How long the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
+/// The longest that the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
 fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
     match whole_call(headers)? {
         Some(timeout) => Ok(Some(timeout)),

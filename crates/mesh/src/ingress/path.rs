@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::Method;
 
-/// What a path names.
+/// The resource that a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resource<'a> {
     Live,
@@ -25,7 +25,7 @@ pub(super) enum Resource<'a> {
     Unsupported(&'static str),
 }
 
-/// What of a model is asked for.
+/// An operation on a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Metadata,
@@ -101,7 +101,7 @@ impl<'a> Resource<'a> {
         Some(Self::Model { model: decode(model)?, version, operation })
     }
 
-    /// Whether it changes what is loaded: not for web pages of other sites.
+    /// True if it changes what is loaded: not for web pages of other sites.
     pub(super) fn changes(&self) -> bool {
         matches!(self, Self::Load(_) | Self::Unload(_))
     }

@@ -74,7 +74,7 @@ struct Inner {
     spans: Option<SpanHook>,
 }
 
-/// What a request says of itself.
+/// The part of a request's head that nodes say to each other.
 struct Asked {
     revision: RevisionId,
     version: Arc<str>,
@@ -86,7 +86,7 @@ struct Asked {
 enum Refusal {
     /// Nothing was run.
     NotRun(NotRun),
-    /// It was at fault itself, or the model was.
+    /// The request was at fault itself, or the model was.
     Failed(Fault),
     /// The model's process ended under it.
     Lost(Fault),
@@ -333,7 +333,7 @@ impl Asked {
     }
 }
 
-/// What describes a replica, over gRPC.
+/// The description of a replica, over gRPC.
 fn describe(
     method: &str,
     headers: &HeaderMap,

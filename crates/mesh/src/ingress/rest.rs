@@ -47,7 +47,7 @@ use crate::{
     statistics,
 };
 
-/// How long the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
+/// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
 const TIMEOUT: &str = "berth-timeout-ms";
 
 /// The most bytes of a body that only says what to load or list.
@@ -283,7 +283,7 @@ fn statistics(loaded: &[Loaded]) -> Response<ReplyBody> {
     described(&ModelStatistics { model_stats: stats.collect() })
 }
 
-/// How long the caller says in the head that it waits.
+/// The longest that the caller waits, as its head says.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
     let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
     let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|millis| *millis > 0);

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{body::reply::infallible, ingress::Ingress};
 
-/// What the parts of a connection tell the whole.
+/// An event of one part of a connection.
 enum Event {
     /// A stream was answered.
     Answered,

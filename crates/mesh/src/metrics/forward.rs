@@ -1,4 +1,4 @@
-//! What the gateway counts of requests that go to other nodes, and of those that come from them.
+//! Counts requests that go to other nodes, and those that come from them.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 
 use crate::{latency::Latency, metrics::counter, not_run::NotRun};
 
-/// How one sending ended.
+/// The end of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Result {
     /// With an answer, good or bad.
@@ -75,7 +75,7 @@ impl Again {
 /// Near and far: in the gateway's own region, and in another.
 pub(crate) const REGIONS: [&str; 2] = ["other", "own"];
 
-/// What was sent to other nodes.
+/// Counts requests that were sent to other nodes.
 #[derive(Default)]
 pub(crate) struct Hops {
     /// By region and result.

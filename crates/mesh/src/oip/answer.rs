@@ -15,7 +15,7 @@ pub struct Encoded {
     pub json: Bytes,
     /// Binary outputs, in order. Empty when all is JSON.
     pub blobs: Vec<Bytes>,
-    /// Whether `Inference-Header-Content-Length: json.len()` goes with it.
+    /// True if `Inference-Header-Content-Length: json.len()` goes with it.
     pub binary: bool,
 }
 
@@ -48,7 +48,7 @@ impl Encoded {
     }
 }
 
-/// How much there is to do for [`encode`]: about the bytes of text that it writes. Binary outputs are not touched.
+/// The work of [`encode`]: about the bytes of text that it writes. Binary outputs are not touched.
 #[must_use]
 pub fn effort(response: &InferResponse, form: &AnswerForm) -> usize {
     let written = |output: &&Tensor| !form.is_binary(&output.name) || form.classification(&output.name).is_some();
@@ -163,10 +163,10 @@ fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
     }
 }
 
-/// What the two widths share.
+/// The operations that both widths share.
 trait Float: Copy {
     fn is_finite(self) -> bool;
-    /// What stands for a value that is not finite.
+    /// The word for a value that is not finite.
     fn word(self) -> &'static str;
 }
 

@@ -10,12 +10,11 @@ use flate2::{
     write::{GzEncoder, ZlibEncoder},
 };
 
-/// Answers below this many bytes go as they are: halved, headers of the coding and time are spent on what fits one packet
-/// anyway; doubled, answers of two packets that could be one are not.
+/// Answers below this many bytes go as they are: they fit one packet.
 const WORTH_COMPRESSING: usize = 1024;
 
-/// What a decompressed body reserves at first; it grows from there, up to its limit. Larger, and many small requests take
-/// memory that they do not use.
+/// The first reservation for a decompressed body; it grows from there, up to its limit. A larger one would take memory
+/// that many small requests do not use.
 const FIRST_RESERVED: usize = 64 * 1024;
 
 /// A content coding.

@@ -7,11 +7,11 @@ use berth_spec::{InferError, InferRequest, inference::RequestedOutput};
 /// A request and how it wants to be treated.
 #[derive(Debug, Clone, Default)]
 pub struct Decoded {
-    /// What goes to the model.
+    /// The request for the model.
     pub request: InferRequest,
-    /// How the caller wants the answer.
+    /// The form of the answer.
     pub form: AnswerForm,
-    /// What the caller asks of the server rather than of the model.
+    /// The options for the server rather than for the model.
     pub options: Options,
 }
 
@@ -24,7 +24,7 @@ pub struct Options {
     pub final_response: bool,
 }
 
-/// How the caller wants the answer: kept while the model runs, given to `encode`.
+/// The form of the answer that the caller wants: kept while the model runs, given to `encode`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AnswerForm {
     /// Outputs that do not say otherwise are binary (REST) or raw (gRPC).
@@ -33,7 +33,7 @@ pub struct AnswerForm {
     outputs: Vec<OutputForm>,
 }
 
-/// What a requested output says of its own form.
+/// The form that a requested output asks for itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OutputForm {
     pub(super) name: String,
@@ -44,12 +44,12 @@ pub(super) struct OutputForm {
 }
 
 impl AnswerForm {
-    /// Whether this output is wanted as bytes.
+    /// True if this output is wanted as bytes.
     pub(super) fn is_binary(&self, output: &str) -> bool {
         self.output(output).and_then(|form| form.binary).unwrap_or(self.binary)
     }
 
-    /// How many classes of this output are wanted instead of its tensor.
+    /// The number of classes that are wanted instead of this output's tensor.
     pub(super) fn classification(&self, output: &str) -> Option<u32> {
         self.output(output).and_then(|form| form.classification)
     }

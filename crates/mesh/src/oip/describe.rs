@@ -1,4 +1,4 @@
-//! What is told about servers and models: metadata, configuration, statistics, the index.
+//! Descriptions of servers and models: metadata, configuration, statistics, the index.
 //!
 //! Each has a plain struct that serializes to the REST body (`serde_json::to_vec`) and a function to the gRPC message.
 

@@ -13,7 +13,7 @@ use super::{
     tensor_data,
 };
 
-/// What follows the JSON part: taken from the front, one piece per input that has `binary_data_size`.
+/// The bytes that follow the JSON part: taken from the front, one piece per input that has `binary_data_size`.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
     pub(super) rest: Bytes,

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use berth_spec::InferError;
 use memchr::memchr2;
 
-/// How deep arrays and objects may nest, as in Triton. Halved, nested tensors of many dimensions would still fit; doubled,
-/// nothing would be gained: ONNX graphs seldom have tensors of more than 8 dimensions. It bounds the scanner's stack.
+/// The depth to which arrays and objects may nest, as in Triton. It bounds the scanner's stack; tensors seldom have
+/// more than 8 dimensions.
 const MAX_DEPTH: u32 = 100;
 
 /// Where and why bytes are not JSON.
@@ -55,7 +55,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is left, from exactly here.
+    /// The bytes that are left, from exactly here.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         &self.text[self.at..]
@@ -117,7 +117,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether the array or object that was just opened has no elements; takes the closing byte if so.
+    /// True if the array or object that was just opened has no elements; takes the closing byte if so.
     pub(super) fn closes(&mut self, close: u8) -> bool {
         let closes = self.take(close);
         self.depth -= u32::from(closes);

@@ -1,4 +1,4 @@
-//! How a REST inference body is laid out: the binary tensor extension's header decides.
+//! The layout of a REST inference body: the binary tensor extension's header decides.
 
 use berth_spec::InferError;
 

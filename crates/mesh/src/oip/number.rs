@@ -34,9 +34,9 @@ pub(super) struct Number<'a> {
 /// Why a number is not an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotWhole {
-    /// It has a fraction.
+    /// The number has a fraction.
     Fraction,
-    /// It is beyond ±2^127.
+    /// The number is beyond ±2^127.
     Huge,
 }
 
@@ -183,7 +183,7 @@ impl Number<'_> {
         str::from_utf8(self.text).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Whether it has a point or an exponent.
+    /// True with a point or an exponent.
     pub(super) fn is_written_as_float(self) -> bool {
         self.text.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
     }

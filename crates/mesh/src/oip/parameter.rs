@@ -60,7 +60,7 @@ pub(super) fn classes(value: &Parameter) -> Result<u32, InferError> {
     u32::try_from(classes).ok().filter(|&classes| classes > 0).ok_or_else(|| wrong("classification", what))
 }
 
-/// What shared memory is answered with.
+/// The refusal of shared memory.
 pub(super) fn no_shared_memory(tensor: &dyn std::fmt::Display) -> InferError {
     InferError::Unsupported(format!(
         "{tensor} is in shared memory, which this server does not do: send the data in the request"

@@ -20,7 +20,7 @@ pub(super) enum Field {
 pub(super) struct Seen(u8);
 
 impl Seen {
-    /// Whether it had this one.
+    /// True if it had this one.
     pub(super) const fn has(&self, field: Field) -> bool {
         self.0 & field as u8 != 0
     }

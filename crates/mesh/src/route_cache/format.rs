@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{deployment::DeploymentState, routes::Routes};
 
-/// What the file begins with; the last byte is the version.
+/// The first bytes of the file; the last of them is the version.
 const MAGIC: [u8; 8] = *b"berthrt\x02";
 
 /// Why a file is not read.

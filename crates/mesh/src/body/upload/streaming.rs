@@ -140,7 +140,7 @@ impl Drop for Streaming {
 pub(super) struct Part {
     shared: Arc<Mutex<Streaming>>,
     turn: u32,
-    /// How many of the kept pieces this reading has had.
+    /// The number of kept pieces that this reading has had.
     at: usize,
 }
 

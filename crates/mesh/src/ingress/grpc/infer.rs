@@ -110,7 +110,7 @@ impl Codec for Inference {
     }
 }
 
-/// Whether a gRPC request can be answered here; others have a compression of which the service tells what there is.
+/// True if a gRPC request can be answered here; others have a compression, of which the service tells what there is.
 pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
     request.uri().path() == INFER && coding(request.headers()).is_some()
 }

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// How compressed messages of a call are compressed; `None`: in a way that is not known here.
+/// The coding of compressed messages of a call; `None`: one that is not known here.
 pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Option<Coding> {
     match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
         None | Some(b"identity") => Some(Coding::Identity),

@@ -83,7 +83,7 @@ impl Patience {
 struct Manner {
     errors: Errors,
     patience: Patience,
-    /// It goes along to other nodes.
+    /// The head of the call, which goes along to other nodes.
     head: Arc<Parts>,
 }
 
@@ -101,7 +101,7 @@ impl Manner {
     }
 }
 
-/// Whether a gRPC request is such a stream, and its messages can be read here.
+/// True if a gRPC request is such a stream, and its messages can be read here.
 pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
     request.uri().path() == STREAM_INFER && coding(request.headers()).is_some()
 }

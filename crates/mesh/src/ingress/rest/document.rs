@@ -44,10 +44,10 @@ use crate::{
 /// Says which deployment answered.
 const DEPLOYMENT: HeaderName = HeaderName::from_static("berth-deployment");
 
-/// What a path takes.
+/// The methods of such a path.
 const ALLOWED: &str = "GET, HEAD, POST";
 
-/// Paths that the answer to an unknown one names. Halved or doubled: a shorter or longer message.
+/// Paths that the answer to an unknown one names: a line or two.
 const NAMED: usize = 10;
 
 /// `body` is left where nobody has touched it, to be discarded.
@@ -75,7 +75,7 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
     response
 }
 
-/// Who answers at a path, of those that declare it; they come in the order of their names.
+/// The deployment that answers at a path, of those that declare it; they come in the order of their names.
 fn choose(entries: &[Arc<DeploymentState>]) -> Option<&Arc<DeploymentState>> {
     if let [only] = entries {
         return Some(only);
@@ -87,7 +87,7 @@ fn choose(entries: &[Arc<DeploymentState>]) -> Option<&Arc<DeploymentState>> {
     })
 }
 
-/// What answers there, without asking for it: a model that is not loaded stays so.
+/// The description of a path. A model that is not loaded stays so.
 fn describe(entries: &[Arc<DeploymentState>], entry: &DeploymentState) -> Response<ReplyBody> {
     let route = entry.route();
     let target = route.main_version();

@@ -11,10 +11,10 @@ use crate::{
     repository,
 };
 
-/// Deployments per piece: some 60 KiB of JSON. Halved or doubled: more writes, or more memory per reader.
+/// Deployments per piece: some 60 KiB of JSON, a good size for a write.
 const PIECE: usize = 1_024;
 
-/// How far the array is.
+/// The progress of the array.
 #[derive(Clone, Copy)]
 enum Stage {
     /// Nothing was told yet: the next row opens the array.

@@ -24,8 +24,8 @@ use crate::{
     stack::Stack,
 };
 
-/// Blobs of answers below this are copied behind the JSON rather than written piece by piece.
-/// Halved or doubled: no difference that was seen; a copy of 16 KiB takes about a microsecond, as a write more does.
+/// Blobs of answers below this are copied behind the JSON rather than written piece by piece: a copy of 16 KiB takes
+/// about a microsecond, as one more write does.
 const WORTH_PIECES: usize = 16 << 10;
 
 /// An inference over REST: the head of its request, and how the body is coded.
@@ -75,7 +75,7 @@ impl Codec for Inference {
     }
 }
 
-/// How the body is coded.
+/// The coding of the body.
 pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Result<Coding, InferError> {
     Coding::of_request(headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes))
 }

@@ -32,7 +32,7 @@ impl ServerMetadata<'_> {
 pub struct ModelReady<'a> {
     /// The model.
     pub name: &'a str,
-    /// Whether it answers.
+    /// True if it answers.
     pub ready: bool,
 }
 
@@ -43,11 +43,11 @@ pub struct ModelMetadata<'a> {
     pub name: &'a str,
     /// The versions that can be reached.
     pub versions: Vec<&'a str>,
-    /// What runs it, e.g. `onnx_onnxv1`.
+    /// The runtime, e.g. `onnx_onnxv1`.
     pub platform: &'a str,
-    /// What it takes.
+    /// The inputs.
     pub inputs: Vec<TensorMetadata<'a>>,
-    /// What it gives.
+    /// The outputs.
     pub outputs: Vec<TensorMetadata<'a>>,
 }
 

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// Nobody knows.
     Unknown,
-    /// It answers.
+    /// Answers.
     Ready,
-    /// It does not answer; the reason says why.
+    /// Does not answer; the reason says why.
     Unavailable,
-    /// It is on its way.
+    /// Is being loaded.
     Loading,
-    /// It is being taken away.
+    /// Is being taken away.
     Unloading,
 }
 
@@ -62,7 +62,7 @@ impl IndexEntry<'_> {
     }
 }
 
-/// What a load or unload asks for beyond the model's name.
+/// The parameters of a load or unload, beyond the model's name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RepositoryParameters {
     /// A `config` or `file:…` parameter: the model would be another one than the declared one.

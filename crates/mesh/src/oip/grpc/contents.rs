@@ -7,7 +7,7 @@ use berth_spec::{
 use berth_wire::oip::InferTensorContents;
 use bytes::Bytes;
 
-/// Whether there is a field for the datatype.
+/// True if there is a field for the datatype.
 pub(super) const fn has_typed_form(datatype: Datatype) -> bool {
     !matches!(datatype, Datatype::Fp16 | Datatype::Bf16)
 }

@@ -1,4 +1,4 @@
-//! How much there is to do for a message, in bytes that are looked at one by one. Slices that are passed on count nothing.
+//! Estimates the work for a message, in bytes that are looked at one by one. Slices that are passed on count nothing.
 
 use berth_spec::InferResponse;
 use berth_wire::oip::ModelInferRequest;

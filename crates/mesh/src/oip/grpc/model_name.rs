@@ -14,7 +14,7 @@ const PARAMETERS: u32 = 4;
 /// The parameter that asks that the last answer say that it is the last.
 const ASKS_LAST: &str = "triton_enable_empty_final_response";
 
-/// What a request says it is for.
+/// The names in a request, and what its answer needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names<'a> {
     pub(crate) model: &'a str,
