@@ -70,6 +70,9 @@ pub(crate) struct ServerArgs {
     /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
+    /// NVIDIA driver library (NVML), which finds GPUs [default: libnvidia-ml.so.1 where the system has it]
+    #[arg(long, value_name = "PATH", env = "BERTH_NVML_LIBRARY")]
+    pub(crate) nvml_library: Option<PathBuf>,
     /// uv program, which creates the environments of model cards [default: beside this program, then the PATH]
     #[arg(long, value_name = "PATH", env = "BERTH_UV")]
     pub(crate) uv: Option<PathBuf>,
@@ -140,6 +143,8 @@ pub(crate) struct ServerSettings {
     pub(crate) types: BTreeMap<String, Selector>,
     /// The ONNX Runtime library; `None`: the usual places.
     pub(crate) onnx_library: Option<PathBuf>,
+    /// NVIDIA driver library; `None`: where the system has it.
+    pub(crate) nvml_library: Option<PathBuf>,
     /// Preparation of code and environments of model cards.
     pub(crate) cards: berth_worker::prepare::Settings,
     /// Models that are loaded at once.
@@ -206,6 +211,7 @@ impl ServerSettings {
             labels: unique(args.labels)?,
             types: model_types::by_type(args.model_type)?,
             onnx_library: named.filter(|path| !path.as_os_str().is_empty()),
+            nvml_library: args.nvml_library,
             cards: berth_worker::prepare::Settings {
                 uv: args.uv,
                 package_index: args.package_index.map(String::from),

@@ -152,7 +152,9 @@ fn unlike(i: usize, memory: ByteSize) -> WorkerInfo {
     info.cpus = 64.0;
     info.max_models = Some(100_000);
     if i.is_multiple_of(4) {
-        info.gpus = (0..8).map(|_| Gpu { kind: "nvidia-l4".to_owned(), memory: ByteSize::gib(24) }).collect();
+        info.gpus = (0..8)
+            .map(|_| Gpu { id: String::new(), kind: "nvidia-l4".to_owned(), memory: ByteSize::gib(24) })
+            .collect();
     }
     if i.is_multiple_of(10) {
         info.labels.insert("disk".to_owned(), "ssd".to_owned());

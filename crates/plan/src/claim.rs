@@ -10,7 +10,7 @@ pub(crate) mod gpus;
 use std::sync::Arc;
 
 pub use cores::Cores;
-pub(crate) use cores::{Hardware, cores, gpu_count};
+pub(crate) use cores::{Hardware, cores};
 
 use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
 

@@ -183,7 +183,7 @@ fn assign(
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
-            gpus: claim::gpu_count(&work.entry.deployment.spec),
+            gpu: work.entry.deployment.spec.gpu.clone(),
             // Once urgent, always urgent: that nobody waits any more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (!ready && work.entry.waiting() > 0),
             serving: before

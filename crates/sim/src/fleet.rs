@@ -295,7 +295,7 @@ fn worker(nth: u64) -> WorkerInfo {
     let gpus = if nth.is_multiple_of(5) { 4 } else { 0 };
     WorkerInfo {
         labels,
-        gpus: vec![Gpu { kind: "l4".to_owned(), memory: ByteSize::gib(24) }; gpus],
+        gpus: (0..gpus).map(|n| Gpu { id: n.to_string(), kind: "l4".to_owned(), memory: ByteSize::gib(24) }).collect(),
         max_models: nth.is_multiple_of(7).then_some(MOST_MODELS),
         ..fixture::worker(&format!("w{nth:03}"), WORKER)
     }

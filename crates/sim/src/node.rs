@@ -11,7 +11,12 @@ use std::{
 };
 
 use berth_spec::{ByteSize, FailureCategory, InventoryChange, RevisionId, Time, WorkerInfo};
-use berth_worker::{Agent, Effect, Event, Fault, artifacts::Artifact, order::Limits, replica::Facts};
+use berth_worker::{
+    Agent, Effect, Event, Fault,
+    artifacts::{Artifact, Source},
+    order::Limits,
+    replica::Facts,
+};
 
 /// How long small things take on a machine that is well.
 const SOON: Duration = Duration::from_millis(5);
@@ -82,7 +87,7 @@ impl Machine {
     #[must_use]
     pub fn new(info: WorkerInfo) -> Self {
         let limits = Limits { memory: info.memory, models: info.max_models, parallel_loads: 2, parallel_fetches: 4 };
-        let agent = Agent::new(info.id.clone(), info.incarnation, limits);
+        let agent = Agent::new(info.id.clone(), info.incarnation, limits).with_gpus(info.gpus.clone());
         Self {
             info,
             agent,
@@ -226,7 +231,7 @@ fn fetched(uri: &str, model: Option<&Model>) -> Result<Artifact, Fault> {
                 berth_plan::fixture::name("artifact"),
                 uri.as_bytes(),
             ));
-            Ok(Artifact { path: PathBuf::from("artifact"), digest, size: ByteSize(model.memory.0 / 2) })
+            Ok(Artifact { source: Source::File(PathBuf::from("artifact")), digest, size: ByteSize(model.memory.0 / 2) })
         }
     }
 }
@@ -235,6 +240,6 @@ fn loaded(model: Option<&Model>) -> Result<Facts, Fault> {
     let Some(model) = model else { return Err(fault(FailureCategory::Internal)) };
     match model.fails {
         Some(category) => Err(fault(category)),
-        None => Ok(Facts { memory: model.memory, measured: true, signature: Arc::default(), note: None }),
+        None => Ok(Facts { memory: model.memory, measured: true, signature: None, note: None }),
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     ByteSize, CredentialSet, DeploymentName, Generation, Revision, RevisionId, WorkerId,
-    deployment::{Batching, Concurrency, Warmup},
+    deployment::{Batching, Concurrency, GpuNeed, Warmup},
 };
 
 /// The replicas that a worker should hold. Older generations are ignored; the worker diffs it against what it has.
@@ -25,8 +25,8 @@ pub struct Placed {
     pub revision: Arc<Revision>,
     /// The memory that the plan sets aside for it.
     pub claim: ByteSize,
-    /// The GPUs that the plan sets aside for it.
-    pub gpus: u32,
+    /// The GPUs that the plan sets aside for it. The worker gives it particular ones when it is loaded.
+    pub gpu: Option<GpuNeed>,
     /// Requests are parked for it: its load goes before others'.
     pub urgent: bool,
     /// Serving parameters; may change without loading again.

@@ -66,6 +66,7 @@ pub mod member;
 pub mod routes;
 pub mod traffic;
 
+pub mod circuit;
 pub mod class;
 pub mod event;
 pub mod inference;
@@ -88,4 +89,4 @@ pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent};
 pub use unit::{ByteSize, Time};
-pub use worker::{Breaker, Gpu, Load, RuntimeInfo, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};
+pub use worker::{Breaker, Gpu, GpuLoad, Load, RuntimeInfo, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};

@@ -81,8 +81,10 @@ pub struct Ready {
     pub measured: bool,
     /// The digest of the artifact that was loaded.
     pub digest: Digest,
-    /// Inputs and outputs.
-    pub signature: Arc<Signature>,
+    /// Inputs and outputs, where the runtime knows them.
+    pub signature: Option<Arc<Signature>>,
+    /// The GPUs that it has, by their [ids](crate::Gpu::id).
+    pub devices: Vec<Arc<str>>,
     /// Duration of each phase.
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteSize, FormatSupport, ModelFormat, Time, WorkerId, WorkerLimits,
+    deployment::GpuNeed,
     member::{REGION, ZONE},
 };
 
@@ -267,6 +268,8 @@ impl UnknownWorkers {
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu {
+    /// The name by which `CUDA_VISIBLE_DEVICES` takes it: its UUID, or its number where an operator declared it.
+    pub id: String,
     /// What it is, as its driver names it, in lower case with dashes: `nvidia-h200`.
     pub kind: String,
     /// Its memory.
@@ -274,6 +277,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// Tests its kind and memory against a need.
+    #[must_use]
+    pub fn suits(&self, need: &GpuNeed) -> bool {
+        need.kind.as_ref().is_none_or(|kind| self.is_a(kind)) && need.memory.is_none_or(|memory| self.memory >= memory)
+    }
+
     /// Whether it is of the kind that somebody asked for: all words of that are words of its own kind. `T4` asks for a
     /// `tesla-t4` or an `nvidia-t4`, `nvidia-a100` for an `nvidia-a100-sxm4-80gb`, and `nvidia` for any of them.
     #[must_use]
@@ -283,6 +292,17 @@ impl Gpu {
         }
         words(kind).all(|asked| words(&self.kind).any(|word| word.eq_ignore_ascii_case(asked)))
     }
+}
+
+/// How busy a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuLoad {
+    /// Its [`id`](Gpu::id).
+    pub id: Arc<str>,
+    /// Memory in use, by whatever process.
+    pub memory_used: ByteSize,
+    /// The part of the time in which it computed, in percent.
+    pub utilization_percent: u32,
 }
 
 /// Whether a worker means to stay.
@@ -296,7 +316,7 @@ pub enum WorkerState {
 }
 
 /// What a worker says of its load (seed G §6.3, §6.4). Told when it changes noticeably.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Load {
     /// When it was looked at.
     pub at: Time,
@@ -310,6 +330,8 @@ pub struct Load {
     pub requests_per_minute: u32,
     /// Memory is short: more than 80 % of the machine's or control group's is in use (seed G §6.4).
     pub degraded: bool,
+    /// How busy its GPUs are, where it can tell.
+    pub gpus: Arc<[GpuLoad]>,
 }
 
 #[cfg(test)]
@@ -329,7 +351,7 @@ mod tests {
             ("nvidia-h200", "H100", false),
             ("tesla-t4", "nvidia-t4", false),
         ] {
-            let gpu = Gpu { kind: has.to_owned(), memory: ByteSize::gib(16) };
+            let gpu = Gpu { id: "0".to_owned(), kind: has.to_owned(), memory: ByteSize::gib(16) };
             assert_eq!(gpu.is_a(asked), is, "{asked} of {has}");
         }
     }

@@ -16,12 +16,16 @@ use berth_spec::{
     Datatype, Digest, InferRequest, Revision, RevisionId, Serving, Signature, Tensor,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
-use berth_worker::runtime::{
-    LoadRequest, LoadedModel, Runtime,
-    metrics::Families,
-    onnx::{OnnxEngine, Options},
+use berth_worker::{
+    artifacts::Source,
+    runtime::{
+        LoadRequest, LoadedModel, Runtime,
+        metrics::Families,
+        onnx::{OnnxEngine, Options},
+    },
 };
 use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -87,10 +91,12 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
     let artifact = artifact.to_owned();
     Ok(LoadRequest {
         revision: Arc::new(revision),
-        artifact,
+        artifact: Source::File(artifact),
         digest: Digest([0; 32]),
         serving: Arc::new(serving),
         prepared: None,
+        devices: Vec::new(),
+        cancel: CancellationToken::new(),
     })
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, Generation, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage, WorkerId,
+    AssignmentChange, Generation, Gpu, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage, WorkerId,
     WorkerLimits, WorkerState, card::SCHEMA_VERSIONS, worker,
 };
 pub use message::{Effect, Event};
@@ -42,6 +42,8 @@ pub struct Agent {
     told_limits: WorkerLimits,
     /// The versions of model cards that it reads.
     reads: Vec<String>,
+    /// The GPUs that replicas are given.
+    gpus: Vec<Gpu>,
     seen: Generation,
     /// Only a whole assignment is of use: nothing was received yet, or a change was missed.
     asking: bool,
@@ -91,6 +93,7 @@ impl Agent {
             limits,
             told_limits: WorkerLimits::default(),
             reads: SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
+            gpus: Vec::new(),
             seen: Generation(0),
             asking: true,
             stopping: false,
@@ -111,6 +114,12 @@ impl Agent {
     #[must_use]
     pub fn reading(self, versions: Vec<String>) -> Self {
         Self { reads: versions, ..self }
+    }
+
+    /// The same, giving replicas these GPUs. One without any leaves their number to the plan.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Vec<Gpu>) -> Self {
+        Self { gpus, ..self }
     }
 
     /// Takes what happened and returns what to do, in this order.
@@ -201,6 +210,7 @@ impl Agent {
             Event::Validated { revision, ticket, result } => {
                 self.answer(&revision, ticket, result.map_or_else(Input::Fail, Input::Validated), now, effects);
             }
+            Event::Lost { revision, reason } => self.step(&revision, Input::Lost(reason), now, effects),
             Event::Health { revision, health } => self.step(&revision, Input::Health(health), now, effects),
             Event::Draining { revision, in_flight } => self.step(&revision, Input::Draining(in_flight), now, effects),
             Event::Drained { revision } => self.step(&revision, Input::Drained, now, effects),
@@ -319,7 +329,15 @@ impl Agent {
                     .shared_loads(id, replica)
                     .find(|(_, shared)| *shared == SharedLoad::Loaded)
                     .map(|(id, _)| id.clone());
-                Effect::Load { revision: Arc::clone(&replica.placed.revision), ticket, artifact, serving, share }
+                let devices = replica.devices.clone();
+                Effect::Load {
+                    revision: Arc::clone(&replica.placed.revision),
+                    ticket,
+                    artifact,
+                    serving,
+                    devices,
+                    share,
+                }
             }
             Action::GiveUp => Effect::GiveUp { revision },
             Action::Validate => Effect::Validate { revision, ticket, serving },
@@ -337,8 +355,8 @@ impl Agent {
         }
         let Unreported { whole, load, replicas, usage, .. } = std::mem::take(&mut self.unreported);
         // Whoever hears everything anew does not know the load either.
-        self.load = load.or(self.load);
-        let load = if whole { self.load } else { load };
+        let load = if whole { load.or_else(|| self.load.take()) } else { load };
+        self.load = load.clone().or_else(|| self.load.take());
         // The last word of a worker that stops is a whole one.
         let whole = whole || self.stopped();
         let breakers = (whole || changed).then_some(breakers);

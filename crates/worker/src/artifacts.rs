@@ -1,17 +1,19 @@
-//! Artifacts: from a location to a checked file on this machine.
+//! Artifacts: from a location to checked files on this machine.
 //!
 //! ```text
 //! file:                       used in place, hashed once per (path, size, modification time)
 //! http: https: s3: gs: az: ──▶ cache? ──▶ download ──▶ SHA-256 ──▶ cache ──▶ Artifact
+//! ...MODEL/                   a folder: listed, each file as above, linked together (see `folder`)
 //! ```
-//! A revision's artifact is one file. An ONNX graph with external data works where it lies beside it (`file:`); its
-//! data is not part of the digest. For the other stores, export the model as one file.
+//! An ONNX graph in a folder of this machine is used in place, with its external data beside it; its data is not part of
+//! the digest then. Runtimes that find artifacts by themselves get [`Source::Opaque`], and nothing is fetched.
 
 mod cache;
 pub(crate) mod checksum;
 mod classify;
 mod download;
 mod file;
+mod folder;
 mod gate;
 mod location;
 mod pace;
@@ -21,10 +23,18 @@ mod stores;
 mod wanted;
 mod web;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use berth_spec::{ByteSize, CredentialSet, Digest, FailureCategory, Revision};
+use berth_spec::{ByteSize, CredentialSet, Digest, Revision};
 pub use cache::Pin;
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 pub(crate) use gate::Gate;
 pub use progress::Listener;
 use tokio::sync::watch;
@@ -47,12 +57,54 @@ pub const PARALLEL_RANGES: usize = 6;
 /// A checked artifact on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Where it is.
-    pub path: PathBuf,
-    /// What its bytes hash to.
+    /// What it is, and where.
+    pub source: Source,
+    /// What its bytes hash to; of a folder, its sorted lines `DIGEST  PATH`.
     pub digest: Digest,
     /// How many bytes it has.
     pub size: ByteSize,
+}
+
+/// What a runtime loads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file on this machine.
+    File(PathBuf),
+    /// A folder on this machine.
+    Folder(PathBuf),
+    /// Something that the runtime finds by itself.
+    Opaque {
+        /// The model's format.
+        kind: String,
+        /// Where it is, in the runtime's own terms.
+        path: String,
+        /// What the runtime needs to get at it; may be empty.
+        key: String,
+    },
+}
+
+impl Source {
+    /// Where it is on this machine.
+    ///
+    /// # Errors
+    /// It is opaque: the text says so.
+    pub fn path(&self) -> Result<&Path, String> {
+        match self {
+            Self::File(path) | Self::Folder(path) => Ok(path),
+            Self::Opaque { path, .. } => Err(format!("{path} is not on this machine: its runtime finds it by itself")),
+        }
+    }
+}
+
+impl Artifact {
+    /// An artifact that its runtime finds by itself: named by what it is told.
+    #[must_use]
+    pub fn opaque(revision: &Revision) -> Self {
+        let (kind, path) = (revision.format.to_string(), revision.uri.clone());
+        let key = revision.digest.map_or_else(String::new, |digest| digest.to_string());
+        let digest = checksum::of(format!("{kind}\n{path}\n{key}").as_bytes());
+        Self { source: Source::Opaque { kind, path, key }, digest, size: ByteSize::ZERO }
+    }
 }
 
 /// The dependency behind a location, for circuit breakers: `s3://bucket`, `https://host:port`. `None` for files of
@@ -68,6 +120,8 @@ pub struct Artifacts {
     cache: Cache,
     /// One download per location at a time: a cancelled one may still be on its way out.
     gate: Gate,
+    /// Folders that were put together.
+    folders: AtomicU64,
 }
 
 impl Artifacts {
@@ -79,7 +133,7 @@ impl Artifacts {
         metrics: CacheMetrics,
     ) -> Result<Self, Fault> {
         let cache = Cache::open(root, bound, metrics).map_err(|error| Fault::disk(&error))?;
-        Ok(Self { stores: Stores::new(credentials)?, cache, gate: Gate::default() })
+        Ok(Self { stores: Stores::new(credentials)?, cache, gate: Gate::default(), folders: AtomicU64::new(0) })
     }
 
     /// The same, with what the controller hands out before what is in `credentials`: the latest of it whenever a store is
@@ -109,6 +163,9 @@ impl Artifacts {
             return Ok((artifact, Pin::NONE));
         }
         let location = Location { secret: self.stores.secret(&location), ..location };
+        if location.is_folder() {
+            return self.folder(&location, wanted, &progress).await;
+        }
         let key = location.key();
         let _alone = self.gate.pass(&key).await;
         if let Some(digest) = wanted.digest
@@ -135,6 +192,47 @@ impl Artifacts {
         }
     }
 
+    /// A folder of a store. Each file is fetched, checked and resumed by itself.
+    async fn folder(
+        &self,
+        location: &Location,
+        wanted: &Wanted,
+        progress: &Progress,
+    ) -> Result<(Artifact, Pin), Fault> {
+        let (store, prefix) = self.stores.open_folder(location)?;
+        let parts = folder::list(&*store, &prefix, location).await?;
+        let size: u64 = parts.iter().map(|part| part.size).sum();
+        self.cache.check_bound(size)?;
+        progress.begin(0, Some(size));
+        let fetches: Vec<_> = parts.into_iter().map(|part| self.part(location, wanted, progress, part)).collect();
+        let fetched: Vec<_> = stream::iter(fetches).buffered(folder::PARALLEL_FILES).try_collect().await?;
+        let digest = folder::digest_of(fetched.iter().map(|((path, _), digest, _)| (path.as_str(), *digest)));
+        wanted.check(digest, location)?;
+        let root = self.cache.folder(self.folders.fetch_add(1, Ordering::Relaxed));
+        let (files, pins): (Vec<_>, Vec<_>) = fetched.into_iter().map(|(file, _, pin)| (file, pin)).unzip();
+        let made = blocking(move || folder::Assembled::make(root.clone(), &files).map(|made| (made, root))).await?;
+        let (made, root) = made;
+        Ok((Artifact { source: Source::Folder(root), digest, size: ByteSize(size) }, Pin::of(Arc::new((made, pins)))))
+    }
+
+    /// One file of a folder: its path in the folder, where it lies, its digest, and what keeps it there.
+    fn part<'a>(
+        &'a self,
+        location: &'a Location,
+        wanted: &'a Wanted,
+        progress: &'a Progress,
+        part: folder::Part,
+    ) -> BoxFuture<'a, Result<((String, PathBuf), Digest, Pin), Fault>> {
+        async move {
+            let one = wanted.part(folder::uri_of(location, &part.path));
+            let (artifact, pin) = self.find(&one, Arc::new(|_, _| ())).await?;
+            progress.add(artifact.size.0);
+            let file = artifact.source.path().map_err(Fault::internal)?.to_owned();
+            Ok(((part.path, file), artifact.digest, pin))
+        }
+        .boxed()
+    }
+
     async fn cached(&self, digest: Digest) -> Result<Option<(Artifact, Pin)>, Fault> {
         let cache = self.cache.clone();
         let hit = blocking(move || Ok(cache.get(&digest))).await?;
@@ -157,13 +255,6 @@ impl Artifacts {
         cached: Option<String>,
         progress: &Progress,
     ) -> Result<Outcome, Fault> {
-        if location.url.path().ends_with('/') {
-            let message = format!(
-                "{} is a folder: models of several files work as file: only; export the model as one file",
-                location.shown()
-            );
-            return Err(Fault::new(FailureCategory::InvalidModel, message));
-        }
         let (store, object) = self.stores.open(location)?;
         let download = Download { location, store, key: object, name: key, cache: &self.cache, cached, progress };
         pace::keep(download.run(), progress, location).await

@@ -24,8 +24,10 @@ pub struct Config {
     /// Memory that models may take; `None`: a share of what the machine or the control group allows
     /// (see [`capacity`](crate::capacity)).
     pub memory: Option<ByteSize>,
-    /// GPUs that models may use.
+    /// GPUs that models may use, declared by the operator; empty: those that NVML finds.
     pub gpus: Vec<Gpu>,
+    /// Where the NVIDIA driver's library (NVML) is; `None`: where the dynamic linker finds it, and none is fine.
+    pub nvml_library: Option<PathBuf>,
     /// The most models at once; `None`: as many as fit.
     pub max_models: Option<u32>,
     /// Disk that fetched artifacts may take; checkouts and environments of model cards may each take as much again.
@@ -87,6 +89,7 @@ impl Config {
             data: data.into(),
             memory: None,
             gpus: Vec::new(),
+            nvml_library: None,
             max_models: None,
             runtime_limits: RuntimeLimits::default(),
             cache: DEFAULT_CACHE,

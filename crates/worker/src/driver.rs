@@ -12,6 +12,7 @@ mod acquire;
 mod clock;
 mod effects;
 mod load;
+mod load_threads;
 mod outbox;
 mod ready;
 mod retire;
@@ -25,7 +26,7 @@ use std::{
 };
 
 use berth_mesh::local::LocalReplicas;
-use berth_spec::{CredentialSet, FromController, InventoryChange, WorkerInfo};
+use berth_spec::{CredentialSet, FailureCategory, FromController, Gpu, InventoryChange, WorkerInfo};
 use prometheus_client::registry::Registry;
 use tokio::{
     sync::{mpsc, watch},
@@ -38,6 +39,7 @@ use self::{
     clock::Clock,
     effects::{Deps, EffectRunner},
     load::LoadWatch,
+    load_threads::LoadThreads,
     outbox::Outbox,
     usage::UsageWatch,
 };
@@ -47,6 +49,7 @@ use crate::{
     capacity::Capacity,
     config::Config,
     fault::Fault,
+    gpu::Gpus,
     metrics::WorkerMetrics,
     order::Limits,
     prepare::Preparer,
@@ -83,6 +86,7 @@ pub struct Worker {
     info: WorkerInfo,
     limits: Limits,
     deps: Deps,
+    gpus: Gpus,
     missing: Vec<String>,
     leaving: CancellationToken,
 }
@@ -138,6 +142,8 @@ pub fn build_with(
         parallel_loads: config.parallel_loads.unwrap_or((cores / 2).clamp(1, 4)).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
     };
+    let gpus = Gpus::find(config.nvml_library.as_deref())
+        .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
     let described = runtimes.iter().map(|runtime| config.runtime_limits.under(runtime.info())).collect();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let info = WorkerInfo {
@@ -146,12 +152,13 @@ pub fn build_with(
         labels: config.labels,
         memory,
         cpus: capacity.cpus,
-        gpus: config.gpus,
+        gpus: if config.gpus.is_empty() { gpus.devices().to_vec() } else { numbered(config.gpus) },
         max_models: config.max_models,
         runtimes: described,
         schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
+    metrics.gpus(&info.gpus);
     tracing::info!(
         event = "worker_built",
         worker_id = %info.id,
@@ -168,13 +175,21 @@ pub fn build_with(
             artifacts: Arc::new(artifacts),
             preparer: Arc::new(preparer),
             load_dirs: Arc::new(load_dirs),
+            load_threads: LoadThreads::default(),
             local,
             metrics,
             credentials,
         },
+        gpus,
         missing: Vec::new(),
         leaving: CancellationToken::new(),
     })
+}
+
+/// Declared GPUs, each with its number as its id where it has none: `CUDA_VISIBLE_DEVICES` takes numbers too.
+fn numbered(gpus: Vec<Gpu>) -> Vec<Gpu> {
+    let id = |(n, gpu): (usize, Gpu)| Gpu { id: if gpu.id.is_empty() { n.to_string() } else { gpu.id }, ..gpu };
+    gpus.into_iter().enumerate().map(id).collect()
 }
 
 impl Worker {
@@ -202,9 +217,10 @@ impl Worker {
         let (completions, mut completed) = mpsc::channel(COMPLETIONS);
         let clock = Clock::start();
         let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
-            .reading(self.info.schema_versions.clone());
+            .reading(self.info.schema_versions.clone())
+            .with_gpus(self.info.gpus.clone());
         let mut outbox = Outbox::default();
-        let (mut load, mut usage) = (LoadWatch::new(self.limits.memory), UsageWatch::default());
+        let (mut load, mut usage) = (LoadWatch::new(self.limits.memory, self.gpus), UsageWatch::default());
         let mut effects = EffectRunner::new(self.info.id, self.deps, completions);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
         let mut last_word = None;

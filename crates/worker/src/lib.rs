@@ -19,6 +19,7 @@
 pub mod agent;
 pub mod breaker;
 pub mod fault;
+pub mod gpu;
 pub mod order;
 pub mod replica;
 

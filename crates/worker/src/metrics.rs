@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{Breaker, ByteSize, worker::BreakerState};
+use berth_spec::{Breaker, ByteSize, Gpu, GpuLoad, worker::BreakerState};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
@@ -30,6 +30,12 @@ struct Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Category {
     category: &'static str,
+}
+
+/// A GPU, by its id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Device {
+    gpu: String,
 }
 
 /// A circuit breaker.
@@ -85,6 +91,9 @@ pub struct WorkerMetrics {
     pub(crate) heartbeats_sent: Counter,
     pub(crate) heartbeats_failed: Counter,
     breakers: Family<Towards, Gauge>,
+    gpu_memory: Family<Device, Gauge>,
+    gpu_memory_used: Family<Device, Gauge>,
+    gpu_utilization: Family<Device, Gauge>,
 }
 
 /// The last loads, newest in the lowest bit: a rate over all time hides an outage, and one over a minute hides rare loads.
@@ -122,10 +131,14 @@ impl WorkerMetrics {
             heartbeats_sent: Counter::default(),
             heartbeats_failed: Counter::default(),
             breakers: Family::default(),
+            gpu_memory: Family::default(),
+            gpu_memory_used: Family::default(),
+            gpu_utilization: Family::default(),
         };
         metrics.success_rate.set(100.0);
         metrics.register_models(registry);
         metrics.register_machine(registry);
+        metrics.register_gpus(registry);
         metrics.cache.register(registry);
         metrics
     }
@@ -171,6 +184,38 @@ impl WorkerMetrics {
             "Phases of a load: queued, prepare (model cards), fetch, load, validate",
             self.phases.clone(),
         );
+    }
+
+    fn register_gpus(&self, registry: &mut Registry) {
+        registry.register("berth_gpu_memory_bytes", "Memory of a GPU", self.gpu_memory.clone());
+        registry.register(
+            "berth_gpu_memory_used_bytes",
+            "Memory of a GPU in use by whatever process",
+            self.gpu_memory_used.clone(),
+        );
+        registry.register(
+            "berth_gpu_utilization",
+            "The part of the time in which a GPU computed, in percent",
+            self.gpu_utilization.clone(),
+        );
+    }
+
+    /// The GPUs that there are.
+    pub(crate) fn gpus(&self, gpus: &[Gpu]) {
+        for gpu in gpus {
+            let device = Device { gpu: gpu.id.clone() };
+            self.gpu_memory.get_or_create(&device).set(i64::try_from(gpu.memory.0).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// How busy they are.
+    pub(crate) fn gpu_load(&self, gpus: &[GpuLoad]) {
+        for gpu in gpus {
+            let device = Device { gpu: gpu.id.to_string() };
+            let used = i64::try_from(gpu.memory_used.0).unwrap_or(i64::MAX);
+            self.gpu_memory_used.get_or_create(&device).set(used);
+            self.gpu_utilization.get_or_create(&device).set(gpu.utilization_percent.into());
+        }
     }
 
     fn register_machine(&self, registry: &mut Registry) {

@@ -32,7 +32,6 @@ use std::{
 
 use berth_spec::{ByteSize, CredentialSet, PinnedCard, Time, residency::Preparing};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use self::{
     checkout::Checkouts,
@@ -63,8 +62,6 @@ pub struct Prepared {
     pub environment_size: ByteSize,
     /// Things worth knowing that did not stop it, for the replica's note.
     pub notes: Vec<String>,
-    /// Cancelled when nobody wants the model any more: a load that is under way ends.
-    pub given_up: CancellationToken,
     /// Keeps all of it on disk.
     #[expect(dead_code, reason = "it is held, not read")]
     pin: Pins,
@@ -81,17 +78,8 @@ impl Prepared {
             environment: String::new(),
             environment_size: ByteSize::ZERO,
             notes: Vec::new(),
-            given_up: CancellationToken::new(),
             pin: Pins::default(),
         }
-    }
-}
-
-impl Prepared {
-    /// With what ends a load that is under way.
-    #[must_use]
-    pub fn until(self, given_up: CancellationToken) -> Self {
-        Self { given_up, ..self }
     }
 }
 
@@ -112,8 +100,7 @@ impl PreparedModel {
     pub fn with(self, config: Option<PathBuf>, also: Vec<Arc<dyn std::any::Any + Send + Sync>>) -> Prepared {
         let Self { code, python, environment, environment_size, notes, mut pin } = self;
         pin.0.extend(also);
-        let given_up = CancellationToken::new();
-        Prepared { code, python, config, environment, environment_size, notes, given_up, pin }
+        Prepared { code, python, config, environment, environment_size, notes, pin }
     }
 }
 

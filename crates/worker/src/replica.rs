@@ -20,7 +20,8 @@
 //! ```
 //! A retired replica (no longer assigned) that is in nobody's hands is gone at once, and a fetch is cancelled. A load
 //! is given up where the engine can do that (a process of its own is ended); elsewhere it ends by itself, and then the
-//! model is unloaded. A replica that is assigned again while it goes away goes away first and starts over.
+//! model is unloaded. A replica that is assigned again while it goes away goes away first and starts over. A ready
+//! replica whose model the runtime has lost is unloaded and starts over, too.
 
 mod health;
 mod input;
@@ -28,7 +29,7 @@ mod input;
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    ByteSize, Digest, Failure, Placed, Residency, Signature, Time,
+    ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
     residency::{Attempt, Phases, Preparing, Ready},
 };
 
@@ -43,6 +44,10 @@ pub const MAX_RETRIES: u32 = 3;
 pub const RETRY_BASE: Duration = Duration::from_secs(30);
 /// The longest delay before a retry.
 pub const RETRY_CAP: Duration = Duration::from_secs(300);
+
+/// A model that its runtime loses sooner than this after it became ready is loaded again only after [`RETRY_BASE`]: a
+/// minute is long for a load that works, and short for an engine that restarts.
+pub const LOST_EARLY: Duration = Duration::from_secs(60);
 
 /// How long to wait after the `attempts`-th failure in a row; `None`: not again.
 #[must_use]
@@ -60,8 +65,8 @@ pub struct Facts {
     pub memory: ByteSize,
     /// Whether `memory` was measured.
     pub measured: bool,
-    /// What it takes and gives.
-    pub signature: Arc<Signature>,
+    /// What it takes and gives, where the runtime knows that.
+    pub signature: Option<Arc<Signature>>,
     /// Something worth knowing that did not stop it.
     pub note: Option<String>,
 }
@@ -125,6 +130,8 @@ pub struct Replica {
     pub wanted: bool,
     /// When it was assigned among others: the first goes first.
     pub arrival: u64,
+    /// The GPUs that it has, from the beginning of its load on.
+    pub devices: Vec<Arc<str>>,
     /// Which attempt to get it ready: results of earlier ones are ignored.
     pub ticket: u64,
     state: State,
@@ -147,6 +154,7 @@ impl Replica {
             placed,
             wanted: true,
             arrival,
+            devices: Vec::new(),
             ticket: 0,
             state: State::Queued,
             given_up: false,
@@ -231,6 +239,19 @@ impl Replica {
         }
     }
 
+    /// Tests for GPUs that are not free for others: from the beginning of its load until it is unloaded.
+    #[must_use]
+    pub fn holds_devices(&self) -> bool {
+        matches!(
+            self.state,
+            State::Loading(_)
+                | State::Validating(..)
+                | State::Ready(_)
+                | State::Draining { .. }
+                | State::Unloading { .. }
+        )
+    }
+
     /// When it wants to be woken.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
@@ -313,6 +334,10 @@ impl Replica {
             (State::Ready(ready), Input::Health(health)) => {
                 Next::To(State::Ready(health::taken_in(ready, health)), None)
             }
+            (State::Ready(ready), Input::Lost(reason)) => {
+                let failure = self.lost(reason, ready.since, now);
+                unload(ready.memory, ready.digest, failure, now)
+            }
             (State::Ready(ready), Input::Retire) => {
                 Next::To(State::Draining { since: now, in_flight: 0, ready }, Some(A::Drain))
             }
@@ -369,8 +394,17 @@ impl Replica {
         let Facts { memory, measured, signature, note } = facts;
         let digest = artifact.digest;
         let phases = self.phases;
-        let ready = Ready { since: now, memory, measured, digest, signature, phases, note, deaths: None };
+        let devices = self.devices.clone();
+        let ready = Ready { since: now, memory, measured, digest, signature, phases, note, deaths: None, devices };
         Next::To(State::Ready(Arc::new(ready)), Some(Action::Announce))
+    }
+
+    /// The failure of a model that its runtime has lost. One that served for a while is loaded again at once (`None`);
+    /// one that is lost as soon as it is ready waits, so that it is not loaded all the time.
+    fn lost(&self, reason: String, ready_since: Time, now: Time) -> Option<Arc<Failure>> {
+        let message = format!("the runtime lost the model: {reason}");
+        let early = now < ready_since + LOST_EARLY;
+        early.then(|| self.held_off(Fault::new(FailureCategory::Runtime, message), now + RETRY_BASE, now))
     }
 
     /// It was not tried: no attempt, and nothing to remember.

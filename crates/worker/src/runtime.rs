@@ -19,31 +19,58 @@ mod sample;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use berth_mesh::local::Model;
 use berth_spec::{
-    ByteSize, Class, Digest, FailureCategory, Revision, RuntimeInfo, Serving, deployment::Warmup, residency::Deaths,
+    ByteSize, Class, Digest, FailureCategory, Revision, RuntimeInfo, Serving, Signature, deployment::Warmup,
+    residency::Deaths,
 };
 
 use tokio::sync::watch;
 
-use crate::{fault::bounded_trace, prepare::Prepared};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    artifacts::{Artifact, Source},
+    fault::bounded_trace,
+    prepare::Prepared,
+};
 
 /// What to load.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
     /// The revision; its `runtime` options and declared signature are obeyed.
     pub revision: Arc<Revision>,
-    /// The artifact on local disk; it must stay there until [`Runtime::load`] returns, and where there is `prepared`,
-    /// for as long as that lives.
-    pub artifact: PathBuf,
+    /// The artifact. Files must stay there until [`Runtime::load`] returns, and where there is `prepared`, for as long as
+    /// that lives.
+    pub artifact: Source,
     /// The digest of the artifact's bytes.
     pub digest: Digest,
     /// How to serve it. Later changes go to [`LoadedModel::set_serving`].
     pub serving: Arc<Serving>,
     /// For a model card: its code and environment.
     pub prepared: Option<Arc<Prepared>>,
+    /// The GPUs that it may use, by their ids; empty: none.
+    pub devices: Vec<Arc<str>>,
+    /// Cancelled when the model is no longer wanted, or its time is up.
+    pub cancel: CancellationToken,
+}
+
+impl LoadRequest {
+    /// A request for a fetched artifact, without GPUs.
+    #[must_use]
+    pub fn new(revision: Arc<Revision>, artifact: Artifact, serving: Arc<Serving>) -> Self {
+        let Artifact { source, digest, .. } = artifact;
+        let cancel = CancellationToken::new();
+        Self { revision, artifact: source, digest, serving, prepared: None, devices: Vec::new(), cancel }
+    }
+
+    /// The same, with GPUs.
+    #[must_use]
+    pub fn on(self, devices: Vec<Arc<str>>) -> Self {
+        Self { devices, ..self }
+    }
 }
 
 /// A model that was loaded and has not proved itself yet.
@@ -102,6 +129,8 @@ pub struct Health {
     pub memory: Option<ByteSize>,
     /// How its process has died; `None`: it has not, or there is none.
     pub deaths: Option<Arc<Deaths>>,
+    /// Why the runtime has it no more; it is then loaded again.
+    pub lost: Option<String>,
 }
 
 /// Executes revisions of some formats. One per kind of engine and process.
@@ -110,13 +139,29 @@ pub trait Runtime: Send + Sync + 'static {
     fn info(&self) -> RuntimeInfo;
 
     /// Loads a model. Blocks for as long as the engine takes: call it on a thread that may block. Loads may run in
-    /// parallel; an engine that cannot orders them itself.
+    /// parallel; an engine that cannot orders them itself. Dropping the model unloads it.
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError>;
+
+    /// A load ends within seconds of [`LoadRequest::cancel`], as one in a process of its own does. One that cannot be
+    /// interrupted costs a thread where it hangs; the worker bounds how many.
+    fn is_interruptible(&self) -> bool {
+        false
+    }
+
+    /// It finds artifacts by itself: nothing is fetched for it, and a load gets [`Source::Opaque`].
+    fn is_opaque(&self) -> bool {
+        false
+    }
 }
 
 /// A model in memory, as the worker sees it. The gateway sees it as [`Model`]: `Arc<dyn LoadedModel>` coerces to
 /// `Arc<dyn Model>`.
 pub trait LoadedModel: Model {
+    /// What it takes and gives; `None`: its runtime does not say. [`Model::signature`] is empty then.
+    fn known_signature(&self) -> Option<Arc<Signature>> {
+        Some(Arc::clone(self.signature()))
+    }
+
     /// Runs the validation inference and throws its outputs away. Blocks like [`Runtime::load`]. A model is not to be
     /// made callable before this has passed.
     fn validate(&self, warmup: &Warmup) -> Result<(), LoadError>;
@@ -130,8 +175,8 @@ pub trait LoadedModel: Model {
         Health::default()
     }
 
-    /// Its health whenever its process has gone, or is up again, at once; `None`: it has none, or nobody looks. Ends with the
-    /// model.
+    /// Its health whenever that changes: its process has ended or is up again, or the runtime has lost the model. `None`: it
+    /// does not change. Ends with the model.
     fn changes(&self) -> Option<watch::Receiver<Health>> {
         None
     }

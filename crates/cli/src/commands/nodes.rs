@@ -171,6 +171,9 @@ pub(crate) async fn describe(client: &Client, name: &str) -> Result<String, Fail
         block.extend(steps("blocked", &drain.blocked));
         section(&mut text, "Draining", &block);
     }
+    if let Some(capacity) = node.status.capacity.as_ref().filter(|capacity| !capacity.gpus.is_empty()) {
+        section(&mut text, "GPUs", &devices(&capacity.gpus));
+    }
     if !node.status.breakers.is_empty() {
         section(&mut text, "Circuit breakers", &breakers(&node.status.breakers));
     }
@@ -232,6 +235,22 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         facts.push(("Credentials", format!("generation {}", status.credentials)));
     }
     facts
+}
+
+/// The GPUs of a node, one line for each.
+fn devices(gpus: &[GpuView]) -> String {
+    let mut rows = Rows::new(&["ID", "KIND", "MEMORY", "IN USE", "BUSY", "REVISION"]);
+    for gpu in gpus {
+        rows.add([
+            gpu.id.clone(),
+            gpu.kind.clone(),
+            size(gpu.memory),
+            gpu.memory_used.map_or_else(|| "-".to_owned(), size),
+            gpu.utilization_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%")),
+            or_dash(gpu.revision.as_deref().unwrap_or_default()),
+        ]);
+    }
+    rows.render()
 }
 
 /// The runtimes of a node with their formats and own limits: `onnx (onnx)`, `triton (onnx, tensorrt; at most 4GiB)`.
@@ -309,7 +328,15 @@ mod tests {
                 capacity: Some(Capacity {
                     memory: Memory { total: 8 << 30, used: 3 << 29, free: 0 },
                     cpus: Cpus { total: 8.0, used_percent: 34.6, used_percent_1m: 20.0, used_percent_5m: 9.9 },
-                    gpus: vec![GpuView { kind: "nvidia-l4".to_owned(), memory: 24 << 30, used: 6 << 30 }; 2],
+                    gpus: vec![
+                        GpuView {
+                            kind: "nvidia-l4".to_owned(),
+                            memory: 24 << 30,
+                            used: 6 << 30,
+                            ..GpuView::default()
+                        };
+                        2
+                    ],
                     models: Models { held: 14, ready: 12, max: Some(20) },
                     requests_per_minute: 800,
                     ..Capacity::default()

@@ -123,6 +123,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         cache: server.cache,
         parallel_loads: server.parallel_loads,
         onnx_library: server.onnx_library.clone(),
+        nvml_library: server.nvml_library.clone(),
         cards: server.cards.clone(),
         credentials: server.credentials.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)

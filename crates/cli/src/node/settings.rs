@@ -63,7 +63,7 @@ struct ClusterArgs {
     /// Roles of this node: controller, worker, gateway
     #[arg(long, value_name = "ROLE,…", env = "BERTH_ROLES", default_value = "controller,worker,gateway")]
     roles: Roles,
-    /// GPUs for models: KIND=MEMORY or KIND=MEMORYxCOUNT, separated by commas
+    /// GPUs for models: KIND=MEMORY or KIND=MEMORYxCOUNT, separated by commas [default: those that the driver finds]
     #[arg(long, value_name = "KIND=MEMORY[xN],…", env = "BERTH_GPUS", value_delimiter = ',', value_parser = Gpus::parse)]
     gpus: Vec<Gpus>,
     /// Most models at a time [default: as many as fit]

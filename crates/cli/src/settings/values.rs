@@ -156,7 +156,7 @@ impl Gpus {
         if !(1..=MOST).contains(&count) {
             return Err(format!("{count} GPUs are not from 1 to {MOST}"));
         }
-        Ok(Self { gpu: Gpu { kind: kind.to_owned(), memory: size(memory)? }, count })
+        Ok(Self { gpu: Gpu { id: String::new(), kind: kind.to_owned(), memory: size(memory)? }, count })
     }
 
     /// Each GPU.
@@ -207,7 +207,10 @@ mod tests {
     #[test]
     fn graphics() {
         assert_eq!(Gpus::parse("nvidia-l4=24GiBx4").map(|gpus| gpus.each().count()), Ok(4));
-        let one = Gpus { gpu: Gpu { kind: "nvidia-h200".to_owned(), memory: ByteSize::gib(141) }, count: 1 };
+        let one = Gpus {
+            gpu: Gpu { id: String::new(), kind: "nvidia-h200".to_owned(), memory: ByteSize::gib(141) },
+            count: 1,
+        };
         assert_eq!(Gpus::parse("nvidia-h200=141GiB"), Ok(one));
         for bad in ["", "l4", "l4=", "l4=24GiBx", "l4=24GiBx0", "l4=24GiBx999", "L4=1GiB", "=1GiB", "l4=muchx2"] {
             assert!(Gpus::parse(bad).is_err(), "{bad}");

@@ -77,6 +77,7 @@ fn worker_config(settings: &Settings) -> berth_worker::Config {
         cache: settings.server.cache,
         parallel_loads: settings.server.parallel_loads,
         onnx_library: settings.server.onnx_library.clone(),
+        nvml_library: settings.server.nvml_library.clone(),
         cards: settings.server.cards.clone(),
         credentials: settings.server.credentials.clone(),
         ..berth_worker::Config::new(settings.server.name.clone(), &settings.server.data)

@@ -160,10 +160,17 @@ impl Sides {
 
 fn capacity(worker: &WorkerView) -> Capacity {
     let (info, load) = (&worker.info, &worker.load);
-    let gpus = info.gpus.iter().enumerate().map(|(at, gpu)| GpuView {
-        kind: gpu.kind.clone(),
-        memory: gpu.memory.0,
-        used: worker.gpus_claimed.get(at).map_or(0, |claimed| claimed.0),
+    let gpus = info.gpus.iter().enumerate().map(|(at, gpu)| {
+        let busy = load.gpus.iter().find(|load| *load.id == *gpu.id);
+        GpuView {
+            id: gpu.id.clone(),
+            kind: gpu.kind.clone(),
+            memory: gpu.memory.0,
+            used: worker.gpus_claimed.get(at).map_or(0, |claimed| claimed.0),
+            memory_used: busy.map(|load| load.memory_used.0),
+            utilization_percent: busy.map(|load| load.utilization_percent),
+            revision: worker.gpus_given.get(&gpu.id).map(ToString::to_string),
+        }
     });
     let [now, minute, five] = load.cpu_percent;
     Capacity {

@@ -1,11 +1,15 @@
 //! What is told of workers: how they are, how full they are, and how far they are with giving up what they hold.
 
+use std::collections::BTreeMap;
+
 use berth_plan::{
     World,
     report::Leaving,
     world::{Liveness, TrackedWorker},
 };
-use berth_spec::{ByteSize, DeploymentName, Gpu, Residency, Time, WorkerId, WorkerState as Means, deployment::GpuNeed};
+use berth_spec::{
+    ByteSize, DeploymentName, Gpu, Residency, RevisionId, Time, WorkerId, WorkerState as Means, deployment::GpuNeed,
+};
 
 use super::Driver;
 use crate::handle::{WorkerState, WorkerView, view::Drain};
@@ -39,10 +43,11 @@ impl Driver {
             credentials: tracked.credentials,
             breakers: tracked.breakers.clone(),
             claimed: tracked.used,
-            load: tracked.load,
+            load: tracked.load.clone(),
             leaving,
             drain: world.leaving(id, now).map(|leaving| drain(tracked, leaving, world)),
             gpus_claimed: gpus_claimed(&info.gpus, tracked),
+            gpus_given: gpus_given(tracked),
             assigned: count(tracked.assigned.len()),
             ready: count(tracked.assigned.keys().filter(|revision| tracked.ready(revision)).count()),
             reported,
@@ -53,6 +58,15 @@ impl Driver {
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// The replica that has each GPU, by the GPU's id, as far as the worker has said so.
+fn gpus_given(tracked: &TrackedWorker) -> BTreeMap<String, RevisionId> {
+    let ready = tracked.inventory.iter().filter_map(|(revision, residency)| match residency {
+        Residency::Ready(ready) => Some((revision, &ready.devices)),
+        _ => None,
+    });
+    ready.flat_map(|(revision, ids)| ids.iter().map(move |id| (id.to_string(), revision.clone()))).collect()
 }
 
 /// What of each GPU is set aside. A device is claimed whole; which one a replica will have is the machine's to say, so

@@ -74,6 +74,8 @@ pub struct WorkerView {
     pub drain: Option<Drain>,
     /// Memory of each of its GPUs that the plan has set aside, in their order.
     pub gpus_claimed: Vec<ByteSize>,
+    /// The replica that has each of its GPUs, by the GPU's id, as far as it has said so.
+    pub gpus_given: BTreeMap<String, RevisionId>,
     /// Replicas assigned to it.
     pub assigned: u32,
     /// Replicas of them that answer.

@@ -12,7 +12,7 @@ use berth_control::{
 };
 use berth_spec::{
     ByteSize, DeploymentName, Digest, FromController, Generation, InventoryChange, Origin, Residency, RevisionId,
-    RuntimeInfo, Signature, Time, WorkerId, WorkerInfo,
+    RuntimeInfo, Time, WorkerId, WorkerInfo,
     deployment::ModelFormat,
     manifest::{self, ManifestDeployment, ParseContext},
     residency::{Phases, Ready},
@@ -109,7 +109,8 @@ pub(crate) fn ready(at: Time) -> Residency {
         memory: ByteSize::mib(10),
         measured: true,
         digest: Digest([7; 32]),
-        signature: Arc::new(Signature::default()),
+        signature: None,
+        devices: Vec::new(),
         phases: Phases::default(),
         note: None,
         deaths: None,

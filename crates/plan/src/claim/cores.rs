@@ -82,14 +82,9 @@ pub(crate) fn cores(spec: &Spec) -> Cores {
     spec.cpu.map_or(Cores::ZERO, Cores::of)
 }
 
-/// The GPUs that each replica of a deployment claims.
-pub(crate) fn gpu_count(spec: &Spec) -> u32 {
-    spec.gpu.as_ref().map_or(0, |need| need.count)
-}
-
 /// Whether a device will do for a need.
 pub(crate) fn suits(device: &Gpu, need: &GpuNeed) -> bool {
-    need.kind.as_ref().is_none_or(|kind| device.is_a(kind)) && need.memory.is_none_or(|memory| device.memory >= memory)
+    device.suits(need)
 }
 
 #[cfg(test)]

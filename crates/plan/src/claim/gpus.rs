@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn device(kind: u8, memory: u8) -> Gpu {
-        Gpu { kind: format!("k{kind}"), memory: ByteSize::gib(memory.into()) }
+        Gpu { id: String::new(), kind: format!("k{kind}"), memory: ByteSize::gib(memory.into()) }
     }
 
     fn need(count: u32, kind: Option<u8>, memory: Option<u8>) -> GpuNeed {

@@ -106,7 +106,7 @@ impl World {
             let placed = Placed {
                 revision: revision.clone(),
                 claim: replica.claim,
-                gpus: claim::gpu_count(&deployment.spec),
+                gpu: deployment.spec.gpu.clone(),
                 urgent: false,
                 serving: std::sync::Arc::clone(&serving),
             };

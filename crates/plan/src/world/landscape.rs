@@ -1,7 +1,7 @@
 //! What the workers of a region can hold together, as far as deployments that count by region depend on it: where a
 //! region has no worker for them any more, their replicas belong elsewhere, and back when it has one again.
 
-use berth_spec::{WorkerId, WorkerInfo, WorkerState};
+use berth_spec::{Gpu, WorkerId, WorkerInfo, WorkerState};
 
 use super::{TrackedWorker, World};
 
@@ -13,13 +13,18 @@ impl TrackedWorker {
     }
 }
 
+/// Compares devices by kind and memory: their ids differ on every machine.
+fn of_same_kinds(a: &[Gpu], b: &[Gpu]) -> bool {
+    a.iter().map(|gpu| (&gpu.kind, gpu.memory)).eq(b.iter().map(|gpu| (&gpu.kind, gpu.memory)))
+}
+
 impl World {
     /// A worker came, went, or was closed. While another one like it is open in its place, nothing follows.
     pub(super) fn landscape_changed(&mut self, worker: &WorkerId) {
         let Some(info) = self.workers.get(worker).and_then(|tracked| tracked.info.as_ref()) else { return };
         let stands_in = |other: &WorkerInfo| {
-            (&other.labels, &other.runtimes, &other.gpus, other.memory)
-                == (&info.labels, &info.runtimes, &info.gpus, info.memory)
+            (&other.labels, &other.runtimes, other.memory) == (&info.labels, &info.runtimes, info.memory)
+                && of_same_kinds(&other.gpus, &info.gpus)
                 && other.schema_versions == info.schema_versions
         };
         let mut others =

@@ -40,7 +40,9 @@ impl World {
         // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
         tracked.sent = tracked.sent.max(change.seen);
         let turned = std::mem::replace(&mut tracked.state, change.state) != change.state;
-        tracked.load = change.load.unwrap_or(tracked.load);
+        if let Some(load) = &change.load {
+            tracked.load.clone_from(load);
+        }
         tracked.credentials = change.credentials;
         tracked.renewed = if renewed { Some(now) } else { tracked.renewed };
         if let Some(breakers) = &change.breakers {
@@ -236,7 +238,8 @@ mod tests {
             memory: ByteSize(1),
             measured: true,
             digest: Digest([0; 32]),
-            signature: Arc::default(),
+            signature: None,
+            devices: Vec::new(),
             phases: Phases::default(),
             note: None,
             deaths,

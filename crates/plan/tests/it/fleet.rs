@@ -26,7 +26,7 @@ fn rejection(w: &Fixture, called: &str, on: &str) -> String {
 }
 
 fn gpus(kind: &str, memories: &[u64]) -> Vec<Gpu> {
-    memories.iter().map(|memory| Gpu { kind: kind.to_owned(), memory: gib(*memory) }).collect()
+    memories.iter().map(|memory| Gpu { id: String::new(), kind: kind.to_owned(), memory: gib(*memory) }).collect()
 }
 
 fn needs_gpu(spec: &mut Spec, count: u32) {

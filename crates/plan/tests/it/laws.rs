@@ -284,6 +284,7 @@ fn join(w: &mut Fixture, which: u8, memory: u8, fresh: bool, hardware: Hardware)
     info.incarnation = known.map_or(1, |known| known.incarnation + u64::from(fresh));
     info.cpus = hardware.cores.into();
     let gpu = |n: u8| Gpu {
+        id: n.to_string(),
         kind: if n.is_multiple_of(2) { "even" } else { "odd" }.to_owned(),
         memory: ByteSize::gib(n.into()),
     };

@@ -250,7 +250,7 @@ fn workers_that_the_registry_does_not_name_hold_nothing_if_it_says_so() {
 
 #[test]
 fn a_kind_of_gpu_is_asked_for_by_its_word() {
-    let gpu = |kind: &str| Gpu { kind: kind.to_owned(), memory: ByteSize::gib(16) };
+    let gpu = |kind: &str| Gpu { id: String::new(), kind: kind.to_owned(), memory: ByteSize::gib(16) };
     let mut w = world().worker_with("t4", gib(4), |info| info.gpus = vec![gpu("tesla-t4")]).worker_with(
         "v100",
         gib(8),

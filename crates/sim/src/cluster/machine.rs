@@ -36,7 +36,7 @@ impl Cluster {
         let Some((revision, before)) = ready.map(|(revision, residency)| (revision.clone(), residency)) else { return };
         let told = |from: &Residency, again| match fixture::died(from, again, clock) {
             Some(Residency::Ready(ready)) => {
-                Some((Health { memory: None, deaths: ready.deaths.clone() }, Residency::Ready(ready)))
+                Some((Health { memory: None, deaths: ready.deaths.clone(), lost: None }, Residency::Ready(ready)))
             }
             _ => None,
         };

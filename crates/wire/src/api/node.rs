@@ -161,12 +161,23 @@ pub struct Cpus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuView {
+    /// Id that `CUDA_VISIBLE_DEVICES` takes: the UUID, or the number where an operator declared it.
+    pub id: String,
     /// GPU model, for example `nvidia-h200`.
     pub kind: String,
     /// Its memory, in bytes.
     pub memory: u64,
     /// Memory assigned to replicas, in bytes.
     pub used: u64,
+    /// Memory in use by whatever process, in bytes; absent: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used: Option<u64>,
+    /// The part of the time in which it computed, in percent; absent: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<u32>,
+    /// The revision that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
 }
 
 /// Models of a node.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Generation, PinnedCard, Placed, Revision, RevisionId, Serving,
     WorkerLimits,
-    deployment::{Batching, Concurrency, RuntimeOptions, Warmup},
+    deployment::{Batching, Concurrency, GpuNeed, RuntimeOptions, Warmup},
 };
 use bytes::Bytes;
 use prost::Message;
@@ -74,7 +74,11 @@ fn placed_to(placed: &Placed) -> v1::Placed {
         threads: runtime.threads.into(),
         memory: memory.map(|memory| memory.0),
         claim: placed.claim.0,
-        gpus: placed.gpus,
+        gpu: placed.gpu.as_ref().map(|need| v1::GpuNeed {
+            count: need.count,
+            kind: need.kind.clone(),
+            memory: need.memory.map(|memory| memory.0),
+        }),
         urgent: placed.urgent,
         serving: Some(serving_to(&placed.serving, id)),
         card: card.as_ref().map(|card| card_to(card)).unwrap_or_default(),
@@ -108,8 +112,9 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
         card,
         id,
     };
-    let (claim, gpus, urgent) = (ByteSize(placed.claim), placed.gpus, placed.urgent);
-    Some(Placed { revision: Arc::new(revision), claim, gpus, urgent, serving: Arc::new(serving) })
+    let gpu = placed.gpu.map(|need| GpuNeed { count: need.count, kind: need.kind, memory: need.memory.map(ByteSize) });
+    let (claim, urgent) = (ByteSize(placed.claim), placed.urgent);
+    Some(Placed { revision: Arc::new(revision), claim, gpu, urgent, serving: Arc::new(serving) })
 }
 
 fn serving_to(serving: &Serving, id: &RevisionId) -> v1::Serving {

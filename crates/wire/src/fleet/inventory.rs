@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use berth_spec::{
-    Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, InventoryChange, Load, Residency, RevisionId,
-    Time, Usage, WorkerId, WorkerState,
+    Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, GpuLoad, InventoryChange, Load, Residency,
+    RevisionId, Time, Usage, WorkerId, WorkerState,
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
     worker::{BreakerState, DependencyKind},
 };
@@ -101,7 +101,7 @@ fn state_of(state: i32) -> WorkerState {
     }
 }
 
-const fn load_to(load: Load) -> v1::Load {
+fn load_to(load: Load) -> v1::Load {
     let [cpu_now, cpu_one_minute, cpu_five_minutes] = load.cpu_percent;
     v1::Load {
         at: load.at.0,
@@ -112,10 +112,20 @@ const fn load_to(load: Load) -> v1::Load {
         queue: load.queue,
         requests_per_minute: load.requests_per_minute,
         degraded: load.degraded,
+        gpus: load.gpus.iter().map(gpu_to).collect(),
     }
 }
 
-const fn load_of(load: v1::Load) -> Load {
+fn gpu_to(gpu: &GpuLoad) -> v1::GpuLoad {
+    v1::GpuLoad { id: gpu.id.to_string(), memory_used: gpu.memory_used.0, utilization_percent: gpu.utilization_percent }
+}
+
+fn gpu_of(gpu: v1::GpuLoad) -> GpuLoad {
+    let v1::GpuLoad { id, memory_used, utilization_percent } = gpu;
+    GpuLoad { id: id.into(), memory_used: ByteSize(memory_used), utilization_percent }
+}
+
+fn load_of(load: v1::Load) -> Load {
     Load {
         at: Time(load.at),
         cpu_percent: [load.cpu_now, load.cpu_one_minute, load.cpu_five_minutes],
@@ -123,6 +133,7 @@ const fn load_of(load: v1::Load) -> Load {
         queue: load.queue,
         requests_per_minute: load.requests_per_minute,
         degraded: load.degraded,
+        gpus: load.gpus.into_iter().map(gpu_of).collect(),
     }
 }
 
@@ -236,13 +247,14 @@ fn ready_to(ready: &Ready) -> v1::Ready {
         memory: ready.memory.0,
         measured: ready.measured,
         digest: digest_to(Some(ready.digest)),
-        signature: Some(signature_to(&ready.signature)),
+        signature: ready.signature.as_deref().map(signature_to),
         queued_ms: ready.phases.queued_ms,
         fetch_ms: ready.phases.fetch_ms,
         load_ms: ready.phases.load_ms,
         validate_ms: ready.phases.validate_ms,
         note: ready.note.clone(),
         deaths: ready.deaths.as_deref().map(deaths_to),
+        devices: ready.devices.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -272,7 +284,8 @@ fn ready_of(ready: v1::Ready) -> Ready {
         measured: ready.measured,
         digest: digest_of(&ready.digest).unwrap_or(Digest([0; 32])),
         // Only for people: one that cannot be read is none.
-        signature: Arc::new(ready.signature.and_then(signature_of).unwrap_or_default()),
+        signature: ready.signature.and_then(signature_of).map(Arc::new),
+        devices: ready.devices.into_iter().map(Into::into).collect(),
         phases: Phases {
             queued_ms: ready.queued_ms,
             fetch_ms: ready.fetch_ms,

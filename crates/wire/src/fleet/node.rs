@@ -24,7 +24,7 @@ impl v1::Hello {
     /// [`Unnamed`]: it has no name.
     pub fn worker_info(&self) -> Result<Option<WorkerInfo>, Unnamed> {
         let Some(worker) = self.worker.clone() else { return Ok(None) };
-        let gpu = |gpu: v1::Gpu| Gpu { kind: gpu.kind, memory: ByteSize(gpu.memory) };
+        let gpu = |gpu: v1::Gpu| Gpu { id: gpu.id, kind: gpu.kind, memory: ByteSize(gpu.memory) };
         Ok(Some(WorkerInfo {
             id: self.name()?,
             incarnation: self.incarnation,
@@ -43,7 +43,7 @@ impl v1::Hello {
 impl From<&WorkerInfo> for v1::WorkerInfo {
     /// Without name and incarnation, which the first word says anyway.
     fn from(info: &WorkerInfo) -> Self {
-        let gpu = |gpu: &Gpu| v1::Gpu { kind: gpu.kind.clone(), memory: gpu.memory.0 };
+        let gpu = |gpu: &Gpu| v1::Gpu { id: gpu.id.clone(), kind: gpu.kind.clone(), memory: gpu.memory.0 };
         Self {
             labels: info.labels.clone().into_iter().collect(),
             memory: info.memory.0,

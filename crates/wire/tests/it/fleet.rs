@@ -129,7 +129,8 @@ fn a_change_costs_a_few_hundred_bytes() {
         memory: ByteSize::mib(190),
         measured: true,
         digest: berth_spec::Digest([3; 32]),
-        signature: Arc::new(arbitrary::plain_signature()),
+        signature: Some(Arc::new(arbitrary::plain_signature())),
+        devices: Vec::new(),
         phases: Phases { queued_ms: 1.0, fetch_ms: 800.0, load_ms: 300.0, validate_ms: 20.0 },
         note: None,
         deaths: None,
@@ -164,6 +165,7 @@ fn a_change_costs_a_few_hundred_bytes() {
             queue: 2,
             requests_per_minute: 900,
             degraded: false,
+            gpus: Arc::default(),
         }),
         replicas: vec![],
         ..report(None)

@@ -88,6 +88,13 @@ pub enum Event {
         /// Its memory, and how its process died.
         health: Health,
     },
+    /// The runtime has lost the model of a ready replica: it is to be loaded again.
+    Lost {
+        /// Which replica.
+        revision: RevisionId,
+        /// What the runtime says, for people.
+        reason: String,
+    },
     /// A draining replica still has requests in flight.
     Draining {
         /// Which replica.
@@ -153,6 +160,8 @@ pub enum Effect {
         artifact: Artifact,
         /// How it will be served.
         serving: Arc<Serving>,
+        /// The GPUs that it may use, by their ids.
+        devices: Vec<Arc<str>>,
         /// This replica has the same model in memory: share it instead.
         share: Option<RevisionId>,
     },

@@ -1,12 +1,13 @@
 //! What the agent does next: a survey of its replicas, put in order, and started.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker::DependencyKind};
 
 use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
+    gpu::{self, Held},
     order::{self, Busy, Limits, ModelKey, SharedLoad, Start, Waiting, Want},
     prepare::BlockedDependencies,
     replica::{Input, Replica, State},
@@ -45,7 +46,7 @@ impl Agent {
             match start {
                 Start::Prepare(revision) => self.start_prepare(&revision, now, effects),
                 Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
-                Start::Load(revision) => self.step(&revision, Input::Load, now, effects),
+                Start::Load(revision) => self.start_load(&revision, now, effects),
                 Start::Refuse { revision, need, free } => self.refuse(&revision, need, free, now, effects),
             }
         }
@@ -55,7 +56,7 @@ impl Agent {
         let mut busy = Busy { held: self.held(), ..Busy::default() };
         let mut waiting = Vec::new();
         for (id, replica) in &self.replicas {
-            let leaves_with_gpus = !replica.wanted && replica.placed.gpus > 0;
+            let leaves_with_gpus = !replica.wanted && replica.placed.gpu.is_some();
             let want = match replica.state() {
                 State::Queued if replica.placed.revision.card.is_some() => Want::Prepare,
                 State::Preparing(_) => {
@@ -67,7 +68,7 @@ impl Agent {
                     let shared =
                         self.shared_loads(id, replica).map(|(_, shared)| shared).max().unwrap_or(SharedLoad::Absent);
                     let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
-                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpus > 0, key, shared }
+                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpu.is_some(), key, shared }
                 }
                 State::Fetching { .. } => {
                     busy.fetching.insert(replica.placed.revision.uri.clone());
@@ -155,6 +156,34 @@ impl Agent {
         self.tickets += 1;
         replica.ticket = self.tickets;
         self.step(revision, Input::Fetch, now, effects);
+    }
+
+    /// Gives a replica its GPUs and begins its load.
+    fn start_load(&mut self, id: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
+        match self.devices_for(id) {
+            Ok(devices) => {
+                if let Some(replica) = self.replicas.get_mut(id) {
+                    replica.devices = devices;
+                }
+                self.step(id, Input::Load, now, effects);
+            }
+            Err(why) if !matches!(self.replicas.get(id).map(Replica::state), Some(State::Refused(..))) => {
+                self.step(id, Input::Refuse(Fault::new(FailureCategory::Memory, why)), now, effects);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The GPUs for a replica; those that it shares with another one, where it shares that one's model.
+    fn devices_for(&self, id: &RevisionId) -> Result<Vec<Arc<str>>, String> {
+        let Some(replica) = self.replicas.get(id) else { return Ok(Vec::new()) };
+        let Some(need) = replica.placed.gpu.as_ref().filter(|_| !self.gpus.is_empty()) else { return Ok(Vec::new()) };
+        if let Some((source, _)) = self.shared_loads(id, replica).find(|(_, shared)| *shared == SharedLoad::Loaded) {
+            return Ok(self.replicas[source].devices.clone());
+        }
+        let holding = self.replicas.iter().filter(|(other, replica)| *other != id && replica.holds_devices());
+        let held: Vec<Held<'_>> = holding.map(|(id, replica)| (id, replica.devices.as_slice())).collect();
+        gpu::assign(&self.gpus, need, &held)
     }
 
     fn refuse(&mut self, id: &RevisionId, need: ByteSize, free: ByteSize, now: Time, effects: &mut Vec<Effect>) {

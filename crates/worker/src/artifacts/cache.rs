@@ -3,6 +3,7 @@
 //! ```text
 //! cache/sha256/ab/abcdef…     artifacts; the name is the digest, the modification time when it was last used
 //! cache/partial/KEY.part      downloads under way, with KEY.ranges beside
+//! cache/folders/N/PATH         artifacts of several files: hard links, for as long as they are pinned
 //! cache/known/KEY             what a location held when last looked at: {"etag", "digest", "size"}
 //! ```
 //! Everything that lies in it counts, downloads under way and broken ones too; broken ones go first. Files that are
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::stock::Pin;
 use self::stock::{Entry, Evicted, Stock, leftover};
-use super::{Artifact, partial};
+use super::{Artifact, Source, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
 
 /// What a location held when it was last looked at.
@@ -78,7 +79,12 @@ impl Drop for Reservation {
 impl Cache {
     /// Opens or creates the cache below `root`. Blocks.
     pub(super) fn open(root: PathBuf, bound: ByteSize, metrics: CacheMetrics) -> io::Result<Self> {
-        for dir in ["sha256", "partial", "known"] {
+        // Links of models that went with their process.
+        match fs_err::remove_dir_all(root.join("folders")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        for dir in ["sha256", "partial", "known", "folders"] {
             fs_err::create_dir_all(root.join(dir))?;
         }
         let mut state = Stock::default();
@@ -109,7 +115,7 @@ impl Cache {
             // Only the order of eviction after a restart depends on it.
             let _ = file.file().set_modified(SystemTime::now());
         }
-        Some((Artifact { path, digest: *digest, size: ByteSize(size) }, pin))
+        Some((Artifact { source: Source::File(path), digest: *digest, size: ByteSize(size) }, pin))
     }
 
     /// Begins an attempt to download the location with this key: what an earlier one left is its own from now on.
@@ -178,7 +184,7 @@ impl Cache {
             pin
         };
         self.tell();
-        Ok((Artifact { path, digest, size: ByteSize(size) }, pin))
+        Ok((Artifact { source: Source::File(path), digest, size: ByteSize(size) }, pin))
     }
 
     /// What the location with this key held when last looked at. Blocks for a moment.
@@ -193,6 +199,21 @@ impl Cache {
         let new = path.with_extension("new");
         fs_err::write(&new, serde_json::to_vec(known).map_err(io::Error::other)?)
             .and_then(|()| fs_err::rename(&new, &path))
+    }
+
+    /// Where a folder is put together.
+    pub(super) fn folder(&self, number: u64) -> PathBuf {
+        self.root.join("folders").join(number.to_string())
+    }
+
+    /// Refuses what would never fit.
+    pub(super) fn check_bound(&self, size: u64) -> Result<(), Fault> {
+        if size <= self.bound.0 {
+            return Ok(());
+        }
+        let (size, bound) = (ByteSize(size), self.bound);
+        let message = format!("the artifact needs {size} of the disk cache, whose bound is {bound}: raise --cache");
+        Err(Fault::new(FailureCategory::Disk, message))
     }
 
     /// Where the download of the location with this key is put together.

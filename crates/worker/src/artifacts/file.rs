@@ -1,5 +1,5 @@
-//! Artifacts that lie on this machine: used in place. Their digest is computed once per path, size and modification
-//! time, and remembered across restarts.
+//! Artifacts on this machine: used in place. Their digest is computed once per path, size and modification time, and
+//! remembered across restarts.
 
 use std::{
     io,
@@ -11,9 +11,9 @@ use berth_spec::{ByteSize, FailureCategory};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Artifact,
+    Artifact, Source,
     cache::{Cache, Known},
-    checksum,
+    checksum, folder,
     location::Location,
     wanted::Wanted,
 };
@@ -29,7 +29,12 @@ pub(super) async fn check(
     let (cache, key) = (cache.clone(), location.key());
     let cancel = CancellationToken::new();
     let _cancels_when_dropped = cancel.clone().drop_guard();
-    let measured = tokio::task::spawn_blocking(move || measure(&cache, &key, path, &cancel)).await;
+    let (place, graph) = (location.clone(), wanted.graph);
+    let measured = tokio::task::spawn_blocking(move || match path.is_dir() && !graph {
+        true => folder::on_disk(&cache, &place, path, &cancel),
+        false => measure(&cache, &key, path, &cancel),
+    })
+    .await;
     let artifact = measured.map_err(Fault::internal)??;
     wanted.check(artifact.digest, location)?;
     Ok(artifact)
@@ -59,7 +64,7 @@ fn measure(cache: &Cache, key: &str, path: PathBuf, cancel: &CancellationToken) 
             digest
         }
     };
-    Ok(Artifact { path, digest, size: ByteSize(metadata.len()) })
+    Ok(Artifact { source: Source::File(path), digest, size: ByteSize(metadata.len()) })
 }
 
 /// The graph in a folder: `model.onnx`, or the only `.onnx` file. Its external data lies beside it.

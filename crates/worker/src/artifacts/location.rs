@@ -55,6 +55,11 @@ impl Location {
         (self.kind == Kind::File).then(|| self.url.to_file_path().ok()).flatten()
     }
 
+    /// It ends with `/`: everything below it is meant.
+    pub(super) fn is_folder(&self) -> bool {
+        self.kind != Kind::File && self.url.path().ends_with('/')
+    }
+
     /// Names the location in file names: the same for equal locations, and nothing can be read from it.
     pub(super) fn key(&self) -> String {
         checksum::of(self.url.as_str().as_bytes()).to_string()

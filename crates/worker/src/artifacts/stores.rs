@@ -107,6 +107,23 @@ impl Stores {
         Ok((store, path))
     }
 
+    /// The store that holds the folder `location`, and the folder's prefix in it. Web servers are asked by WebDAV.
+    pub(super) fn open_folder(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Path), Fault> {
+        if location.kind != Kind::Http || granted(&self.keys(), location).is_some() {
+            return self.open(location);
+        }
+        let store = HttpBuilder::new()
+            .with_url(&location.url[..url::Position::AfterPath])
+            .with_client_options(client().with_allow_http(true))
+            .with_retry(retry())
+            .build();
+        let store = store.map_err(|error| {
+            let message = format!("cannot use {}: {}", location.shown(), location.redact(&error.to_string()));
+            Fault::new(FailureCategory::Auth, message)
+        })?;
+        Ok((Arc::new(store), Path::default()))
+    }
+
     fn web(&self, location: &Location) -> object_store::Result<object_store::http::HttpStore> {
         HttpBuilder::new()
             .with_url(&location.url[..url::Position::BeforePath])

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_spec::{DeploymentName, Digest, FailureCategory, Revision};
+use berth_spec::{DeploymentName, Digest, FailureCategory, ModelFormat, Revision};
 
 use super::location::Location;
 use crate::fault::Fault;
@@ -18,6 +18,8 @@ pub struct Wanted {
     pub deployment: DeploymentName,
     /// The command that wants it, in the log.
     pub correlation: Option<String>,
+    /// Of a folder of this machine, the ONNX graph in it is meant.
+    pub(super) graph: bool,
     /// What the author calls location and digest.
     fields: (&'static str, &'static str),
 }
@@ -34,7 +36,8 @@ impl Wanted {
             None => MANIFEST,
         };
         let (uri, digest, deployment) = (revision.uri.clone(), revision.digest, revision.id.deployment().clone());
-        Self { uri, digest, deployment, correlation, fields }
+        let graph = revision.format.name() == ModelFormat::ONNX.name();
+        Self { uri, digest, deployment, correlation, graph, fields }
     }
 
     /// The configuration of a revision that is a model card with one.
@@ -42,7 +45,13 @@ impl Wanted {
     pub fn configuration_of(revision: &Revision, correlation: Option<String>) -> Option<Self> {
         let uri = revision.card.as_ref()?.card.artifacts.config_path.clone()?;
         let fields = ("artifacts.config_path of the card", "artifacts.checksum");
-        Some(Self { uri, digest: None, deployment: revision.id.deployment().clone(), correlation, fields })
+        let deployment = revision.id.deployment().clone();
+        Some(Self { uri, digest: None, deployment, correlation, graph: false, fields })
+    }
+
+    /// One file of it, where it is a folder: its digest is not known by itself.
+    pub(super) fn part(&self, uri: String) -> Self {
+        Self { uri, digest: None, ..self.clone() }
     }
 
     /// The location for people and logs, without what may be secret in it.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     agent::Event,
-    artifacts::{Artifact, Artifacts, Listener, Pin, Wanted},
+    artifacts::{Artifact, Artifacts, Listener, Pin, Source, Wanted},
     fault::Fault,
     prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel},
 };
@@ -86,7 +86,13 @@ impl EffectRunner {
             correlation_id,
         );
         let (artifacts, completions) = (Arc::clone(&self.deps.artifacts), self.completions.clone());
+        let opaque = self.deps.runtimes.iter().find(|runtime| runtime.info().takes(&revision.format));
+        let opaque = opaque.filter(|runtime| runtime.is_opaque()).map(|_| Artifact::opaque(&revision));
         self.tasks.spawn(async move {
+            if let Some(artifact) = opaque {
+                let fetched = Event::Fetched { revision: id, ticket, result: Ok(artifact) };
+                return complete(&completions, fetched, Retained::Nothing).await;
+            }
             let listener = progress(&completions, &id, ticket);
             let fetched = tokio::select! {
                 fetched = all(&artifacts, &wanted, config.as_ref(), listener) => fetched,
@@ -205,9 +211,9 @@ impl LoadDirs {
         &self,
         prepared: PreparedModel,
         revision: &Revision,
-        artifact: &Path,
+        artifact: &Source,
         fetched: Fetched,
-    ) -> Result<(PathBuf, Prepared), Fault> {
+    ) -> Result<(Source, Prepared), Fault> {
         let disk = |error: std::io::Error| Fault::disk(&error);
         let folder = Folder(self.root.join(self.count.fetch_add(1, Ordering::Relaxed).to_string()));
         fs_err::create_dir(&folder.0).map_err(disk)?;
@@ -219,10 +225,14 @@ impl LoadDirs {
             fs_err::create_dir(&room)?;
             fs_err::os::unix::fs::symlink(file, &place).map(|()| place)
         };
-        let path = place(&revision.uri, artifact, "artifact").map_err(disk)?;
+        let from = artifact.path().map_err(Fault::internal)?;
+        let path = place(&revision.uri, from, "artifact").map_err(disk)?;
+        let path = if matches!(artifact, Source::Folder(_)) { Source::Folder(path) } else { Source::File(path) };
         let uri = revision.card.as_ref().and_then(|card| card.card.artifacts.config_path.as_deref());
         let config = match fetched.config.as_ref().zip(uri) {
-            Some(((config, _), uri)) => Some(place(uri, &config.path, "config").map_err(disk)?),
+            Some(((config, _), uri)) => {
+                Some(place(uri, config.source.path().map_err(Fault::internal)?, "config").map_err(disk)?)
+            }
             None => None,
         };
         let pins = fetched.config.map(|(_, pin)| pin);

@@ -19,6 +19,7 @@ use tokio_util::{
 use super::{
     Stopped,
     acquire::{Fetched, LoadDirs},
+    load_threads::LoadThreads,
     telemetry::Commands,
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     artifacts::Artifacts,
     metrics::WorkerMetrics,
     prepare::{PreparedModel, Preparer},
-    runtime::{Health, LoadedModel, Runtime},
+    runtime::{Health, LoadRequest, LoadedModel, Runtime},
 };
 
 /// The result of an effect: an event for the agent, and what the driver retains.
@@ -60,6 +61,8 @@ pub(super) struct Slot {
     pub(super) ticket: u64,
     /// The version name that clients see.
     pub(super) version: String,
+    /// The runtime that loads its model.
+    pub(super) runtime: String,
     pub(super) begun: Option<Instant>,
     pub(super) fetching: Option<Instant>,
     pub(super) validating: Option<Instant>,
@@ -80,6 +83,7 @@ pub(super) struct Deps {
     pub(super) artifacts: Arc<Artifacts>,
     pub(super) preparer: Arc<Preparer>,
     pub(super) load_dirs: Arc<LoadDirs>,
+    pub(super) load_threads: LoadThreads,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) metrics: WorkerMetrics,
     /// What opens stores and repositories; who uses it takes the latest.
@@ -137,9 +141,9 @@ impl EffectRunner {
                     cancel.cancel();
                 }
             }
-            Effect::Load { revision, ticket, artifact, serving, share } => match share {
+            Effect::Load { revision, ticket, artifact, serving, devices, share } => match share {
                 Some(source) => self.share(&revision, ticket, &source),
-                None => self.load(revision, ticket, artifact, serving),
+                None => self.load(ticket, LoadRequest::new(revision, artifact, serving).on(devices)),
             },
             Effect::GiveUp { revision } => {
                 if let Some(cancel) = self.slots.get(&revision).and_then(|slot| slot.cancel.as_ref()) {

@@ -8,12 +8,13 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use berth_spec::{ByteSize, Load, Residency, Time};
+use berth_spec::{ByteSize, GpuLoad, Load, Residency, Time};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::{
     agent::Agent,
     capacity::{Capacity, Usage},
+    gpu::Gpus,
 };
 
 /// How often it is looked at, which is also the most often that it is told. Halved, a thousand busy workers make the
@@ -45,6 +46,12 @@ const ENOUGH: f64 = 0.75;
 /// Counts.
 const COUNT_STEP: u32 = 10;
 
+/// The use of a GPU, in percent: it moves by tens with every request, and people read it to see whether it is idle.
+const GPU_STEP: u32 = 25;
+
+/// The memory of a GPU: less than any model takes there.
+const GPU_MEMORY_STEP: ByteSize = ByteSize::mib(64);
+
 /// Looks and remembers what was told.
 pub(super) struct LoadWatch {
     timer: tokio::time::Interval,
@@ -55,6 +62,7 @@ pub(super) struct LoadWatch {
     averages: Averages,
     /// Requests in all at each look of the last minute, the oldest first.
     requests: VecDeque<(Instant, u64)>,
+    gpus: Gpus,
     told: Option<Load>,
 }
 
@@ -77,7 +85,7 @@ impl Averages {
 
 impl LoadWatch {
     /// `memory`: what models may take.
-    pub(super) fn new(memory: ByteSize) -> Self {
+    pub(super) fn new(memory: ByteSize, gpus: Gpus) -> Self {
         let mut timer = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -87,6 +95,7 @@ impl LoadWatch {
             before: (Instant::now(), Usage::probe()),
             averages: Averages::default(),
             requests: VecDeque::new(),
+            gpus,
             told: None,
         }
     }
@@ -110,10 +119,13 @@ impl LoadWatch {
             memory_used: usage.memory,
             queue: u32::try_from(queue).unwrap_or(u32::MAX),
             requests_per_minute: self.per_minute(requests, at),
-            degraded: is_short(usage.memory, self.machine.memory, self.told.is_some_and(|told| told.degraded)),
+            degraded: is_short(usage.memory, self.machine.memory, self.told.as_ref().is_some_and(|told| told.degraded)),
+            gpus: self.gpus.load().into(),
         };
-        let news = self.told.is_none_or(|told| noticeable(&told, &load, self.memory));
-        self.told = if news { Some(load) } else { self.told };
+        let news = self.told.as_ref().is_none_or(|told| noticeable(told, &load, self.memory));
+        if news {
+            self.told = Some(load.clone());
+        }
         news.then_some(load)
     }
 
@@ -150,10 +162,23 @@ fn noticeable(told: &Load, now: &Load, memory: ByteSize) -> bool {
         || (told.queue == 0) != (now.queue == 0)
         || many(told.queue, now.queue)
         || many(told.requests_per_minute, now.requests_per_minute)
+        || gpus_differ(&told.gpus, &now.gpus)
+}
+
+/// Tests whether a GPU's memory moved by a sixteenth of a GiB or its use by [`GPU_STEP`], or another one answers.
+fn gpus_differ(told: &[GpuLoad], now: &[GpuLoad]) -> bool {
+    told.len() != now.len()
+        || told.iter().zip(now).any(|(told, now)| {
+            told.id != now.id
+                || told.memory_used.0.abs_diff(now.memory_used.0) >= GPU_MEMORY_STEP.0
+                || told.utilization_percent.abs_diff(now.utilization_percent) >= GPU_STEP
+        })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -165,19 +190,24 @@ mod tests {
             queue: 3,
             requests_per_minute: 1_000,
             degraded: false,
+            gpus: Arc::default(),
         };
         let later = |seconds| base.at + Duration::from_secs(seconds);
         let memory = ByteSize::gib(10);
         let cases = [
-            ("nothing", Load { at: later(2), ..base }, false),
-            ("noise", Load { cpu_percent: [99.0, 42.0, 30.5], requests_per_minute: 1_050, queue: 9, ..base }, false),
-            ("half a minute", Load { at: later(30), ..base }, true),
-            ("cores", Load { cpu_percent: [50.0, 45.5, 30.0], ..base }, true),
-            ("memory", Load { memory_used: ByteSize(ByteSize::gib(1).0 + ByteSize::mib(210).0), ..base }, true),
-            ("memory is short", Load { degraded: true, ..base }, true),
-            ("the queue is empty", Load { queue: 0, ..base }, true),
-            ("the queue is long", Load { queue: 13, ..base }, true),
-            ("requests", Load { requests_per_minute: 1_100, ..base }, true),
+            ("nothing", Load { at: later(2), ..base.clone() }, false),
+            (
+                "noise",
+                Load { cpu_percent: [99.0, 42.0, 30.5], requests_per_minute: 1_050, queue: 9, ..base.clone() },
+                false,
+            ),
+            ("half a minute", Load { at: later(30), ..base.clone() }, true),
+            ("cores", Load { cpu_percent: [50.0, 45.5, 30.0], ..base.clone() }, true),
+            ("memory", Load { memory_used: ByteSize(ByteSize::gib(1).0 + ByteSize::mib(210).0), ..base.clone() }, true),
+            ("memory is short", Load { degraded: true, ..base.clone() }, true),
+            ("the queue is empty", Load { queue: 0, ..base.clone() }, true),
+            ("the queue is long", Load { queue: 13, ..base.clone() }, true),
+            ("requests", Load { requests_per_minute: 1_100, ..base.clone() }, true),
         ];
         for (what, now, told) in cases {
             assert_eq!(noticeable(&base, &now, memory), told, "{what}");
@@ -201,7 +231,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_are_counted_over_a_minute() {
-        let mut watch = LoadWatch::new(ByteSize::gib(1));
+        let mut watch = LoadWatch::new(ByteSize::gib(1), Gpus::default());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(watch.per_minute(100, at(0)), 0, "what came before it looked is not of this minute");

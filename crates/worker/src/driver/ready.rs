@@ -14,11 +14,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     acquire::{Fetched, LoadDirs},
     effects::{EffectRunner, Retained, complete},
+    load_threads::Job,
     telemetry::millis,
 };
 use crate::{
     agent::Event,
-    artifacts::Artifact,
     fault::Fault,
     prepare::PreparedModel,
     replica::Facts,
@@ -34,37 +34,43 @@ const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
 const LOAD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 impl EffectRunner {
-    pub(super) fn load(&mut self, revision: Arc<Revision>, ticket: u64, artifact: Artifact, serving: Arc<Serving>) {
-        let id = revision.id.clone();
+    /// Loads a model with the first runtime that takes its format.
+    pub(super) fn load(&mut self, ticket: u64, request: LoadRequest) {
+        let id = request.revision.id.clone();
         tracing::debug!(
             event = "model_initialization_started",
             deployment_id = %id.deployment(),
             revision = %id,
             correlation_id = self.commands.of(&id),
         );
-        let format = revision.format.clone();
+        let format = request.revision.format.clone();
         let runtime = self.deps.runtimes.iter().find(|runtime| runtime.info().takes(&format)).cloned();
         let completions = self.completions.clone();
-        let request =
-            LoadRequest { revision, artifact: artifact.path, digest: artifact.digest, serving, prepared: None };
         let equipment = request.revision.card.as_ref().map(|_| {
             let slot = self.slots.get_mut(&id);
             slot.and_then(|slot| slot.prepared.take().zip(slot.fetched.take()))
         });
-        let given_up = CancellationToken::new();
         if let Some(slot) = self.slots.get_mut(&id) {
-            slot.cancel = Some(given_up.clone());
+            slot.cancel = Some(request.cancel.clone());
+            slot.runtime = runtime.as_ref().map(|runtime| runtime.info().name).unwrap_or_default();
         }
-        let load_dirs = Arc::clone(&self.deps.load_dirs);
+        let (load_dirs, load_threads) = (Arc::clone(&self.deps.load_dirs), self.deps.load_threads.clone());
         self.tasks.spawn(async move {
             let loaded = match runtime {
                 Some(runtime) => {
-                    // A thread cannot be stopped: what it still loads after that is dropped when it is done.
-                    let load = on_thread(move || {
-                        let request = equipped(request, equipment, &load_dirs, given_up)?;
+                    let job = Job {
+                        runtime: runtime.info().name,
+                        what: "loading",
+                        limit: LOAD_TIMEOUT,
+                        cancel: request.cancel.clone(),
+                        interruptible: runtime.is_interruptible(),
+                        too_long: load_too_long(),
+                    };
+                    let load = move || {
+                        let request = equipped(request, equipment, &load_dirs)?;
                         runtime.load(&request).map_err(Fault::from)
-                    });
-                    tokio::time::timeout(LOAD_TIMEOUT, load).await.unwrap_or_else(|_| Err(load_too_long()))
+                    };
+                    load_threads.run(job, load).await
                 }
                 None => Err(Fault::new(
                     FailureCategory::Runtime,
@@ -86,8 +92,10 @@ impl EffectRunner {
     pub(super) fn share(&mut self, revision: &Revision, ticket: u64, source: &RevisionId) {
         let id = revision.id.clone();
         let completions = self.completions.clone();
-        let model = self.slots.get(source).and_then(|slot| slot.model.clone());
+        let (model, runtime) =
+            self.slots.get(source).map(|slot| (slot.model.clone(), slot.runtime.clone())).unwrap_or_default();
         if let Some(slot) = self.slots.get_mut(&id) {
+            slot.runtime = runtime;
             // At once: the other may be unloaded before the agent hears of this.
             slot.model.clone_from(&model);
         }
@@ -95,7 +103,7 @@ impl EffectRunner {
             let (retained, result) = match model {
                 Some(model) => {
                     let memory = ByteSize(model.statistics().memory);
-                    let signature = Arc::clone(model.signature());
+                    let signature = model.known_signature();
                     let facts = Facts { memory, measured: true, signature, note: None };
                     (Retained::Model(id.clone(), model), Ok(facts))
                 }
@@ -111,16 +119,23 @@ impl EffectRunner {
         let slot = self.slots.get_mut(&id);
         let model = slot.and_then(|slot| {
             slot.validating = Some(Instant::now());
-            slot.model.clone()
+            Some((slot.model.clone()?, slot.runtime.clone()))
         });
-        let completions = self.completions.clone();
+        let (completions, load_threads) = (self.completions.clone(), self.deps.load_threads.clone());
         self.tasks.spawn(async move {
             let result = match model {
-                Some(model) => {
-                    let run = on_thread(move || {
-                        model.validate(&serving.warmup).map_err(Fault::from).map(|()| model.health().memory)
-                    });
-                    tokio::time::timeout(VALIDATION_TIMEOUT, run).await.unwrap_or_else(|_| Err(validation_too_long()))
+                Some((model, runtime)) => {
+                    let job = Job {
+                        runtime,
+                        what: "a validation inference",
+                        limit: VALIDATION_TIMEOUT,
+                        cancel: CancellationToken::new(),
+                        interruptible: false,
+                        too_long: validation_too_long(),
+                    };
+                    let run =
+                        move || model.validate(&serving.warmup).map_err(Fault::from).map(|()| model.health().memory);
+                    load_threads.run(job, run).await
                 }
                 None => Err(Fault::internal("the model to validate is gone")),
             };
@@ -167,6 +182,10 @@ impl EffectRunner {
             let watch_health = async {
                 while changes.changed().await.is_ok() {
                     let health = changes.borrow_and_update().clone();
+                    if let Some(reason) = health.lost {
+                        let lost = Event::Lost { revision: revision.clone(), reason };
+                        return complete(&completions, lost, Retained::Nothing).await;
+                    }
                     complete(&completions, Event::Health { revision: revision.clone(), health }, Retained::Nothing)
                         .await;
                 }
@@ -178,7 +197,7 @@ impl EffectRunner {
 }
 
 fn facts(loaded: &Loaded) -> Facts {
-    let signature = Arc::clone(loaded.model.signature());
+    let signature = loaded.model.known_signature();
     Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
 }
 
@@ -187,21 +206,18 @@ fn equipped(
     request: LoadRequest,
     equipment: Option<Option<(PreparedModel, Fetched)>>,
     load_dirs: &LoadDirs,
-    given_up: CancellationToken,
 ) -> Result<LoadRequest, Fault> {
     let Some(equipment) = equipment else { return Ok(request) };
     let (prepared, fetched) = equipment.ok_or_else(|| Fault::internal("a card is loaded that was not prepared"))?;
     let (artifact, prepared) = load_dirs.equip(prepared, &request.revision, &request.artifact, fetched)?;
-    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared.until(given_up))), ..request })
+    Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared)), ..request })
 }
 
 fn load_too_long() -> Fault {
     let minutes = LOAD_TIMEOUT.as_secs() / 60;
     Fault::new(
         FailureCategory::Timeout,
-        format!(
-            "loading took longer than {minutes} min: check the machine's disk and memory; a restart frees the thread"
-        ),
+        format!("loading took longer than {minutes} min: check the machine's disk and memory"),
     )
 }
 
@@ -213,11 +229,4 @@ fn validation_too_long() -> Fault {
             "the validation inference took longer than {seconds} s: give a smaller one (spec.warmup), or turn it off"
         ),
     )
-}
-
-async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => Err(Fault::internal(format!("the runtime panicked: {error}"))),
-    }
 }

@@ -56,6 +56,7 @@ impl EffectRunner {
                 tracing::warn!(event, worker_id = %self.commands.worker, memory_used = %load.memory_used);
             }
             self.metrics().degraded.set(i64::from(load.degraded));
+            self.metrics().gpu_load(&load.gpus);
         }
         // A whole report repeats what was said already.
         for (id, residency) in change.replicas.iter().filter(|_| !change.whole) {

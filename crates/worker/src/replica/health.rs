@@ -41,13 +41,14 @@ mod tests {
             memory: ByteSize::mib(320),
             measured: true,
             digest: Digest([1; 32]),
-            signature: Arc::default(),
+            signature: None,
+            devices: Vec::new(),
             phases: Phases::default(),
             note: None,
             deaths: None,
         });
         let after = |memory, deaths: Option<&Arc<Deaths>>| {
-            taken_in(Arc::clone(&ready), Health { memory, deaths: deaths.cloned() })
+            taken_in(Arc::clone(&ready), Health { memory, deaths: deaths.cloned(), lost: None })
         };
         for memory in [None, Some(ByteSize::mib(20)), Some(ByteSize::mib(340))] {
             assert!(Arc::ptr_eq(&after(memory, None), &ready), "{memory:?}");
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!((died.memory, died.deaths.as_deref()), (ready.memory, Some(&deaths)));
         assert!(!died.is_up() && ready.is_up(), "it answers nobody meanwhile");
         let back = Arc::new(Deaths { again_at: None, ..deaths });
-        let up = taken_in(died, Health { memory: None, deaths: Some(Arc::clone(&back)) });
+        let up = taken_in(died, Health { memory: None, deaths: Some(Arc::clone(&back)), lost: None });
         assert!(up.is_up());
         assert_eq!(up.deaths, Some(back));
     }

@@ -40,6 +40,8 @@ pub enum Input {
     Validated(Option<ByteSize>),
     /// How its model is.
     Health(Health),
+    /// The runtime has lost its model, for this reason.
+    Lost(String),
     /// What was being done has failed.
     Fail(Fault),
     /// A host that it needs is left alone until then: not an attempt.

@@ -12,8 +12,8 @@ use std::{
 
 use berth_mesh::local::{Batching, Model, Statistics};
 use berth_spec::{
-    ByteSize, Datatype, InferError, InferRequest, ModelFormat, RuntimeInfo, Serving, Signature, Tensor, TensorSpec,
-    deployment::Warmup,
+    ByteSize, Datatype, FailureCategory, InferError, InferRequest, ModelFormat, RuntimeInfo, Serving, Signature,
+    Tensor, TensorSpec, deployment::Warmup,
 };
 use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::watch;
@@ -108,6 +108,9 @@ impl Runtime for FakeRuntime {
         let script = locked(&self.scripts).get(&request.revision.uri).cloned().unwrap_or_default();
         if let Some(gate) = &script.gate {
             gate.pass();
+        }
+        if request.cancel.is_cancelled() {
+            return Err(LoadError::new(FailureCategory::Internal, "the load was given up"));
         }
         if !script.load_time.is_zero() {
             std::thread::sleep(script.load_time);

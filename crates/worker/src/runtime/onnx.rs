@@ -92,7 +92,8 @@ impl Runtime for OnnxEngine {
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let revision = &request.revision;
         session::check_provider(&revision.runtime)?;
-        let size = fs_err::metadata(&request.artifact).map_err(|error| {
+        let graph = session::graph(&request.artifact)?;
+        let size = fs_err::metadata(&graph).map_err(|error| {
             LoadError::new(FailureCategory::Internal, format!("the artifact is gone from the cache: {error}"))
         })?;
         let size = ByteSize(size.len());
@@ -103,7 +104,7 @@ impl Runtime for OnnxEngine {
 
         let mut verdicts = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Used::now();
-        let session = session::build(&self.environment, &request.artifact, threads)?;
+        let session = session::build(&self.environment, &graph, threads)?;
         let signature = session::signature(&session, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
         let call = Call::new(session, &signature)

@@ -76,6 +76,10 @@ impl Runtime for PythonRuntime {
         RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON])
     }
 
+    fn is_interruptible(&self) -> bool {
+        true
+    }
+
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let card = request.revision.card.as_deref().map(|pinned| &pinned.card);
         let card = card.ok_or_else(|| LoadError::new(FailureCategory::Internal, "a Python model without its card"))?;

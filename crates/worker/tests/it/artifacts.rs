@@ -13,7 +13,7 @@ use std::{
 use berth_spec::{ByteSize, Digest, FailureCategory, Revision, deployment::ModelFormat, deployment::RuntimeOptions};
 use berth_worker::{
     Fault,
-    artifacts::{Artifact, Artifacts, Pin},
+    artifacts::{Artifact, Artifacts, Pin, Source},
     metrics::CacheMetrics,
 };
 use sha2::{Digest as _, Sha256};
@@ -32,6 +32,10 @@ fn bytes(length: usize) -> Vec<u8> {
         state
     };
     (0..length.div_ceil(8)).flat_map(|_| next().to_le_bytes()).take(length).collect()
+}
+
+fn path_of(artifact: &Artifact) -> &Path {
+    artifact.source.path().expect("on this machine")
 }
 
 fn digest(bytes: &[u8]) -> Digest {
@@ -70,7 +74,7 @@ async fn conforms(artifacts: &Artifacts, good: &str, missing: &str, content: &[u
     let listener = Arc::new(move |done, total| ear.lock().expect("no panic").push((done, total)));
     let (artifact, _pin) = artifacts.fetch(&revision(good, None), listener).await.expect(good);
     assert_eq!((artifact.digest, artifact.size), (right, ByteSize(content.len() as u64)), "{good}");
-    assert!(fs_err::read(&artifact.path).expect("readable") == content, "{good}: the bytes are the same");
+    assert!(fs_err::read(path_of(&artifact)).expect("readable") == content, "{good}: the bytes are the same");
     for (done, total) in heard.lock().expect("no panic").iter() {
         assert!(total.is_none_or(|total| *done <= total), "{done} of {total:?}");
     }
@@ -94,7 +98,7 @@ async fn files_conform_and_are_used_in_place() {
     let uri = url::Url::from_file_path(&path).expect("a path");
     let missing = url::Url::from_file_path(dir.path().join("none.onnx")).expect("a path");
     conforms(&artifacts, uri.as_str(), missing.as_str(), &content).await;
-    assert_eq!(fetch(&artifacts, uri.as_str(), None).await.expect("there").0.path, path);
+    assert_eq!(fetch(&artifacts, uri.as_str(), None).await.expect("there").0.source, Source::File(path.clone()));
 
     // Changed in place: the digest is of the new bytes.
     let changed = bytes(100_001);
@@ -112,7 +116,7 @@ async fn a_folder_is_its_graph_with_external_data_beside_it() {
     fs_err::write(dir.path().join("net.onnx"), b"graph").expect("written");
     fs_err::write(dir.path().join("net.onnx.data"), b"weights").expect("written");
     let found = fetch(&artifacts, uri.as_str(), None).await.expect("the only one").0;
-    assert_eq!((found.path, found.digest), (dir.path().join("net.onnx"), digest(b"graph")));
+    assert_eq!((found.source, found.digest), (Source::File(dir.path().join("net.onnx")), digest(b"graph")));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The whole worker with a scripted runtime: what its controller and its gateway see.
 
 mod cards;
+mod gpus;
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,11 +56,20 @@ impl Bench {
         front: Arc<dyn Runtime>,
         cards: prepare::Settings,
     ) -> Self {
-        let local = Arc::new(LocalReplicas::default());
-        let mut registry = Registry::default();
+        let config = Self::config(&dir, cards);
+        Self::start_of(dir, runtime, front, config)
+    }
+
+    fn config(dir: &tempfile::TempDir, cards: prepare::Settings) -> Config {
         let mut config = Config::new(WorkerId::new("w").expect("a name"), dir.path());
         config.memory = Some(ByteSize::mib(64));
         config.cards = cards;
+        config
+    }
+
+    fn start_of(dir: tempfile::TempDir, runtime: Arc<FakeRuntime>, front: Arc<dyn Runtime>, config: Config) -> Self {
+        let local = Arc::new(LocalReplicas::default());
+        let mut registry = Registry::default();
         let worker = build_with(config, vec![front], Arc::clone(&local), &mut registry).expect("built");
         let (assignments, receiver) = mpsc::channel(8);
         let (sender, reports) = mpsc::channel(8);
@@ -107,7 +117,7 @@ impl Bench {
         Placed {
             revision: Arc::new(revision),
             claim: ByteSize::mib(4),
-            gpus: 0,
+            gpu: None,
             urgent: false,
             serving: Arc::new(serving),
         }
@@ -194,7 +204,7 @@ async fn a_process_that_dies_is_told_and_so_is_that_it_is_up_again() {
     let died = |count, again_at| {
         let how = "it ended with code 3".to_owned();
         let deaths = Deaths { count, in_a_row: count, at: berth_spec::Time(1), how, again_at };
-        health.send_replace(Health { memory: None, deaths: Some(Arc::new(deaths)) });
+        health.send_replace(Health { memory: None, deaths: Some(Arc::new(deaths)), lost: None });
     };
     for count in 1..4 {
         died(count, Some(berth_spec::Time(9)));

@@ -7,6 +7,7 @@ mod driver;
 mod onnx;
 mod prepare;
 mod python;
+mod runtimes;
 
 use berth_spec::PinnedCard;
 

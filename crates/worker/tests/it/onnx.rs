@@ -14,19 +14,22 @@ use std::{
 };
 
 use berth_spec::{
-    Datatype, DeploymentName, Digest, InferError, InferRequest, Revision, RevisionId, Serving, Tensor,
+    ByteSize, Datatype, DeploymentName, Digest, InferError, InferRequest, Revision, RevisionId, Serving, Tensor,
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
-use berth_worker::runtime::{
-    LoadError, LoadRequest, Loaded, Runtime,
-    metrics::Families,
-    onnx::{OnnxEngine, Options},
+use berth_worker::{
+    artifacts::{Artifact, Source},
+    runtime::{
+        LoadError, LoadRequest, Loaded, Runtime,
+        metrics::Families,
+        onnx::{OnnxEngine, Options},
+    },
 };
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
 
 /// The engine, one per process; `None` without the library.
-fn engine() -> Option<&'static OnnxEngine> {
+pub(crate) fn engine() -> Option<&'static OnnxEngine> {
     static ENGINE: OnceLock<Option<OnnxEngine>> = OnceLock::new();
     ENGINE
         .get_or_init(|| {
@@ -41,7 +44,7 @@ fn engine() -> Option<&'static OnnxEngine> {
         .as_ref()
 }
 
-fn request(name: &str) -> LoadRequest {
+pub(crate) fn request(name: &str) -> LoadRequest {
     let artifact = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.onnx"));
     let deployment: DeploymentName = name.replace('_', "-").parse().expect("a name");
     let mut digest = [0; 32];
@@ -65,7 +68,8 @@ fn request(name: &str) -> LoadRequest {
         batching: Batching { max_rows: 32, max_delay: Duration::ZERO },
         drain_timeout: Duration::from_secs(1),
     };
-    LoadRequest { revision: Arc::new(revision), artifact, digest, serving: Arc::new(serving), prepared: None }
+    let artifact = Artifact { source: Source::File(artifact), digest, size: ByteSize(1) };
+    LoadRequest::new(Arc::new(revision), artifact, Arc::new(serving))
 }
 
 fn load(engine: &OnnxEngine, name: &str) -> Result<Loaded, LoadError> {

@@ -1,7 +1,7 @@
 //! Model cards' models: real Python, in real processes.
 
 mod calls;
-mod card;
+pub(crate) mod card;
 mod faults;
 mod frames;
 mod frameworks;

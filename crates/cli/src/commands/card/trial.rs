@@ -164,7 +164,7 @@ async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) ->
         batching: deployment.spec.batching,
         drain_timeout: Duration::ZERO,
     });
-    let placed = Placed { revision: Arc::clone(&revision), claim, gpus: 0, urgent: true, serving };
+    let placed = Placed { revision: Arc::clone(&revision), claim, gpu: None, urgent: true, serving };
     let limits = WorkerLimits::default();
     let change =
         AssignmentChange { generation: Generation(1), base: None, limits, set: vec![placed], unset: Vec::new() };

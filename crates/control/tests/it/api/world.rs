@@ -9,8 +9,7 @@ use berth_control::{
     store::memory::MemoryStore,
 };
 use berth_spec::{
-    ByteSize, Digest, Health, InventoryChange, Member, Residency, RevisionId, RuntimeInfo, Signature, WorkerId,
-    WorkerInfo,
+    ByteSize, Digest, Health, InventoryChange, Member, Residency, RevisionId, RuntimeInfo, WorkerId, WorkerInfo,
     deployment::ModelFormat,
     residency::{Phases, Ready},
 };
@@ -217,7 +216,8 @@ fn ready() -> Residency {
         memory: ByteSize::mib(10),
         measured: true,
         digest: Digest([7; 32]),
-        signature: Arc::new(Signature::default()),
+        signature: None,
+        devices: Vec::new(),
         phases: Phases::default(),
         note: None,
         deaths: None,

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
-    FormatSupport, Generation, Gpu, InventoryChange, Load, PinnedCard, Placed, Residency, Revision, RevisionId, Route,
-    RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo, WorkerLimits,
-    WorkerState,
-    deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
+    FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Load, PinnedCard, Placed, Residency, Revision,
+    RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo,
+    WorkerLimits, WorkerState,
+    deployment::{Batching, Concurrency, GpuNeed, ModelFormat, RuntimeOptions, Warmup},
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
     routes::{OnMiss, Readiness, Version},
     worker::{BreakerState, DependencyKind},
@@ -139,11 +139,16 @@ fn revision() -> impl Strategy<Value = Revision> {
 fn placed() -> impl Strategy<Value = Placed> {
     revision().prop_flat_map(|revision| {
         let serving = serving(revision.id.deployment().clone());
-        (Just(Arc::new(revision)), bytes(), any::<u32>(), any::<bool>(), serving).prop_map(
-            |(revision, claim, gpus, urgent, serving)| Placed {
+        let need = (any::<u32>(), option::of(text()), option::of(bytes())).prop_map(|(count, kind, memory)| GpuNeed {
+            count,
+            kind,
+            memory,
+        });
+        (Just(Arc::new(revision)), bytes(), option::of(need), any::<bool>(), serving).prop_map(
+            |(revision, claim, gpu, urgent, serving)| Placed {
                 revision,
                 claim,
-                gpus,
+                gpu,
                 urgent,
                 serving: Arc::new(serving),
             },
@@ -170,11 +175,22 @@ fn residency() -> impl Strategy<Value = Residency> {
         .prop_map(|(queued_ms, fetch_ms, load_ms, validate_ms)| Phases { queued_ms, fetch_ms, load_ms, validate_ms });
     let deaths = (any::<u32>(), any::<u32>(), time(), text(), option::of(time()))
         .prop_map(|(count, in_a_row, at, how, again_at)| Arc::new(Deaths { count, in_a_row, at, how, again_at }));
-    let words = (option::of(text()), option::of(deaths));
-    let ready = (time(), bytes(), any::<bool>(), digest(), signature(), phases, words).prop_map(
-        |(since, memory, measured, digest, signature, phases, (note, deaths))| {
-            let signature = Arc::new(signature);
-            Residency::Ready(Arc::new(Ready { since, memory, measured, digest, signature, phases, note, deaths }))
+    let devices = vec(text().prop_map(Into::into), 0..3);
+    let words = (option::of(text()), option::of(deaths), devices);
+    let ready = (time(), bytes(), any::<bool>(), digest(), option::of(signature()), phases, words).prop_map(
+        |(since, memory, measured, digest, signature, phases, (note, deaths, devices))| {
+            let signature = signature.map(Arc::new);
+            Residency::Ready(Arc::new(Ready {
+                since,
+                memory,
+                measured,
+                digest,
+                signature,
+                phases,
+                note,
+                deaths,
+                devices,
+            }))
         },
     );
     let category = proptest::sample::select(FailureCategory::ALL.to_vec());
@@ -217,14 +233,21 @@ fn breaker() -> impl Strategy<Value = Breaker> {
 }
 
 pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryChange> {
-    let load = (time(), [float(), float(), float()], bytes(), any::<u32>(), any::<u32>(), any::<bool>()).prop_map(
-        |(at, cpu_percent, memory_used, queue, requests_per_minute, degraded)| Load {
+    let gpu = (text(), bytes(), any::<u32>()).prop_map(|(id, memory_used, utilization_percent)| GpuLoad {
+        id: id.into(),
+        memory_used,
+        utilization_percent,
+    });
+    let last = (any::<bool>(), vec(gpu, 0..3));
+    let load = (time(), [float(), float(), float()], bytes(), any::<u32>(), any::<u32>(), last).prop_map(
+        |(at, cpu_percent, memory_used, queue, requests_per_minute, (degraded, gpus))| Load {
             at,
             cpu_percent,
             memory_used,
             queue,
             requests_per_minute,
             degraded,
+            gpus: gpus.into(),
         },
     );
     let state = prop_oneof![Just(WorkerState::Serving), Just(WorkerState::Leaving)];
@@ -314,7 +337,7 @@ pub(super) fn demands() -> impl Strategy<Value = Vec<Demand>> {
 }
 
 pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
-    let gpu = (text(), bytes()).prop_map(|(kind, memory)| Gpu { kind, memory });
+    let gpu = (text(), text(), bytes()).prop_map(|(id, kind, memory)| Gpu { id, kind, memory });
     let labels = proptest::collection::btree_map(text(), text(), 0..4);
     let versions = vec(text(), 0..3);
     let support = (text(), vec(text(), 0..3)).prop_map(|(name, versions)| FormatSupport { name, versions });
@@ -363,7 +386,7 @@ pub(super) fn plain_placed(id: &RevisionId) -> Placed {
     Placed {
         revision: Arc::new(revision),
         claim: ByteSize::mib(190),
-        gpus: 0,
+        gpu: None,
         urgent: false,
         serving: Arc::new(serving),
     }

@@ -2,6 +2,7 @@
 //! and when a download ends.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     ffi::OsStr,
     fs::Metadata,
@@ -108,7 +109,8 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn pin(&self) -> Pin {
-        Pin { _held: Some(Arc::clone(&self.pin)) }
+        let pin: Arc<()> = Arc::clone(&self.pin);
+        Pin { _held: Some(pin) }
     }
 
     fn pinned(&self) -> bool {
@@ -119,12 +121,17 @@ impl Entry {
 /// Keeps an artifact in the cache while it is alive.
 #[derive(Clone)]
 pub struct Pin {
-    _held: Option<Arc<()>>,
+    _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Pin {
     /// For what is not in the cache.
     pub(in crate::artifacts) const NONE: Self = Self { _held: None };
+
+    /// For what stays while `held` does.
+    pub(in crate::artifacts) fn of(held: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { _held: Some(held) }
+    }
 }
 
 /// What an attempt left at `path`; where it cannot be gone on with, it is removed.

@@ -1,6 +1,6 @@
 //! From an artifact to a session and its signature.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use berth_spec::{Datatype, FailureCategory, Signature, TensorSpec, deployment::RuntimeOptions};
 use ort::{
@@ -14,7 +14,7 @@ use ort::{
 };
 
 use super::call::providers;
-use crate::runtime::LoadError;
+use crate::{artifacts::Source, runtime::LoadError};
 
 /// A graph of one addition.
 const FIRST: &[u8] = include_bytes!("first.onnx");
@@ -39,6 +39,32 @@ fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuil
         .with_device_allocated_initializers()?
         .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
     Ok(builder)
+}
+
+/// The graph of an artifact: the file, or of a folder `model.onnx` or its only `.onnx` file, with external data beside it.
+pub(super) fn graph(artifact: &Source) -> Result<PathBuf, LoadError> {
+    let invalid = |message: String| LoadError::new(FailureCategory::InvalidModel, message);
+    let folder = match artifact {
+        Source::File(path) => return Ok(path.clone()),
+        Source::Folder(path) => path,
+        Source::Opaque { .. } => {
+            return Err(invalid("the built-in engine reads files of this machine only".to_owned()));
+        }
+    };
+    let named = folder.join("model.onnx");
+    if named.is_file() {
+        return Ok(named);
+    }
+    let entries = fs_err::read_dir(folder).map_err(|error| invalid(format!("the folder cannot be read: {error}")))?;
+    let graphs: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "onnx"))
+        .collect();
+    <[PathBuf; 1]>::try_from(graphs).map(|[graph]| graph).map_err(|graphs| {
+        let message =
+            format!("the folder has {} .onnx files and no model.onnx: name one of them model.onnx", graphs.len());
+        invalid(message)
+    })
 }
 
 /// Loads and optimises the graph. `threads` run inside one run, the caller's included.

@@ -47,6 +47,9 @@ pub(super) struct Plan {
     artifact: PathBuf,
     card: Arc<PinnedCard>,
     prepared: Arc<Prepared>,
+    /// What `CUDA_VISIBLE_DEVICES` says: the devices that it was given, and nothing where it has none.
+    devices: String,
+    cancel: CancellationToken,
     arrays: Vec<String>,
     starts: AtomicU64,
 }
@@ -63,7 +66,7 @@ impl Plan {
         fs_err::create_dir_all(runs).map_err(disk)?;
         let home = unused(runs).map_err(disk)?;
         // The process has another folder than we.
-        let artifact = std::path::absolute(&request.artifact).map_err(disk)?;
+        let artifact = std::path::absolute(request.artifact.path().map_err(|fault| internal(&fault))?).map_err(disk)?;
         Ok(Self {
             deployment: request.serving.deployment.clone(),
             python: prepared.python.clone(),
@@ -74,6 +77,8 @@ impl Plan {
             artifact,
             card,
             prepared,
+            devices: request.devices.join(","),
+            cancel: request.cancel.clone(),
             arrays: arrays.iter().map(|&name| name.to_owned()).collect(),
             starts: AtomicU64::new(0),
         })
@@ -81,7 +86,7 @@ impl Plan {
 
     /// Cancelled when nobody wants the model any more.
     pub(super) fn given_up(&self) -> &CancellationToken {
-        &self.prepared.given_up
+        &self.cancel
     }
 
     /// An empty folder for one process.
@@ -115,9 +120,7 @@ impl Plan {
         for name in THREADS {
             environment.push((name, threads.clone()));
         }
-        if self.card.card.resources.as_ref().is_none_or(|resources| resources.gpu.unwrap_or(0) == 0) {
-            environment.push(("CUDA_VISIBLE_DEVICES", String::new()));
-        }
+        environment.push(("CUDA_VISIBLE_DEVICES", self.devices.clone()));
         environment
     }
 

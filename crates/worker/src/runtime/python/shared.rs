@@ -223,7 +223,11 @@ impl Shared {
 
 impl State {
     fn health(&self) -> Health {
-        Health { memory: Some(self.most).filter(|most| *most > ByteSize::ZERO), deaths: self.deaths.clone() }
+        Health {
+            memory: Some(self.most).filter(|most| *most > ByteSize::ZERO),
+            deaths: self.deaths.clone(),
+            lost: None,
+        }
     }
 
     /// Nothing more is to be reported of the process.

@@ -1,6 +1,6 @@
 //! The brain and model cards: what comes before the artifact, and the circuit breakers of those who are asked for it.
 
-use berth_spec::{Failure, Usage, residency::Preparing, worker::BreakerState};
+use berth_spec::{Failure, Usage, residency::Preparing};
 use berth_worker::{breaker::Dependency, runtime::Health};
 
 use super::*;
@@ -45,7 +45,7 @@ fn a_card_is_prepared_before_its_artifact_is_fetched() {
 fn how_a_ready_model_is_is_told_where_it_is_news() {
     let mut s = Stage::new();
     s.whole(vec![placed("a", 10)]);
-    let health = |memory| Event::Health { revision: id("a"), health: Health { memory, deaths: None } };
+    let health = |memory| Event::Health { revision: id("a"), health: Health { memory, deaths: None, lost: None } };
     assert_eq!(s.on(health(Some(ByteSize(1)))), "", "it is not ready");
     s.fetched("a", Ok(artifact(1)));
     s.loaded("a", Ok(facts(8)));

@@ -1,9 +1,11 @@
 //! Room is made before it is taken: by the worker's own limits, and by those that the registry gives it.
 
+use berth_spec::deployment::GpuNeed;
+
 use super::*;
 
 fn with_gpus(name: &str, gpus: u32) -> Placed {
-    Placed { gpus, ..placed(name, 10) }
+    Placed { gpu: Some(GpuNeed { count: gpus, kind: None, memory: None }), ..placed(name, 10) }
 }
 
 /// `new` is assigned in the place of `old`: it is fetched meanwhile, and loaded once `old` has gone.

@@ -9,7 +9,7 @@ use super::*;
 fn dead(count: u32, again_at: Option<u64>) -> Health {
     let how = "it ended with code 3".to_owned();
     let deaths = Deaths { count, in_a_row: count, at: Time(1), how, again_at: again_at.map(Time) };
-    Health { memory: None, deaths: Some(Arc::new(deaths)) }
+    Health { memory: None, deaths: Some(Arc::new(deaths)), lost: None }
 }
 
 #[test]

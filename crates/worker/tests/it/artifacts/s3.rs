@@ -62,6 +62,53 @@ async fn s3_conforms() {
     assert!(refused.message.contains("AWS_SECRET_ACCESS_KEY"), "{refused}");
 }
 
+#[tokio::test]
+async fn a_folder_is_fetched_file_by_file_checked_and_put_together() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("s3/models/team/net");
+    fs_err::create_dir_all(model.join("weights")).expect("created");
+    let files =
+        [("config.json", b"{}".to_vec()), ("weights/a b.bin", bytes(LARGE)), ("weights/50%.bin", bytes(70_000))];
+    for (path, content) in &files {
+        fs_err::write(model.join(path), content).expect("written");
+    }
+    let mut lines: Vec<String> = files.iter().map(|(path, content)| format!("{}  {path}\n", digest(content))).collect();
+    lines.sort_by_key(|line| line.split_once("  ").map(|(_, path)| path.to_owned()));
+    let whole = digest(lines.concat().as_bytes());
+    let (url, _server) = serve(&dir.path().join("s3")).await;
+    let environment = [
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_ENDPOINT_URL", url.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_REGION", "us-east-1"),
+    ];
+    let artifacts = open(dir.path(), ByteSize::gib(1), &environment);
+    let (artifact, pin) = fetch(&artifacts, "s3://models/team/net/", Some(whole)).await.expect("a folder");
+    let size = files.iter().map(|(_, content)| content.len() as u64).sum();
+    assert_eq!((artifact.digest, artifact.size), (whole, ByteSize(size)));
+    let root = path_of(&artifact).to_owned();
+    assert!(matches!(artifact.source, Source::Folder(_)));
+    for (path, content) in &files {
+        assert!(fs_err::read(root.join(path)).expect(path) == *content, "{path}");
+    }
+    drop(pin);
+    assert!(!root.exists(), "it goes with its last pin; its files stay in the cache");
+
+    let wrong = fetch(&artifacts, "s3://models/team/net/", Some(Digest([7; 32]))).await.err().expect("another content");
+    assert_eq!(wrong.category, FailureCategory::Checksum, "{wrong}");
+    let none = fetch(&artifacts, "s3://models/team/nothing/", None).await.err().expect("nothing is there");
+    assert_eq!(none.category, FailureCategory::NotFound, "{none}");
+    let small = tempfile::tempdir().expect("a folder");
+    let full = open(small.path(), ByteSize::mib(1), &environment);
+    let refused = fetch(&full, "s3://models/team/net/", None).await.err().expect("there is no room");
+    assert_eq!(refused.category, FailureCategory::Disk, "{refused}");
+    let local = url::Url::from_directory_path(&model).expect("a path");
+    let other = Revision { format: "sklearn".parse().expect("a format"), ..revision(local.as_str(), Some(whole)) };
+    let (here, _) = artifacts.fetch(&other, Arc::new(|_, _| ())).await.expect("a folder of this machine");
+    assert_eq!((here.source, here.digest), (Source::Folder(model), whole), "the same content, used in place");
+}
+
 /// A set with one key for one bucket.
 fn handed_out(generation: u64, secret: &str, endpoint: &str) -> Arc<CredentialSet> {
     let text = |value: &str| FieldValue::Text(Secret::new(value));

@@ -11,7 +11,7 @@ use crate::prepare::{World, real};
 const CONFIGURATION: &str = r#"{"factor": 4}"#;
 
 /// A runtime for cards that keeps what it was asked for; the models are the scripted ones.
-struct Cards {
+pub(super) struct Cards {
     inner: Arc<FakeRuntime>,
     asked: Mutex<Vec<LoadRequest>>,
 }
@@ -28,16 +28,30 @@ impl Runtime for Cards {
 }
 
 fn start(world: &World) -> (Bench, Arc<Cards>) {
+    start_on(tempfile::tempdir().expect("a folder"), world, None)
+}
+
+/// With the library of a driver of GPUs.
+pub(super) fn start_on(dir: tempfile::TempDir, world: &World, nvml: Option<std::path::PathBuf>) -> (Bench, Arc<Cards>) {
     let inner = Arc::new(FakeRuntime::default());
     let cards = Arc::new(Cards { inner: Arc::clone(&inner), asked: Mutex::default() });
-    let dir = tempfile::tempdir().expect("a folder");
-    let bench = Bench::start_with(dir, inner, Arc::clone(&cards) as Arc<dyn Runtime>, world.settings());
+    let mut config = Bench::config(&dir, world.settings());
+    config.nvml_library = nvml;
+    let bench = Bench::start_of(dir, inner, Arc::clone(&cards) as Arc<dyn Runtime>, config);
     (bench, cards)
+}
+
+impl Cards {
+    /// The devices of each load.
+    pub(super) fn devices(&self) -> Vec<Vec<String>> {
+        let asked = self.asked.lock().expect("no panic");
+        asked.iter().map(|request| request.devices.iter().map(ToString::to_string).collect()).collect()
+    }
 }
 
 impl Bench {
     /// A replica of a card with these packages, whose artifact and configuration lie on this machine.
-    fn carded(&self, world: &World, name: &str, hash: u32, dependencies: &[&str]) -> Placed {
+    pub(super) fn carded(&self, world: &World, name: &str, hash: u32, dependencies: &[&str]) -> Placed {
         let mut placed = self.placed(name);
         let revision = Arc::make_mut(&mut placed.revision);
         revision.id = format!("{name}@{hash:012}").parse().expect("a revision");
@@ -72,7 +86,8 @@ async fn a_card_gets_its_code_environment_and_files_under_their_names() {
     assert_eq!(fs_err::read_to_string(prepared.code.join("src/model.py")).expect("the code"), "first");
     assert!(prepared.python.exists());
     let config = prepared.config.clone().expect("it has one");
-    for (file, name, text) in [(&request.artifact, "iris.joblib", "weights"), (&config, "iris.json", CONFIGURATION)] {
+    let artifact = request.artifact.path().expect("on this machine").to_owned();
+    for (file, name, text) in [(&artifact, "iris.joblib", "weights"), (&config, "iris.json", CONFIGURATION)] {
         assert_eq!(file.file_name().and_then(|name| name.to_str()), Some(name));
         assert_eq!(fs_err::read_to_string(file).expect("readable"), text);
     }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use berth_spec::{ByteSize, Datatype, FailureCategory, Revision, Serving, Signature, TensorSpec, deployment::Warmup};
-use berth_worker::runtime::{LoadError, LoadRequest, Loaded, Runtime};
+use berth_worker::{
+    artifacts::Source,
+    runtime::{LoadError, LoadRequest, Loaded, Runtime},
+};
 
 use super::{engine, load, request};
 
@@ -60,8 +63,9 @@ fn what_cannot_be_served_says_what_to_do() {
 
     let mut broken = request("add");
     let directory = tempfile::tempdir().expect("a folder");
-    broken.artifact = directory.path().join("broken.onnx");
-    fs_err::write(&broken.artifact, "this is no protobuf").expect("a file");
+    let graph = directory.path().join("broken.onnx");
+    broken.artifact = Source::File(graph.clone());
+    fs_err::write(&graph, "this is no protobuf").expect("a file");
     let error = refused(engine.load(&broken));
     assert_eq!(error.category, FailureCategory::InvalidModel);
     assert!(!error.message.contains(&*directory.path().to_string_lossy()), "{error}");

@@ -4,7 +4,7 @@
 use std::{process::Command, sync::Arc};
 
 use berth_spec::{Datatype, deployment::Warmup};
-use berth_worker::runtime::Runtime;
+use berth_worker::{artifacts::Source, runtime::Runtime};
 use bytes::{BufMut, BytesMut};
 
 use super::{engine, request};
@@ -108,9 +108,10 @@ fn measure() {
     let Some(engine) = engine() else { return };
     let directory = tempfile::tempdir().expect("a folder");
     let mut request = request("add");
-    request.artifact = directory.path().join("large.onnx");
+    let graph = directory.path().join("large.onnx");
+    request.artifact = Source::File(graph.clone());
     Arc::make_mut(&mut request.revision).uri = "file:///large.onnx".to_owned();
-    fs_err::write(&request.artifact, large(4096)).expect("a file");
+    fs_err::write(&graph, large(4096)).expect("a file");
     let weights = 4 * 4096 * 4096;
 
     let loaded = engine.load(&request).expect("it loads");

@@ -20,6 +20,27 @@ async fn a_card_answers_documents() {
     assert_eq!(running.model.platform(), "berth_python");
 }
 
+/// A replica sees the GPUs that it was given, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_sees_its_own_gpus() {
+    const TELLS: &str = "
+import os
+def load(path):
+    return lambda x: os.environ['CUDA_VISIBLE_DEVICES']
+def pre(request, config):
+    return request['x']
+def post(output, config):
+    return {'y': output}
+";
+    let text = json!({"type": "object", "required": ["y"], "properties": {"y": {"type": "string"}}});
+    for (devices, seen) in [(vec![], ""), (vec!["GPU-a"], "GPU-a"), (vec!["GPU-a", "GPU-b"], "GPU-a,GPU-b")] {
+        let mut card = Card::new(TELLS).with("/interface/output_schema", text.clone());
+        card.devices = devices.into_iter().map(Into::into).collect();
+        let running = card.start().expect("it loads");
+        assert_eq!(running.call(json!({"x": 1})).await.expect("an answer"), json!({"y": seen}));
+    }
+}
+
 /// Signatures of functions, and what a request of 3 with the config `{"add": 4}` becomes.
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_take_what_their_parameters_say() {

@@ -12,6 +12,7 @@ use berth_spec::{
     deployment::{Batching, Concurrency, ModelFormat, RuntimeOptions, Warmup},
 };
 use berth_worker::{
+    artifacts::Source,
     prepare::Prepared,
     runtime::{LoadError, LoadRequest, Loaded, LoadedModel, Runtime as _, metrics::Families, python::PythonRuntime},
 };
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// Python, from the path. These tests are about it: without it they fail and say so.
-pub(super) fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND
         .get_or_init(|| find("python3", "import sys; assert sys.version_info >= (3, 8); print(sys.executable)"))
@@ -29,7 +30,7 @@ pub(super) fn python() -> PathBuf {
 }
 
 /// The environment with scikit-learn and its friends, which `cargo xtask test` makes.
-pub(super) fn with_packages() -> Option<PathBuf> {
+pub(crate) fn with_packages() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/python/models/bin/python");
     if !python.exists() {
         let required = std::env::var_os("BERTH_REQUIRE_TOOLS").is_some();
@@ -48,18 +49,19 @@ fn find(program: &str, script: &str) -> PathBuf {
 }
 
 /// A card and its code.
-pub(super) struct Card {
-    pub(super) json: Value,
-    pub(super) python: PathBuf,
-    pub(super) warmup: Warmup,
-    pub(super) concurrency: Option<u32>,
-    pub(super) artifact: Vec<u8>,
-    pub(super) artifact_name: &'static str,
-    pub(super) files: Vec<(String, String)>,
+pub(crate) struct Card {
+    pub(crate) json: Value,
+    pub(crate) python: PathBuf,
+    pub(crate) warmup: Warmup,
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) artifact: Vec<u8>,
+    pub(crate) artifact_name: &'static str,
+    pub(crate) files: Vec<(String, String)>,
+    pub(crate) devices: Vec<Arc<str>>,
 }
 
 /// Numbers in, numbers out.
-pub(super) const DOUBLES: &str = "
+pub(crate) const DOUBLES: &str = "
 def load(path):
     return lambda x: x * 2
 def pre(request, config):
@@ -70,7 +72,7 @@ def post(output, config):
 
 impl Card {
     /// A card whose code is `source`, one module with `load`, `pre` and `post`; it takes `{x}` and gives `{y}`.
-    pub(super) fn new(source: &str) -> Self {
+    pub(crate) fn new(source: &str) -> Self {
         let object =
             |name: &str| json!({"type": "object", "required": [name], "properties": {name: {"type": "number"}}});
         let function = |function: &str| json!({"module": "src.model", "function": function});
@@ -97,61 +99,69 @@ impl Card {
             artifact: b"weights".to_vec(),
             artifact_name: "model.bin",
             files: vec![("src/__init__.py".to_owned(), String::new()), ("src/model.py".to_owned(), source.to_owned())],
+            devices: Vec::new(),
         }
     }
 
     /// With something else in the card.
-    pub(super) fn with(mut self, pointer: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, pointer: &str, value: Value) -> Self {
         let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
         let parent = self.json.pointer_mut(parent).expect("a place in the card");
         parent.as_object_mut().expect("an object").insert(name.to_owned(), value);
         self
     }
 
-    pub(super) fn with_warmup(self, warmup: Warmup) -> Self {
+    pub(crate) fn with_warmup(self, warmup: Warmup) -> Self {
         Self { warmup, ..self }
     }
 
     /// Loads it, without the validation inference.
-    pub(super) fn load(&self) -> Result<Running, LoadError> {
+    pub(crate) fn load(&self) -> Result<Running, LoadError> {
         let folder = tempfile::tempdir().expect("a folder");
         let (loaded, runtime, registry) = self.load_in(&folder, CancellationToken::new())?;
         Ok(Running { model: loaded.model, memory: loaded.memory, note: loaded.note, registry, runtime, folder })
     }
 
     /// Loads it below `folder`.
-    pub(super) fn load_in(
+    pub(crate) fn load_in(
         &self,
         folder: &tempfile::TempDir,
         given_up: CancellationToken,
     ) -> Result<(Loaded, PythonRuntime, Registry), LoadError> {
-        let code = folder.path().join("checkout");
+        let (runtime, registry) = runtime(folder.path());
+        let request = self.request(folder.path(), given_up);
+        Ok((runtime.load(&request)?, runtime, registry))
+    }
+
+    /// What loads it, with its files below `folder`.
+    pub(crate) fn request(&self, folder: &Path, cancel: CancellationToken) -> LoadRequest {
+        let code = folder.join("checkout");
         for (path, text) in &self.files {
             let path = code.join(path);
             fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs_err::write(path, text).expect("written");
         }
-        let artifact = folder.path().join(self.artifact_name);
+        let artifact = folder.join(self.artifact_name);
         fs_err::write(&artifact, &self.artifact).expect("written");
-        let (runtime, registry) = runtime(folder.path());
-        let request = LoadRequest {
+        LoadRequest {
             revision: Arc::new(self.revision()),
-            artifact,
+            artifact: Source::File(artifact),
             digest: Digest([0; 32]),
             serving: Arc::new(self.serving()),
-            prepared: Some(Arc::new(Prepared::of(&code, &self.python).until(given_up))),
-        };
-        Ok((runtime.load(&request)?, runtime, registry))
+            prepared: Some(Arc::new(Prepared::of(&code, &self.python))),
+            devices: self.devices.clone(),
+            cancel,
+        }
     }
 
     /// Loads it and runs the validation inference.
-    pub(super) fn start(&self) -> Result<Running, LoadError> {
+    pub(crate) fn start(&self) -> Result<Running, LoadError> {
         let running = self.load()?;
         running.model.validate(&self.warmup)?;
         Ok(running)
     }
 
-    pub(super) fn fails(&self) -> LoadError {
+    pub(crate) fn fails(&self) -> LoadError {
         self.start().err().expect("it does not load")
     }
 
@@ -192,36 +202,36 @@ fn name() -> DeploymentName {
     DeploymentName::new("m").expect("a name")
 }
 
-fn runtime(data: &Path) -> (PythonRuntime, Registry) {
+pub(crate) fn runtime(data: &Path) -> (PythonRuntime, Registry) {
     let mut registry = Registry::default();
     let families = Families::register(&mut registry);
     (PythonRuntime::open(data, families).expect("opened"), registry)
 }
 
 /// A model that runs. Dropping it unloads it.
-pub(super) struct Running {
-    pub(super) model: Arc<dyn LoadedModel>,
-    pub(super) memory: ByteSize,
-    pub(super) note: Option<String>,
+pub(crate) struct Running {
+    pub(crate) model: Arc<dyn LoadedModel>,
+    pub(crate) memory: ByteSize,
+    pub(crate) note: Option<String>,
     registry: Registry,
     #[expect(dead_code, reason = "a worker keeps it for as long as its models")]
     runtime: PythonRuntime,
-    pub(super) folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Running {
     /// Its answer to a document.
-    pub(super) async fn call(&self, request: Value) -> Result<Value, InferError> {
+    pub(crate) async fn call(&self, request: Value) -> Result<Value, InferError> {
         self.call_until(request, Instant::now() + Duration::from_secs(120)).await
     }
 
-    pub(super) async fn call_until(&self, request: Value, deadline: Instant) -> Result<Value, InferError> {
+    pub(crate) async fn call_until(&self, request: Value, deadline: Instant) -> Result<Value, InferError> {
         let body = Bytes::from(request.to_string());
         self.model.call(body, deadline).await.map(|answer| serde_json::from_slice(&answer).expect("JSON"))
     }
 
     /// What Prometheus sees.
-    pub(super) fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("it encodes");
         text

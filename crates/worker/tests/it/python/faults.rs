@@ -73,7 +73,7 @@ async fn a_process_that_dies_under_load_is_started_again() {
     assert_ne!(second.expect("it is back")["y"], json!(first));
     let metrics = running.metrics();
     assert!(metrics.contains("worker_model_process_deaths_total{namespace=\"default\",model=\"m\"} 1"), "{metrics}");
-    let Health { memory, deaths } = running.model.health();
+    let Health { memory, deaths, .. } = running.model.health();
     let deaths = deaths.expect("one");
     assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
     assert_eq!((deaths.count, deaths.in_a_row, deaths.again_at), (1, 1, None), "{deaths:?}");

@@ -1,0 +1,174 @@
+//! Runs loads and validation inferences on threads that may block, and bounds what one that does not end can cost.
+//!
+//! ```text
+//! run ──▶ thread ──result──▶ Ok | Err
+//!   └─ time is up ─▶ cancel ─▶ ends in time (a process is killed): Err(Timeout), no thread is left
+//!                        └───▶ cannot be interrupted: abandoned and counted, its result is dropped when it comes
+//! ```
+//! A runtime with [`MOST_ABANDONED`] abandoned threads gets no further work until one of them has ended.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use berth_spec::FailureCategory;
+use tokio_util::sync::CancellationToken;
+
+use crate::fault::Fault;
+
+/// Threads of one runtime that may be abandoned. Each holds the memory of a model that nobody counts; two leave room for
+/// one bad model beside a good one.
+pub(super) const MOST_ABANDONED: usize = 2;
+
+/// How long work has to end after it was cancelled: a process that is killed is gone within seconds.
+const CANCEL_GRACE: Duration = Duration::from_secs(30);
+
+/// One piece of blocking work.
+pub(super) struct Job {
+    /// The runtime that does it.
+    pub(super) runtime: String,
+    /// Names it in messages: `loading`.
+    pub(super) what: &'static str,
+    /// How long it may take.
+    pub(super) limit: Duration,
+    /// Cancelled when the time is up.
+    pub(super) cancel: CancellationToken,
+    /// It ends soon after it was cancelled.
+    pub(super) interruptible: bool,
+    /// The error where it took too long.
+    pub(super) too_long: Fault,
+}
+
+/// The abandoned threads of each runtime.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LoadThreads(Arc<Mutex<BTreeMap<String, usize>>>);
+
+/// Where one thread stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Running,
+    Abandoned,
+    Ended,
+}
+
+impl LoadThreads {
+    /// Runs the work, or refuses it where too much of its runtime was abandoned.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        job: Job,
+        work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let abandoned = self.abandoned(&job.runtime);
+        if abandoned >= MOST_ABANDONED {
+            let message = format!(
+                "{abandoned} calls of the runtime {} took too long, cannot be interrupted and still run; it gets no \
+                 further model until one of them ends: restart the worker to free them",
+                job.runtime
+            );
+            return Err(Fault::new(FailureCategory::Runtime, message));
+        }
+        let standing = Arc::new(Mutex::new(Standing::Running));
+        let (ended, threads, runtime) = (Arc::clone(&standing), self.clone(), job.runtime.clone());
+        let thread = tokio::task::spawn_blocking(move || {
+            let result = work();
+            if std::mem::replace(&mut *locked(&ended), Standing::Ended) == Standing::Abandoned {
+                threads.count(&runtime, |count| count.saturating_sub(1));
+                tracing::warn!(event = "abandoned_call_ended", runtime, left = threads.abandoned(&runtime));
+            }
+            result
+        });
+        tokio::pin!(thread);
+        let result = match tokio::time::timeout(job.limit, &mut thread).await {
+            Ok(result) => result,
+            Err(_) => {
+                job.cancel.cancel();
+                if job.interruptible {
+                    // What it says of its cancellation is not the reason.
+                    if tokio::time::timeout(CANCEL_GRACE, &mut thread).await.is_ok() {
+                        return Err(job.too_long);
+                    }
+                }
+                let mut standing = locked(&standing);
+                if *standing == Standing::Running {
+                    *standing = Standing::Abandoned;
+                    self.count(&job.runtime, |count| count + 1);
+                    let (runtime, abandoned) = (&job.runtime, self.abandoned(&job.runtime));
+                    tracing::error!(event = "call_abandoned", runtime, what = job.what, abandoned);
+                }
+                return Err(job.too_long);
+            }
+        };
+        result.unwrap_or_else(|error| Err(Fault::internal(format!("the runtime panicked: {error}"))))
+    }
+
+    /// Threads of a runtime that were abandoned and still run.
+    pub(super) fn abandoned(&self, runtime: &str) -> usize {
+        locked(&self.0).get(runtime).copied().unwrap_or(0)
+    }
+
+    fn count(&self, runtime: &str, change: impl FnOnce(usize) -> usize) {
+        let mut counts = locked(&self.0);
+        let count = counts.entry(runtime.to_owned()).or_default();
+        *count = change(*count);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn job(interruptible: bool, cancel: &CancellationToken) -> Job {
+        Job {
+            runtime: "onnx".to_owned(),
+            what: "loading",
+            limit: Duration::from_millis(20),
+            cancel: cancel.clone(),
+            interruptible,
+            too_long: Fault::new(FailureCategory::Timeout, "too long"),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_can_be_interrupted_leaves_no_thread() {
+        let (threads, cancel) = (LoadThreads::default(), CancellationToken::new());
+        let (told, stop) = (cancel.clone(), mpsc::channel::<()>());
+        let work = move || {
+            while !told.is_cancelled() {
+                let _ = stop.1.recv_timeout(Duration::from_millis(1));
+            }
+            drop(stop.0);
+            Ok(())
+        };
+        let failed = threads.run(job(true, &cancel), work).await.expect_err("it took too long");
+        assert_eq!((failed.category, threads.abandoned("onnx")), (FailureCategory::Timeout, 0));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_is_counted_and_then_refused_until_it_ends() {
+        let (threads, cancel) = (LoadThreads::default(), CancellationToken::new());
+        let gates: Vec<_> = (0..MOST_ABANDONED).map(|_| mpsc::channel::<()>()).collect();
+        let mut opens = Vec::new();
+        for (open, gate) in gates {
+            let failed = threads.run(job(false, &cancel), move || Ok(drop(gate.recv()))).await.expect_err("stuck");
+            assert_eq!(failed.category, FailureCategory::Timeout);
+            opens.push(open);
+        }
+        assert_eq!(threads.abandoned("onnx"), MOST_ABANDONED);
+        let refused = threads.run(job(false, &cancel), || Ok(())).await.expect_err("no more");
+        assert_eq!(refused.category, FailureCategory::Runtime, "{refused}");
+        assert!(refused.message.contains("restart the worker"), "{refused}");
+        drop(opens);
+        while threads.abandoned("onnx") > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(threads.run(job(false, &cancel), || Ok(())).await.is_ok(), "they have ended");
+    }
+}
