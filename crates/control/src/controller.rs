@@ -21,6 +21,7 @@ mod drift_tracker;
 mod effect;
 mod event;
 mod leaving;
+mod outcomes;
 mod reports;
 mod send;
 mod settle;
@@ -36,13 +37,14 @@ use std::{
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Namespace, Time,
-    UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
+    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Namespace,
+    RevisionId, RevisionOutcomes, Time, UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
 };
 
 use drift_tracker::DriftTracker;
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
+use outcomes::OutcomeTable;
 pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
 pub use unreported::Absent;
@@ -109,6 +111,7 @@ pub struct Controller {
     readiness: Readiness,
     stopwatch: Stopwatch,
     drift_tracker: DriftTracker,
+    outcomes: OutcomeTable,
     /// The rev up to which the store's changes have been taken in.
     seen: Rev,
     /// The rev up to which they are in the routes that were sent.
@@ -181,6 +184,7 @@ impl Controller {
             readiness: Readiness::default(),
             stopwatch: Stopwatch::default(),
             drift_tracker: DriftTracker::default(),
+            outcomes: OutcomeTable::default(),
             seen: restored.rev,
             in_force: Rev::NONE,
         }
@@ -221,6 +225,7 @@ impl Controller {
                     self.due.hurry(now);
                 }
             }
+            Event::Gateway(_, GatewayEvent::Outcomes(outcomes)) => self.outcomes.add(outcomes, now),
             Event::Gateway(_, GatewayEvent::PageOut(name)) => {
                 self.world.page_out(&name);
                 self.due.hurry(now);
@@ -249,6 +254,12 @@ impl Controller {
     #[must_use]
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// The results of a revision's requests, of the last one to two minutes, as all gateways saw them.
+    #[must_use]
+    pub fn outcomes(&self, revision: &RevisionId) -> Option<RevisionOutcomes> {
+        self.outcomes.get(revision)
     }
 
     /// The resource version of a deployment.

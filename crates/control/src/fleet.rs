@@ -17,7 +17,7 @@ use std::{pin::Pin, sync::Arc};
 use berth_peer::{PeerBody, Peers};
 use berth_spec::{FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId};
 use berth_wire::fleet::{
-    Assembly, InParts, MESSAGE, Reporter, demands_of,
+    Assembly, InParts, MESSAGE, Reporter, demands_of, outcomes_of,
     v1::{
         self,
         fleet_server::{Fleet, FleetServer},
@@ -185,6 +185,7 @@ fn heard_of_worker(
 fn heard_of_gateway(word: v1::GatewayWord) -> Result<Option<GatewayEvent>, Status> {
     Ok(match word.word {
         Some(gateway_word::Word::Demands(demands)) => Some(GatewayEvent::Demand(demands_of(demands))),
+        Some(gateway_word::Word::Outcomes(outcomes)) => Some(GatewayEvent::Outcomes(outcomes_of(outcomes))),
         Some(gateway_word::Word::PageOut(name)) => {
             berth_spec::DeploymentName::new(&name).ok().map(GatewayEvent::PageOut)
         }

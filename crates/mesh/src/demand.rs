@@ -25,12 +25,16 @@ use crate::deployment::DeploymentState;
 
 /// The time between two reports: a second is fine enough for eviction, which looks at minutes.
 const FLUSH: Duration = Duration::from_secs(1);
+/// The time between two reports of results: they are compared over minutes.
+const REPORT: Duration = Duration::from_secs(5);
 /// The most deployments in one event, so that none holds the controller up for long.
 const BATCH: usize = 1_024;
 
 /// The deployments that were used or waited for since the last report.
 pub(crate) struct DemandTracker {
     listed: Mutex<Vec<Arc<DeploymentState>>>,
+    /// Those whose results by revision were not reported yet.
+    unreported: Mutex<Vec<Arc<DeploymentState>>>,
     /// Deployments that a client asked to page out.
     page_outs: Mutex<Vec<DeploymentName>>,
     /// A miss or a page-out: do not wait for the tick.
@@ -44,6 +48,7 @@ impl DemandTracker {
         let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Arc::new(Self {
             listed: Mutex::default(),
+            unreported: Mutex::default(),
             page_outs: Mutex::default(),
             urgent: Notify::new(),
             started: (Instant::now(), u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX)),
@@ -97,13 +102,22 @@ impl DemandTracker {
     }
 
     /// Empties the demand. What is still waited for or in flight is listed again, so that its end is told, too.
-    fn take(&self) -> Vec<GatewayEvent> {
+    fn take(&self, report: bool) -> Vec<GatewayEvent> {
         let entries = mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
         let page_outs = mem::take(&mut *self.page_outs.lock().unwrap_or_else(PoisonError::into_inner));
         let mut events: Vec<_> = page_outs.into_iter().map(GatewayEvent::PageOut).collect();
         for batch in entries.chunks(BATCH) {
             let demands = batch.iter().map(|entry| self.word(entry)).collect();
             events.push(GatewayEvent::Demand(demands));
+        }
+        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries {
+            if !entry.hot().usage.unreported.swap(true, Relaxed) {
+                unreported.push(entry);
+            }
+        }
+        if report {
+            events.extend(outcomes(&mut unreported));
         }
         events
     }
@@ -128,7 +142,7 @@ impl DemandTracker {
     /// Tells the controller until the gateway stops; the last word is told after that. A slow controller slows only
     /// this down: what happens meanwhile is coalesced.
     pub(crate) async fn run(&self, events: mpsc::Sender<GatewayEvent>, stopped: CancellationToken) {
-        let mut tick = interval(FLUSH);
+        let (mut tick, mut report_at) = (interval(FLUSH), Instant::now() + REPORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let last = tokio::select! {
@@ -136,7 +150,12 @@ impl DemandTracker {
                 _ = tick.tick() => false,
                 () = stopped.cancelled() => true,
             };
-            for event in self.take() {
+            let now = Instant::now();
+            let report = last || now >= report_at;
+            if report {
+                report_at = now + REPORT;
+            }
+            for event in self.take(report) {
                 if events.send(event).await.is_err() {
                     tracing::debug!("nobody listens to demand any more");
                     return;
@@ -147,4 +166,20 @@ impl DemandTracker {
             }
         }
     }
+}
+
+/// The results of these deployments since the last report. One that had some is asked once more the next time: a request may
+/// end just after it was asked.
+fn outcomes(unreported: &mut Vec<Arc<DeploymentState>>) -> Vec<GatewayEvent> {
+    let mut outcomes = Vec::new();
+    unreported.retain(|entry| {
+        let before = outcomes.len();
+        outcomes.extend(entry.hot().outcomes.take());
+        let had_some = outcomes.len() > before;
+        if !had_some {
+            entry.hot().usage.unreported.store(false, Relaxed);
+        }
+        had_some
+    });
+    outcomes.chunks(BATCH).map(|some| GatewayEvent::Outcomes(some.to_vec())).collect()
 }

@@ -22,6 +22,7 @@ use crate::{
     },
     local::{Lease, LocalReplicas, Replica, Statistics},
     metrics::Stats,
+    outcomes::OutcomeCounters,
     resolved::{Resolved, Target},
     wait_queue::WaitQueue,
 };
@@ -41,6 +42,7 @@ pub(crate) struct Hot {
     pub(crate) queue: WaitQueue,
     pub(crate) usage: Usage,
     pub(crate) stats: Stats,
+    pub(crate) outcomes: OutcomeCounters,
     /// Draws for the split between revisions.
     draws: AtomicU32,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Usage {
     pub(crate) last_used: AtomicU64,
     /// True while the controller is to be told about it.
     pub(crate) listed: AtomicBool,
+    /// True while its results by revision are to be reported.
+    pub(crate) unreported: AtomicBool,
 }
 
 /// The right to run one request, and the version that will answer it.
@@ -91,6 +95,7 @@ impl DeploymentState {
                 queue: WaitQueue::default(),
                 usage: Usage::default(),
                 stats: Stats::default(),
+                outcomes: OutcomeCounters::default(),
                 draws: AtomicU32::new(0),
             })
         })
@@ -184,6 +189,7 @@ impl DeploymentState {
             Some(endpoints) => match endpoints.choose(local, tried, endpoints.now()) {
                 Some(Choice::Local) => Some(here()),
                 Some(Choice::Remote(endpoint, known)) => Some(NextTarget::Remote(RemoteTarget {
+                    revision: target.revision.clone(),
                     endpoint,
                     known,
                     endpoints: Arc::clone(endpoints),

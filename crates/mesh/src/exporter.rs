@@ -5,9 +5,10 @@ mod forwarding;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
-use berth_spec::NameKey;
+use berth_spec::{NameKey, traffic::LATENCY_BOUNDS};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
@@ -104,6 +105,42 @@ fn labels(name: NameKey<'_>) -> [(&'static str, &str); 2] {
     [("namespace", name.namespace), ("deployment", name.name)]
 }
 
+/// The results of each revision.
+fn revision_requests(used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
+    for entry in used {
+        for counters in entry.hot().outcomes.all().iter() {
+            let (sums, revision) = (counters.sums(), counters.revision.hash());
+            let results = [("ok", sums.ok), ("client_error", sums.client_errors), ("server_error", sums.server_errors)];
+            for (result, count) in results {
+                let [namespace, deployment] = labels(entry.name.key());
+                let labels = [namespace, deployment, ("revision", revision.as_str()), ("result", result)];
+                counter(&mut family.encode_family(&labels)?, count)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The latency of each revision.
+fn revision_seconds(used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
+    for entry in used {
+        for counters in entry.hot().outcomes.all().iter() {
+            let (sums, revision) = (counters.sums(), counters.revision.hash());
+            let bounds = LATENCY_BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+            let buckets: Vec<_> = bounds.zip(sums.latency).collect();
+            let [namespace, deployment] = labels(entry.name.key());
+            let labels = [namespace, deployment, ("revision", revision.as_str())];
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                counters.seconds(),
+                sums.latency.iter().sum(),
+                &buckets,
+                None,
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// A counter per deployment.
 fn counters(
     encoder: &mut DescriptorEncoder<'_>,
@@ -144,6 +181,14 @@ impl Collector for Exporter {
         let help = "Seconds from the request's head to its answer, parked time included";
         of(&mut encoder, "berth_gateway_request_seconds", help, MetricType::Histogram, &|family| {
             self.seconds(&used, family)
+        })?;
+        let help = "Requests by the revision that answered and by result: ok, client_error or server_error";
+        of(&mut encoder, "berth_gateway_revision_requests", help, MetricType::Counter, &|family| {
+            revision_requests(&used, family)
+        })?;
+        let help = "Seconds from the request's head to its answer, by the revision that answered";
+        of(&mut encoder, "berth_gateway_revision_seconds", help, MetricType::Histogram, &|family| {
+            revision_seconds(&used, family)
         })?;
         let misses = ("berth_gateway_misses", "Requests that found no ready replica");
         counters(&mut encoder, &used, misses, |hot| hot.stats.misses())?;

@@ -53,6 +53,7 @@ mod wait_queue;
 mod exporter;
 mod latency;
 mod metrics;
+mod outcomes;
 pub mod top;
 
 pub use config::{Config, Limits, PropagateHook, SpanHook};

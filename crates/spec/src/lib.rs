@@ -87,6 +87,6 @@ pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Reside
 pub use revision::Revision;
 pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
-pub use traffic::{Demand, GatewayEvent};
+pub use traffic::{Demand, GatewayEvent, RevisionOutcomes};
 pub use unit::{ByteSize, Time};
 pub use worker::{Breaker, Gpu, GpuLoad, Load, RuntimeInfo, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};

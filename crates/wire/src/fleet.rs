@@ -17,6 +17,7 @@ mod assignment;
 mod inventory;
 mod name;
 mod node;
+mod outcomes;
 mod parts;
 mod routes;
 
@@ -35,6 +36,7 @@ pub mod v1 {
 
 pub use inventory::Reporter;
 pub use node::Unnamed;
+pub use outcomes::{MOST_OUTCOMES, outcomes_of, outcomes_to};
 pub use parts::{Assembly, InParts, OutOfOrder, PART};
 pub use routes::{MOST_DEMANDS, demands_of, demands_to};
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use berth_spec::{Demand, DeploymentName, GatewayEvent, RouteChange, WorkerId};
 use berth_wire::fleet::{
-    Assembly, demands_to,
+    Assembly, demands_to, outcomes_to,
     v1::{self, gateway_word, route_order},
 };
 use futures::{FutureExt, StreamExt};
@@ -81,7 +81,7 @@ impl Client for GatewayClient {
             GatewayEvent::Applied(seq) => {
                 seq.checked_sub(self.before).filter(|seq| *seq > 0).map(GatewayEvent::Applied)
             }
-            GatewayEvent::PageOut(_) | GatewayEvent::AskWhole => Some(event),
+            GatewayEvent::Outcomes(_) | GatewayEvent::PageOut(_) | GatewayEvent::AskWhole => Some(event),
         }
     }
 
@@ -127,6 +127,7 @@ fn words_of(event: GatewayEvent) -> std::vec::IntoIter<v1::GatewayWord> {
     use gateway_word::Word;
     let words: Vec<Word> = match event {
         GatewayEvent::Demand(demands) => demands_to(&demands).map(Word::Demands).collect(),
+        GatewayEvent::Outcomes(outcomes) => outcomes_to(&outcomes).map(Word::Outcomes).collect(),
         GatewayEvent::PageOut(name) => vec![Word::PageOut(name.to_string())],
         GatewayEvent::Applied(seq) => vec![Word::Applied(seq)],
         GatewayEvent::AskWhole => vec![Word::AskWhole(true)],

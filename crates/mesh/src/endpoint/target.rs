@@ -22,6 +22,7 @@ pub(crate) struct LocalTarget {
 
 /// A revision on another node.
 pub(crate) struct RemoteTarget {
+    pub(crate) revision: RevisionId,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) known: Arc<Known>,
     /// The endpoints that it was chosen from.

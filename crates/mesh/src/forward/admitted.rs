@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, NameKey, inference::Shed};
+use berth_spec::{InferError, NameKey, RevisionId, inference::Shed};
 use http::{HeaderMap, Response};
 use tokio::time::{Instant, timeout_at};
 
@@ -58,6 +58,8 @@ pub(crate) struct Admitted<'a> {
     left_here: bool,
     /// True for an inference; false for a question about a model.
     counted: bool,
+    /// The revision that it was given to last.
+    revision: Option<RevisionId>,
     /// The own replica that it is for; `None`: of whichever revision the route says.
     pub(super) target: Option<LocalTarget>,
 }
@@ -112,6 +114,7 @@ impl Admitted<'_> {
             Ok(running) => running,
             Err(error) => return Err(self.failed(error).into()),
         };
+        self.revision = Some(there.revision.clone());
         match retries.go(&self.context, there, head, upload).await {
             Ok(Some((response, in_flight))) => {
                 self.outcome = response.outcome(self.protocol);
@@ -163,7 +166,11 @@ impl Admitted<'_> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.counted {
-            self.context.entry.hot().stats.record(self.protocol, self.outcome, self.started.elapsed());
+            let (hot, took) = (self.context.entry.hot(), self.started.elapsed());
+            hot.stats.record(self.protocol, self.outcome, took);
+            if let Some(revision) = &self.revision {
+                hot.outcomes.record(revision, self.outcome, took);
+            }
         }
     }
 }
@@ -232,6 +239,7 @@ impl Runner for Admitted<'_> {
                 }
             }
         };
+        self.revision = Some(leased.lease.replica().revision().clone());
         match self.run() {
             Ok(running) => {
                 let Leased { lease, version } = leased;
@@ -282,6 +290,7 @@ impl Stack {
             permit: Some(permit),
             left_here: false,
             counted: false,
+            revision: None,
             target: None,
         })
     }
@@ -324,6 +333,7 @@ impl Stack {
                 permit: Some(permit),
                 left_here: false,
                 counted: true,
+                revision: None,
                 target: None,
             }),
             Err(error) => {
