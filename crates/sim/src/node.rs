@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
