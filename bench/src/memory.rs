@@ -43,7 +43,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Memory> {
     let base = settled(&server).await?;
     let mut registered = Vec::new();
     let mut count = 0;
-    for target in [100, 10_000, 100_000] {
+    for target in [100, 10_000, 100_000, 1_000_000] {
         while count < target {
             let upto = target.min(count + CHUNK);
             register(api, TABULAR.artifact.as_ref(), count..upto).await?;

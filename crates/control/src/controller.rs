@@ -327,6 +327,7 @@ impl Controller {
             return;
         }
         out.push(Effect::Commit(Commit {
+            reconstructible: planned.is_reconstructible(&self.world),
             generation: planned.generation,
             records: planned.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             forget: planned.gone.iter().map(|name| (name.clone(), self.rev_of(name).unwrap_or(Rev::NONE))).collect(),

@@ -184,6 +184,7 @@ impl Control {
         let watch = store.watch("/", restored.rev.next()).await?;
         let mut driver = Driver {
             cycles: 0,
+            ticked: false,
             brain: Controller::new(config.policy, restored, now),
             clock: config.clock,
             commit: None,
@@ -234,6 +235,8 @@ struct Driver {
     refused: BTreeMap<WorkerId, u64>,
     /// Plans that were made.
     cycles: u64,
+    /// The loop woke up for a tick last.
+    ticked: bool,
 }
 
 /// What the loop woke up for.
@@ -257,6 +260,7 @@ impl Driver {
         let mut gauges = tokio::time::interval(GAUGES_EVERY);
         loop {
             let wake = self.next(&mut inputs, &mut gauges, &shutdown).await;
+            self.ticked = matches!(wake, Wake::Event(Event::Tick));
             match wake {
                 Wake::Shutdown => break,
                 Wake::Stored(Stored { result: Err(StoreError::Deposed), .. })
@@ -293,7 +297,7 @@ impl Driver {
         shutdown: &CancellationToken,
     ) -> Wake {
         let now = (self.clock)();
-        let sleep = self.brain.wake_at().map(|at| tokio::time::sleep(at.since(now)));
+        let tick = self.brain.wake_at().map(|at| tick(at.since(now), self.ticked));
         let listening = !self.brain.committing();
         let broken = self.watch.is_none() && self.relist.is_none();
         tokio::select! {
@@ -306,7 +310,7 @@ impl Driver {
             Some(request) = inputs.requests.recv() => Wake::Request(request),
             Some(woke) = self.connections.next() => Wake::Connection(woke),
             () = self.background.run() => Wake::Background,
-            () = optional(sleep) => Wake::Event(Event::Tick),
+            () = optional(tick) => Wake::Event(Event::Tick),
             relisted = optional(self.relist.as_mut()), if listening => {
                 self.relist = None;
                 Wake::Relisted(relisted)
@@ -367,6 +371,14 @@ impl Driver {
             }
             None => self.watch = None,
         }
+    }
+}
+
+/// Waits until it is time for a tick. What is due now does not wait for the timer, whose steps of a millisecond a missing
+/// model would pay for; a second tick in a row does, so that the loop cannot spin.
+async fn tick(wait: Duration, ticked: bool) {
+    if ticked || wait > Duration::ZERO {
+        tokio::time::sleep(wait).await;
     }
 }
 

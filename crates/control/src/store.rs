@@ -259,6 +259,13 @@ pub trait Store: Send + Sync + 'static {
     /// Does a transaction, all or nothing. When it returns [`Outcome::Committed`], a crash does not undo it.
     fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>>;
 
+    /// Does a transaction like [`commit`](Self::commit), but may answer before it is durable: a crash may undo it together
+    /// with those that were committed like this after it. The next `commit` makes it durable. For what can be found out
+    /// again. A store that others read has to be durable at once, as by default.
+    fn commit_relaxed(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        self.commit(txn)
+    }
+
     /// Every commit at `from` or later that touches keys that begin with `prefix`: those that were, then those to come.
     fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>>;
 

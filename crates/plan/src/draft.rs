@@ -1,7 +1,9 @@
 //! The plan in the making: a layer over the world that holds what this plan changes. `draft/room.rs` owns the arithmetic
-//! of memory, cores, GPUs and counts.
+//! of memory, cores, GPUs and counts. Knows no step of planning: `open.rs` takes deployments through theirs.
 
+mod bucket;
 mod room;
+mod version;
 mod works;
 
 use std::{
@@ -10,18 +12,19 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, deployment::GpuNeed, event::Severity};
+use berth_spec::{DeploymentName, Event, Revision, RevisionId, Time, WorkerId, event::Severity};
 
+pub use self::bucket::{LoadLevel, Queue};
 pub(crate) use self::{
-    room::{Usage, WorkerDraft},
+    bucket::WorkerBucket,
+    room::WorkerDraft,
     works::{Slot, Works},
 };
+use self::{bucket::WorkerBuckets, room::WorkerChanges, version::Version};
 use crate::{
-    Replica, Rollout, World, claim, drain, lost,
-    place::{Version, WorkerBuckets},
+    Replica, Revisions, Rollout, World, claim,
     planned::Evicted,
-    rollout, scale,
-    world::{Rank, TrackedDeployment, TrackedWorker, Verdict},
+    world::{Rank, TrackedDeployment, TrackedWorker, Verdict, WorkerIndex},
 };
 
 /// The plan in the making.
@@ -29,16 +32,8 @@ pub(crate) struct Draft<'w> {
     pub(crate) world: &'w World,
     pub(crate) now: Time,
     works: Works<'w>,
-    /// What is claimed on workers where it differs from the world's.
-    usage: BTreeMap<WorkerId, Usage>,
-    /// Replicas of the world that this plan takes away: they are nobody's victims any more.
-    left: BTreeSet<(WorkerId, RevisionId)>,
-    /// Replicas that this plan puts on a worker, in the order of eviction.
-    arrived: BTreeMap<WorkerId, BTreeSet<Rank>>,
-    /// Replicas with GPUs that this plan takes away from a worker, and what those have that it puts there.
-    gpus_left: BTreeMap<WorkerId, BTreeSet<RevisionId>>,
-    gpus_came: BTreeMap<WorkerId, BTreeMap<RevisionId, GpuNeed>>,
-    /// Workers by what they are for any replica; made when it is first asked for.
+    changes: BTreeMap<WorkerIndex, WorkerChanges>,
+    /// The workers that can be reached, sorted; made when it is first asked for.
     buckets: Option<WorkerBuckets<'w>>,
     /// The newest version, while workers of older ones count as being replaced.
     newest: OnceCell<Option<Version<'w>>>,
@@ -55,7 +50,7 @@ pub(crate) struct Work<'w> {
     pub(crate) entry: &'w TrackedDeployment,
     pub(crate) rollout: Option<Rollout>,
     pub(crate) replicas: Vec<Replica>,
-    pub(crate) revisions: BTreeMap<RevisionId, Arc<Revision>>,
+    pub(crate) revisions: Revisions,
     /// Replicas that there should be; of a revision that is being replaced there may be fewer.
     pub(crate) target: u32,
     /// It had to leave, rather than that nobody wanted it.
@@ -70,6 +65,23 @@ pub(crate) struct Work<'w> {
 }
 
 impl<'w> Work<'w> {
+    /// A deployment as the last plan left it.
+    pub(crate) fn of(entry: &'w TrackedDeployment, now: Time) -> Self {
+        let record = entry.record();
+        Self {
+            entry,
+            rollout: record.map(|record| record.rollout.clone()),
+            replicas: record.map(|record| record.replicas.clone()).unwrap_or_default(),
+            revisions: record.map(|record| record.revisions.clone()).unwrap_or_default(),
+            target: 0,
+            idle_evicted: false,
+            goal: entry.goal(),
+            verdict: entry.last_verdict(now).cloned(),
+            unplaced: false,
+            wake: None,
+        }
+    }
+
     /// The place of a replica of a revision in the order of eviction, as the plan has it.
     fn rank(&self, revision: &RevisionId) -> Rank {
         self.entry.rank_among(revision, self.copies(revision), self.goal)
@@ -113,7 +125,7 @@ impl<'w> Work<'w> {
     }
 
     /// Whether its rollout waits for something to be ready.
-    fn unsettled(&self) -> bool {
+    pub(crate) fn unsettled(&self) -> bool {
         matches!(self.rollout, Some(Rollout::Starting { .. } | Rollout::Surging { .. } | Rollout::Recreating { .. }))
             && self.target > 0
     }
@@ -125,7 +137,7 @@ impl<'w> Work<'w> {
         }
         (*id == self.entry.wanted).then(|| {
             let revision = Arc::new(Revision::with_id(&self.entry.deployment, id.clone()));
-            self.revisions.insert(id.clone(), Arc::clone(&revision));
+            self.revisions.insert(Arc::clone(&revision));
             revision
         })
     }
@@ -154,11 +166,7 @@ impl<'w> Draft<'w> {
             world,
             now,
             works: Works::default(),
-            usage: BTreeMap::new(),
-            left: BTreeSet::new(),
-            arrived: BTreeMap::new(),
-            gpus_left: BTreeMap::new(),
-            gpus_came: BTreeMap::new(),
+            changes: BTreeMap::new(),
             buckets: None,
             newest: OnceCell::new(),
             by_region: OnceCell::new(),
@@ -168,78 +176,14 @@ impl<'w> Draft<'w> {
         }
     }
 
-    /// Takes a deployment up and goes with it through the steps that need no other one. Does nothing the second time.
-    pub(crate) fn open(&mut self, name: &DeploymentName) {
-        if self.works.contains(name) {
-            return;
-        }
-        let Some(entry) = self.world.entries.get(name) else { return };
-        let work = self.take_up(entry);
+    /// Adds a deployment that is not there yet.
+    pub(crate) fn add(&mut self, work: Work<'w>) {
         self.works.add(work);
     }
 
-    /// Takes all deployments up, as the first thing in a plan.
-    pub(crate) fn open_all(&mut self) {
-        let mut works = Works::default();
-        works.fill(self.world.entries.values().map(|entry| self.take_up(entry)));
-        self.works = works;
-    }
-
-    fn take_up(&mut self, entry: &'w TrackedDeployment) -> Work<'w> {
-        let record = entry.record();
-        let mut work = Work {
-            entry,
-            rollout: record.map(|record| record.rollout.clone()),
-            replicas: record.map(|record| record.replicas.clone()).unwrap_or_default(),
-            revisions: record.map(|record| record.revisions.clone()).unwrap_or_default(),
-            target: 0,
-            idle_evicted: false,
-            goal: entry.goal(),
-            verdict: entry.last_verdict(self.now).cloned(),
-            unplaced: false,
-            wake: None,
-        };
-        if let Some(known) = work.revisions.get_mut(&entry.wanted) {
-            // The same revision may be declared in another way: its location, or the author's word on its memory.
-            let declared = Revision::with_id(&entry.deployment, entry.wanted.clone());
-            if **known != declared {
-                *known = Arc::new(declared);
-            }
-        }
-        lost::step(self, &mut work);
-        scale::step(self, &mut work);
-        rollout::step(self, &mut work);
-        drain::step(self, &mut work);
-        work
-    }
-
-    /// Goes through the rollouts once more, after placing. Says whether any has moved; each moves forward only, so that
-    /// this ends.
-    pub(crate) fn advance(&mut self) -> bool {
-        let starting: Vec<Slot> =
-            self.works.numbered().filter(|(_, work)| work.unsettled()).map(|(slot, _)| slot).collect();
-        let mut moved = false;
-        for slot in starting {
-            let _ = self.at(slot, |draft, work| {
-                let before = work.rollout.clone();
-                rollout::step(draft, work);
-                if work.rollout != before {
-                    drain::step(draft, work);
-                    moved = true;
-                }
-            });
-        }
-        moved
-    }
-
-    /// Works on one deployment, which is opened if need be.
-    pub(crate) fn with<R>(
-        &mut self,
-        name: &DeploymentName,
-        change: impl FnOnce(&mut Self, &mut Work<'w>) -> R,
-    ) -> Option<R> {
-        self.open(name);
-        self.at(self.works.find(name)?, change)
+    /// Adds deployments as the first ones, in the order of their names.
+    pub(crate) fn fill(&mut self, works: Vec<Box<Work<'w>>>) {
+        self.works.fill(works);
     }
 
     /// Works on one deployment of the plan.
@@ -256,9 +200,12 @@ impl<'w> Draft<'w> {
 
     /// What sits on a worker in this plan, the first to be evicted first.
     pub(crate) fn eviction_order<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
-        let stayed = self.world.workers.get(worker).into_iter().flat_map(|tracked| &tracked.order);
-        let mut stayed = stayed.filter(|rank| !self.left.contains(&(worker.clone(), rank.revision.clone()))).peekable();
-        let mut arrived = self.arrived.get(worker).into_iter().flatten().peekable();
+        let index = self.world.workers.index(worker);
+        let changes = index.and_then(|index| self.changes.get(&index));
+        let stayed = index.into_iter().flat_map(|index| &self.world.workers.at(index).1.order);
+        let leaves = move |rank: &Rank| changes.is_some_and(|changes| changes.left.contains(&rank.revision));
+        let mut stayed = stayed.filter(move |rank| !leaves(rank)).peekable();
+        let mut arrived = changes.into_iter().flat_map(|changes| &changes.arrived).peekable();
         std::iter::from_fn(move || match (stayed.peek(), arrived.peek()) {
             (Some(old), Some(new)) if new < old => arrived.next(),
             (Some(_), _) => stayed.next(),
@@ -294,11 +241,6 @@ impl<'w> Draft<'w> {
         work.goal = goal;
         work.target = work.target.min(if work.preloads() { goal } else { goal.max(work.least()) });
         self.rerank(&before, work);
-        // In the midst of a rollout the other revision has as many.
-        let live: Vec<RevisionId> = work.rollout.iter().flat_map(Rollout::live).cloned().collect();
-        for revision in &live {
-            drain::shed(self, work, revision);
-        }
     }
 
     /// Moves what stays to where it belongs in the order of eviction: copies matter less while there are others.
@@ -308,11 +250,11 @@ impl<'w> Draft<'w> {
             if new == *old {
                 continue;
             }
-            let arrived = self.arrived.entry(replica.worker.clone()).or_default();
-            if !arrived.remove(old) {
-                self.left.insert((replica.worker.clone(), replica.revision.clone()));
+            let Some((_, changes)) = self.change(&replica.worker) else { continue };
+            if !changes.arrived.remove(old) {
+                changes.left.insert(replica.revision.clone());
             }
-            arrived.insert(new);
+            changes.arrived.insert(new);
         }
     }
 

@@ -3,8 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    AssignmentChange, DeploymentName, Event, Generation, Placed, RevisionId, Time, WorkerId, event::Severity,
-    routes::Readiness,
+    AssignmentChange, DeploymentName, Event, Generation, Placed, RevisionId, Time, event::Severity, routes::Readiness,
 };
 
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     draft::{Draft, Work},
     planned::Note,
     route, scale,
-    world::{Rank, Verdict, World},
+    world::{Rank, Verdict, WorkerIndex, World},
 };
 
 /// How many deployments that are not ready the readiness names.
@@ -45,7 +44,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     scale::tell_grown(&draft, &mut planned.events);
     // Trees are made of sorted lists in the end: much faster than one by one, and they take less memory.
     let (mut records, mut notes, mut residents) = (Vec::new(), Vec::new(), Vec::new());
-    let mut changes = BTreeMap::new();
+    let mut changes = Changes::new();
     for (name, work) in draft.works().iter() {
         let record = record(work, next);
         assign(world, work, record.as_ref(), next, &mut changes);
@@ -80,10 +79,11 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     for name in world.orphans.keys() {
         planned.records.insert(name.clone(), None);
     }
-    for worker in world.limits_untold() {
-        changes.entry(worker.clone()).or_insert_with(|| Told::nothing(world, worker, next));
+    for index in world.limits_untold().iter().filter_map(|worker| world.workers.index(worker)) {
+        let _ = Told::of(&mut changes, world, index, next);
     }
-    planned.assignments = changes.into_iter().map(|(worker, told)| (worker, told.in_loading_order())).collect();
+    let told = |(index, told): (WorkerIndex, Told)| (world.workers.at(index).0.clone(), told.in_loading_order());
+    planned.assignments = changes.into_iter().map(told).collect();
     planned.readiness = readiness(world, &residents);
     if planned.decided() {
         planned.generation = next;
@@ -146,7 +146,7 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
     }
     let named =
         |id: &RevisionId| rollout.named().any(|named| named == id) || work.replicas.iter().any(|r| r.revision == *id);
-    let revisions = work.revisions.iter().filter(|(id, _)| named(id)).map(|(id, r)| (id.clone(), Arc::clone(r)));
+    let revisions = work.revisions.iter().filter(|revision| named(&revision.id)).cloned();
     let mut record = Record { generation, revisions: revisions.collect(), replicas: work.replicas.clone(), rollout };
     if let Some(before) = work.entry.record() {
         record.generation = before.generation;
@@ -157,42 +157,38 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
     Some(record)
 }
 
-/// What workers have to be told about one deployment.
-fn assign(
-    world: &World,
-    work: &Work<'_>,
-    record: Option<&Record>,
-    generation: Generation,
-    changes: &mut BTreeMap<WorkerId, Told>,
-) {
-    let mut change = |worker: &WorkerId, edit: &dyn Fn(&mut Told)| {
-        edit(changes.entry(worker.clone()).or_insert_with(|| Told::nothing(world, worker, generation)));
-    };
+/// What workers have to be told, by their numbers.
+type Changes = BTreeMap<WorkerIndex, Told>;
+
+/// Adds what workers have to be told about one deployment.
+fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: Generation, changes: &mut Changes) {
     for replica in work.entry.record().iter().flat_map(|before| &before.replicas) {
         if record.is_none_or(|record| record.replica(&replica.revision, &replica.worker).is_none()) {
-            change(&replica.worker, &|told| told.change.unset.push(replica.revision.clone()));
+            let Some(index) = world.workers.index(&replica.worker) else { continue };
+            Told::of(changes, world, index, generation).change.unset.push(replica.revision.clone());
         }
     }
     let Some(record) = record.filter(|record| !record.replicas.is_empty()) else { return };
     let serving = claim::serving(&work.entry.deployment);
     for replica in &record.replicas {
         let Some(revision) = record.revisions.get(&replica.revision) else { continue };
-        let tracked = world.workers.get(&replica.worker);
-        let before = tracked.and_then(|tracked| tracked.assigned.get(&replica.revision));
-        let ready = tracked.is_some_and(|tracked| tracked.ready(&replica.revision));
+        let Some(index) = world.workers.index(&replica.worker) else { continue };
+        let tracked = &world.workers.at(index).1;
+        let before = tracked.assigned.get(&replica.revision);
+        let waited_for = work.entry.waiting() > 0;
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
             gpu: work.entry.deployment.spec.gpu.clone(),
             // Once urgent, always urgent: that nobody waits any more is no news for a worker.
-            urgent: before.is_some_and(|before| before.urgent) || (!ready && work.entry.waiting() > 0),
+            urgent: before.is_some_and(|before| before.urgent) || (waited_for && !tracked.ready(&replica.revision)),
             serving: before
                 .map_or(&serving, |before| if *before.serving == *serving { &before.serving } else { &serving })
                 .clone(),
         };
         if before != Some(&placed) {
             let rank = work.entry.rank(&replica.revision);
-            change(&replica.worker, &|told| told.set.push((rank.clone(), placed.clone())));
+            Told::of(changes, world, index, generation).set.push((rank, placed));
         }
     }
 }
@@ -206,11 +202,16 @@ struct Told {
 }
 
 impl Told {
+    /// What one worker has to be told: nothing yet, if nothing was added before.
+    fn of<'a>(changes: &'a mut Changes, world: &World, worker: WorkerIndex, generation: Generation) -> &'a mut Self {
+        changes.entry(worker).or_insert_with(|| Self::nothing(world, worker, generation))
+    }
+
     /// Nothing but the limits, if they are others.
-    fn nothing(world: &World, worker: &WorkerId, generation: Generation) -> Self {
-        let base = world.workers.get(worker).map_or(Generation(0), |tracked| tracked.sent);
-        let limits = world.limits(worker);
-        let change = AssignmentChange { generation, base: Some(base), limits, set: Vec::new(), unset: Vec::new() };
+    fn nothing(world: &World, worker: WorkerIndex, generation: Generation) -> Self {
+        let (id, tracked) = world.workers.at(worker);
+        let (base, limits) = (Some(tracked.sent), world.limits(id));
+        let change = AssignmentChange { generation, base, limits, set: Vec::new(), unset: Vec::new() };
         Self { change, set: Vec::new() }
     }
 

@@ -33,11 +33,13 @@ mod lost;
 mod place;
 mod readopt;
 mod retry;
+mod revisions;
 mod rollout;
 mod route;
 mod scale;
 
 mod finish;
+mod open;
 mod step;
 
 pub mod drift;
@@ -49,9 +51,11 @@ pub mod report;
 pub mod fixture;
 
 pub use claim::{Basis, Cores};
-pub use place::{Colocation, Evicts, LoadLevel, Mismatch, Queue, Rejection, Score};
+pub use draft::{LoadLevel, Queue};
+pub use place::{Colocation, Evicts, Mismatch, Rejection, Score};
 pub use planned::{Evicted, Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};
+pub use revisions::Revisions;
 pub use step::plan;
 pub use world::{MassLoss, Used, World};

@@ -109,7 +109,7 @@ fn shape(name: &DeploymentName, record: &Record, broken: &mut Vec<String>) {
         if !live.contains(&replica.revision) {
             broken.push(format!("{name} keeps {}, which its rollout does not name", replica.revision));
         }
-        if !record.revisions.contains_key(&replica.revision) {
+        if record.revisions.get(&replica.revision).is_none() {
             broken.push(format!("{name} does not say what {} is", replica.revision));
         }
     }

@@ -1,6 +1,5 @@
 //! Where replicas go, and who leaves for them. `place/README.md` states the problem before the algorithm.
 
-mod bucket;
 mod choose;
 mod evict;
 mod filter;
@@ -10,22 +9,18 @@ mod refuse;
 mod rejection;
 mod score;
 mod shortfall;
-mod version;
 mod wants;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use berth_spec::{DeploymentName, event::Severity};
 
-pub use bucket::{LoadLevel, Queue};
-pub(crate) use bucket::{WorkerBucket, WorkerBuckets};
 pub(crate) use choose::{Choice, PlacementRequest, Refusal, choose, view};
 pub(crate) use filter::forbidden;
 pub(crate) use homes::{HomeRegion, homes};
 pub(crate) use refuse::never;
 pub use rejection::Rejection;
 pub use score::{Colocation, Evicts, Mismatch, Score};
-pub(crate) use version::{Version, newest_joined};
 pub(crate) use wants::next_home;
 use wants::{Want, wants_of};
 
@@ -98,6 +93,17 @@ fn settle<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want) -> Settle
     }
 }
 
+/// Says where a replica goes, and what that is better than. There is one such text per replica.
+fn placed(want: &Want, choice: &Choice) -> String {
+    let mut text = String::with_capacity(160);
+    // A string takes all that is written.
+    let _ = write!(text, "{} goes to {}, which sets {} aside", want.revision, choice.worker, choice.claim);
+    if let Some((other, why)) = &choice.over {
+        let _ = write!(text, ", rather than to {other}: {why}");
+    }
+    text
+}
+
 /// Puts a replica where it was chosen to go, after whoever has to leave.
 fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
     let name = work.name().clone();
@@ -108,13 +114,7 @@ fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Cho
     let replica =
         Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.put(work, replica);
-    let why = choice.over.as_ref().map_or_else(String::new, |(other, why)| format!(", rather than to {other}: {why}"));
-    draft.tell(
-        Severity::Normal,
-        "Placed",
-        (&name, Some(worker)),
-        format!("{} goes to {worker}, which sets {} aside{why}", want.revision, choice.claim),
-    );
+    draft.tell(Severity::Normal, "Placed", (&name, Some(worker)), placed(want, choice));
     drain::shed(draft, work, &want.revision); // what it takes the place of may go
     lost::wait(draft, work); // what is taken back may answer at once, so that what is lost can be waited for
     Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }

@@ -8,7 +8,7 @@ use berth_spec::{
 };
 
 use crate::{
-    Record,
+    Record, Rollout, World,
     world::{MassLoss, Verdict},
 };
 
@@ -101,6 +101,29 @@ impl Planned {
     #[must_use]
     pub fn decided(&self) -> bool {
         !self.records.is_empty() || !self.assignments.is_empty()
+    }
+
+    /// Whether a crash may undo the stored part of this plan. True if it only places or removes replicas of on-demand
+    /// deployments and moves no rollout from one revision to another: what workers report, or the next request, leads to
+    /// the same state. To be asked before the plan is committed to the world.
+    #[must_use]
+    pub fn is_reconstructible(&self, world: &World) -> bool {
+        self.gone.is_empty()
+            && self.records.iter().all(|(name, next)| {
+                let on_demand = world
+                    .deployment(name)
+                    .is_some_and(|deployment| deployment.spec.replicas.min == 0 && !deployment.deleting);
+                let only = |record: &Record| match &record.rollout {
+                    Rollout::Starting { revision } | Rollout::Stable { revision } => Some(revision.clone()),
+                    Rollout::Surging { .. } | Rollout::Recreating { .. } | Rollout::Stuck { .. } => None,
+                };
+                let (before, after) = (world.record(name).map(only), next.as_ref().map(only));
+                on_demand
+                    && match (before, after) {
+                        (Some(before), Some(after)) => before.is_some() && before == after,
+                        (one, other) => one.or(other).is_none_or(|revision| revision.is_some()),
+                    }
+            })
     }
 }
 

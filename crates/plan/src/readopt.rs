@@ -6,7 +6,7 @@ use berth_spec::{DeploymentName, RevisionId, WorkerId};
 use crate::{
     Replica, claim,
     draft::{Draft, Work},
-    drain, lost,
+    drain, lost, open,
     place::{self, HomeRegion, PlacementRequest},
     scale::EvictionScope,
 };
@@ -21,7 +21,7 @@ pub(crate) fn step(draft: &mut Draft<'_>) -> bool {
         draft.works().iter().filter(|(_, work)| silent(work)).map(|(name, _)| name.clone()).collect();
     let mut any = false;
     for name in names {
-        any |= draft.with(&name, readopt).unwrap_or_default();
+        any |= open::with(draft, &name, readopt).unwrap_or_default();
     }
     any
 }

@@ -1,10 +1,10 @@
 //! What is remembered of the decisions about one deployment. The store keeps it, so that a restart goes on where the
 //! last plan stopped; only the controller writes it. A deployment without replicas has none, unless a rollout is stuck.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use berth_spec::{ByteSize, Generation, Revision, RevisionId, Time, WorkerId};
+use berth_spec::{ByteSize, Generation, RevisionId, Time, WorkerId};
 use serde::{Deserialize, Serialize};
+
+use crate::Revisions;
 
 /// The durable part of one deployment's plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Record {
     /// Where its replicas are, ordered by revision, then worker; a revision is on a worker at most once.
     pub replicas: Vec<Replica>,
     /// The revisions that `replicas` and `rollout` name: an older one is no longer in the deployment.
-    pub revisions: BTreeMap<RevisionId, Arc<Revision>>,
+    pub revisions: Revisions,
 }
 
 /// One replica that a worker should hold.

@@ -24,6 +24,7 @@ mod set;
 mod terms;
 mod wake;
 mod worker;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +43,7 @@ pub(crate) use liveness::{Held, Turns};
 use terms::Registered;
 pub(crate) use worker::{Hold, Rank, Standing};
 pub use worker::{Liveness, TrackedWorker};
+pub(crate) use workers::{WorkerIndex, Workers};
 
 use crate::{Policy, Record};
 
@@ -50,7 +52,7 @@ use crate::{Policy, Record};
 pub struct World {
     pub(crate) policy: Policy,
     pub(crate) entries: BTreeMap<DeploymentName, TrackedDeployment>,
-    pub(crate) workers: BTreeMap<WorkerId, TrackedWorker>,
+    pub(crate) workers: Workers,
     /// Connected gateways with their regions.
     pub(crate) gateways: BTreeMap<GatewayId, Option<String>>,
     /// Sizes that were measured, by content.
@@ -118,7 +120,7 @@ impl World {
         Self {
             policy,
             entries: BTreeMap::new(),
-            workers: BTreeMap::new(),
+            workers: Workers::default(),
             gateways: BTreeMap::new(),
             measured: BTreeMap::new(),
             orphans: BTreeMap::new(),

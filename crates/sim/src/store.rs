@@ -300,7 +300,8 @@ mod tests {
     fn a_deposed_leader_writes_nothing() {
         let mut store = Store::default();
         let (a, b) = (fixture::worker_id("a"), fixture::worker_id("b"));
-        let commit = Commit { generation: Generation(1), records: Vec::new(), forget: Vec::new() };
+        let commit =
+            Commit { generation: Generation(1), records: Vec::new(), forget: Vec::new(), reconstructible: false };
         let begin = Time(1_000_000_000_000);
         let first = store.campaign(&a, begin, Some(LEASE)).expect("nobody leads");
         assert!(store.campaign(&b, begin + LEASE / 2, Some(LEASE)).is_none());

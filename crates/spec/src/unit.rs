@@ -93,7 +93,11 @@ impl fmt::Display for ByteSize {
             unit += 1;
         }
         let digits = usize::from(unit > 0 && value < 99.95 && (value * 10.0).round() % 10.0 != 0.0);
-        f.pad(&format!("{value:.digits$}{}", UNITS[unit]))
+        match f.width() {
+            None if value.fract() == 0.0 => write!(f, "{}{}", value as u64, UNITS[unit]),
+            None => write!(f, "{value:.digits$}{}", UNITS[unit]),
+            Some(_) => f.pad(&format!("{value:.digits$}{}", UNITS[unit])),
+        }
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Commit {
     pub records: Vec<(DeploymentName, Option<Record>)>,
     /// Deployments whose deletion is done, with the resource versions that they must still have.
     pub forget: Vec<(DeploymentName, Rev)>,
+    /// A crash may undo it: what it says can be found out again.
+    pub reconstructible: bool,
 }
 
 /// Which gateways.

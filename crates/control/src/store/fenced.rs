@@ -25,8 +25,21 @@ impl Fenced {
         Self { store, fence }
     }
 
+    /// Adds the condition that the term lasts.
+    fn fenced(&self, mut txn: Txn) -> Result<Txn, StoreError> {
+        if !self.fence.holds() {
+            return Err(StoreError::Deposed);
+        }
+        let fence: Compare = self.fence.compare();
+        txn.compare.push(fence);
+        Ok(txn)
+    }
+
     /// Tells a conflict of the caller's from the end of the term.
-    async fn conflict(&self) -> Result<Outcome, StoreError> {
+    async fn outcome(&self, outcome: Outcome) -> Result<Outcome, StoreError> {
+        if outcome != Outcome::Conflict {
+            return Ok(outcome);
+        }
         let leader = self.store.get(self.fence.key()).await?;
         if self.fence.compare().holds(leader.as_ref()) { Ok(Outcome::Conflict) } else { Err(StoreError::Deposed) }
     }
@@ -43,19 +56,12 @@ impl Store for Fenced {
 
     /// [`StoreError::Deposed`] where the term is over. The fence is one comparison more: give at most
     /// [`MAX_OPS`](super::MAX_OPS) - 1.
-    fn commit(&self, mut txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
-        async move {
-            if !self.fence.holds() {
-                return Err(StoreError::Deposed);
-            }
-            let fence: Compare = self.fence.compare();
-            txn.compare.push(fence);
-            match self.store.commit(txn).await? {
-                Outcome::Conflict => self.conflict().await,
-                committed => Ok(committed),
-            }
-        }
-        .boxed()
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        async move { self.outcome(self.store.commit(self.fenced(txn)?).await?).await }.boxed()
+    }
+
+    fn commit_relaxed(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        async move { self.outcome(self.store.commit_relaxed(self.fenced(txn)?).await?).await }.boxed()
     }
 
     fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>> {

@@ -1,15 +1,18 @@
 //! What is claimed on workers in this plan, and which of them have room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{ByteSize, Gpu, RevisionId, WorkerId, deployment::GpuNeed};
 
-use super::Draft;
+use super::{
+    Draft,
+    bucket::{WorkerBucket, WorkerBuckets},
+    version::newest_joined,
+};
 use crate::{
     Replica,
     claim::{self, Cores},
-    place::{WorkerBucket, WorkerBuckets, newest_joined},
-    world::{Liveness, Rank, TrackedDeployment, TrackedWorker},
+    world::{Liveness, Rank, TrackedDeployment, TrackedWorker, WorkerIndex},
 };
 
 /// What is claimed on a worker.
@@ -33,9 +36,24 @@ impl Usage {
     }
 }
 
+/// What a plan changes on one worker.
+#[derive(Default)]
+pub(super) struct WorkerChanges {
+    /// What is claimed, where it differs from the world's.
+    usage: Option<Usage>,
+    /// Replicas of the world that leave: they are nobody's victims any more.
+    pub(super) left: BTreeSet<RevisionId>,
+    /// Replicas that come, in the order of eviction.
+    pub(super) arrived: BTreeSet<Rank>,
+    /// Replicas with GPUs that leave, and what those have that come.
+    gpus_left: BTreeSet<RevisionId>,
+    gpus_came: BTreeMap<RevisionId, GpuNeed>,
+}
+
 /// A worker as the plan has it, found once for all that is asked of it.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerDraft<'w> {
+    index: WorkerIndex,
     pub(crate) id: &'w WorkerId,
     pub(crate) tracked: &'w TrackedWorker,
     pub(crate) usage: Usage,
@@ -61,117 +79,106 @@ impl WorkerDraft<'_> {
 impl<'w> Draft<'w> {
     /// A worker as this plan has it; `None`: no such.
     pub(crate) fn worker(&self, worker: &WorkerId) -> Option<WorkerDraft<'w>> {
-        let (id, tracked) = self.world.workers.get_key_value(worker)?;
-        Some(self.worker_draft_of(id, tracked))
+        Some(self.worker_at(self.world.workers.index(worker)?))
     }
 
-    fn worker_draft_of(&self, id: &'w WorkerId, tracked: &'w TrackedWorker) -> WorkerDraft<'w> {
-        let usage = if self.usage.is_empty() { None } else { self.usage.get(id).copied() };
-        WorkerDraft { id, tracked, usage: usage.unwrap_or_else(|| Usage::of(tracked)) }
-    }
-
-    /// What is claimed on a worker.
-    pub(crate) fn usage(&self, worker: &WorkerId) -> Usage {
-        match self.usage.get(worker) {
-            Some(usage) => *usage,
-            None => self.world.workers.get(worker).map(Usage::of).unwrap_or_default(),
-        }
+    /// A worker by its number.
+    pub(crate) fn worker_at(&self, index: WorkerIndex) -> WorkerDraft<'w> {
+        let (id, tracked) = self.world.workers.at(index);
+        let usage = self.changes.get(&index).and_then(|changes| changes.usage);
+        WorkerDraft { index, id, tracked, usage: usage.unwrap_or_else(|| Usage::of(tracked)) }
     }
 
     /// The GPUs of a worker, and what each replica there that has any claims of them.
     pub(crate) fn gpus<'a>(&'a self, worker: &'a WorkerId) -> (&'w [Gpu], BTreeMap<&'a RevisionId, &'a GpuNeed>) {
-        let tracked = self.world.workers.get(worker);
-        let devices = tracked.and_then(|tracked| tracked.info.as_ref()).map_or(&[][..], |info| &info.gpus);
-        let (left, came) = (self.gpus_left.get(worker), self.gpus_came.get(worker));
-        let stayed = tracked.into_iter().flat_map(TrackedWorker::gpus_held);
-        let stayed = stayed.filter(|(revision, _)| left.is_none_or(|left| !left.contains(*revision)));
-        (devices, stayed.chain(came.into_iter().flatten()).collect())
+        let Some(index) = self.world.workers.index(worker) else { return (&[], BTreeMap::new()) };
+        let tracked = &self.world.workers.at(index).1;
+        let devices = tracked.info.as_ref().map_or(&[][..], |info| &info.gpus);
+        let changes = self.changes.get(&index);
+        let stayed = tracked.gpus_held();
+        let stayed =
+            stayed.filter(|(revision, _)| changes.is_none_or(|changes| !changes.gpus_left.contains(*revision)));
+        (devices, stayed.chain(changes.into_iter().flat_map(|changes| &changes.gpus_came)).collect())
     }
 
-    fn set_usage(&mut self, worker: &WorkerId, usage: Usage) {
-        self.usage.insert(worker.clone(), usage);
-        if let Some(mut buckets) = self.buckets.take() {
-            if let Some((id, tracked)) = self.world.workers.get_key_value(worker).filter(|(_, tracked)| tracked.alive())
-            {
-                let candidate = WorkerDraft { id, tracked, usage };
-                buckets.put(id, self.bucket(&candidate), candidate.free());
-            }
-            self.buckets = Some(buckets);
+    /// What this plan changes on a worker that is known.
+    pub(super) fn change(&mut self, worker: &WorkerId) -> Option<(WorkerDraft<'w>, &mut WorkerChanges)> {
+        let draft = self.worker(worker)?;
+        Some((draft, self.changes.entry(draft.index).or_default()))
+    }
+
+    fn set_usage(&mut self, draft: &WorkerDraft<'w>, usage: Usage) {
+        self.changes.entry(draft.index).or_default().usage = Some(usage);
+        if let Some(buckets) = &mut self.buckets {
+            let queue = WorkerBucket::queue(draft.tracked, usage.coming);
+            buckets.update(draft.index, queue, WorkerDraft { usage, ..*draft }.free());
         }
     }
 
     /// Sets aside what a replica claims that comes to a worker.
     pub(super) fn claim(&mut self, entry: &TrackedDeployment, replica: &Replica, rank: Rank) {
-        let mut usage = self.usage(&replica.worker);
-        usage.memory += replica.claim;
-        usage.cores = usage.cores + claim::cores(&entry.deployment.spec);
-        usage.models += 1;
-        usage.coming += self.comes(replica);
-        self.set_usage(&replica.worker, usage);
+        let Some((draft, changes)) = self.change(&replica.worker) else { return };
+        changes.arrived.insert(rank);
         if let Some(need) = &entry.deployment.spec.gpu {
-            let came = self.gpus_came.entry(replica.worker.clone()).or_default();
-            came.insert(replica.revision.clone(), need.clone());
+            changes.gpus_came.insert(replica.revision.clone(), need.clone());
         }
-        self.arrived.entry(replica.worker.clone()).or_default().insert(rank);
+        let usage = Usage {
+            memory: draft.usage.memory + replica.claim,
+            cores: draft.usage.cores + claim::cores(&entry.deployment.spec),
+            models: draft.usage.models + 1,
+            coming: draft.usage.coming + comes(draft.tracked, replica),
+        };
+        self.set_usage(&draft, usage);
     }
 
     /// Gives back what a replica claimed.
     pub(super) fn release(&mut self, entry: &TrackedDeployment, replica: &Replica, rank: &Rank) {
-        let arrived = self.arrived.get_mut(&replica.worker);
-        let came = arrived.is_some_and(|arrived| arrived.remove(rank));
-        let had_come =
-            self.gpus_came.get_mut(&replica.worker).and_then(|came| came.remove(&replica.revision)).is_some();
+        let Some((draft, changes)) = self.change(&replica.worker) else { return };
+        let came = changes.arrived.remove(rank);
+        let had_come = changes.gpus_came.remove(&replica.revision).is_some();
         if entry.deployment.spec.gpu.is_some() && !had_come {
-            self.gpus_left.entry(replica.worker.clone()).or_default().insert(replica.revision.clone());
+            changes.gpus_left.insert(replica.revision.clone());
         }
-        let mut usage = self.usage(&replica.worker);
-        usage.memory = usage.memory.saturating_sub(replica.claim);
-        usage.cores = usage.cores - claim::cores(&entry.deployment.spec);
-        usage.models = usage.models.saturating_sub(1);
-        usage.coming = usage.coming.saturating_sub(if came { self.comes(replica) } else { self.was_coming(replica) });
         if !came {
-            self.left.insert((replica.worker.clone(), replica.revision.clone()));
+            changes.left.insert(replica.revision.clone());
         }
-        self.set_usage(&replica.worker, usage);
+        let was_coming = u32::from(draft.tracked.coming.contains(&replica.revision));
+        let usage = Usage {
+            memory: draft.usage.memory.saturating_sub(replica.claim),
+            cores: draft.usage.cores - claim::cores(&entry.deployment.spec),
+            models: draft.usage.models.saturating_sub(1),
+            coming: draft.usage.coming.saturating_sub(if came { comes(draft.tracked, replica) } else { was_coming }),
+        };
+        self.set_usage(&draft, usage);
     }
 
     /// Changes what is set aside for a replica that stays.
     pub(super) fn resize(&mut self, replica: &Replica, claim: ByteSize) {
-        let mut usage = self.usage(&replica.worker);
-        usage.memory = usage.memory.saturating_sub(replica.claim) + claim;
-        self.set_usage(&replica.worker, usage);
+        let Some(draft) = self.worker(&replica.worker) else { return };
+        let memory = draft.usage.memory.saturating_sub(replica.claim) + claim;
+        self.set_usage(&draft, Usage { memory, ..draft.usage });
     }
 
-    /// 1 if a replica that comes to where it says would be on its way.
-    fn comes(&self, replica: &Replica) -> u32 {
-        let tracked = self.world.workers.get(&replica.worker);
-        u32::from(!tracked.is_some_and(|tracked| {
-            tracked.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded())
-        }))
-    }
-
-    /// 1 if the world counts a replica as on its way.
-    fn was_coming(&self, replica: &Replica) -> u32 {
-        let tracked = self.world.workers.get(&replica.worker);
-        u32::from(tracked.is_some_and(|tracked| tracked.coming.contains(&replica.revision)))
-    }
-
-    /// What a worker is for any replica.
+    /// The bucket of a worker: all that ranks it for any replica but free memory.
     pub(crate) fn bucket(&self, candidate: &WorkerDraft<'w>) -> WorkerBucket<'w> {
-        let newest = self.newest.get_or_init(|| newest_joined(self.world, self.now));
-        WorkerBucket::of(candidate.tracked, candidate.usage.coming, newest.as_ref())
+        let sorted = self.buckets.as_ref().and_then(|buckets| buckets.bucket(candidate.index)).copied();
+        sorted.unwrap_or_else(|| {
+            let newest = self.newest.get_or_init(|| newest_joined(self.world, self.now));
+            WorkerBucket::of(candidate.tracked, candidate.usage.coming, newest.as_ref())
+        })
     }
 
     /// Sorts the workers that can be reached, once; [`buckets`](Self::buckets) reads it.
     pub(crate) fn sort_into_buckets(&mut self) {
-        if self.buckets.is_none() {
-            let mut buckets = WorkerBuckets::default();
-            for (id, tracked) in self.world.workers.iter().filter(|(_, tracked)| tracked.alive()) {
-                let candidate = self.worker_draft_of(id, tracked);
-                buckets.put(id, self.bucket(&candidate), candidate.free());
-            }
-            self.buckets = Some(buckets);
+        if self.buckets.is_some() {
+            return;
         }
+        let mut buckets = WorkerBuckets::default();
+        for (index, _, _) in self.world.workers.indexed().filter(|(_, _, tracked)| tracked.alive()) {
+            let candidate = self.worker_at(index);
+            buckets.add(index, self.bucket(&candidate), candidate.free());
+        }
+        self.buckets = Some(buckets);
     }
 
     /// The workers, sorted. `None` before [`sort_into_buckets`](Self::sort_into_buckets).
@@ -197,6 +204,12 @@ impl<'w> Draft<'w> {
         });
         by_region.get(region).map_or(&[], Vec::as_slice)
     }
+}
+
+/// 1 if a replica that comes to a worker would be on its way.
+fn comes(tracked: &TrackedWorker, replica: &Replica) -> u32 {
+    let loaded = tracked.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded());
+    u32::from(!loaded)
 }
 
 fn count(n: usize) -> u32 {

@@ -20,29 +20,30 @@ pub(crate) struct Works<'w> {
 }
 
 impl<'w> Works<'w> {
-    pub(super) fn contains(&self, name: &DeploymentName) -> bool {
+    pub(crate) fn contains(&self, name: &DeploymentName) -> bool {
         self.by_name.contains_key(name)
     }
 
-    pub(super) fn find(&self, name: &DeploymentName) -> Option<Slot> {
+    pub(crate) fn find(&self, name: &DeploymentName) -> Option<Slot> {
         self.by_name.get(name).copied()
     }
 
     /// Adds one that is not there yet.
     pub(super) fn add(&mut self, work: Work<'w>) {
-        let (name, slot) = (work.name(), self.push(work));
+        let (name, slot) = (work.name(), self.push(Box::new(work)));
         self.by_name.insert(name, slot);
     }
 
-    /// Takes so many up as the first ones, in the order of their names: much faster than one by one.
-    pub(super) fn fill(&mut self, all: impl Iterator<Item = Work<'w>>) {
-        let named: Vec<(&'w DeploymentName, Slot)> = all.map(|work| (work.name(), self.push(work))).collect();
+    /// Adds them as the first ones, in the order of their names: much faster than one by one.
+    pub(super) fn fill(&mut self, all: Vec<Box<Work<'w>>>) {
+        let named: Vec<(&'w DeploymentName, Slot)> =
+            all.into_iter().map(|work| (work.name(), self.push(work))).collect();
         self.by_name = named.into_iter().collect();
     }
 
-    fn push(&mut self, work: Work<'w>) -> Slot {
+    fn push(&mut self, work: Box<Work<'w>>) -> Slot {
         let slot = Slot(self.slots.len());
-        self.slots.push(Some(Box::new(work)));
+        self.slots.push(Some(work));
         slot
     }
 

@@ -5,12 +5,12 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId, deployment::Spread};
 
 use super::{
-    Colocation, Evicts, HomeRegion, LoadLevel, Mismatch, Queue, Rejection, Score, WorkerBucket, evict, filter,
+    Colocation, Evicts, HomeRegion, Mismatch, Rejection, Score, evict, filter,
     shortfall::{Freed, Shortfall},
 };
 use crate::{
     claim,
-    draft::{Draft, Work, WorkerDraft},
+    draft::{Draft, LoadLevel, Queue, Work, WorkerBucket, WorkerDraft},
     lost,
     scale::EvictionScope,
     world::Standing,
@@ -89,19 +89,18 @@ const LOOKED_AT: usize = 2;
 
 /// The workers that need not evict, as far as one of them may be the best. In a bucket the order by free memory is the
 /// order of [`Score`], and a bucket that is worse than another is so with all that is in it: no need to look at 1,000.
-fn with_room(
-    draft: &Draft<'_>,
+fn with_room<'w>(
+    draft: &Draft<'w>,
     work: &Work<'_>,
     request: &PlacementRequest<'_>,
     preferences: &ModelPreferences<'_>,
 ) -> Vec<Choice> {
-    let fits = |worker: &WorkerId| {
-        let candidate = draft.worker(worker)?;
+    let fits = |candidate: WorkerDraft<'w>| {
         let claim = need_at(request, &candidate);
         let free = filter::reject(draft, work, (&request.revision.id, request.home), &candidate).is_none()
             && Shortfall::of(draft, work.entry, &candidate, claim).is_none();
         free.then(|| Choice {
-            worker: worker.clone(),
+            worker: candidate.id.clone(),
             claim,
             score: preferences.score(draft, &candidate, Evicts::default()),
             victims: Vec::new(),
@@ -118,20 +117,21 @@ fn with_room(
         .map(|(bucket, workers)| (preferences.bucket_score(bucket), workers));
     let mut buckets: Vec<_> = buckets.collect();
     buckets.sort_by_key(|(preferences, _)| *preferences);
-    let mut choices: Vec<Choice> = Vec::new();
+    let mut choices: Vec<Choice> = Vec::with_capacity(LOOKED_AT);
     let mut best = None;
     for (bucket_score, workers) in buckets {
         if choices.len() >= LOOKED_AT && best < Some(bucket_score) && !preferences.has_preferred() {
             break;
         }
         let looked_at = if preferences.has_preferred() { usize::MAX } else { LOOKED_AT };
-        choices.extend(workers.filter_map(fits).take(looked_at));
+        choices.extend(workers.filter_map(|worker| fits(draft.worker_at(worker))).take(looked_at));
         if best.is_none() && !choices.is_empty() {
             best = Some(bucket_score);
         }
     }
     let strays = draft.world.strays.range((request.revision.id.clone(), first_worker())..);
-    let strays = strays.take_while(|(id, _)| *id == request.revision.id).filter_map(|(_, worker)| fits(worker));
+    let strays =
+        strays.take_while(|(id, _)| *id == request.revision.id).filter_map(|(_, worker)| fits(draft.worker(worker)?));
     choices.extend(strays);
     choices
 }
@@ -277,7 +277,7 @@ struct BucketScore {
 
 /// The region whose gateways have the most requests for it, waiting or in flight.
 fn near<'a>(draft: &'a Draft<'_>, work: &Work<'_>) -> Option<&'a str> {
-    let used = draft.world.used_where(work.name(), draft.now).into_iter();
+    let used = draft.world.used_of(work.entry, draft.now).into_iter();
     let used = used.map(|(region, used)| (used.waiting.saturating_add(used.in_flight), Reverse(region)));
     let (requests, Reverse(region)) = used.max()?;
     (requests > 0 && !region.is_empty()).then_some(region)
@@ -290,7 +290,8 @@ fn load_level(draft: &Draft<'_>, work: &Work<'_>) -> LoadLevel {
     }
     let Replicas { min, .. } = work.entry.deployment.spec.replicas;
     let copies = work.target.max(min).max(1);
-    LoadLevel::of_rate(draft.world.used(work.name(), draft.now).per_minute / copies as f32)
+    let per_minute: f32 = draft.world.used_of(work.entry, draft.now).values().map(|used| used.per_minute).sum();
+    LoadLevel::of_rate(per_minute / copies as f32)
 }
 
 /// The smallest name that a worker could have.

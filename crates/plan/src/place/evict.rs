@@ -19,7 +19,7 @@ use super::{
 use crate::{
     claim::{self, Cores},
     draft::Draft,
-    drain,
+    drain, open,
     planned::Evicted,
     scale::{self, EvictionScope},
     world::{Hold, Rank, TrackedDeployment, TrackedWorker},
@@ -174,7 +174,7 @@ pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId])
 /// waits for leaves whole; any other one wants it back.
 pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerId, whom: Option<&DeploymentName>) {
     let name = victim.deployment().clone();
-    let _ = draft.with(&name, |draft, work| {
+    let _ = open::with(draft, &name, |draft, work| {
         let this = |replica: &crate::Replica| replica.revision == *victim && replica.worker == *worker;
         let copies = work.copies(victim);
         if copies > work.least() && work.target > work.least() {

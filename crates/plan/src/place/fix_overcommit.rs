@@ -45,7 +45,7 @@ enum Excess {
 fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
     let tracked = draft.world.workers.get(worker).filter(|tracked| tracked.alive())?;
     let info = tracked.info.as_ref()?;
-    let usage = draft.usage(worker);
+    let usage = draft.worker(worker)?.usage;
     let memory = usage.memory.saturating_sub(info.memory);
     if memory > ByteSize::ZERO {
         return Some(Excess::Memory(memory));

@@ -121,7 +121,7 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
     let eviction_scope = scale::eviction_scope(draft, work, want.extra);
     refusals.iter().any(|(worker, rejection)| {
         if rejection.short_of().is_none() {
-            return false; // it is not for shortfall of room
+            return false; // room is not what the worker is short of
         }
         let mut own = Freed::default();
         for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {

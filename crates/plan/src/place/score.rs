@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use berth_spec::{ByteSize, Time, WorkerId};
 
-use super::{LoadLevel, Queue};
+use crate::draft::{LoadLevel, Queue};
 
 /// How good a worker is for a replica that it can take; the smallest is chosen. Fields in order of importance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,6 +10,7 @@ use super::why;
 use crate::{
     Basis, Cores, Evicted, Rejection, Score, World, claim,
     draft::{Draft, Work},
+    open,
     place::{self, PlacementRequest},
     scale::EvictionScope,
     world::TrackedWorker,
@@ -83,7 +84,7 @@ pub enum WorkerVerdict {
 pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explanation> {
     let status = super::status(world, name, now)?;
     let mut draft = Draft::new(world, now);
-    let (revision, need, basis, workers) = draft.with(name, |draft, work| {
+    let (revision, need, basis, workers) = open::with(&mut draft, name, |draft, work| {
         // What a new replica would be: of the revision that is coming, or the one that serves where that is given up.
         let id = work.rollout.as_ref().and_then(|rollout| rollout.live().last()).unwrap_or(&work.entry.wanted).clone();
         let revision = work.revision(&id)?;

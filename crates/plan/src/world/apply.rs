@@ -127,7 +127,7 @@ impl World {
         self.unassign(worker, &revision);
         let Some(entry) = self.entries.get(revision.deployment()) else { return };
         let rank = entry.rank(&revision);
-        let tracked = self.workers.entry(worker.clone()).or_default();
+        let tracked = self.workers.get_or_insert(worker);
         tracked.used += placed.claim;
         tracked.equip(&entry.deployment.spec, &revision);
         tracked.order.insert(rank);
@@ -275,7 +275,7 @@ fn ranks(entry: &TrackedDeployment) -> Vec<(WorkerId, Rank)> {
 
 /// The smallest revision that a deployment could have.
 pub(super) fn first_of(name: &DeploymentName) -> RevisionId {
-    format!("{name}@000000000000").parse().expect("twelve hex digits after a checked name")
+    RevisionId::with_hash(name.clone(), [0; 6])
 }
 
 pub(super) fn set_in(set: &mut std::collections::BTreeSet<DeploymentName>, name: &DeploymentName, present: bool) {

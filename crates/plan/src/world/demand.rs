@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{Demand, DeploymentName, GatewayId, Time};
 
-use super::{World, apply::set_in, rate::Rate};
+use super::{TrackedDeployment, World, apply::set_in, rate::Rate};
 
 /// One gateway's use of a deployment, as it last said.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -125,9 +125,13 @@ impl World {
     /// The same by the region of the gateway; those without one are under "".
     #[must_use]
     pub fn used_where(&self, name: &DeploymentName, now: Time) -> BTreeMap<&str, Used> {
-        let uses = self.entries.get(name).and_then(|entry| entry.warm.as_ref()).map(|warm| &warm.uses);
+        self.entries.get(name).map(|entry| self.used_of(entry, now)).unwrap_or_default()
+    }
+
+    /// The same where the deployment is at hand.
+    pub(crate) fn used_of(&self, entry: &TrackedDeployment, now: Time) -> BTreeMap<&str, Used> {
         let mut regions: BTreeMap<&str, Used> = BTreeMap::new();
-        for (gateway, each) in uses.into_iter().flatten() {
+        for (gateway, each) in entry.warm.iter().flat_map(|warm| &warm.uses) {
             let region = self.gateways.get(gateway).and_then(Option::as_deref).unwrap_or_default();
             let of = Used { waiting: each.waiting, in_flight: each.in_flight, per_minute: each.rate.quick(now) };
             let sum = regions.entry(region).or_default();

@@ -29,7 +29,9 @@ impl World {
         };
         let mut others =
             self.workers.iter().filter(|(id, tracked)| *id != worker && tracked.alive() && tracked.takes_more());
-        if !others.any(|(_, tracked)| tracked.info.as_ref().is_some_and(stands_in)) {
+        let stood_in_for = others.any(|(_, tracked)| tracked.info.as_ref().is_some_and(stands_in));
+        drop(others);
+        if !stood_in_for {
             self.touch_regional();
         }
     }

@@ -82,7 +82,7 @@ impl World {
         let id = said.id.clone();
         let (info, unlisted) = (self.under_terms(&said), self.is_unlisted(&id));
         let eviction = self.terms(&id).map(|terms| terms.eviction).unwrap_or_default();
-        let tracked = self.workers.entry(id.clone()).or_default();
+        let tracked = self.workers.get_or_insert(&id);
         if tracked.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
             let restarted = tracked.info.is_some();
             let held = std::mem::take(&mut tracked.inventory);
@@ -95,7 +95,7 @@ impl World {
                 self.end_assumption(&id);
             }
         }
-        let tracked = self.workers.entry(id.clone()).or_default();
+        let tracked = self.workers.get_or_insert(&id);
         let may_more = tracked.info.as_ref().is_none_or(|known| {
             (known.memory, &known.labels, &known.runtimes) != (info.memory, &info.labels, &info.runtimes)
                 || (known.cpus, &known.gpus, known.max_models) != (info.cpus, &info.gpus, info.max_models)

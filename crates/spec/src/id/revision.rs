@@ -64,8 +64,16 @@ impl RevisionId {
     /// The twelve hex digits: the model version that clients see when the manifest names none.
     #[must_use]
     pub fn hash(&self) -> String {
-        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-        self.hash.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+        String::from_utf8_lossy(&self.digits()).into_owned()
+    }
+
+    fn digits(&self) -> [u8; 12] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 12];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.hash) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        digits
     }
 }
 
@@ -101,7 +109,12 @@ impl From<RevisionId> for String {
 
 impl fmt::Display for RevisionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}@{}", self.deployment, self.hash()))
+        let digits = self.digits();
+        let digits = std::str::from_utf8(&digits).unwrap_or_default();
+        match f.width() {
+            Some(_) => f.pad(&format!("{}@{digits}", self.deployment)),
+            None => write!(f, "{}@{digits}", self.deployment),
+        }
     }
 }
 

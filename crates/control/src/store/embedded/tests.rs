@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{Database, StorageBackend};
+use redb::{Database, Durability, StorageBackend};
 
 use tokio::sync::{oneshot, watch};
 
@@ -25,6 +25,8 @@ use crate::store::{Op, Outcome, Rev, Store, StoreError, Txn};
 #[derive(Debug, Clone, Default)]
 struct Disk {
     bytes: Arc<RwLock<Vec<u8>>>,
+    /// The bytes as they were when they were last synced.
+    synced: Arc<RwLock<Vec<u8>>>,
     full: Arc<AtomicBool>,
 }
 
@@ -64,7 +66,10 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.check()
+        self.check()?;
+        let bytes = self.bytes.read().expect("not poisoned");
+        self.synced.write().expect("not poisoned").clone_from(&bytes);
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -110,10 +115,55 @@ fn what_nobody_waits_for_is_not_written() {
     let (current, _) = watch::channel(rev);
     let ((left, _), (waiting, mut answer)) = (oneshot::channel(), oneshot::channel());
     let mut group = vec![
-        Command::Commit { txn: put("/left"), reply: left },
-        Command::Commit { txn: put("/waited-for"), reply: waiting },
+        Command::Commit { txn: put("/left"), durability: Durability::Immediate, reply: left },
+        Command::Commit { txn: put("/waited-for"), durability: Durability::Immediate, reply: waiting },
     ];
-    commit_group(&file, &mut group, &current);
+    commit_group(&file, &mut group, &current, &mut None);
     assert!(matches!(answer.try_recv(), Ok(Ok(Outcome::Committed(Rev(1))))));
     assert!(file.get("/left").expect("it reads").is_none());
+}
+
+/// What is stored under a key, after a power cut: whatever was not synced is gone.
+async fn after_a_power_cut(disk: &Disk, key: &str) -> Option<Rev> {
+    let bytes = disk.synced.read().expect("not poisoned").clone();
+    let survivor = Disk { bytes: Arc::new(RwLock::new(bytes)), ..Disk::default() }.store();
+    survivor.get(key).await.expect("it reads").map(|entry| entry.modified)
+}
+
+#[tokio::test]
+async fn a_relaxed_commit_is_seen_at_once_and_durable_with_the_next_flush() {
+    let disk = Disk::default();
+    let store = disk.store();
+    assert_eq!(store.commit(put("/a")).await.expect("it commits"), Outcome::Committed(Rev(1)));
+    assert_eq!(store.commit_relaxed(put("/b")).await.expect("it commits"), Outcome::Committed(Rev(2)));
+    assert_eq!(store.get("/b").await.expect("it reads").map(|entry| entry.modified), Some(Rev(2)));
+    assert_eq!(store.commit(put("/c")).await.expect("it commits"), Outcome::Committed(Rev(3)));
+    assert_eq!(after_a_power_cut(&disk, "/b").await, Some(Rev(2)), "the next commit made it durable");
+    store.commit_relaxed(put("/d")).await.expect("it commits");
+    drop(store);
+    assert_eq!(after_a_power_cut(&disk, "/d").await, Some(Rev(4)), "closing made it durable");
+}
+
+#[test]
+fn a_lost_relaxed_commit_gives_its_rev_to_nobody_else() {
+    let disk = Disk::default();
+    let opened = disk.clone();
+    let opener = move || Database::builder().create_with_backend(opened.clone()).map_err(failed);
+    let (file, rev) = File::open(Box::new(opener), Path::new("memory")).expect("it opens");
+    let (current, seen) = watch::channel(rev);
+    let mut unflushed = None;
+    let mut commit = |key: &str, durability| {
+        let (reply, mut answer) = oneshot::channel();
+        let mut group = vec![Command::Commit { txn: put(key), durability, reply }];
+        commit_group(&file, &mut group, &current, &mut unflushed);
+        answer.try_recv().expect("an answer")
+    };
+    assert_eq!(commit("/a", Durability::Immediate).expect("it commits"), Outcome::Committed(Rev(1)));
+    assert_eq!(commit("/lost", Durability::None).expect("it commits"), Outcome::Committed(Rev(2)));
+    disk.set_full(true);
+    commit("/b", Durability::Immediate).expect_err("the disk is full");
+    disk.set_full(false);
+    let after = commit("/b", Durability::Immediate).expect("there is room again");
+    assert!(matches!(after, Outcome::Committed(rev) if rev > Rev(2)), "{after:?}");
+    assert!(*seen.borrow() > Rev(2));
 }

@@ -1,14 +1,21 @@
 //! The one thread that writes. It takes all commits that wait, does them in one redb transaction, makes that durable
 //! once, and then answers each: group commit.
+//!
+//! ```text
+//! Clean ──group of relaxed commits──▶ Unflushed{since} ──other commit, FLUSH_AFTER, or the end──▶ Clean
+//! ```
+//! Relaxed commits are visible at once and durable with the next flush. Where a flush fails, the file is opened again at
+//! its last durable state: relaxed commits are lost as in a crash, and revs go on after the last that was acknowledged, so
+//! that no watch takes a new commit for one that it has seen.
 
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError, mpsc as ends},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use redb::{Database, ReadableTable, Table, WriteTransaction};
+use redb::{Database, Durability, ReadableTable, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{KV, LOG, META, codec, failed, file::File};
@@ -18,6 +25,10 @@ use crate::store::{Change, Entry, Op, Outcome, Rev, StoreError, Txn};
 /// write, halving it costs fsyncs under load.
 pub(super) const GROUP: usize = 256;
 
+/// How long a relaxed commit may wait to be made durable. An fsync takes some milliseconds, in which the next commit waits:
+/// at this interval a steady stream of misses meets one rarely.
+pub(super) const FLUSH_AFTER: Duration = Duration::from_millis(100);
+
 /// Commits that stay in the log for watches to go back to. Halving it makes a client that was away list again sooner;
 /// doubling it doubles what the log takes on disk.
 const LOG_KEPT: u64 = 20_000;
@@ -26,7 +37,7 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// Request to the writer thread.
 pub(super) enum Command {
-    Commit { txn: Txn, reply: Reply<Outcome> },
+    Commit { txn: Txn, durability: Durability, reply: Reply<Outcome> },
     Compact { before: Rev, reply: Reply<()> },
 }
 
@@ -39,9 +50,14 @@ impl Command {
         }
     }
 
+    /// Its answer may come before it is durable.
+    fn is_relaxed(&self) -> bool {
+        matches!(self, Self::Commit { durability: Durability::None, .. })
+    }
+
     fn split(self) -> (Work, Answer) {
         match self {
-            Self::Commit { txn, reply } => (Work::Commit(txn), Answer::Commit(reply)),
+            Self::Commit { txn, reply, .. } => (Work::Commit(txn), Answer::Commit(reply)),
             Self::Compact { before, reply } => (Work::Compact(before), Answer::Compact(reply)),
         }
     }
@@ -84,18 +100,28 @@ impl Writer {
         current: watch::Sender<Rev>,
     ) -> io::Result<Self> {
         let (ending, ended) = ends::sync_channel::<()>(1);
+        // For waiting with a deadline; nothing else runs on it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let thread = std::thread::Builder::new().name("berth-store".to_owned()).spawn(move || {
             let _ending = ending;
             let mut group = Vec::with_capacity(GROUP);
-            while let Some(first) = queue.blocking_recv() {
-                group.push(first);
-                while group.len() < GROUP
-                    && let Ok(next) = queue.try_recv()
-                {
-                    group.push(next);
+            let mut unflushed = None;
+            loop {
+                match runtime.block_on(next(&mut queue, unflushed)) {
+                    Next::Command(first) => {
+                        group.push(first);
+                        while group.len() < GROUP
+                            && let Ok(next) = queue.try_recv()
+                        {
+                            group.push(next);
+                        }
+                        commit_group(&file, &mut group, &current, &mut unflushed);
+                    }
+                    Next::Flush => flush(&file, &mut unflushed),
+                    Next::End => break,
                 }
-                commit_group(&file, &mut group, &current);
             }
+            flush(&file, &mut unflushed);
             // Before the end is told: whoever waits for it may want to open the file.
             drop(file);
         })?;
@@ -117,22 +143,65 @@ impl Writer {
     }
 }
 
+/// What the thread does next.
+enum Next {
+    Command(Command),
+    Flush,
+    End,
+}
+
+/// Waits for a command, but no longer than what is unflushed may wait.
+async fn next(queue: &mut mpsc::Receiver<Command>, unflushed: Option<Instant>) -> Next {
+    let command = match unflushed {
+        None => queue.recv().await,
+        Some(since) => match tokio::time::timeout_at((since + FLUSH_AFTER).into(), queue.recv()).await {
+            Ok(command) => command,
+            Err(_) => return Next::Flush,
+        },
+    };
+    command.map_or(Next::End, Next::Command)
+}
+
+/// Makes relaxed commits durable.
+fn flush(file: &File, unflushed: &mut Option<Instant>) {
+    if unflushed.take().is_none() {
+        return;
+    }
+    let flushed = file.with(|database| database.begin_write().map_err(failed)?.commit().map_err(failed));
+    if let Err(error) = flushed {
+        tracing::error!(event = "store_flush_failed", %error, "the last plans of on-demand models are not stored");
+    }
+}
+
 /// Does what waits and answers everyone, whatever happens. A command whose caller is gone is not run: he was told that
 /// it failed.
-pub(super) fn commit_group(file: &File, group: &mut Vec<Command>, current: &watch::Sender<Rev>) {
+pub(super) fn commit_group(
+    file: &File,
+    group: &mut Vec<Command>,
+    current: &watch::Sender<Rev>,
+    unflushed: &mut Option<Instant>,
+) {
     group.retain(|command| !command.is_abandoned());
+    let durability = if group.iter().all(Command::is_relaxed) { Durability::None } else { Durability::Immediate };
     let (works, answers): (Vec<Work>, Vec<Answer>) = group.drain(..).map(Command::split).unzip();
     if works.is_empty() {
         return;
     }
-    match file.with(|database| write_group(database, works)) {
+    let acknowledged = *current.borrow();
+    match file.with(|database| write_group(database, works, acknowledged, durability)) {
         Ok((rev, outcomes)) => {
+            match durability {
+                Durability::None => drop(unflushed.get_or_insert_with(Instant::now)),
+                _ => *unflushed = None,
+            }
             current.send_replace(rev);
             for (answer, outcome) in answers.into_iter().zip(outcomes) {
                 answer.send(Ok(outcome));
             }
         }
         Err(error) => {
+            // The file goes back to its last durable state.
+            *unflushed = None;
             tracing::error!(event = "store_commit_failed", %error, commands = answers.len(), "the store could not commit");
             for answer in answers {
                 answer.send(Err(error.clone()));
@@ -141,15 +210,22 @@ pub(super) fn commit_group(file: &File, group: &mut Vec<Command>, current: &watc
     }
 }
 
-/// Does the whole group in one durable transaction and gives the rev after it, with what became of each. On an error
-/// nothing of it was acknowledged.
-fn write_group(database: &Database, works: Vec<Work>) -> Result<(Rev, Vec<Outcome>), StoreError> {
-    let write = database.begin_write().map_err(failed)?;
+/// Does the whole group in one transaction and gives the rev after it, with what became of each. On an error nothing of it
+/// was acknowledged.
+fn write_group(
+    database: &Database,
+    works: Vec<Work>,
+    acknowledged: Rev,
+    durability: Durability,
+) -> Result<(Rev, Vec<Outcome>), StoreError> {
+    let mut write = database.begin_write().map_err(failed)?;
+    write.set_durability(durability).map_err(failed)?;
     let mut outcomes = Vec::with_capacity(works.len());
     let rev = {
         let mut tables = Tables::open(&write)?;
-        // From the file: a commit that failed may have reached the disk all the same.
-        let mut rev = tables.rev()?;
+        // From the file: a commit that failed may have reached the disk all the same. Not below what was acknowledged:
+        // relaxed commits may be lost.
+        let mut rev = tables.rev()?.max(acknowledged);
         let mut before = rev.0.saturating_sub(LOG_KEPT);
         for work in works {
             let outcome = match work {

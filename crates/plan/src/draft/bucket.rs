@@ -6,12 +6,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_spec::{ByteSize, Load, WorkerId};
+use berth_spec::{ByteSize, Load};
 
 use super::Version;
-use crate::world::TrackedWorker;
+use crate::world::{TrackedWorker, WorkerIndex};
 
-/// What a worker is for any replica: all that [`Score`](super::Score) looks at beside free memory, labels and what the
+/// What a worker is for any replica: all that [`Score`](crate::Score) looks at beside free memory, labels and what the
 /// worker holds already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WorkerBucket<'w> {
@@ -93,14 +93,19 @@ impl LoadLevel {
 }
 
 impl<'w> WorkerBucket<'w> {
+    /// The loads that wait on a worker to which `coming` replicas are on their way.
+    pub(super) fn queue(tracked: &TrackedWorker, coming: u32) -> Queue {
+        Queue::of(coming.max(tracked.load.queue))
+    }
+
     /// Where a worker belongs to which `coming` replicas are on their way.
-    pub(crate) fn of(tracked: &'w TrackedWorker, coming: u32, newest: Option<&Version<'_>>) -> Self {
+    pub(super) fn of(tracked: &'w TrackedWorker, coming: u32, newest: Option<&Version<'_>>) -> Self {
         let info = tracked.info.as_ref();
         let version = || info.and_then(|info| Version::read(&info.version));
         Self {
             replaced: newest.is_some_and(|newest| version().is_some_and(|version| version < *newest)),
             short: tracked.load.degraded,
-            queue: Queue::of(coming.max(tracked.load.queue)),
+            queue: Self::queue(tracked, coming),
             load_level: LoadLevel::of_load(&tracked.load),
             gpus: info.is_some_and(|info| !info.gpus.is_empty()),
             region: info.and_then(|info| info.region()),
@@ -109,38 +114,73 @@ impl<'w> WorkerBucket<'w> {
     }
 }
 
-/// Workers in one bucket, the most free memory first.
-type ByRoom<'w> = BTreeSet<(Reverse<ByteSize>, &'w WorkerId)>;
+/// A worker in the order of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ordinal(usize);
+
+/// Workers in one bucket, the most free memory first, then by name.
+type ByRoom = BTreeSet<(Reverse<ByteSize>, Ordinal)>;
 
 /// All workers that can be reached.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerBuckets<'w> {
-    buckets: BTreeMap<WorkerBucket<'w>, ByRoom<'w>>,
-    places: BTreeMap<&'w WorkerId, (WorkerBucket<'w>, Reverse<ByteSize>)>,
+    buckets: BTreeMap<WorkerBucket<'w>, ByRoom>,
+    /// Where each worker is, by its number; `None`: it cannot be reached.
+    places: Vec<Option<Place<'w>>>,
+    /// The workers in the order of names.
+    by_name: Vec<WorkerIndex>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place<'w> {
+    ordinal: Ordinal,
+    bucket: WorkerBucket<'w>,
+    free: ByteSize,
 }
 
 impl<'w> WorkerBuckets<'w> {
-    /// Puts a worker where it belongs now.
-    pub(crate) fn put(&mut self, worker: &'w WorkerId, bucket: WorkerBucket<'w>, free: ByteSize) {
-        let place = (bucket, Reverse(free));
-        if let Some((bucket, free)) = self.places.insert(worker, place).filter(|before| *before != place)
-            && let Some(workers) = self.buckets.get_mut(&bucket)
-        {
-            workers.remove(&(free, worker));
+    /// Adds a worker. Workers have to come in the order of their names.
+    pub(super) fn add(&mut self, worker: WorkerIndex, bucket: WorkerBucket<'w>, free: ByteSize) {
+        let ordinal = Ordinal(self.by_name.len());
+        self.by_name.push(worker);
+        if self.places.len() <= worker.get() {
+            self.places.resize(worker.get() + 1, None);
+        }
+        self.places[worker.get()] = Some(Place { ordinal, bucket, free });
+        self.buckets.entry(bucket).or_default().insert((Reverse(free), ordinal));
+    }
+
+    /// The bucket that a worker is in.
+    pub(super) fn bucket(&self, worker: WorkerIndex) -> Option<&WorkerBucket<'w>> {
+        self.places.get(worker.get())?.as_ref().map(|place| &place.bucket)
+    }
+
+    /// Moves a worker to where it belongs with so many loads that wait and so much free memory.
+    pub(super) fn update(&mut self, worker: WorkerIndex, queue: Queue, free: ByteSize) {
+        let Some(Some(place)) = self.places.get_mut(worker.get()) else { return };
+        let bucket = WorkerBucket { queue, ..place.bucket };
+        let before = std::mem::replace(place, Place { bucket, free, ..*place });
+        let ordinal = before.ordinal;
+        if (before.bucket, before.free) == (bucket, free) {
+            return;
+        }
+        if let Some(workers) = self.buckets.get_mut(&before.bucket) {
+            workers.remove(&(Reverse(before.free), ordinal));
             if workers.is_empty() {
-                self.buckets.remove(&bucket);
+                self.buckets.remove(&before.bucket);
             }
         }
-        self.buckets.entry(bucket).or_default().insert((Reverse(free), worker));
+        self.buckets.entry(bucket).or_default().insert((Reverse(free), ordinal));
     }
 
     /// Each bucket with its workers that have `need` to spare, the most free memory first.
     pub(crate) fn roomy(
         &self,
         need: ByteSize,
-    ) -> impl Iterator<Item = (&WorkerBucket<'w>, impl Iterator<Item = &'w WorkerId>)> {
+    ) -> impl Iterator<Item = (&WorkerBucket<'w>, impl Iterator<Item = WorkerIndex>)> {
         self.buckets.iter().map(move |(bucket, workers)| {
-            (bucket, workers.iter().take_while(move |(free, _)| free.0 >= need).map(|(_, worker)| *worker))
+            let roomy = workers.iter().take_while(move |(free, _)| free.0 >= need);
+            (bucket, roomy.map(|(_, ordinal)| self.by_name[ordinal.0]))
         })
     }
 }
