@@ -1,4 +1,4 @@
-//! How much memory is set aside for a replica, what else it claims, and how it is served.
+//! Claims: the memory set aside for a replica, its other resources, and its serving settings.
 //!
 //! The author's word counts most, then what was measured, then what is known of the artifact, then a default.
 //! Accounting is by assignment: what a worker is assigned never claims more than it has. A replica that was taken off
@@ -24,7 +24,7 @@ use crate::{
 pub enum Basis {
     /// The manifest says so.
     Declared,
-    /// It was measured when it was loaded.
+    /// Measured when it was loaded.
     Measured,
     /// From the artifact's size, or from a load that did not fit.
     Predicted,
@@ -45,7 +45,7 @@ impl Basis {
     }
 }
 
-/// What a revision is expected to take, wherever it is put.
+/// Predicts the memory of a revision, wherever it is put.
 pub(crate) fn need(world: &World, entry: &TrackedDeployment, revision: &Revision) -> (ByteSize, Basis) {
     if let Some(memory) = revision.memory {
         return (memory, Basis::Declared);
@@ -62,7 +62,7 @@ pub(crate) fn need(world: &World, entry: &TrackedDeployment, revision: &Revision
     }
 }
 
-/// What a new replica claims on a worker: what was measured there, if it is there already, left from before.
+/// Memory that a new replica claims on a worker: the measured amount if the worker still holds it, else `need`.
 pub(crate) fn need_at(tracked: &TrackedWorker, revision: &Revision, need: ByteSize) -> ByteSize {
     match tracked.inventory.get(&revision.id) {
         Some(Residency::Ready(ready)) if ready.measured && revision.memory.is_none() => ready.memory,
@@ -70,8 +70,8 @@ pub(crate) fn need_at(tracked: &TrackedWorker, revision: &Revision, need: ByteSi
     }
 }
 
-/// What a replica should claim where it is: what was measured there once it is ready; until then what was set aside at
-/// first, or more if its own load taught so. What other replicas teach counts only for new ones: planning for one
+/// Memory that a replica should claim where it is: the measured amount once it is ready; until then the first claim,
+/// or more if its own load taught so. Lessons from other replicas count only for new ones: planning for one
 /// deployment must not change another.
 pub(crate) fn of_replica(world: &World, entry: &TrackedDeployment, revision: &Revision, replica: &Replica) -> ByteSize {
     if let Some(declared) = revision.memory {
@@ -84,7 +84,7 @@ pub(crate) fn of_replica(world: &World, entry: &TrackedDeployment, revision: &Re
     }
 }
 
-/// How the replicas of a deployment are served.
+/// Serving settings of a deployment's replicas.
 pub(crate) fn serving(deployment: &Deployment) -> Arc<Serving> {
     Arc::new(Serving {
         deployment: deployment.name.clone(),

@@ -53,12 +53,12 @@ pub(crate) struct Work<'w> {
     pub(crate) revisions: Revisions,
     /// Replicas that there should be; of a revision that is being replaced there may be fewer.
     pub(crate) target: u32,
-    /// It had to leave, rather than that nobody wanted it.
+    /// True if it was evicted rather than unwanted.
     pub(crate) idle_evicted: bool,
     /// Copies that load and use ask for; less once there is no room for them.
     pub(crate) goal: u32,
     pub(crate) verdict: Option<Verdict>,
-    /// It wants more than it has.
+    /// True if it wants more replicas than it has.
     pub(crate) unplaced: bool,
     /// When to look again.
     pub(crate) wake: Option<Time>,
@@ -105,7 +105,7 @@ impl<'w> Work<'w> {
         self.replicas.iter().map(|replica| (replica.clone(), self.rank(&replica.revision))).collect()
     }
 
-    /// Whether it is to be loaded though nobody asked for it.
+    /// Returns true if it is loaded ahead of demand.
     pub(crate) fn preloads(&self) -> bool {
         self.entry.deployment.spec.replicas.min == 0 && self.entry.waiting() == 0 && self.entry.record().is_none()
     }
@@ -124,7 +124,7 @@ impl<'w> Work<'w> {
         &self.entry.deployment.name
     }
 
-    /// Whether its rollout waits for something to be ready.
+    /// Returns true if its rollout waits for a replica to be ready.
     pub(crate) fn unsettled(&self) -> bool {
         matches!(self.rollout, Some(Rollout::Starting { .. } | Rollout::Surging { .. } | Rollout::Recreating { .. }))
             && self.target > 0
@@ -198,7 +198,7 @@ impl<'w> Draft<'w> {
         &self.works
     }
 
-    /// What sits on a worker in this plan, the first to be evicted first.
+    /// Replicas on a worker in this plan, the first to be evicted first.
     pub(crate) fn eviction_order<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
         let index = self.world.workers.index(worker);
         let changes = index.and_then(|index| self.changes.get(&index));

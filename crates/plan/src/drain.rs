@@ -1,4 +1,4 @@
-//! What leaves: revisions that are not wanted any more, and replicas beyond the target. The worker refuses new requests,
+//! Removes revisions that are not wanted any more, and replicas beyond the target. The worker refuses new requests,
 //! finishes those in flight, then unloads; the routes of the same plan no longer name what leaves.
 
 use std::cmp::Reverse;
@@ -50,7 +50,7 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
     draft.drop_replicas(work, |replica| surplus.contains(replica));
 }
 
-/// What has to go: what should not be where it is, once as many as are wanted answer where they should.
+/// Replicas to remove: misplaced ones, once as many as are wanted answer where they should.
 fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Replica> {
     let all: Vec<&Replica> = work.replicas.iter().filter(|replica| replica.revision == *revision).collect();
     let target = work.target_of(revision);

@@ -1,4 +1,4 @@
-//! What differs between what is wanted and what workers say, in the seven words of the registry's document (§5.2). For
+//! Differences between the desired state and the state that workers report, in seven kinds. For
 //! logs and metrics: plans look at the world itself.
 //!
 //! | kind | when |
@@ -36,7 +36,7 @@ pub struct Drift {
     pub details: String,
 }
 
-/// What kind of difference.
+/// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DriftKind {
     /// Wanted, and nowhere.
@@ -82,7 +82,7 @@ impl DriftKind {
     }
 }
 
-/// What differs of the deployments in `scope`, in order. What is about workers alone is [`unresponsive`].
+/// Differences of the deployments in `scope`, in order. Those that concern workers alone are in [`unresponsive`].
 #[must_use]
 pub fn drift(world: &World, scope: &Scope) -> Vec<Drift> {
     let mut found = Vec::new();
@@ -148,7 +148,7 @@ fn violation(world: &World, entry: &TrackedDeployment) -> Option<SchemaViolation
     Some(SchemaViolation { deployment: deployment.name.clone(), version: version.clone(), reads: reads? })
 }
 
-/// What workers that can be reached say of one deployment.
+/// Reports of one deployment by workers that can be reached.
 struct Held<'w> {
     on: BTreeMap<(&'w WorkerId, &'w RevisionId), &'w Residency>,
 }

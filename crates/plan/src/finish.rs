@@ -1,4 +1,4 @@
-//! What differs from the last plan: records, assignments, routes, and when to look again.
+//! Computes the difference from the last plan: records, assignments, routes, and the next wake-up.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     world::{Rank, Verdict, WorkerIndex, World},
 };
 
-/// How many deployments that are not ready the readiness names.
+/// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
 const MISSING_NAMED: usize = 5;
 
 /// The fingerprint of no route.
@@ -157,7 +157,7 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
     Some(record)
 }
 
-/// What workers have to be told, by their numbers.
+/// News for workers, by their numbers.
 type Changes = BTreeMap<WorkerIndex, Told>;
 
 /// Adds what workers have to be told about one deployment.
@@ -193,16 +193,16 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
     }
 }
 
-/// What one worker has to be told.
+/// News for one worker.
 struct Told {
     /// All but what is set.
     change: AssignmentChange,
-    /// What is set, with its place in the order of eviction.
+    /// Replicas to set, with their place in the order of eviction.
     set: Vec<(Rank, Placed)>,
 }
 
 impl Told {
-    /// What one worker has to be told: nothing yet, if nothing was added before.
+    /// News for one worker: nothing yet, if nothing was added before.
     fn of<'a>(changes: &'a mut Changes, world: &World, worker: WorkerIndex, generation: Generation) -> &'a mut Self {
         changes.entry(worker).or_insert_with(|| Self::nothing(world, worker, generation))
     }
@@ -215,7 +215,7 @@ impl Told {
         Self { change, set: Vec::new() }
     }
 
-    /// What should be loaded first first: what somebody waits for, then what would be evicted last.
+    /// Sorts by loading order: replicas that requests wait for first, then those that would be evicted last.
     fn in_loading_order(mut self) -> AssignmentChange {
         let key = |(rank, placed): &(Rank, Placed)| Reverse((placed.urgent, rank.priority, rank.hold, rank.last_used));
         self.set.sort_unstable_by(|a, b| key(a).cmp(&key(b)).then_with(|| a.0.revision.cmp(&b.0.revision)));
@@ -224,8 +224,8 @@ impl Told {
     }
 }
 
-/// Whether everything that should be resident is, once this plan is: `residents` are those that it looked at, by name, and
-/// whether they are there.
+/// Readiness once this plan is in force. `residents` are the resident deployments in scope, by name, with true for
+/// those that are there.
 fn readiness(world: &World, residents: &[(&DeploymentName, bool)]) -> Readiness {
     let (mut missing, mut named) = (0_usize, Vec::new());
     let mut miss = |name: &DeploymentName| {

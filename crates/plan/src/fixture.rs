@@ -241,7 +241,7 @@ impl Fixture {
         ready.map(|worker| worker.to_string()).collect()
     }
 
-    /// How far a worker has got with leaving.
+    /// Progress of a worker that leaves.
     #[must_use]
     pub fn leaving(&self, called: &str) -> report::Leaving {
         self.world.leaving(&worker_id(called), self.now).expect("it leaves")
@@ -361,7 +361,7 @@ impl Fixture {
         report::status(&self.world, &name(called), self.now).expect("a deployment")
     }
 
-    /// Whether the plans told this.
+    /// Returns true if the plans emitted this event.
     #[must_use]
     pub fn was_told(&self, reason: &str) -> bool {
         self.told.iter().any(|(told, _)| *told == reason)

@@ -59,7 +59,7 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
     broken.into_iter().map(Violation).collect()
 }
 
-/// What workers are told is what the records say.
+/// Checks that assignments agree with records.
 fn assignments_match(
     world: &World,
     planned: &Planned,

@@ -56,7 +56,7 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
     place::forbidden(draft.world, tracked, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
 }
 
-/// Whether a replica may stay where it is.
+/// Decides if a replica may stay on its worker.
 pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Standing {
     let misplaced = || {
         let tracked = draft.world.workers.get(&replica.worker);
@@ -69,12 +69,12 @@ pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) ->
     }
 }
 
-/// Whether a replica is out of reach.
+/// Returns true if a replica is out of reach.
 pub(crate) fn is_gone(draft: &Draft<'_>, replica: &Replica) -> bool {
     matches!(on_its_worker(draft, replica), Standing::Gone { .. })
 }
 
-/// Whether anything may stay where a replica is.
+/// Decides if anything may stay on a replica's worker.
 fn on_its_worker(draft: &Draft<'_>, replica: &Replica) -> Standing {
     let started = draft.world.started.unwrap_or(draft.now);
     match draft.world.workers.get(&replica.worker) {
@@ -84,7 +84,7 @@ fn on_its_worker(draft: &Draft<'_>, replica: &Replica) -> Standing {
     }
 }
 
-/// Whether a replica counts as one of those that are wanted.
+/// Returns true if a replica counts towards the target.
 pub(crate) fn counts(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> bool {
     match standing(draft, work, replica) {
         Standing::Stays => true,
@@ -117,7 +117,7 @@ pub(crate) fn may_return(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     work.replicas.iter().filter_map(until).max().filter(|until| *until > draft.now)
 }
 
-/// Whether any replica of a revision that should have some is ready, or assumed to be.
+/// Returns true if any replica of a live revision is ready, or assumed to be.
 pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
     work.rollout
         .as_ref()
@@ -138,7 +138,7 @@ fn let_go_of_unused(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     }
 }
 
-/// Whether nobody would miss it before the next request.
+/// Returns true if the deployment is on demand, idle, and may be loaded again by its next request.
 fn may_be_let_go(work: &Work<'_>) -> bool {
     let spec = &work.entry.deployment.spec;
     spec.replicas.on_demand() && !spec.pinned && work.entry.waiting() == 0 && work.entry.in_flight() == 0

@@ -1,4 +1,4 @@
-//! Where replicas go, and who leaves for them. `place/README.md` states the problem before the algorithm.
+//! Places replicas and evicts others for them. `place/README.md` states the problem before the algorithm.
 
 mod choose;
 mod evict;
@@ -42,7 +42,7 @@ pub(crate) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// What is wanted, in order, and whose it is.
+/// Wanted replicas, in order, with their deployments.
 type Wants = BTreeSet<(Want, Slot)>;
 
 fn numbered(draft: &Draft<'_>, (slot, work): (Slot, &Work<'_>)) -> impl Iterator<Item = (Want, Slot)> {
@@ -67,7 +67,7 @@ fn place_all(draft: &mut Draft<'_>, mut wants: Wants) -> bool {
     moved
 }
 
-/// What came of a want.
+/// Outcome of a want.
 #[derive(Debug, Default)]
 struct Settled {
     /// Something is elsewhere than before.

@@ -1,4 +1,4 @@
-//! What a plan says, and what an observation touched.
+//! Result of a plan, and result of an observation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether there is nothing to plan for.
+    /// Returns true if there is nothing to plan for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Only(names) if names.is_empty())
@@ -39,7 +39,7 @@ pub struct Planned {
     pub at: Time,
     /// Records to store; `None`: to delete.
     pub records: BTreeMap<DeploymentName, Option<Record>>,
-    /// What to send to workers.
+    /// Assignments to send to workers.
     pub assignments: BTreeMap<WorkerId, AssignmentChange>,
     /// Routes that differ from what was last sent.
     pub routes: Vec<Route>,
@@ -47,9 +47,9 @@ pub struct Planned {
     pub withdrawn: Vec<DeploymentName>,
     /// Deployments that were deleted and have left every worker: delete them from the store and tell the gateways.
     pub gone: Vec<DeploymentName>,
-    /// Whether everything that should be resident is.
+    /// Readiness of the resident deployments.
     pub readiness: Readiness,
-    /// What happened, for people.
+    /// Events for people.
     pub events: Vec<Event>,
     /// Replicas that had to leave their worker, and for whom. What is on demand and unused leaves whole: each of its copies
     /// is not named.
@@ -58,7 +58,7 @@ pub struct Planned {
     pub wake_at: Option<Time>,
     /// The mass loss that `events` tell of.
     pub(crate) loss: Option<MassLoss>,
-    /// What the world remembers of this plan in memory.
+    /// State that the world keeps of this plan in memory.
     pub(crate) notes: BTreeMap<DeploymentName, Note>,
 }
 
@@ -71,41 +71,41 @@ pub struct Evicted {
     pub revision: RevisionId,
     /// From where.
     pub worker: WorkerId,
-    /// Who gets its room; `None`: nobody, its worker has less room than was claimed.
+    /// Deployment that gets its room; `None`: nobody, its worker has less room than was claimed.
     pub whom: Option<DeploymentName>,
 }
 
-/// What the world remembers of one deployment's last plan, beside its record.
+/// State that the world keeps of one deployment's last plan, beside its record.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Note {
     /// Why it has fewer replicas than it wants.
     pub(crate) verdict: Option<Verdict>,
-    /// It wants more replicas than it has.
+    /// Wants more replicas than it has.
     pub(crate) unplaced: bool,
     /// When to look again.
     pub(crate) wake: Option<Time>,
     /// When that was when the plan was made: what was asked for since then, the plan does not know.
     pub(crate) woke: Option<Time>,
-    /// It went by it that what made a load fail is no more.
+    /// The plan took into account that the cause of a failed load is gone.
     pub(crate) forgave: bool,
     /// The fingerprint of the route that was last sent.
     pub(crate) routed: u64,
     /// There are fewer copies than load and use ask for, and as many are all that there can be.
     pub(crate) settles_for: Option<u32>,
-    /// It had to leave, and may come back when there is room.
+    /// Evicted while idle: may come back when there is room.
     pub(crate) idle_evicted: bool,
 }
 
 impl Planned {
-    /// Whether anything was decided that must be stored before it is sent.
+    /// Returns true if anything was decided that must be stored before it is sent.
     #[must_use]
     pub fn decided(&self) -> bool {
         !self.records.is_empty() || !self.assignments.is_empty()
     }
 
-    /// Whether a crash may undo the stored part of this plan. True if it only places or removes replicas of on-demand
-    /// deployments and moves no rollout from one revision to another: what workers report, or the next request, leads to
-    /// the same state. To be asked before the plan is committed to the world.
+    /// Returns true if a crash may undo the stored part of this plan: it only places or removes replicas of on-demand
+    /// deployments and moves no rollout from one revision to another. The reports of workers, or the next request,
+    /// lead to the same state. To be asked before the plan is committed to the world.
     #[must_use]
     pub fn is_reconstructible(&self, world: &World) -> bool {
         self.gone.is_empty()
@@ -127,15 +127,15 @@ impl Planned {
     }
 }
 
-/// What an inventory changed. The world has marked what it touches for the next [`due`](crate::World::due).
+/// Changes made by an inventory. The world has marked the deployments for the next [`due`](crate::World::due).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
     /// The deployments that it touches.
     pub touched: BTreeSet<DeploymentName>,
-    /// It could not be applied: ask the worker for its whole inventory.
+    /// Could not be applied: ask the worker for its whole inventory.
     pub resync: bool,
     /// Sizes that were measured, to be stored under the artifact's digest.
     pub measured: Vec<(Digest, ByteSize)>,
-    /// What happened, for people.
+    /// Events for people.
     pub events: Vec<Event>,
 }

@@ -1,4 +1,4 @@
-//! What would change if deployments were applied or deleted, without changing it.
+//! Computes the effect of applying or deleting deployments, without doing it.
 use std::sync::Arc;
 
 use berth_spec::{
@@ -17,10 +17,10 @@ pub enum Change {
     Delete(DeploymentName),
 }
 
-/// What would come of it, once everything has settled and every load succeeds.
+/// Outcome once everything has settled and every load succeeds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Preview {
-    /// What would be done, in the order in which it would begin.
+    /// Actions, in the order in which they would begin.
     pub steps: Vec<Step>,
     /// Every worker, by name.
     pub memory: Vec<MemoryChange>,
@@ -31,7 +31,7 @@ pub struct Preview {
 /// One thing that would be done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// What.
+    /// Kind of action.
     pub action: Action,
     /// Which revision.
     pub revision: RevisionId,
@@ -41,14 +41,14 @@ pub struct Step {
     pub memory: ByteSize,
 }
 
-/// What is done to a replica.
+/// Action on a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Loaded where no other revision of the deployment is.
     Load,
     /// Loaded in place of an older revision.
     Reload {
-        /// It.
+        /// The older revision.
         from: RevisionId,
     },
     /// Unloaded: not wanted any more.
@@ -72,11 +72,11 @@ pub struct MemoryChange {
     pub after: ByteSize,
 }
 
-/// How often a preview plans before it gives up waiting for things to settle. A rollout takes three plans; twice that
-/// costs nothing. Halved: previews of evictions that cascade end early.
+/// Plans that a preview makes before it gives up waiting for rest: a rollout takes three, and cascading evictions
+/// some more.
 const ROUNDS: usize = 8;
 
-/// What would come of changes, were every load to succeed with the memory that is expected. The world stays as it is.
+/// Computes the outcome of changes if every load succeeds with the expected memory. The world stays as it is.
 #[must_use]
 pub fn preview(world: &World, changes: &[Change], now: Time) -> Preview {
     let mut then = world.clone();
@@ -179,7 +179,7 @@ fn used_after(world: &World, planned: &Planned, worker: &WorkerId) -> ByteSize {
     change.set.iter().map(|placed| placed.claim).sum::<ByteSize>() + stays
 }
 
-/// What a plan does to replicas: what leaves first, then what comes.
+/// Actions of a plan on replicas: first those that leave, then those that come.
 fn steps_of(world: &World, planned: &Planned) -> Vec<Step> {
     let evicted = |revision: &RevisionId, worker: &WorkerId| {
         planned.events.iter().any(|event| {

@@ -1,4 +1,4 @@
-//! What is remembered of the decisions about one deployment. The store keeps it, so that a restart goes on where the
+//! Durable decisions about one deployment. The store keeps it, so that a restart goes on where the
 //! last plan stopped; only the controller writes it. A deployment without replicas has none, unless a rollout is stuck.
 
 use berth_spec::{ByteSize, Generation, RevisionId, Time, WorkerId};
@@ -38,12 +38,12 @@ pub struct Replica {
 pub enum Rollout {
     /// The first revision is on its way; nothing has been ready yet.
     Starting {
-        /// It.
+        /// The revision.
         revision: RevisionId,
     },
     /// One revision, which has been ready.
     Stable {
-        /// It.
+        /// The revision.
         revision: RevisionId,
     },
     /// `from` serves while `to` is loaded beside it.
@@ -114,7 +114,7 @@ impl Rollout {
         std::iter::once(first).chain(second)
     }
 
-    /// Whether another revision is on its way to take the place of this one.
+    /// Returns true if another revision is about to take the place of this one.
     #[must_use]
     pub fn replaces(&self, revision: &RevisionId) -> bool {
         matches!(self, Self::Surging { from, .. } if from == revision)

@@ -1,4 +1,4 @@
-//! What people are told: computed from the world whenever somebody asks, never stored.
+//! Reports for people: computed from the world whenever somebody asks, never stored.
 
 mod conditions;
 mod explain;

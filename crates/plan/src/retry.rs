@@ -1,4 +1,4 @@
-//! What a worker tries again by itself: loads that failed, and processes that died.
+//! Retries by workers themselves: loads that failed, and processes that died.
 
 use berth_spec::{
     Residency, Time, WorkerId,
@@ -48,7 +48,7 @@ fn soonest<'a>(world: &World, of: impl Iterator<Item = &'a Replica>) -> Option<R
     of.filter_map(|replica| down(world, replica)).min_by_key(|restarting| restarting.at)
 }
 
-/// What a request for a model that no replica answers is told, if each of them waits for its next attempt: the one that
+/// Answer to a request for a model that no replica answers, if each of them waits for its next attempt: the one that
 /// is tried again first. To wait for a load would be in vain, it is half a minute away at least; and nobody knows how often
 /// a process that died will die again.
 ///

@@ -1,4 +1,4 @@
-//! How a new revision replaces the old one. Make before break: the old one serves until the new one is ready, and goes
+//! Replaces the old revision by the new one. Make before break: the old one serves until the new one is ready, and goes
 //! on serving if it never is.
 //!
 //! ```text
@@ -24,12 +24,12 @@ use crate::{
     draft::{Draft, Work},
 };
 
-/// What a rollout goes by.
+/// Inputs of a rollout's next step.
 #[derive(Debug)]
 struct Seen<'a> {
     wanted: &'a RevisionId,
     generation: Generation,
-    /// What made a load fail is no more.
+    /// The cause of a failed load is gone.
     forgiven: bool,
     /// Replicas of the revision in place, wherever they are.
     copies: u32,
@@ -189,7 +189,7 @@ fn announce(draft: &mut Draft<'_>, work: &Work<'_>, after: &Rollout) {
     draft.tell(severity, reason, (&name, None), message);
 }
 
-/// What a person can do about a rollout that is stuck.
+/// Advice on a rollout that is stuck.
 pub(crate) fn remedy(rollout: &Rollout) -> &'static str {
     match rollout {
         Rollout::Stuck { refused: true, .. } => "change the credentials of its worker, or the spec,",

@@ -49,7 +49,7 @@ fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -
     versions
 }
 
-/// What a cold deployment would load.
+/// Version that a cold deployment would load.
 fn cold(entry: &TrackedDeployment) -> Version {
     let name = entry.deployment.spec.model.version.clone().unwrap_or_else(|| entry.wanted.hash());
     Version { name, revision: entry.wanted.clone(), ready: Vec::new() }

@@ -1,4 +1,4 @@
-//! How many replicas: between `min` and `max` by demand and idleness.
+//! Chooses the number of replicas: between `min` and `max` by demand and idleness.
 //!
 //! Residents have `min`. On demand: one when a request waits, none when nobody came for `idleAfter`, else as it is. More
 //! than that by load and regular use, as `world/copies.rs` has judged: that is the goal of a plan, which it may miss.
@@ -91,12 +91,12 @@ pub(crate) fn eviction_scope(draft: &Draft<'_>, work: &Work<'_>, extra: Extra) -
     }
 }
 
-/// Whether a deployment can do without a replica that there is no room for.
+/// Ways to do without a replica that there is no room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MakesDo {
-    /// It cannot.
+    /// Cannot do without.
     No,
-    /// It asks again later, if it still wants it then.
+    /// Asks again later, if it still wants it then.
     Without,
     /// Nobody uses it, so that those go that it was to take the place of.
     LetsGo,
@@ -119,7 +119,7 @@ pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Rev
     if lost::let_go_without_room(draft, work) { MakesDo::LetsGo } else { MakesDo::No }
 }
 
-/// Whether a replica is one more than there must be.
+/// Marks replicas beyond the least that there must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Extra {
     /// There must be as many.
@@ -128,7 +128,7 @@ pub(crate) enum Extra {
     Yes,
 }
 
-/// What may be evicted for a replica, beside what its priority says.
+/// Replicas that may be evicted for another one, beside the rule of priorities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum EvictionScope {
     /// Whatever its priority reaches.
@@ -140,8 +140,8 @@ pub(crate) enum EvictionScope {
     Nothing,
 }
 
-/// What is known to stand in the way of an on-demand deployment before anybody asks for it: that it can never fit, or
-/// what the last one who asked was told.
+/// Sets the obstacle of an on-demand deployment before anybody asks for it: that it can never fit, or the last answer
+/// to a request.
 fn hindrance(draft: &Draft<'_>, work: &mut Work<'_>) {
     if let Some(never) = place::never(draft.world, work.entry) {
         work.verdict = Some(never);

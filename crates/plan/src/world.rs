@@ -82,7 +82,7 @@ pub struct World {
     endpoints: BTreeMap<Box<str>, BTreeSet<DeploymentName>>,
     /// Deployments that count their replicas by region.
     pub(crate) regional: BTreeSet<DeploymentName>,
-    /// What something happened to since [`World::due`] was last asked.
+    /// Deployments that changed since [`World::due`] was last asked.
     dirty: BTreeSet<DeploymentName>,
     /// Something happened that may touch everything.
     all_dirty: bool,
@@ -160,13 +160,13 @@ impl World {
         self.generation
     }
 
-    /// What was decided for a deployment, if it has anything.
+    /// Decisions about a deployment, if it has any.
     #[must_use]
     pub fn record(&self, name: &DeploymentName) -> Option<&Record> {
         self.entries.get(name).and_then(TrackedDeployment::record)
     }
 
-    /// What was declared under a name.
+    /// Deployment declared under a name.
     #[must_use]
     pub fn deployment(&self, name: &DeploymentName) -> Option<&std::sync::Arc<berth_spec::Deployment>> {
         self.entries.get(name).map(|entry| &entry.deployment)

@@ -9,12 +9,12 @@ use berth_spec::{Gpu, deployment::GpuNeed};
 
 use super::cores::suits;
 
-/// How many devices that suit `need` are there, whoever has them.
+/// Counts the devices that suit `need`, claimed or not.
 pub(crate) fn suiting(devices: &[Gpu], need: &GpuNeed) -> u32 {
     count(devices.iter().filter(|device| suits(device, need)).count())
 }
 
-/// How many devices that suit `need` are left when all of `held` have theirs.
+/// Counts the devices that suit `need` and are left when all of `held` have theirs.
 pub(crate) fn spare<'a>(devices: &[Gpu], held: impl IntoIterator<Item = &'a GpuNeed>, need: &GpuNeed) -> u32 {
     let held: Vec<&GpuNeed> = held.into_iter().collect();
     let most = suiting(devices, need);
@@ -25,7 +25,7 @@ pub(crate) fn spare<'a>(devices: &[Gpu], held: impl IntoIterator<Item = &'a GpuN
     (1..=most).rev().find(fits).unwrap_or(0)
 }
 
-/// Whether every need can have its devices at once.
+/// Returns true if every need can have its devices at once.
 pub(crate) fn serves<'a>(devices: &[Gpu], needs: impl IntoIterator<Item = &'a GpuNeed>) -> bool {
     let mut needs: Vec<&GpuNeed> = needs.into_iter().collect();
     let of_kind = |kind: &String| devices.iter().filter(|device| device.is_a(kind)).count();

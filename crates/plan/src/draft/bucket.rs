@@ -11,19 +11,19 @@ use berth_spec::{ByteSize, Load};
 use super::Version;
 use crate::world::{TrackedWorker, WorkerIndex};
 
-/// What a worker is for any replica: all that [`Score`](crate::Score) looks at beside free memory, labels and what the
-/// worker holds already.
+/// Properties of a worker that rank it for any replica: all that [`Score`](crate::Score) looks at beside free memory,
+/// labels and the replicas already there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WorkerBucket<'w> {
-    /// It is of an older version, and nodes of a newer one have joined lately.
+    /// Runs an older version, and nodes of a newer one have joined lately.
     pub(crate) replaced: bool,
     /// Its memory is short.
     pub(crate) short: bool,
     /// Loads that wait there.
     pub(crate) queue: Queue,
-    /// How busy it is.
+    /// Load of the worker.
     pub(crate) load_level: LoadLevel,
-    /// It has GPUs.
+    /// Has GPUs.
     pub(crate) gpus: bool,
     /// Where it is.
     pub(crate) region: Option<&'w str>,
@@ -42,7 +42,7 @@ impl Queue {
     }
 }
 
-/// How busy a worker is, or a model. Steps, so that noise makes no difference.
+/// Load of a worker or of a model, in coarse steps, so that noise changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LoadLevel {
     /// Nothing to speak of.
@@ -54,18 +54,15 @@ pub enum LoadLevel {
     Busy,
 }
 
-/// Requests per minute below which a worker, or a copy of a model, is quiet. ModelMesh leaves such instances alone
-/// (100). Halved: models that are used now and then compete with busy ones for quiet workers. Doubled: models of three
-/// requests a second go where the busy ones are.
+/// Requests per minute below which a worker, or a copy of a model, is quiet: ModelMesh leaves such instances alone,
+/// too.
 const QUIET_RATE: f32 = 100.0;
 
-/// Requests per minute above which a worker, or a copy of a model, is busy: half of what a copy should have at most by
-/// default. Halved: most models in use ask for quiet workers, and nobody gets one. Doubled: only models that are about
-/// to get another copy do.
+/// Requests per minute above which a worker, or a copy of a model, is busy: half of a copy's default target rate.
 const BUSY_RATE: f32 = 1_000.0;
 
-/// Processor time in percent over a minute, below which a worker is quiet and above which it is busy. Halved: hardly any
-/// worker is quiet. Doubled: hardly any is busy before its requests queue.
+/// Processor time in percent over a minute below which a worker is quiet, and above which it is busy. Requests begin
+/// to queue not far above the second.
 const QUIET_CPU: f32 = 20.0;
 const BUSY_CPU: f32 = 60.0;
 

@@ -1,4 +1,4 @@
-//! What is claimed on workers in this plan, and which of them have room.
+//! Claims on workers in this plan, and the workers that have room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::{
     world::{Liveness, Rank, TrackedDeployment, TrackedWorker, WorkerIndex},
 };
 
-/// What is claimed on a worker.
+/// Claims on a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) memory: ByteSize,
@@ -36,10 +36,10 @@ impl Usage {
     }
 }
 
-/// What a plan changes on one worker.
+/// Changes of a plan on one worker.
 #[derive(Default)]
 pub(super) struct WorkerChanges {
-    /// What is claimed, where it differs from the world's.
+    /// Claims, where they differ from the world's.
     usage: Option<Usage>,
     /// Replicas of the world that leave: they are nobody's victims any more.
     pub(super) left: BTreeSet<RevisionId>,
@@ -70,7 +70,7 @@ impl WorkerDraft<'_> {
         self.tracked.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
     }
 
-    /// How many more models it may hold; `None`: as many as fit.
+    /// Models that may be added; `None`: as many as fit.
     pub(crate) fn free_models(&self) -> Option<u32> {
         Some(self.tracked.info.as_ref()?.max_models?.saturating_sub(self.usage.models))
     }
@@ -101,7 +101,7 @@ impl<'w> Draft<'w> {
         (devices, stayed.chain(changes.into_iter().flat_map(|changes| &changes.gpus_came)).collect())
     }
 
-    /// What this plan changes on a worker that is known.
+    /// Changes of this plan on a worker that is known.
     pub(super) fn change(&mut self, worker: &WorkerId) -> Option<(WorkerDraft<'w>, &mut WorkerChanges)> {
         let draft = self.worker(worker)?;
         Some((draft, self.changes.entry(draft.index).or_default()))

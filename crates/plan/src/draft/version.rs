@@ -14,7 +14,7 @@ use crate::World;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version<'a> {
     parts: Vec<u64>,
-    /// What comes after `-`; something is before nothing.
+    /// Pre-release part after `-`. A version with one comes before the same version without.
     before: Option<&'a str>,
 }
 

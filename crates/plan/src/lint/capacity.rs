@@ -6,7 +6,7 @@ use berth_spec::{ByteSize, DeploymentName, Gpu, WorkerId, WorkerInfo, deployment
 
 use crate::{Record, World};
 
-/// What the records claim of one worker.
+/// Claims of the records on one worker.
 #[derive(Debug, Default)]
 struct Claimed<'a> {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! What is put somewhere anew may be there, and nobody leaves for it who must not.
+//! Checks that new replicas may be where they are put, and that evictions respect pins and priorities.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
     }
 }
 
-/// Whether the registry names a worker, or takes those that it does not name.
+/// Returns true if the registry names a worker, or accepts those that it does not name.
 fn takes_part(world: &World, worker: &WorkerId) -> bool {
     world.unknown_workers() == UnknownWorkers::Allow || world.terms(worker).is_some()
 }
@@ -59,7 +59,7 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
         && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
 }
 
-/// Whether a region has a worker for a deployment, were nothing else there.
+/// Returns true if an empty region has a worker that could hold a deployment.
 fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) -> bool {
     world.workers().any(|(worker, tracked)| {
         let there = match tracked.liveness {
@@ -81,7 +81,7 @@ fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) ->
     })
 }
 
-/// Whether a region that must have some has no worker, so that they stand in elsewhere.
+/// Returns true if a region that must have replicas has no worker for them, so that others stand in.
 fn one_is_lost(world: &World, deployment: &Deployment, at: Time) -> bool {
     deployment.spec.regions.iter().any(|(region, bounds)| {
         bounds.min > 0 && (deployment.spec.gpu.is_some() || !has_worker(world, deployment, region, at))
@@ -94,7 +94,7 @@ fn in_its_regions(world: &World, deployment: &Deployment, info: Option<&WorkerIn
     regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, deployment, at)
 }
 
-/// What is pinned never leaves for others.
+/// Checks that pinned replicas never leave for others.
 pub(super) fn pinned_stays(world: &World, planned: &Planned, broken: &mut Vec<String>) {
     for event in planned.events.iter().filter(|event| event.reason == "Evicted") {
         let victim = event.deployment.as_ref().and_then(|name| world.deployment(name));

@@ -16,7 +16,7 @@ use crate::{
     world::Standing,
 };
 
-/// What is asked of a worker.
+/// Replica for which a worker is sought.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlacementRequest<'a> {
     pub(crate) revision: &'a Revision,
@@ -24,7 +24,7 @@ pub(crate) struct PlacementRequest<'a> {
     pub(crate) home: &'a HomeRegion,
     /// The memory that it takes where nothing else is known.
     pub(crate) memory: ByteSize,
-    /// Who may leave for it.
+    /// Replicas that may be evicted for it.
     pub(crate) eviction_scope: EvictionScope,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct PlacementRequest<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     pub(crate) worker: WorkerId,
-    /// What is set aside for it there.
+    /// Memory set aside for it there.
     pub(crate) claim: ByteSize,
     pub(crate) score: Score,
     pub(crate) victims: Vec<RevisionId>,
@@ -84,7 +84,7 @@ fn best(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
     Some(first)
 }
 
-/// How many workers are looked at where the first is the best: it, and one to say what it is better than.
+/// Workers looked at in the best bucket: the best, and one to compare it with.
 const LOOKED_AT: usize = 2;
 
 /// The workers that need not evict, as far as one of them may be the best. In a bucket the order by free memory is the
@@ -140,7 +140,7 @@ fn need_at(request: &PlacementRequest<'_>, candidate: &WorkerDraft<'_>) -> ByteS
     claim::need_at(candidate.tracked, request.revision, request.memory)
 }
 
-/// What one worker could do for it.
+/// Evaluates one worker for a request.
 pub(crate) fn view(
     draft: &Draft<'_>,
     work: &Work<'_>,
@@ -178,7 +178,7 @@ fn consider(
     })
 }
 
-/// What a replica likes, beside what it must have.
+/// Preferences of a replica, beside its hard constraints.
 struct ModelPreferences<'a> {
     revision: &'a RevisionId,
     preferred: Vec<(&'a String, &'a String)>,
@@ -283,7 +283,8 @@ fn near<'a>(draft: &'a Draft<'_>, work: &Work<'_>) -> Option<&'a str> {
     (requests > 0 && !region.is_empty()).then_some(region)
 }
 
-/// How busy each copy is, or will be. What is waited for has no rate yet: it takes part in neither preference.
+/// Load of each copy, now or expected. A deployment that requests wait for has no rate yet: it takes part in neither
+/// preference.
 fn load_level(draft: &Draft<'_>, work: &Work<'_>) -> LoadLevel {
     if work.entry.waiting() > 0 {
         return LoadLevel::Steady;

@@ -1,4 +1,4 @@
-//! Who leaves for a replica.
+//! Chooses the replicas to evict for another one.
 //!
 //! May leave: what matters strictly less, and what matters the same if it is on demand or one copy of several, ready, and
 //! nobody waits for it. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same
@@ -86,17 +86,18 @@ pub(super) fn victims(
     Ok(kept)
 }
 
-/// It takes an event, not time.
+/// An event ends it, not time.
 const NEVER: Time = Time(u64::MAX);
 
-/// Whether its importance lets it leave for something of `priority`, on a worker where room is made so.
+/// Returns true if a replica's importance lets it leave for something of `priority`, under the worker's eviction
+/// settings.
 fn yields(rank: &Rank, priority: u8, eviction: Eviction) -> bool {
     let among_equals = eviction.strategy == EvictionStrategy::Lru;
     eviction.automatic
         && (rank.priority < priority || (among_equals && rank.priority == priority && rank.hold != Hold::Resident))
 }
 
-/// Whether an extra copy may push it out.
+/// Returns true if the eviction scope of the request includes a replica.
 fn is_in_scope(eviction_scope: EvictionScope, rank: &Rank) -> bool {
     match eviction_scope {
         EvictionScope::Anything => true,
@@ -124,7 +125,7 @@ fn stays(draft: &Draft<'_>, tracked: &TrackedWorker, rank: &Rank, priority: u8) 
     if waited_for { Some(NEVER) } else { (draft.now < until).then_some(until) }
 }
 
-/// Whether as many copies as must be answer without the one on a worker.
+/// Returns true if enough other copies answer without the one on a worker.
 fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, tracked: &TrackedWorker) -> bool {
     let name = rank.revision.deployment();
     let recorded = || draft.world.record(name).map_or(&[][..], |record| &record.replicas);
@@ -138,7 +139,7 @@ fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, tracked: &TrackedWorker) -> b
     others.count() >= least as usize
 }
 
-/// What a replica claims now, in the plan if it has touched it.
+/// Claim of a replica, as changed by this plan.
 fn claim_of(draft: &Draft<'_>, tracked: &TrackedWorker, worker: &WorkerId, revision: &RevisionId) -> ByteSize {
     let in_plan = draft.works().get(revision.deployment()).and_then(|work| {
         work.replicas.iter().find(|replica| replica.worker == *worker && replica.revision == *revision)
@@ -154,7 +155,7 @@ fn cores_of(draft: &Draft<'_>, revision: &RevisionId) -> Cores {
     entry.map_or(Cores::ZERO, |entry| claim::cores(&entry.deployment.spec))
 }
 
-/// What it costs to have victims leave.
+/// Cost of evicting victims.
 pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId]) -> Evicts {
     if victims.is_empty() {
         return Evicts::default(); // nearly always

@@ -14,7 +14,7 @@ fn type_of(spec: &Spec) -> &str {
     spec.model_type.as_deref().unwrap_or(spec.model.format.as_str())
 }
 
-/// What is said of all models of a deployment's type.
+/// Selector of the policy for all models of a deployment's type.
 pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selector> {
     if policy.types.is_empty() { None } else { policy.types.get(type_of(spec)) }
 }

@@ -33,7 +33,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// What more is claimed of a worker than it has.
+/// Resource of which more is claimed than a worker has.
 #[derive(Debug, Clone, Copy)]
 enum Excess {
     Memory(ByteSize),
@@ -62,7 +62,7 @@ fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
 
 type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
 
-/// Who leaves next, and for whom.
+/// Next replica to leave, and the one it leaves for.
 fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionId>, excess: Excess) -> Option<Leaver> {
     grown.retain(|revision| draft.eviction_order(worker).any(|rank| rank.revision == *revision));
     if let (Some(important), Excess::Memory(memory)) = (grown.last(), excess) {

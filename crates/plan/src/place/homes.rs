@@ -30,12 +30,12 @@ pub(crate) enum HomeRegion {
     Anywhere,
 }
 
-/// How the replicas of a revision lie to what their deployment says of regions.
+/// Replicas of a revision compared with the region counts of their deployment.
 #[derive(Debug, Default)]
 pub(crate) struct RegionLayout {
     /// The workers of those that count.
     pub(crate) kept: Vec<WorkerId>,
-    /// What is lacking, each with a number of its own.
+    /// Missing replicas, each with a number of its own.
     pub(super) lacking: Vec<(HomeRegion, u32)>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, target: u32, best_first:
     RegionLayout { kept, lacking: slots.lacking() }
 }
 
-/// What is still to be filled.
+/// Places that are still to be filled.
 struct RegionSlots<'w> {
     /// Replicas that each region lacks of its least.
     homes: BTreeMap<&'w str, u32>,
@@ -162,7 +162,7 @@ fn region_of<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Region<'w> {
     }
 }
 
-/// Whether a region has a worker that could hold a replica if nothing else were there.
+/// Returns true if a region has a worker that could hold a replica if nothing else were there.
 fn has_worker(draft: &Draft<'_>, work: &Work<'_>, region: &str) -> bool {
     let spec = &work.entry.deployment.spec;
     let memory = spec.memory.unwrap_or(ByteSize::ZERO);

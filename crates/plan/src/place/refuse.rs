@@ -1,4 +1,4 @@
-//! What becomes of a replica that has no place.
+//! Handles a replica that has no place.
 
 use berth_spec::{ByteSize, Time, WorkerId, deployment::WhenFull};
 
@@ -14,7 +14,7 @@ use crate::{
     world::{TrackedDeployment, Verdict},
 };
 
-/// How many workers a message names. Halved or doubled: a shorter or longer message.
+/// Workers named in a message: enough to act on, and one line.
 const NAMED: usize = 3;
 
 /// Notes why a replica has no place, or makes one.
@@ -58,7 +58,7 @@ pub(super) fn refuse<'w>(
     Settled::default()
 }
 
-/// What becomes of a rollout whose next revision has no place, if anything does.
+/// Handles a rollout whose next revision has no place.
 fn surge<'w>(
     draft: &mut Draft<'w>,
     work: &mut Work<'w>,
@@ -93,7 +93,7 @@ fn surge<'w>(
     None
 }
 
-/// Whether as many of the next revision have a place as serve now: it will take over without any more of it.
+/// Returns true if as many of the next revision have a place as serve now: it will take over without more of it.
 fn takes_over(draft: &Draft<'_>, work: &Work<'_>, want: &Want) -> bool {
     let serve = work.rollout.as_ref().and_then(Rollout::serving).map_or(0, |from| work.answering(draft.world, from));
     work.copies(&want.revision) >= serve.min(work.target).max(1)
@@ -105,7 +105,7 @@ pub(crate) fn never(world: &World, entry: &TrackedDeployment) -> Option<Verdict>
     Some(Verdict::NoCapacity { text, until: Time(u64::MAX) })
 }
 
-/// That no worker has so much memory, whoever leaves; nothing while no worker is known.
+/// Says that no worker has so much memory, whoever leaves; `None` while no worker is known.
 fn too_large(world: &World, need: ByteSize) -> Option<String> {
     let largest = world.largest;
     (largest > ByteSize::ZERO && need > largest).then(|| {
@@ -116,7 +116,7 @@ fn too_large(world: &World, need: ByteSize) -> Option<String> {
     })
 }
 
-/// Whether the new revision would fit somewhere if the old one were not there, and those that may leave for it had left.
+/// Returns true if the new revision would fit somewhere without the old one and without those that may leave for it.
 fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &[Refusal]) -> bool {
     let eviction_scope = scale::eviction_scope(draft, work, want.extra);
     refusals.iter().any(|(worker, rejection)| {
@@ -168,7 +168,7 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
     Verdict::NoCapacity { text: nowhere(draft, refusals), until }
 }
 
-/// That there is no room where it might be, if that is what it is for want of: the worker that comes nearest.
+/// Names the worker with the smallest shortfall, if capacity is the only obstacle.
 fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<String> {
     let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
         Rejection::Memory { free, evictable, total, .. } => {

@@ -9,21 +9,21 @@ use crate::claim::Cores;
 /// Why a worker cannot take a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// None of its runtimes takes the format.
+    /// No runtime of the worker takes the format.
     NoRuntime {
         /// The format.
         format: ModelFormat,
-        /// The formats that they take.
+        /// Formats that its runtimes take.
         offers: Vec<String>,
     },
-    /// It does not read the version of the model card, by its own word or the registry's.
+    /// Does not read the version of the model card, by its own word or the registry's.
     Schema {
         /// The card's version.
         version: String,
         /// The versions that it may be given.
         reads: Vec<String>,
     },
-    /// It lacks a label that the selector requires.
+    /// Lacks a label that the selector requires.
     Label {
         /// The label's key.
         key: String,
@@ -34,13 +34,13 @@ pub enum Rejection {
     },
     /// There is too little memory, even after evicting what may be evicted.
     Memory {
-        /// What one replica takes.
+        /// Memory of one replica.
         need: ByteSize,
-        /// What nobody claims.
+        /// Memory that is not claimed.
         free: ByteSize,
-        /// What may be evicted for it.
+        /// Memory that may be evicted for it.
         evictable: ByteSize,
-        /// What may be evicted for it later, once the requests that wait for it have been let in.
+        /// Memory that may be evicted later, once the requests that wait for it have been let in.
         busy: ByteSize,
         /// When the first of that may leave, as far as that is a matter of time.
         again: Time,
@@ -49,13 +49,13 @@ pub enum Rejection {
     },
     /// There are too few processor cores, even after evicting what may be evicted.
     Cpu {
-        /// What one replica takes.
+        /// Cores of one replica.
         need: Cores,
-        /// What nobody claims.
+        /// Cores that are not claimed.
         free: Cores,
-        /// What may be evicted for it.
+        /// Cores that may be evicted for it.
         evictable: Cores,
-        /// What may be evicted for it later.
+        /// Cores that may be evicted later.
         busy: Cores,
         /// When the first of that may leave, as far as that is a matter of time.
         again: Time,
@@ -64,7 +64,7 @@ pub enum Rejection {
     },
     /// There are too few GPUs that will do, even after evicting what may be evicted.
     Gpu {
-        /// What one replica needs.
+        /// GPUs of one replica.
         need: GpuNeed,
         /// Devices that will do and that nobody claims.
         free: u32,
@@ -77,16 +77,16 @@ pub enum Rejection {
         /// Devices that will do, whoever has them.
         total: u32,
     },
-    /// It holds as many models as it may.
+    /// Holds as many models as it may.
     Models {
-        /// How many it may hold.
+        /// Models that it may hold.
         max: u32,
-        /// How many may be evicted for it later; now: none.
+        /// Models that may be evicted later; none may be now.
         busy: u32,
         /// When the first of those may leave, as far as that is a matter of time.
         again: Time,
     },
-    /// It is in another region than the one that the replica belongs in.
+    /// In another region than the one that the replica belongs in.
     Region {
         /// Where it belongs.
         wanted: String,
@@ -97,40 +97,40 @@ pub enum Rejection {
     RegionFull {
         /// The region.
         region: String,
-        /// How many.
+        /// Replicas that the region may have.
         max: u32,
     },
     /// There is no room, and nothing is evicted there to make some, as the registry says.
     KeepsAll {
-        /// What it is short of.
+        /// Resource that it is short of.
         short: Box<Rejection>,
     },
     /// The registry does not name it, and lets no such worker hold anything.
     Unlisted,
-    /// It cannot be reached.
+    /// Cannot be reached.
     Lost,
-    /// It was not seen since the controller started.
+    /// Not seen since the controller started.
     Unseen,
     /// The controller cannot reach it, though the other nodes can.
     Detached,
     /// Nothing new is put there.
     Cordoned,
-    /// What it holds moves elsewhere, because people said so.
+    /// Drained by an operator: its replicas move elsewhere.
     Draining,
-    /// It was told to stop.
+    /// About to stop.
     Leaving,
-    /// It has come back only just, and has as many loads under way as it gets at once.
+    /// Has just come back, and has as many loads under way as it gets at once.
     Recovering {
-        /// How many.
+        /// Loads under way.
         loads: u32,
     },
-    /// It holds another replica of the same revision.
+    /// Holds another replica of the same revision.
     Holds,
     /// Loading failed there, or failed elsewhere for a reason that is the same everywhere.
     FailedHere {
         /// When it may be tried again.
         until: Time,
-        /// What went wrong.
+        /// Error message.
         message: String,
     },
 }
@@ -181,7 +181,7 @@ impl Rejection {
         }
     }
 
-    /// What is short there, and what one replica needs of it, for people: `1.5GiB of memory`.
+    /// Short resource and the amount one replica needs, for people: `1.5GiB of memory`.
     pub(crate) fn short_of(&self) -> Option<String> {
         match self {
             Self::Memory { need, .. } => Some(format!("{need} of memory")),

@@ -1,4 +1,4 @@
-//! How good a worker is for a replica. `README.md` says why in this order.
+//! Ranks workers for a replica. `README.md` says why in this order.
 
 use std::cmp::Reverse;
 
@@ -6,28 +6,28 @@ use berth_spec::{ByteSize, Time, WorkerId};
 
 use crate::draft::{LoadLevel, Queue};
 
-/// How good a worker is for a replica that it can take; the smallest is chosen. Fields in order of importance.
+/// Rank of a worker that can take a replica; the smallest is chosen. Fields in order of importance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// What has to leave: nothing is best, then the least important, then the longest unused.
+    /// Evictions needed: none is best, then the least important, then the longest unused.
     pub evicts: Evicts,
-    /// It does not hold the revision already (left from before): it would have to be loaded.
+    /// Does not hold the revision already: it would have to be loaded.
     pub cold: bool,
-    /// It is of an older version, and nodes of a newer one have joined lately: what it gets is moved before long.
+    /// Runs an older version, and nodes of a newer one have joined lately: its replicas are moved before long.
     pub replaced: bool,
     /// Its memory is short, whatever is set aside: it says so itself.
     pub short: bool,
-    /// How many of the preferred labels it lacks, the type's included.
+    /// Preferred labels that it lacks, the type's included.
     pub unpreferred: usize,
-    /// How many other replicas are near: what fails together should not hold all of them.
+    /// Other replicas nearby: one fault should not hit all of them.
     pub colocation: Colocation,
     /// Most of the requests come from another region.
     pub far: bool,
     /// Loads that wait there.
     pub queue: Queue,
-    /// How ill its load suits the model's: busy models go to quiet workers, quiet ones to busy workers with room.
+    /// Mismatch of its load and the model's: busy models go to quiet workers, quiet ones to busy workers with room.
     pub mismatch: Mismatch,
-    /// It has GPUs, which the model does not need and others may.
+    /// Has GPUs, which the model does not need and others may.
     pub spares_no_gpu: bool,
     /// The most free memory first: replicas spread out.
     pub free: Reverse<ByteSize>,
@@ -35,7 +35,7 @@ pub struct Score {
     pub worker: WorkerId,
 }
 
-/// What has to leave for a replica.
+/// Evictions needed for a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Evicts {
     /// The highest priority among the victims.
@@ -46,7 +46,7 @@ pub struct Evicts {
     pub bytes: ByteSize,
 }
 
-/// How many replicas of the same revision are near a worker.
+/// Replicas of the same revision near a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Colocation {
     /// In its region.
@@ -55,7 +55,7 @@ pub struct Colocation {
     pub zone: u32,
 }
 
-/// How ill the load of a worker suits that of a model; 0 is best.
+/// Mismatch of a worker's load and a model's; 0 is best.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mismatch(pub u8);
 

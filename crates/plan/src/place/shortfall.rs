@@ -1,4 +1,4 @@
-//! What a worker is short of for a replica, and what those who leave give back.
+//! Shortfall of a worker for a replica, and the resources that evictions give back.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     world::TrackedDeployment,
 };
 
-/// What a worker is short of for one replica; nothing, if it has room.
+/// Resources that a worker lacks for one replica; nothing, if it has room.
 #[derive(Debug)]
 pub(super) struct Shortfall<'a> {
     pub(super) worker: &'a WorkerId,
@@ -23,7 +23,7 @@ pub(super) struct Shortfall<'a> {
     gpus: Option<Gpus<'a>>,
 }
 
-/// What one replica takes.
+/// Resources of one replica.
 #[derive(Debug, Clone, Copy)]
 struct Need<'a> {
     memory: ByteSize,
@@ -46,7 +46,7 @@ impl Gpus<'_> {
     }
 }
 
-/// What replicas give back when they leave.
+/// Resources that replicas give back when they leave.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Freed {
     pub(super) memory: ByteSize,
@@ -90,7 +90,7 @@ enum Resource {
 }
 
 impl<'a> Shortfall<'a> {
-    /// What a worker is short of for one more replica of a deployment that takes so much memory.
+    /// Shortfall of a worker for one more replica of a deployment that takes so much memory.
     pub(super) fn of(
         draft: &'a Draft<'_>,
         entry: &'a TrackedDeployment,
@@ -124,7 +124,7 @@ impl<'a> Shortfall<'a> {
         self.memory == ByteSize::ZERO && self.cores == Cores::ZERO && self.models == 0 && self.gpus.is_none()
     }
 
-    /// What is still lacking once some have left: the first in this order.
+    /// First resource that is still lacking once some have left, in this order.
     fn first(&self, freed: &Freed) -> Option<Resource> {
         [Resource::Memory, Resource::Cores, Resource::Gpus, Resource::Models]
             .into_iter()
@@ -140,12 +140,12 @@ impl<'a> Shortfall<'a> {
         }
     }
 
-    /// Whether what has left is enough.
+    /// Returns true if enough has been given back.
     pub(super) fn is_met_by(&self, freed: &Freed) -> bool {
         self.first(freed).is_none()
     }
 
-    /// Whether one more that leaves would give back anything that is still lacking.
+    /// Returns true if evicting one more would give back anything that is still lacking.
     pub(super) fn is_helped_by(&self, freed: &Freed, revision: &RevisionId, memory: ByteSize, cores: Cores) -> bool {
         (self.lacks(Resource::Memory, freed) && memory > ByteSize::ZERO)
             || (self.lacks(Resource::Cores, freed) && cores > Cores::ZERO)

@@ -48,34 +48,34 @@ pub struct WorkerView {
     pub worker: WorkerId,
     /// Memory that models may take there.
     pub memory: ByteSize,
-    /// What of it is claimed.
+    /// Claimed share of its memory.
     pub used: ByteSize,
-    /// What it is to the deployment.
+    /// Verdict of the worker on the deployment.
     pub verdict: WorkerVerdict,
     /// Why it is better than others, or others are better than it, where it holds or could hold a replica.
     pub why: Option<String>,
 }
 
-/// What a worker is to a deployment.
+/// Verdict of a worker on a deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerVerdict {
-    /// It has a replica.
+    /// Has a replica.
     Holds {
         /// Which revision.
         revision: RevisionId,
         /// The memory set aside for it.
         claim: ByteSize,
-        /// What the worker says of it; `None`: nothing yet.
+        /// Reported residency; `None`: nothing yet.
         residency: Option<String>,
     },
-    /// It could hold one.
+    /// Could hold one.
     Fits {
-        /// How good it would be; smaller is better.
+        /// Rank among workers; smaller is better.
         score: Score,
-        /// What would have to leave.
+        /// Replicas that would be evicted.
         evicts: Vec<RevisionId>,
     },
-    /// It cannot.
+    /// Cannot hold one.
     Rejected(Rejection),
 }
 

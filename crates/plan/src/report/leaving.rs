@@ -1,10 +1,10 @@
-//! How far a worker has got with leaving: what `berth drain` shows.
+//! Progress of a worker that leaves: what `berth drain` shows.
 
 use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
 
 use crate::{World, world::TrackedWorker};
 
-/// What a worker still holds that should be elsewhere.
+/// Replicas that a leaving worker still holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leaving {
     /// Replicas that are still assigned to it.
@@ -18,7 +18,7 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Whether nothing holds the worker any more.
+    /// Returns true if nothing holds the worker any more.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.left == 0 && self.draining == 0
@@ -26,7 +26,7 @@ impl Leaving {
 }
 
 impl World {
-    /// How far a worker has got with leaving; `None`: it is not leaving, or not known.
+    /// Progress of a worker that leaves; `None`: it is not leaving, or not known.
     #[must_use]
     pub fn leaving(&self, worker: &WorkerId, now: Time) -> Option<Leaving> {
         let tracked = self.workers.get(worker).filter(|tracked| tracked.leaves())?;

@@ -1,15 +1,15 @@
-//! What a replica waits for that its worker has not begun with. Which of all that the worker does holds it up, the worker
+//! Explains why a queued replica waits. Which of all that the worker does holds it up, the worker
 //! alone knows: it has places for so many loads, for so many fetches, and so much memory.
 
 use berth_spec::{Residency, RevisionId};
 
 use crate::world::TrackedWorker;
 
-/// How many others are named. Halved or doubled: a shorter or longer message.
+/// Other replicas that are named: enough to act on, and one line.
 const NAMED: usize = 3;
 
-/// What a worker does while a revision is queued there, for people. `None`: it is not queued, the worker cannot be asked,
-/// or nothing is in its way and it is about to begin.
+/// Work of a worker while a revision is queued there, for people. `None`: it is not queued, the worker cannot be
+/// asked, or it is about to begin.
 #[must_use]
 pub fn waits(tracked: &TrackedWorker, revision: &RevisionId) -> Option<String> {
     if !tracked.alive() || tracked.inventory.get(revision) != Some(&Residency::Queued) {

@@ -34,7 +34,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
     })
 }
 
-/// What phase and conditions are told from.
+/// Facts from which phase and conditions are computed.
 pub(super) struct Seen<'a> {
     pub(super) entry: &'a TrackedDeployment,
     pub(super) record: Option<&'a Record>,
@@ -54,7 +54,7 @@ pub(super) struct Seen<'a> {
     pub(super) placed: u32,
     /// Replicas on lost workers.
     pub(super) lost: u32,
-    /// What went wrong with a replica that its worker tries again.
+    /// Failure of a replica that its worker tries again.
     pub(super) retrying: Option<Retrying>,
     /// A replica that is loaded and whose process is not there.
     pub(super) down: Option<Restarting>,
@@ -102,7 +102,7 @@ impl<'a> Seen<'a> {
         Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, lost, retrying, down }
     }
 
-    /// Whether the revision that is wanted is not the one that serves, and is not coming.
+    /// Returns the reason if the wanted revision neither serves nor comes.
     pub(super) fn stuck(&self) -> Option<&'a str> {
         match self.rollout {
             Some(Rollout::Stuck { reason, .. }) => Some(reason),
@@ -132,13 +132,13 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// What stands in the way. That there was no room some time ago is no longer said once there is.
+/// Current obstacle. An earlier lack of room is left out once there is room.
 fn verdict<'a>(world: &World, entry: &'a TrackedDeployment, now: Time) -> Option<&'a Verdict> {
     let verdict = entry.last_verdict(now)?;
     (verdict.until() > now || !has_room(world, entry)).then_some(verdict)
 }
 
-/// Whether a worker that may hold it has the memory free.
+/// Returns true if a worker that may hold it has the memory free.
 fn has_room(world: &World, entry: &TrackedDeployment) -> bool {
     let (need, _) = claim::need(world, entry, &entry.deployment.revision());
     let mut free = world.workers.values().filter(|tracked| {

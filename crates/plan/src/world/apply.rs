@@ -1,11 +1,11 @@
-//! What a plan changes in the world, and the indexes that follow from it.
+//! Applies a plan to the world and to the indexes that follow from it.
 
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
 use super::{Rank, TrackedDeployment, Verdict, World};
 use crate::{Planned, Record, Replica, claim, planned::Note};
 
-/// How many deployments that are not ready the readiness names. Halved or doubled: a shorter or longer message.
+/// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
 const MISSING_NAMED: usize = 5;
 
 impl World {
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What people were told of a mass loss is not told again.
+    /// Remembers that people were told of a mass loss.
     fn tell_loss(&mut self, planned: &Planned) {
         let Some(held) = &mut self.held else { return };
         if planned.at >= held.loss.until {
@@ -206,9 +206,9 @@ impl World {
         set_in(&mut self.missing, name, resident && !there);
     }
 
-    /// Whether any replica of a record is loaded where one can reach it, or assumed to be. One whose process died still is:
-    /// that its own requests are refused says enough, and a model that dies again and again must not take every gateway
-    /// of the fleet out of its load balancer.
+    /// Returns true if any replica of a record is loaded within reach, or assumed to be. One whose process died still
+    /// counts: its own requests are refused, and a model that dies again and again must not take every gateway of the
+    /// fleet out of its load balancer.
     pub(crate) fn is_resident(&self, record: Option<&Record>) -> bool {
         record.is_some_and(|record| {
             let loaded = |replica: &Replica| {
@@ -220,7 +220,7 @@ impl World {
         })
     }
 
-    /// Whether everything that should be resident is.
+    /// Readiness of the resident deployments.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Whether any worker that can be reached says that it holds a revision of the deployment.
+    /// Returns true if any worker within reach reports a revision of the deployment.
     pub(crate) fn held_anywhere(&self, name: &DeploymentName) -> bool {
         // Revisions sort by deployment first, so that those of one deployment lie together.
         self.workers.values().filter(|tracked| tracked.alive()).any(|tracked| {

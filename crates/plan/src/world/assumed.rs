@@ -13,20 +13,20 @@ use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
 use super::{Liveness, TrackedWorker, World};
 use crate::Rollout;
 
-/// Whether a worker that was not heard yet is assumed to hold what it held.
+/// Assumption that a worker which has not reported yet holds its assignment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AssumedInventory {
     /// Nobody said that it lives.
     #[default]
     Untold,
-    /// It is, until then.
+    /// Assumed until then.
     Until(Time),
-    /// It is not any more, and will not be again.
+    /// Over for good.
     Over,
 }
 
 impl TrackedWorker {
-    /// Whether it is assumed to hold what it should, though it has not said so.
+    /// Returns true if it is assumed to hold its assignment before it has reported.
     #[must_use]
     pub fn is_assumed(&self) -> bool {
         matches!(self.assumed, AssumedInventory::Until(_))
@@ -49,7 +49,8 @@ impl World {
         self.touch_worker(worker);
     }
 
-    /// It is known better now. Gives what was assumed of it: what its worker says of that is news in any case.
+    /// Ends an assumption. Returns the deployments that it was about: the worker's report on them is news in any
+    /// case.
     pub(super) fn end_assumption(&mut self, worker: &WorkerId) -> Vec<DeploymentName> {
         let Some(tracked) = self.workers.get_mut(worker) else { return Vec::new() };
         let AssumedInventory::Until(until) = std::mem::replace(&mut tracked.assumed, AssumedInventory::Over) else {
@@ -61,7 +62,7 @@ impl World {
         names
     }
 
-    /// Those that have been silent for too long are as lost as those that nobody sees.
+    /// Ends the assumptions that have lasted too long: those workers are as lost as those that nobody sees.
     pub(super) fn end_assumptions(&mut self, now: Time) {
         let mut silent = Vec::new();
         while let Some((_, worker)) = self.assumed.first().filter(|(until, _)| *until <= now).cloned() {
@@ -78,7 +79,7 @@ impl World {
         self.assumed.first().map(|(until, _)| *until)
     }
 
-    /// Whether a replica answers, known or assumed. Assumed is what had been ready, as far as its rollout says.
+    /// Returns true if a replica answers, known or assumed. Only the serving revision is assumed.
     pub(crate) fn answers_at(&self, worker: &WorkerId, revision: &RevisionId, rollout: &Rollout) -> bool {
         self.workers.get(worker).is_some_and(|tracked| {
             let served = || tracked.is_assumed() && rollout.serving() == Some(revision);

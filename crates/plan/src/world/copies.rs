@@ -1,4 +1,4 @@
-//! How many copies a deployment should have, by its load and use. Judged when something is heard of it and when it said
+//! Chooses the number of copies of a deployment by its load and use. Judged when something is heard of it and when it said
 //! to be looked at again, and remembered as a goal; plans make it so, or let it go where there is no room.
 //!
 //! ```text
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Rollout, policy};
 
-/// How recent use is use now: gateways tell of it each second. Halved or doubled: use is regular for as much less or more.
+/// Age of the last use up to which a deployment counts as in use: gateways report each second.
 const NOW: Duration = Duration::from_secs(60);
 
 /// The longest that a second copy stays unused.
@@ -31,13 +31,13 @@ const HYSTERESIS: f32 = 2.0 / 3.0;
 /// The copies that a deployment should have. Kept small: most are never scaled.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Copies {
-    /// How many; 0: as few as may be.
+    /// Number of copies; 0: as few as may be.
     pub(crate) goal: u32,
     /// Why, for one that may have several and is used.
     pub(crate) scaling: Option<Box<Scaling>>,
 }
 
-/// What the goal is decided by.
+/// Inputs of the goal.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scaling {
     /// Requests in flight.
@@ -59,14 +59,14 @@ pub(crate) struct Scaling {
 /// Why there are more copies than must be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is in regular use, and there is room.
+    /// In regular use, and there is room.
     #[default]
     RegularUse,
     /// Load.
     Load,
 }
 
-/// What a goal is decided from.
+/// Inputs of one decision on the goal.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     now: Time,
@@ -102,8 +102,8 @@ impl Seen {
     }
 }
 
-/// What there is for copies that nobody waits for. It takes a look at every worker, and is asked for each deployment in
-/// regular use, so it is remembered for a second.
+/// Room for copies that nobody waits for. Computing it takes a look at every worker, and each deployment in regular
+/// use asks for it, so it is kept for a second.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Room {
     at: Time,
@@ -190,7 +190,7 @@ impl World {
         })
     }
 
-    /// How many there should be, and why.
+    /// Number of copies that there should be, and the reason.
     fn goal(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> (u32, Reason) {
         let may_grow = seen.coming == 0 && seen.now >= scaling.not_before && seen.goal < seen.most;
         let asked = seen.asked().min(seen.most);
@@ -206,7 +206,8 @@ impl World {
         (seen.goal, scaling.reason)
     }
 
-    /// Whether it is used now and was used some while ago, and there is room for a copy that nobody waits for.
+    /// Returns true if it is used now and was used some while ago, and there is room for a copy that nobody waits
+    /// for.
     fn regular(&self, entry: &TrackedDeployment, scaling: &Scaling, now: Time) -> bool {
         let policy = &self.policy.copies;
         entry.deployment.spec.scaling.second_copy == SecondCopy::InRegularUse
@@ -227,7 +228,7 @@ impl World {
         Some(at.max(entry.last_used + self.second_stays(policy)))
     }
 
-    /// How long a second copy stays unused: a share of how long models stay at all.
+    /// Time that a second copy stays unused: a share of the age at which models are evicted.
     fn second_stays(&self, policy: &policy::Copies) -> Duration {
         let age = self.room.lru_age.unwrap_or(LONGEST);
         (age * policy.age_percent / 100).clamp(policy.settle, LONGEST)
@@ -262,8 +263,8 @@ impl World {
         });
     }
 
-    /// How long the on-demand model was not used that would have to leave first: how long models stay at all. `None`:
-    /// nothing that may leave was ever used.
+    /// Idle time of the next on-demand victim: the age at which models are evicted. `None`: nothing that may leave
+    /// was ever used.
     #[must_use]
     pub fn lru_age(&self, now: Time) -> Option<Duration> {
         let alive = self.workers.values().filter(|tracked| tracked.alive());
@@ -307,7 +308,7 @@ impl TrackedDeployment {
         self.scaling().map(|scaling| scaling.look)
     }
 
-    /// Whether load asks for its copies, rather than regular use.
+    /// Returns true if its copies are for load, rather than for regular use.
     pub(crate) fn copies_for_load(&self) -> bool {
         self.scaling().is_some_and(|scaling| scaling.reason == Reason::Load)
     }

@@ -1,5 +1,5 @@
-//! What gateways say: who waits, what is in flight, how many requests came. Kept per gateway, so that one that is gone
-//! is forgotten at once, and with it whoever waited there.
+//! Takes in demand: waiting requests, requests in flight, counts. Kept per gateway, so that one that is gone is
+//! forgotten at once together with its waiters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,14 +30,14 @@ pub struct Used {
 }
 
 impl Use {
-    /// Whether there is anything to remember.
+    /// Returns true if there is nothing to remember.
     pub(super) fn is_nothing(&self, now: Time) -> bool {
         self.waiting == 0 && self.in_flight == 0 && self.rate.is_nothing(now)
     }
 }
 
 impl World {
-    /// What a gateway saw of a deployment's use.
+    /// Takes in a gateway's report on a deployment's use.
     pub fn demand(&mut self, gateway: GatewayId, demand: &Demand, now: Time) {
         self.clock = self.clock.max(now);
         let name = &demand.deployment;
@@ -116,7 +116,7 @@ impl World {
         self.touch_each(&users);
     }
 
-    /// How much a deployment is used now, by all gateways.
+    /// Present use of a deployment, by all gateways.
     #[must_use]
     pub fn used(&self, name: &DeploymentName, now: Time) -> Used {
         self.used_where(name, now).into_values().fold(Used::default(), Used::add)

@@ -1,4 +1,4 @@
-//! What is known of one deployment.
+//! State of one deployment.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,15 +17,15 @@ pub(crate) struct TrackedDeployment {
     pub(crate) last_used: Time,
     /// The fingerprint of the route that was last sent; 0: none.
     pub(crate) routed: u64,
-    /// What is known beyond that; nothing for a cold one.
+    /// Further state; none for a cold one.
     pub(crate) warm: Option<Box<Warm>>,
 }
 
-/// What is known of a deployment that has replicas, demand or a history of failure.
+/// State of a deployment that has replicas, demand or a history of failure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
     pub(crate) record: Option<Record>,
-    /// What each gateway that uses it says.
+    /// Reports of each gateway that uses it.
     pub(crate) uses: BTreeMap<GatewayId, Use>,
     /// Somebody asked that it be paged out.
     pub(crate) paged_out: bool,
@@ -33,13 +33,13 @@ pub(crate) struct Warm {
     pub(crate) verdict: Option<Verdict>,
     /// Loads that failed for good, until they are forgotten.
     pub(crate) failures: BTreeMap<(RevisionId, WorkerId), LoadFailed>,
-    /// What made a load fail is no more, which the next plan goes by.
+    /// The cause of a failed load is gone, and the next plan has to know.
     pub(crate) forgiven: bool,
-    /// What workers let on about a revision's memory.
+    /// Memory of revisions as learned from workers.
     pub(crate) learned: BTreeMap<RevisionId, Learned>,
     /// When to look again.
     pub(crate) wake: Option<Time>,
-    /// How many copies there should be, and what that is decided by.
+    /// Number of copies that there should be, with its inputs.
     pub(crate) copies: Copies,
     /// Waves of placing anew that go before its own, since its worker was lost.
     pub(crate) turn: u32,
@@ -47,12 +47,11 @@ pub(crate) struct Warm {
     pub(crate) evictions: Vec<Evicted>,
 }
 
-/// Evictions that are remembered of a deployment. Halved, a deployment with several copies does not say where all of them
-/// went; doubled: a longer explanation.
+/// Evictions that are remembered of a deployment: one for each of its copies, as a rule.
 const EVICTIONS: usize = 4;
 
 impl Warm {
-    /// Whether its rollout is stuck since a store refused the new revision.
+    /// Returns true if its rollout is stuck because a store refused the new revision.
     pub(crate) fn is_refused(&self) -> bool {
         self.record.as_ref().is_some_and(|record| matches!(record.rollout, Rollout::Stuck { refused: true, .. }))
     }
@@ -76,7 +75,7 @@ impl Warm {
     }
 }
 
-/// What a worker taught about a revision's memory.
+/// Memory of a revision as learned from a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Learned {
     pub(crate) memory: ByteSize,
@@ -101,7 +100,7 @@ pub enum Verdict {
         /// When to look again at the latest.
         until: Time,
     },
-    /// It was tried wherever it may go, and failed.
+    /// Tried wherever it may go, and failed.
     Failed {
         /// For people: what went wrong.
         text: String,
@@ -156,7 +155,7 @@ const REFUSALS: usize = 2;
 /// A load that failed for good on one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadFailed {
-    /// What kind.
+    /// Category of the failure.
     pub category: FailureCategory,
     /// For people.
     pub message: String,
@@ -170,7 +169,7 @@ pub struct LoadFailed {
 }
 
 impl LoadFailed {
-    /// Whether it lies in the artifact, so that no other worker would do better.
+    /// Returns true if the artifact is the cause, so that no other worker would do better.
     #[must_use]
     pub fn everywhere(&self) -> bool {
         use FailureCategory::{Checksum, InvalidModel, NotFound, Validation};
@@ -203,7 +202,7 @@ impl TrackedDeployment {
         Rank { priority: self.deployment.spec.priority, hold, last_used: self.last_used, revision: revision.clone() }
     }
 
-    /// Whether it should always have a replica.
+    /// Returns true if it should always have a replica.
     pub(crate) fn must_be_resident(&self) -> bool {
         self.deployment.spec.replicas.min > 0 && !self.deployment.deleting
     }
@@ -261,7 +260,7 @@ impl TrackedDeployment {
             .max_by_key(|failure| failure.until)
     }
 
-    /// What is remembered of stores that refused a revision to workers.
+    /// Refusals of a revision by stores, by worker.
     pub(crate) fn refusals(&self, revision: &RevisionId, now: Time) -> impl Iterator<Item = &LoadFailed> {
         let failures = self.warm.iter().flat_map(|warm| &warm.failures);
         let refused = move |failure: &LoadFailed| failure.category == FailureCategory::Auth && failure.until > now;

@@ -1,4 +1,4 @@
-//! What sits on a worker beside its memory: cores and GPUs, by what their deployments say now.
+//! Claims on a worker beside memory: cores and GPUs, by the present settings of the deployments.
 
 use berth_spec::{DeploymentName, RevisionId, Spec, WorkerId, deployment::GpuNeed};
 

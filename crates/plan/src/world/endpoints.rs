@@ -1,4 +1,4 @@
-//! Who answers at which path. Several deployments may declare one path, one for each region; two in one region cannot both
+//! Index of endpoint paths. Several deployments may declare one path, one for each region; two in one region cannot both
 //! answer there, and the later one is told so.
 
 use berth_spec::{Deployment, DeploymentName, member::REGION};
@@ -40,7 +40,7 @@ impl World {
     }
 }
 
-/// Whether both may have replicas in one region. What names none may be anywhere.
+/// Returns true if both may have replicas in one region. One that names no region may be anywhere.
 fn share_a_region(one: &Deployment, other: &Deployment) -> bool {
     let regions = |deployment: &Deployment| -> Vec<String> {
         let spec = &deployment.spec;

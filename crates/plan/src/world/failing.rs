@@ -7,21 +7,20 @@ use berth_spec::{ByteSize, DeploymentName, Failure, FailureCategory, Residency, 
 use super::{LoadFailed, Verdict, World, deployment::Learned};
 use crate::claim::Basis;
 
-/// How long after a worker got other credentials a refusal may still be owed to the older ones though its replica was placed
-/// later, for it joined a fetch that began with them; and how long a refusal that is owed to older ones is remembered.
-/// Halved: a slow clone that fails late keeps its model off the worker for all of `Policy::failure_memory`. Doubled: a wrong
-/// key is tried once more, and what older ones were refused is tried again later.
+/// Time after a worker got other credentials in which a refusal may still be owed to the older ones though its
+/// replica was placed later, for it joined a fetch that began with them; also the time that a refusal owed to older
+/// ones is remembered. Longer than a slow clone takes to fail.
 const RENEWED: Duration = Duration::from_secs(30);
 
 impl World {
-    /// It loaded.
+    /// Forgets a failure after a successful load.
     pub(super) fn forget_failure(&mut self, worker: &WorkerId, revision: &RevisionId) {
         if let Some(warm) = self.entries.get_mut(revision.deployment()).and_then(|entry| entry.warm.as_mut()) {
             warm.failures.remove(&(revision.clone(), worker.clone()));
         }
     }
 
-    /// It failed; `claim`: what was set aside for it, of all the memory that the worker has.
+    /// Remembers a failure. `claim`: the memory set aside for it, of all that the worker has.
     pub(super) fn learn_failure(
         &mut self,
         worker: &WorkerId,
@@ -55,7 +54,7 @@ impl World {
         self.failing.insert(revision.deployment().clone());
     }
 
-    /// Whether what a store refused may have been credentials that the worker has no longer.
+    /// Returns true if a store may have refused credentials that the worker has no longer.
     fn is_outdated(&self, worker: &WorkerId, revision: &RevisionId, now: Time) -> bool {
         let Some(renewed) = self.workers.get(worker).and_then(|tracked| tracked.renewed) else { return false };
         let record = self.entries.get(revision.deployment()).and_then(|entry| entry.record());

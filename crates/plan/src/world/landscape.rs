@@ -1,12 +1,12 @@
-//! What the workers of a region can hold together, as far as deployments that count by region depend on it: where a
-//! region has no worker for them any more, their replicas belong elsewhere, and back when it has one again.
+//! Watches the workers of each region for deployments that count by region: where a region has no worker for them any
+//! more, their replicas belong elsewhere, and back when it has one again.
 
 use berth_spec::{Gpu, WorkerId, WorkerInfo, WorkerState};
 
 use super::{TrackedWorker, World};
 
 impl TrackedWorker {
-    /// Whether new replicas may be put there, as far as people and the worker itself say.
+    /// Returns true if operators and the worker itself allow new replicas there.
     #[must_use]
     pub fn takes_more(&self) -> bool {
         self.cordon.is_open() && self.state == WorkerState::Serving && !self.unlisted

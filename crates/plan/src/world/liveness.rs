@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Whether a worker that was lost is back since so recently that it gets little at a time.
+    /// Returns true if a returned worker is still given little at a time.
     #[must_use]
     pub fn is_recovering(&self, worker: &WorkerId, now: Time) -> bool {
         self.workers
@@ -87,8 +87,8 @@ impl World {
             .is_some_and(|tracked| tracked.alive() && tracked.recovering(&self.policy, now).is_some())
     }
 
-    /// Whether a worker that only records name is given up: nobody has heard or seen it since the start, and what it holds
-    /// is waited for no longer.
+    /// Returns true if a worker known from records only is given up: nobody has heard or seen it since the start, and
+    /// its replicas are waited for no longer.
     #[must_use]
     pub fn is_overdue(&self, worker: &WorkerId, now: Time) -> bool {
         let (Some(tracked), Some(started)) = (self.workers.get(worker), self.started) else { return false };

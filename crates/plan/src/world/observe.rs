@@ -1,4 +1,4 @@
-//! What workers say.
+//! Takes in the reports of workers.
 
 use std::collections::BTreeSet;
 

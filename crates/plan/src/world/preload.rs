@@ -7,7 +7,7 @@ use super::World;
 use crate::{Planned, claim};
 
 impl World {
-    /// What a plan evicted may come back; what it loaded has.
+    /// Updates the list of idle-evicted deployments: a plan's victims join it, its loads leave it.
     pub(super) fn note_idle_evicted(&mut self, planned: &Planned) {
         for (name, record) in &planned.records {
             if record.is_some() {
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// It does not come back by itself any more.
+    /// Removes a deployment from the list: it does not come back by itself any more.
     pub(super) fn forget_idle_evicted(&mut self, name: &DeploymentName) {
         if let Some(entry) = self.entries.get(name) {
             self.idle_evicted.remove(&(entry.last_used, name.clone()));

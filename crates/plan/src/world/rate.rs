@@ -1,19 +1,16 @@
-//! How much a deployment is used: averages that fade with time alone, so that silence needs no message.
+//! Rates of use: averages that decay with time alone, so that silence needs no message.
 
 use std::time::Duration;
 
 use berth_spec::Time;
 
-/// What the quick average spans. Halved: 300 requests in a burst are a reason for another copy. Doubled: load waits
-/// twice as long for help.
+/// Span of the quick average: load has to last some seconds before another copy is made.
 const QUICK: Duration = Duration::from_secs(20);
 
-/// What the slow average spans. Halved: a pause of two minutes looks like the end. Doubled: memory is held as much longer
-/// after load has gone.
+/// Span of the slow average: a pause of two minutes is not yet the end of load.
 const SLOW: Duration = Duration::from_secs(150);
 
-/// What requests in flight are averaged over. Halved: a batch job's first second is load. Doubled: load waits twice as
-/// long for help.
+/// Span over which requests in flight are averaged: the first second of a batch job is no load yet.
 const BUSY: Duration = Duration::from_secs(10);
 
 /// Requests per minute below which a rate is nothing.
@@ -45,12 +42,12 @@ pub(crate) struct Marks {
     bits: u64,
 }
 
-/// What is left of 1 after a time.
+/// Share of 1 that is left after a time.
 fn fade(passed: Duration, over: Duration) -> f32 {
     (-passed.as_secs_f32() / over.as_secs_f32()).exp()
 }
 
-/// How long `value` takes to fade to `to`; nothing if it has.
+/// Time that `value` takes to decay to `to`; nothing if it has.
 fn fades_in(value: f32, to: f32, over: Duration) -> Duration {
     if value <= to || to <= 0.0 { Duration::ZERO } else { over.mul_f32((value / to).ln()) }
 }
@@ -73,19 +70,19 @@ impl Rate {
         self.slow * fade(now.since(self.at), SLOW)
     }
 
-    /// Whether nothing is left of it.
+    /// Returns true if nothing is left of it.
     pub(crate) fn is_nothing(&self, now: Time) -> bool {
         self.slow(now) < NOTHING
     }
 
-    /// How long a slow rate of `value` takes to fade to `to`.
+    /// Time that a slow rate of `value` takes to decay to `to`.
     pub(crate) fn fades_in(value: f32, to: f32) -> Duration {
         fades_in(value, to, SLOW)
     }
 }
 
 impl Level {
-    /// It is told to be at `value` from now on.
+    /// Sets the level to `value` from now on.
     pub(crate) fn set(&mut self, value: u32, now: Time) {
         *self = Self { at: now.max(self.at), value: self.get(now), last: value as f32 };
     }
@@ -95,7 +92,7 @@ impl Level {
         self.last + (self.value - self.last) * fade(now.since(self.at), BUSY)
     }
 
-    /// How long it takes down to `to`, if it goes there.
+    /// Time that it takes down to `to`, if it goes there.
     pub(crate) fn falls_in(&self, to: f32, now: Time) -> Option<Duration> {
         let value = self.get(now);
         if value <= to {
@@ -117,7 +114,7 @@ impl Marks {
         self.bits |= u32::try_from(back).ok().and_then(|by| 1_u64.checked_shl(by)).unwrap_or(0);
     }
 
-    /// Whether there was any use between `after` and `within` ago.
+    /// Returns true if there was any use between `after` and `within` ago.
     pub(crate) fn any(&self, now: Time, after: Duration, within: Duration) -> bool {
         let passed = (now.as_millis() / 60_000).saturating_sub(self.minute);
         let ago = |minute: u64| passed.saturating_add(minute).saturating_mul(60);

@@ -1,4 +1,4 @@
-//! What people, the store and gateways say.
+//! Takes in the words of people, the store and gateways.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What the store holds of a deployment, at start. Deployments and records may come in any order.
+    /// Restores the record of a deployment from the store. Deployments and records may come in any order.
     pub fn set_record(&mut self, name: DeploymentName, record: Option<Record>) {
         if let Some(record) = &record {
             self.generation = self.generation.max(record.generation);
@@ -136,7 +136,7 @@ impl World {
         self.touch_each(&names);
     }
 
-    /// What sits on a worker is on its way again if the worker started anew.
+    /// Counts the replicas of a worker as on their way again if it started anew.
     fn recount_coming(&mut self, worker: &WorkerId) {
         if let Some(tracked) = self.workers.get_mut(worker) {
             for revision in tracked.assigned.keys().cloned().collect::<Vec<_>>() {
@@ -158,7 +158,7 @@ impl World {
         self.touch_each(&refused);
     }
 
-    /// What people say of a worker: nothing new is put there, what it holds moves away, or neither.
+    /// Takes in a cordon: nothing new is put on the worker, or its replicas move away, or neither.
     pub fn set_cordon(&mut self, worker: &WorkerId, cordon: Cordon) {
         if let Some(tracked) = self.workers.get_mut(worker) {
             tracked.cordon = cordon;
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// What loading an artifact took, as remembered from earlier.
+    /// Restores a measured size.
     pub fn set_measured(&mut self, digest: Digest, memory: ByteSize) {
         self.measured.insert(digest, memory);
     }

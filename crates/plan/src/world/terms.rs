@@ -1,4 +1,4 @@
-//! What the registry says of workers, over what they say of themselves.
+//! Terms of the registry for workers, applied over their own word.
 //!
 //! ```text
 //! set_worker(said) ─┐
@@ -16,7 +16,7 @@ use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerLimits, WorkerTerms
 
 use super::{Liveness, World};
 
-/// What is said of workers beside their own word.
+/// Terms for workers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registered {
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
@@ -26,7 +26,7 @@ pub(crate) struct Registered {
 }
 
 impl World {
-    /// What the registry says of a worker; `None`: nothing.
+    /// Terms of the registry for a worker.
     #[must_use]
     pub fn terms(&self, worker: &WorkerId) -> Option<&Arc<WorkerTerms>> {
         self.registered.terms.get(worker)
@@ -38,13 +38,13 @@ impl World {
         &self.registered.terms
     }
 
-    /// What becomes of workers that it does not name.
+    /// Rule for workers that the registry does not name.
     #[must_use]
     pub fn unknown_workers(&self) -> UnknownWorkers {
         self.registered.unknown
     }
 
-    /// Whether a worker is to be turned away when it comes.
+    /// Returns true if a worker is to be turned away when it comes.
     #[must_use]
     pub fn refuses(&self, worker: &WorkerId) -> bool {
         self.registered.unknown == UnknownWorkers::Refuse && self.terms(worker).is_none()
@@ -88,7 +88,7 @@ impl World {
         self.measure_workers();
     }
 
-    /// What becomes of workers that the registry does not name.
+    /// Changes the rule for workers that the registry does not name.
     pub fn set_unknown_workers(&mut self, unknown: UnknownWorkers) {
         if self.registered.unknown == unknown {
             return;
@@ -104,7 +104,7 @@ impl World {
         self.terms(&said.id).map_or_else(|| said.clone(), |terms| terms.apply(said))
     }
 
-    /// Whether a worker may hold nothing, since the registry does not name it.
+    /// Returns true if a worker may hold nothing because the registry does not name it.
     pub(super) fn is_unlisted(&self, worker: &WorkerId) -> bool {
         self.registered.unknown != UnknownWorkers::Allow && self.terms(worker).is_none()
     }

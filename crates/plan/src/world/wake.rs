@@ -1,4 +1,4 @@
-//! What to plan for, and when.
+//! Chooses the deployments to plan for, and the time.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,17 +7,16 @@ use berth_spec::{DeploymentName, Time};
 use super::World;
 use crate::Scope;
 
-/// More deployments without a place than this are a crowd: each plan would spend its time on them, and requests wait for
-/// plans. Halved: smaller shortages are looked at once a second rather than with every plan. Doubled: with 1,000 workers
-/// a miss waits 100 ms for others to find no room again.
+/// Deployments without a place above which they are a crowd: trying more of them with each plan would delay a miss by
+/// more than some 50 ms.
 const CROWD: usize = 256;
 
-/// How often a crowd is tried again, for each thousand of it. Halved: the controller is busy with it half of the time.
-/// Doubled: room that appears is used as much later.
+/// Interval at which a crowd is tried again, for each thousand of it: the controller spends a small share of its time
+/// on it.
 const CROWD_INTERVAL: Duration = Duration::from_secs(1);
 
 impl World {
-    /// What something happened to since this was last asked, and what has to be looked at by `now`. Each is handed out
+    /// Deployments that changed since the last call, and those that have to be looked at by `now`. Each is handed out
     /// once; a plan that is not committed must be made again for [`Scope::All`].
     pub fn due(&mut self, now: Time) -> Scope {
         self.clock = self.clock.max(now);
@@ -56,7 +55,7 @@ impl World {
             .min()
     }
 
-    /// Whether so many lack a place that not every plan can try them again.
+    /// Returns true if so many lack a place that not every plan can try them again.
     pub(crate) fn is_crowded(&self) -> bool {
         self.unplaced.len() > CROWD
     }

@@ -1,4 +1,4 @@
-//! What is known of one worker: what it may hold, what it should hold, what it says it holds.
+//! State of one worker: its capacity, its assignment, its inventory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,21 @@ use crate::{
 /// One worker and the replicas that sit on it.
 #[derive(Debug, Clone, Default)]
 pub struct TrackedWorker {
-    /// What it is, under what the registry says of it; `None`: known from records only.
+    /// Its description under the terms of the registry; `None`: known from records only.
     pub info: Option<WorkerInfo>,
-    /// What it said of itself when it joined.
+    /// Its description as it gave it when it joined.
     pub said: Option<WorkerInfo>,
-    /// It may hold nothing, since the registry does not name it.
+    /// May hold nothing, since the registry does not name it.
     pub unlisted: bool,
-    /// How room is made on it.
+    /// Eviction settings.
     pub eviction: Eviction,
-    /// Whether it can be reached.
+    /// Reachability.
     pub liveness: Liveness,
-    /// What people say of it.
+    /// Cordon set by operators.
     pub cordon: Cordon,
-    /// Whether it means to stay.
+    /// Its own plan to stay or leave.
     pub state: WorkerState,
-    /// What it last said of its load.
+    /// Its last reported load.
     pub load: Load,
     /// Circuit breakers that it last spoke of: those that are not simply closed.
     pub breakers: Vec<Breaker>,
@@ -40,11 +40,11 @@ pub struct TrackedWorker {
     pub(crate) renewed: Option<Time>,
     /// Its inventory is whole: it has reported since it joined.
     pub reported: bool,
-    /// What it says it holds.
+    /// Its reported replicas.
     pub inventory: BTreeMap<RevisionId, Residency>,
-    /// How much that was used, where it said so.
+    /// Their reported use.
     pub usage: BTreeMap<RevisionId, Usage>,
-    /// What it should hold.
+    /// Its assignment.
     pub assigned: BTreeMap<RevisionId, Placed>,
     /// The sum of the claims in `assigned`.
     pub used: ByteSize,
@@ -54,7 +54,7 @@ pub struct TrackedWorker {
     pub(crate) order: BTreeSet<Rank>,
     /// The sum of the cores in `hardware`.
     pub(crate) cores: Cores,
-    /// What replicas in `assigned` claim beside memory, where they do.
+    /// Claims of replicas in `assigned` beside memory, where they have any.
     pub(crate) hardware: BTreeMap<RevisionId, Hardware>,
     /// When its inventory was first whole since it started.
     pub joined: Time,
@@ -62,40 +62,40 @@ pub struct TrackedWorker {
     pub(crate) coming: BTreeSet<RevisionId>,
     /// When it came back after it had been lost.
     pub(crate) back: Option<Time>,
-    /// It was lost with many others: until then only what requests wait for is placed anew.
+    /// Lost with many others: until then only models that requests wait for are placed anew.
     pub(crate) held_until: Time,
-    /// Whether what it should hold is taken to be there before it has said so.
+    /// Assumption that it holds its assignment before it has reported.
     pub(crate) assumed: AssumedInventory,
 }
 
-/// Whether what sits on a worker may stay.
+/// Decision on replicas that a worker has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It may.
+    /// May stay.
     Stays,
-    /// It answers, and should be elsewhere: its worker leaves, or cannot be told anything.
+    /// Answers, and should be elsewhere: its worker leaves, or cannot be told anything.
     Leaves,
-    /// It cannot be reached.
+    /// Cannot be reached.
     Gone {
         /// Since when.
         since: Time,
     },
 }
 
-/// Whether a worker can be reached.
+/// Reachability of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Liveness {
-    /// It has not been seen since the controller started.
+    /// Not seen since the controller started.
     #[default]
     Unseen,
-    /// It can.
+    /// Reachable.
     Alive,
     /// The controller has lost its connection, but the members see it: it answers requests, and gets nothing new.
     Detached {
         /// Since when.
         since: Time,
     },
-    /// It could.
+    /// No longer reachable.
     Lost {
         /// Since when it cannot.
         since: Time,
@@ -113,14 +113,14 @@ pub(crate) struct Rank {
     pub(crate) revision: RevisionId,
 }
 
-/// What a replica is to its deployment.
+/// Rank of a replica within its deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hold {
     /// There are more than there must be.
     Surplus,
-    /// It may be loaded again by a request.
+    /// May be loaded again by a request.
     OnDemand,
-    /// It should always be there.
+    /// Should always be there.
     Resident,
 }
 
@@ -131,7 +131,7 @@ impl TrackedWorker {
         self.info.as_ref().map_or(ByteSize::ZERO, |info| info.memory)
     }
 
-    /// What of its memory or its cores is claimed, whichever is more, in whole percent.
+    /// Claimed share of its memory or of its cores, whichever is more, in whole percent.
     #[must_use]
     pub fn utilization_percent(&self) -> u64 {
         let cores = self.info.as_ref().map(Cores::in_all).unwrap_or_default();
@@ -139,25 +139,25 @@ impl TrackedWorker {
         percent(self.used.0, self.memory().0).max(percent(self.cores.0, cores.0))
     }
 
-    /// Whether it can be reached.
+    /// Returns true if it can be reached.
     #[must_use]
     pub fn alive(&self) -> bool {
         self.liveness == Liveness::Alive
     }
 
-    /// Whether it answers requests: also one that the controller cannot reach, but gateways can.
+    /// Returns true if it answers requests: also if only gateways reach it.
     #[must_use]
     pub fn answers(&self) -> bool {
         matches!(self.liveness, Liveness::Alive | Liveness::Detached { .. })
     }
 
-    /// Whether a replica is ready there, as far as one can reach it.
+    /// Returns true if a replica is ready there, as far as known.
     #[must_use]
     pub fn ready(&self, revision: &RevisionId) -> bool {
         self.answers() && self.inventory.get(revision).is_some_and(Residency::is_ready)
     }
 
-    /// Whether what sits there may stay. `started`: when the first plan was made.
+    /// Decides if its replicas may stay. `started`: when the first plan was made.
     pub(crate) fn standing(&self, policy: &Policy, started: Time, now: Time) -> Standing {
         match self.liveness {
             // It is known to live, and will say soon what it holds.
@@ -170,7 +170,7 @@ impl TrackedWorker {
         }
     }
 
-    /// Whether what it holds should move elsewhere, because somebody said so.
+    /// Returns true if its replicas should move elsewhere because somebody said so.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.cordon == Cordon::Draining || self.state == WorkerState::Leaving || self.unlisted
