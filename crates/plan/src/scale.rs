@@ -114,6 +114,11 @@ pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Rev
     if extra == Extra::Yes || work.preloads() {
         let have = work.replicas.iter().filter(|r| r.revision == *revision && lost::counts(draft, work, r)).count();
         drain::settle_for(draft, work, u32::try_from(have).unwrap_or(u32::MAX));
+        if work.target == 0 {
+            // Nothing is wanted any more: the obstacle is what the next plan will find, which wants nothing either.
+            work.verdict = work.entry.last_verdict(draft.now).cloned();
+            hindrance(draft, work);
+        }
         return MakesDo::Without;
     }
     if lost::let_go_without_room(draft, work) { MakesDo::LetsGo } else { MakesDo::No }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_plan::{
-    Policy,
+    Policy, Scope,
     fixture::{Fixture, gib, name, world, world_with},
     policy::Proactive,
 };
@@ -389,4 +389,23 @@ fn nothing_comes_back_into_the_reserve_or_while_requests_wait() {
     busy.settle();
     busy.run(every * 10);
     assert_eq!((0..3).filter(|i| !busy.answers(&format!("m{i}")).is_empty()).count(), 0);
+}
+
+#[test]
+fn what_can_no_longer_come_back_says_why_with_the_first_plan() {
+    // A law found it: the plan that tried to load it into free room left out the reason, which the next one told.
+    let policy = Policy { min_residence: Duration::ZERO, ..Policy::default() };
+    let mut w = world_with(policy).worker("a", gib(8)).worker("b", gib(3)).on_demand("m", gib(4));
+    w.demand("m", 1);
+    w.settle();
+    w.demand("m", 0);
+    w.run(SECOND);
+    let mut w = w.worker("a", gib(3));
+    w.settle();
+    assert!(w.placed("m").is_empty(), "it has to leave a worker that came back smaller");
+    w.after(Proactive::default().every);
+    let scope = w.world.due(w.now);
+    let _ = w.plan_for(&scope);
+    let again = w.plan_for(&Scope::All);
+    assert!(again.routes.is_empty() && again.events.is_empty(), "{again:#?}");
 }
