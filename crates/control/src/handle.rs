@@ -37,11 +37,11 @@ pub use view::{
 };
 pub use watching::{WatchEvent, WatchRequest, WatchStream};
 
-/// How long a question may wait for a place in the driver's queue, and for its answer. The driver answers in
-/// microseconds and plans for milliseconds: who waits for this long meets a fault, not a queue.
+/// Limit for a place in the driver's queue, and for its answer. The driver answers in microseconds and plans in
+/// milliseconds, so a longer wait means a fault.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a write waits until it has come into force. After that it returns all the same: it is durable.
+/// Limit for a write to take effect. After that the call returns anyway, because the write is durable.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// The worker's end of its connection to the controller. The first thing that it hears is
@@ -132,7 +132,7 @@ impl Handle {
         self.ask(|reply| Request::Replicas { reply }).await
     }
 
-    /// Why a deployment is where it is, or why it is nowhere.
+    /// Explains the placement of a deployment.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Stopped`], [`Error::Busy`].
@@ -157,7 +157,7 @@ impl Handle {
         self.ask(|reply| Request::Note { event: Box::new(event), reply }).await
     }
 
-    /// Whether everything that should be resident answers; changes can be awaited.
+    /// Readiness of all resident deployments; changes can be awaited.
     #[must_use]
     pub fn readiness(&self) -> watch::Receiver<Readiness> {
         self.readiness.clone()
@@ -183,7 +183,7 @@ impl Handle {
         Ok(leader.is_some_and(|leader| leader.created.0 == epoch.0))
     }
 
-    /// Whether the control plane has stopped for good.
+    /// True once the control plane has stopped for good.
     pub(crate) fn is_stopped(&self) -> bool {
         self.requests.is_closed()
     }

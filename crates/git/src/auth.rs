@@ -156,12 +156,12 @@ fn with_key<'a>(run: Run<'a>, key: &str, hosts: &HostKeys) -> Result<(Run<'a>, A
     Ok((run, AuthFiles(Some(folder))))
 }
 
-/// A folder that nobody else can enter (`tempfile` makes them so).
+/// Folder that only this user can enter (`tempfile` creates it so).
 pub(crate) fn private_folder() -> std::io::Result<TempDir> {
     tempfile::Builder::new().prefix("berth-git-").tempdir()
 }
 
-/// Writes a file that nobody else can read, with a newline at its end.
+/// Writes a file that only this user can read, with a final newline.
 pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs_err::OpenOptions::new().write(true).create_new(true).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;

@@ -38,7 +38,7 @@ pub struct CheckedOut {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Something whose content is not in the repository.
+/// Entry whose content is not in the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
     /// Another repository: an empty folder stands there.

@@ -11,7 +11,7 @@ pub enum Category {
     TimedOut,
     /// The other side does not let us in: no credentials, wrong ones, or a host key that is not known.
     Auth,
-    /// The other side's certificate is by nobody whom we trust, for another name, or out of date.
+    /// The certificate of the other side is untrusted, expired, or for another name.
     Certificate,
     /// No such repository (or none that these credentials may see).
     NotFound,
@@ -19,19 +19,19 @@ pub enum Category {
     RefNotFound,
     /// No such file in that commit.
     PathNotFound,
-    /// The ref is not where it was: somebody else pushed first. Fetch, build on the new tip, push again.
+    /// The ref has moved: another push came first. Fetch, build on the new tip, push again.
     Moved,
     /// The other side refused the push: a hook, or a protected branch.
     Refused,
     /// No space, no permission, or a broken disk on this machine.
     Disk,
-    /// Files of a repository of this machine are broken. A mirror is made anew with the next call to its remote.
+    /// Files of a local repository are damaged. A mirror is rebuilt with the next call to its remote.
     Corrupt,
     /// More than the caller allowed.
     TooLarge,
     /// The request is invalid, or unsafe to pass to git.
     Invalid,
-    /// The signature is missing, wrong, or by nobody who is trusted.
+    /// The signature is missing, wrong, or not by a trusted key.
     Signature,
     /// Cancelled by the caller.
     Cancelled,

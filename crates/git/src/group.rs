@@ -34,7 +34,7 @@ pub(crate) struct Finished {
     pub(crate) words: String,
 }
 
-/// A folder whose files may have so many bytes in sum while a process runs.
+/// Limit for the total size of a folder while a process runs.
 #[derive(Debug)]
 pub(crate) struct DiskQuota {
     pub(crate) folder: PathBuf,

@@ -9,7 +9,7 @@ use crate::{Category, GitError, Oid, Repository, Stop, tree::Mode};
 pub struct Person {
     /// The name they gave.
     pub name: String,
-    /// The address they gave; nobody has checked it.
+    /// Address as given, not verified.
     pub email: String,
     /// Seconds since 1970, by their clock.
     pub time: i64,

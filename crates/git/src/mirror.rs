@@ -1,7 +1,7 @@
-//! A bare copy of a remote repository: what it has, fetching what is missing, and pushing.
+//! Bare copy of a remote repository: reads, fetches what is missing, and pushes.
 //!
-//! A mirror is a cache. What a crash left of it is swept when it is opened; what is broken beyond that is made anew, also
-//! when it turns out later: once an object could not be read, all are checked before the next call to the remote.
+//! A mirror is a cache. Leftovers of a crash are removed when it is opened. Damage is repaired by rebuilding, also
+//! when it is found later: once an object could not be read, all are checked before the next call to the remote.
 
 mod folder;
 
@@ -212,7 +212,7 @@ impl Mirror {
         self.fetch_everything(credentials, stop)
     }
 
-    /// Makes it anew if an object could not be read and its files are broken indeed.
+    /// Rebuilds the mirror if an object could not be read and the files are damaged.
     fn heal(&self, stop: &Stop) -> Result<(), GitError> {
         if !self.repository.is_doubted() {
             return Ok(());

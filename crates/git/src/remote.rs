@@ -14,8 +14,8 @@ pub struct Protocols {
 }
 
 impl Protocols {
-    /// Repositories of this machine (`file:`, absolute paths), too: whoever names the URL can read what this process
-    /// can.
+    /// Also allows repositories on this machine (`file:`, absolute paths). The author of the URL can then read every
+    /// file that this process can.
     #[must_use]
     pub const fn with_local(self) -> Self {
         Self { local: true, ..self }

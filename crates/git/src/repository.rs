@@ -75,7 +75,7 @@ impl Repository {
         self.commit_of("HEAD", stop)
     }
 
-    /// The repository whose git folder this is, unasked.
+    /// Opens the repository with this git folder without checking it.
     pub(crate) fn at(git: Arc<Git>, folder: PathBuf) -> Self {
         Self { git, folder, quarantine: None, doubt: Arc::default() }
     }

@@ -22,7 +22,7 @@ impl Stop {
         Self { deadline: Instant::now() + limit, cancelled: Arc::default() }
     }
 
-    /// The same with somebody else's flag: calls also end once it is true.
+    /// Adds a cancellation flag: calls also end once it is true.
     #[must_use]
     pub fn with_flag(self, cancelled: Arc<AtomicBool>) -> Self {
         Self { cancelled, ..self }

@@ -21,7 +21,7 @@ use crate::{
 pub struct Edit {
     /// From the root, with `/`.
     pub path: String,
-    /// Its content; `None` removes it (and is nothing where it is not there).
+    /// Content; `None` removes the file if it exists.
     pub content: Option<Vec<u8>>,
 }
 

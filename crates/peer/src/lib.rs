@@ -28,7 +28,7 @@ pub use self::{
     pki::{Identity, PkiError},
 };
 
-/// Any error, where nobody needs to know which.
+/// Any error, where the kind does not matter.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a request to a peer, and of a [`PeerHandler`]'s answer.

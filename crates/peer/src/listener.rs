@@ -30,24 +30,22 @@ use self::{
 };
 use crate::{EventLoops, PeerBody, pki::Identity};
 
-/// Connections that wait in the kernel to be accepted. Halved: nodes that start together see resets.
+/// Connections that wait in the kernel to be accepted. Enough for all nodes of a cluster that start together.
 const BACKLOG: i32 = 1_024;
 
-/// Connections at once, handshakes among them: some hundreds of nodes with several lines each. Halved: a large cluster
-/// cannot connect. Doubled: more memory for strangers who stop in the middle of a handshake.
+/// Most connections at a time, including handshakes. Room for hundreds of nodes with several connections each.
 const CONNECTIONS: usize = 8_192;
 
-/// The pause after the kernel could not give a connection, most often for want of file descriptors.
-/// Halved: a busier loop while it lasts. Doubled: peers wait longer once it is over.
+/// Pause after the kernel could not accept a connection, usually for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long requests in flight may take when the port closes. Whoever has longer ones drains before.
+/// Limit for requests in flight when the port closes. Nodes with longer requests drain before.
 const FINISH: Duration = Duration::from_secs(30);
 
-/// How long a peer may leave data unread or unacknowledged.
+/// Longest time a peer may leave data unread or unacknowledged.
 const UNREAD: Duration = Duration::from_secs(30);
 
-/// What answers the requests of other nodes.
+/// Handler of requests from other nodes.
 pub trait PeerHandler: Send + Sync + 'static {
     /// Answers one request of `caller`, which its certificate names. The future runs in the connection's task: what
     /// computes for long belongs elsewhere.

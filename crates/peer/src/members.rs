@@ -168,8 +168,8 @@ impl Members {
         let _ = self.orders.try_send(MembershipCommand::Say(hint));
     }
 
-    /// Tells the others that this node was told to stop: it answers still, and nobody should count on it
-    /// ([`MemberTable::staying`]). Returns when that is on its way.
+    /// Announces that this node will stop: it still answers, but others should not rely on it
+    /// ([`MemberTable::staying`]). Returns once the notice is on its way.
     pub async fn announce(&self) {
         // Membership has ended: nobody is to be told.
         let _ = self.orders.send(MembershipCommand::Announce).await;
@@ -209,7 +209,7 @@ impl MembersWriter {
         });
     }
 
-    /// A member says that it will go.
+    /// Records that a member will leave.
     pub fn set_leaving(&self, name: &WorkerId) {
         self.table.send_modify(|table| {
             Arc::make_mut(table).leaving.insert(name.clone());

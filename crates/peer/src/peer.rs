@@ -97,8 +97,8 @@ impl Peer {
         *self.health.borrow()
     }
 
-    /// Resolves when membership says Failed or Left, or that the node was started anew, so that whoever waits for an
-    /// answer goes elsewhere. At once when it is so already.
+    /// Resolves when membership reports Failed or Left, or a new start of the node, so that callers go elsewhere. At
+    /// once if that has happened already.
     pub async fn lost(&self) {
         // The sender lives as long as `self`: there is no error.
         let _ = self.health.subscribe().wait_for(|health| !health.is_there()).await;

@@ -93,7 +93,7 @@ impl Peers {
         peers
     }
 
-    /// These peers, alive for ever: for tests. Nobody is given up for being slow.
+    /// Fixed peers that never fail, for tests. Slow ones are not given up.
     #[must_use]
     pub fn fixed(identity: Identity, peers: impl IntoIterator<Item = (WorkerId, SocketAddr)>) -> Self {
         let mut table = MemberTable::default();
@@ -134,7 +134,7 @@ impl Peers {
         self.0.by_name.load().get(name).cloned()
     }
 
-    /// The store, or a node that asked it, says that the node `name` decides in this term and is at this address.
+    /// Records the leader's name and address for this term, as the store or a node reports them.
     pub fn led_by(&self, name: &WorkerId, epoch: Epoch, at: SocketAddr) {
         if self.0.is_me(name) {
             return;
@@ -196,8 +196,8 @@ impl Inner {
         }
     }
 
-    /// Makes the peers what the table says. A node that was started anew is a new peer: who waits for the old one
-    /// must not wait for the new.
+    /// Updates the peers from the table. A restarted node is a new peer: requests that wait for the old process must
+    /// not wait for the new one.
     fn apply(&self, table: &MemberTable) {
         let before = self.by_name.load();
         let mut after = BTreeMap::new();

@@ -31,7 +31,7 @@ pub(crate) struct Cards {
     pub(crate) parsed: usize,
 }
 
-/// A card of a manifest, found and right.
+/// Valid card of a manifest.
 struct ValidCard<'a> {
     placed: &'a Placed,
     manifest: Arc<DeploymentManifest>,
@@ -154,7 +154,7 @@ fn version_warning(one: &ValidCard<'_>) -> Option<Problem> {
     })
 }
 
-/// A card that is not there, or not where it was.
+/// Problem for a missing or moved card.
 fn not_found(placed: &Placed, manifest: &DeploymentManifest, fault: &LookupError) -> Problem {
     let at = |step, pointer: &str, rule, message| placed.2.problem(step, pointer, rule, message);
     match fault {

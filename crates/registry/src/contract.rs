@@ -98,8 +98,7 @@ struct Comparison<'a> {
     /// The documents, which references are looked up in.
     from: &'a Value,
     to: &'a Value,
-    /// Pairs of schemas that references led to, by where they are in memory: what is shared is told of once, and what
-    /// refers to itself ends.
+    /// Pairs of schemas reached by references, by address: shared ones are reported once, and recursion ends.
     followed: BTreeSet<(usize, usize)>,
     found: &'a mut Vec<Break>,
 }

@@ -1,8 +1,7 @@
-//! `errors/2025-10-28T10-40-00-load-failure.yaml`: one file for each thing that somebody has to look at, as long as that
-//! is so.
+//! Error files, such as `errors/2025-10-28T10-40-00-load-failure.yaml`: one for each incident while it lasts.
 //!
-//! An [`Incident`] is what the controller knows; its [`Subject`] says which file is its, also to the next controller:
-//! the file holds all of it.
+//! An [`Incident`] is the controller's knowledge; its [`Subject`] identifies the file, also for the next controller,
+//! because the file holds all of it.
 
 mod advice;
 mod form;
@@ -71,9 +70,9 @@ impl IncidentKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IncidentSeverity {
-    /// Somebody should look; it is being tried again.
+    /// Deserves attention; retries are running.
     Medium,
-    /// Nothing more happens until somebody acts.
+    /// Needs a person: there are no further retries.
     High,
     /// No replica serves the model.
     Critical,
@@ -92,7 +91,7 @@ pub struct Subject {
     pub commit: Option<String>,
 }
 
-/// Something that somebody has to look at.
+/// Incident that needs attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incident {
     /// Subject of the incident.

@@ -129,7 +129,7 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
     }
 }
 
-/// Settings under a name that nobody reads: signatures, for example, would be required by nobody.
+/// Settings under a wrong name. They would have no effect: for example, required signatures would be ignored.
 fn misnamed(files: &Files) -> Vec<Problem> {
     let mut found = Vec::new();
     for (right, wrong) in AT_ROOT {

@@ -30,7 +30,7 @@ pub const MOST: usize = 20;
 /// Period over which [`MOST`] counts.
 pub const RATE: Duration = Duration::from_secs(10 * 60);
 
-/// Subjects that are remembered for each target: beyond that the oldest may be told again.
+/// Subjects remembered for each target. Beyond that, the oldest may be sent again.
 const REMEMBERED: usize = 4_096;
 
 /// Audience that should act.
@@ -74,7 +74,7 @@ struct LastSent {
     severity: NotificationSeverity,
 }
 
-/// Decides for one target what is told.
+/// Decides for one target which notices to send.
 #[derive(Debug, Default)]
 pub struct Deduplicator {
     told: BTreeMap<(String, String), LastSent>,
@@ -87,7 +87,7 @@ pub struct Deduplicator {
 pub enum Verdict {
     /// Tell it, and that so many were held back before it.
     Send {
-        /// Messages that there was no room for since the last one.
+        /// Messages dropped since the last one for lack of room.
         held: u64,
     },
     /// Not meant for this target, or below its severity.
@@ -132,8 +132,8 @@ impl Deduplicator {
         Verdict::Send { held: std::mem::take(&mut self.held) }
     }
 
-    /// An earlier leader has told the target of this, if it wanted to hear of it; `at`: long ago if nobody knows whether it
-    /// arrived, so that it may be told again.
+    /// Restores a notice that an earlier leader sent. `at` is long ago if its arrival is unknown, so that it may be
+    /// sent again.
     pub fn recall(&mut self, target: &Notification, notice: &Notice, at: Time) {
         if concerns(target, notice) {
             self.remember((notice.kind.clone(), notice.subject.clone()), LastSent { at, severity: notice.severity });

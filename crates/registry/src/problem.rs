@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The folders are there, the registry's own settings are right, and the commit is signed where it must be.
+    /// Folders exist, the registry's own settings are valid, and the commit is signed if required.
     Structure,
     /// Every manifest follows its schema.
     Manifests,

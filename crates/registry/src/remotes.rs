@@ -196,7 +196,7 @@ impl Visit<'_> {
         Ok(FetchedFile { commit, text, unasked })
     }
 
-    /// Fetches all tags whose cards are new in one call. If that fails each is tried by itself, and says why.
+    /// Fetches all tags with new cards in one call. If that fails, fetches each alone for its own error.
     fn fetch_new_tags(&self, wanted: &[&FileRequest]) {
         let new = wanted.iter().filter_map(|one| {
             let (Some(Rev::Tag(tag)), Some(path)) = (Rev::pinned(&one.reference), &one.path) else { return None };
@@ -248,7 +248,7 @@ impl Visit<'_> {
         refs
     }
 
-    /// A commit by its digits; that it is there is checked once.
+    /// Resolves a commit by its digits; its existence is checked once.
     fn commit(&self, rev: &Rev, digits: &str, broken: Option<&GitError>) -> Result<Oid, LookupError> {
         if let Some(known) = self.remotes.ledger.abbreviation(self.repository, digits) {
             return Ok(known);

@@ -47,7 +47,7 @@ pub struct Counts {
     pub omitted: usize,
 }
 
-/// Problems kept in one report. More would be read by nobody and only cost memory.
+/// Problems kept in one report. Bounds its memory; nobody reads more.
 const MOST_PROBLEMS: usize = 2_000;
 
 impl Report {

@@ -95,8 +95,8 @@ pub(crate) struct Finding {
     pub(crate) problem: Problem,
 }
 
-/// Checks a document against a schema; all that is wrong, in reading order, then warnings for fields that nobody
-/// reads. `None` for a version that has no schema.
+/// Checks a document against a schema. Returns all errors in reading order, then warnings for fields without effect;
+/// `None` for a version without a schema.
 pub(crate) fn check(
     kind: SchemaKind,
     version: &str,

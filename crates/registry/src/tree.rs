@@ -124,7 +124,7 @@ impl Tree {
         }
     }
 
-    /// One file of the first step as text: `None` if it is not there, or why it cannot be read.
+    /// Reads one file as text; `None` if it does not exist.
     pub(crate) fn read_one(
         &self,
         files: &Files,

@@ -116,7 +116,7 @@ impl WriteBack {
         self.interval = interval;
     }
 
-    /// The branch was read: at the start, and when somebody else has written to it.
+    /// Takes the content of the branch, at the start and after another writer changed it.
     pub fn found(&mut self, found: BranchContents, now: Time) {
         self.branch = Some(Branch::read(found));
         self.compare(false, now);
@@ -128,7 +128,7 @@ impl WriteBack {
         self.branch.is_none()
     }
 
-    /// Forgets the branch: somebody else wrote to it.
+    /// Forgets the content of the branch after another writer changed it.
     pub fn forget_branch(&mut self) {
         self.branch = None;
     }

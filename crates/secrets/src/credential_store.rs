@@ -45,7 +45,8 @@ struct WorkerSecrets {
 }
 
 impl CredentialStore {
-    /// Takes all files of secrets that there are: `(path, text)`. Blocks while keys are asked. Returns whose set changed.
+    /// Replaces all files of secrets: `(path, text)`. Blocks while keys are in use. Returns the workers whose set
+    /// changed.
     pub fn from_files(&mut self, files: &[(String, String)], keyring: &Keyring, now: Time) -> Vec<WorkerId> {
         let mut seen = BTreeSet::new();
         let declared_before = std::mem::take(&mut self.declared);
@@ -97,7 +98,7 @@ impl CredentialStore {
         self.renumber(now)
     }
 
-    /// Takes all that Vault gave. Returns whose set changed.
+    /// Replaces all secrets from Vault. Returns the workers whose set changed.
     pub fn from_vault(&mut self, found: &VaultSecrets, now: Time) -> Vec<WorkerId> {
         for held in self.workers.values_mut() {
             held.vault.clear();

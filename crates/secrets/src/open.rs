@@ -1,4 +1,4 @@
-//! Decrypting files: whose private keys we have, and what they open.
+//! Decrypts files with the available private keys.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ pub enum OpenError {
         /// Keys that are available.
         held: String,
     },
-    /// The keeper of a key refused, or is not there.
+    /// The key service refused, or is unavailable.
     #[error("{0}")]
     Key(#[from] KeyError),
     /// A value does not open.

@@ -46,7 +46,7 @@ pub enum SealError {
         /// A field that would have to be encrypted again.
         field: String,
     },
-    /// Nobody to encrypt for.
+    /// No recipient.
     #[error("no recipient: give a public key with --key")]
     NoRecipient,
     /// The file would have more keys or secrets than one may.
@@ -149,7 +149,7 @@ fn check(change: &PlainEntry, kept: Option<&SecretEntry>) -> Result<(), SealErro
     Err(SealError::Fields { secret: change.name.clone(), reason })
 }
 
-/// Types whose fields are alternatives: what is missing among the given ones may be there in another form.
+/// Types whose fields are alternatives: a missing field may exist in another form.
 fn excused(kind: Kind, kept: Option<&SecretEntry>) -> bool {
     matches!(kind, Kind::Azure | Kind::Git) && kept.is_some()
 }

@@ -19,7 +19,7 @@ use crate::{Time, worker::BreakerState};
 pub struct Limits {
     /// Failures in a row that open it.
     pub threshold: u32,
-    /// How long it stays open, and how long a probe has.
+    /// Time that it stays open, and the limit for a probe.
     pub open_for: Duration,
 }
 

@@ -16,7 +16,7 @@ use super::{
     service::{BODIES, Service},
 };
 
-/// The text of a request's body and where it says that it comes from.
+/// Text of a request's body, and the location that it claims.
 #[derive(Debug)]
 pub(crate) struct Manifests {
     pub(crate) text: String,

@@ -33,7 +33,7 @@ enum RefusalKind {
     PreconditionFailed,
     MethodNotAllowed,
     UnsupportedMediaType,
-    /// Sent by a page of another site in somebody's browser.
+    /// Sent by a page of another site in a browser.
     Forbidden,
 }
 
@@ -70,7 +70,7 @@ impl ApiError {
         Self::of(RefusalKind::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
     }
 
-    /// Nobody decides, or whoever does cannot be asked.
+    /// No leader, or an unreachable one.
     pub(crate) fn no_leader(retry_in: std::time::Duration, message: impl Into<String>) -> Self {
         Self { reason: "NoLeader", ..Self::new(Class::Waiting { retry_in }, message) }
     }

@@ -1,4 +1,4 @@
-//! Keeps pages of other sites from using the API through the browser of somebody who may: every request passes
+//! Guard against web pages of other sites that use the API through a user's browser: every request passes
 //! [`berth_wire::guard`].
 
 use axum::{

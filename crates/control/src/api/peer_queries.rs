@@ -43,7 +43,7 @@ struct Rules {
     rules: Option<String>,
 }
 
-/// The other nodes; nobody, where there is one alone.
+/// Connections to the other nodes; `None` for a single node.
 #[derive(Clone)]
 pub(super) struct PeerQueries(pub(super) Option<Peers>);
 

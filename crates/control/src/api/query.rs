@@ -68,7 +68,7 @@ fn unknown(name: &str, known: &[&str]) -> ApiError {
     ApiError::invalid(name, format!("unknown query parameter {name:?}: {remedy}"), remedy)
 }
 
-/// The known word that somebody who wrote `word` most likely meant.
+/// Known word that is closest to `word`, as a suggestion.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // 0.75 lets one wrong letter in four pass ("iirs" for "iris"); at 0.9 only endings differ, at 0.6 strangers match.
     const ALIKE: f64 = 0.75;

@@ -131,7 +131,7 @@ pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Respon
     })
 }
 
-/// Nobody leads, as far as is known here.
+/// Response when no leader is known.
 pub(super) fn nobody() -> Response {
     let message = "no controller decides at the moment, so nothing can be declared or looked up; models that are loaded go \
                    on answering. Try again in a second; if it lasts, check that etcd has a quorum and that a node with \

@@ -20,7 +20,7 @@ enum Requirement {
 const MAX_REQUIREMENTS: usize = 64;
 
 impl LabelSelector {
-    /// The part that the controller filters by itself: labels with one value.
+    /// Requirements that the controller can filter: labels with one value.
     pub(crate) fn equalities(&self) -> BTreeMap<String, String> {
         let equality = |requirement: &Requirement| match requirement {
             Requirement::Equals(key, value) => Some((key.clone(), value.clone())),

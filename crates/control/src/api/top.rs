@@ -129,7 +129,7 @@ impl ModelUse {
     }
 }
 
-/// Two cumulative histograms as one, whose bounds may differ: at each bound of either, how many of both there were.
+/// Sum of two cumulative histograms whose bounds may differ, at each bound of either.
 fn joined(one: &[(Option<f64>, u64)], other: &[(Option<f64>, u64)]) -> Vec<(Option<f64>, u64)> {
     let bound = |bound: Option<f64>| bound.unwrap_or(f64::INFINITY);
     let mut bounds: Vec<Option<f64>> = one.iter().chain(other).map(|(bound, _)| *bound).collect();

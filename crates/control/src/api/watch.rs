@@ -56,7 +56,7 @@ pub(crate) fn version(field: &str, text: &str) -> Result<Rev, ApiError> {
 struct Watching {
     changes: WatchStream,
     selector: LabelSelector,
-    /// The latest version that was told.
+    /// Latest version that was sent.
     told: Rev,
     ended: bool,
 }

@@ -1,4 +1,4 @@
-//! What differs between what is wanted and what workers say: told once when it begins, counted while it lasts.
+//! Differences between desired state and workers' reports: reported once when they begin, counted while they last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use berth_spec::{DeploymentName, WorkerId};
 
 use super::Effect;
 
-/// What differed when it was last looked at.
+/// Differences of the last look.
 #[derive(Debug, Default)]
 pub(super) struct DriftTracker {
     /// By deployment, so that one is looked at without the rest.
@@ -75,7 +75,7 @@ impl DriftTracker {
     }
 }
 
-/// Whether the same was told before: of the same kind at the same place, in whatever words.
+/// True if the same difference was reported before: of the same kind at the same place, in any words.
 fn told(known: &BTreeSet<Drift>, drift: &Drift) -> bool {
     known.iter().any(|known| known.kind == drift.kind && known.worker == drift.worker)
 }

@@ -1,4 +1,4 @@
-//! What happens to the controller.
+//! Inputs of the controller.
 
 use std::sync::Arc;
 
@@ -16,41 +16,41 @@ pub enum Event {
     Changed {
         /// The rev up to which everything has been told now.
         rev: Rev,
-        /// What changed, in order.
+        /// Changes in order.
         changes: Vec<Declared>,
     },
     /// The store took a word on a worker.
     Cordon {
-        /// Which worker.
+        /// Name of the worker.
         worker: WorkerId,
-        /// What people say of it.
+        /// Cordon set by operators.
         cordon: Cordon,
     },
     /// The store took what the registry says of a worker.
     Terms {
-        /// Which worker.
+        /// Name of the worker.
         worker: WorkerId,
-        /// What it says; `None`: nothing any more.
+        /// New terms; `None` if the registry no longer lists the worker.
         terms: Option<Arc<WorkerTerms>>,
     },
     /// The store took what becomes of workers that the registry does not name.
     UnknownWorkers(UnknownWorkers),
     /// The members think this of a node's health. Not told where there are no members but this process.
     Member {
-        /// Which node.
+        /// Name of the node.
         worker: WorkerId,
-        /// What they think.
+        /// Health as membership sees it.
         health: Health,
     },
     /// A worker was connected, or connected again.
     WorkerAttached(WorkerInfo),
     /// A worker's connection is gone.
     WorkerDetached(WorkerId),
-    /// A worker reported.
+    /// Report of a worker.
     Reported(InventoryChange),
     /// A gateway was connected: it wants every route.
     GatewayAttached {
-        /// Its connection.
+        /// Connection of the gateway.
         id: GatewayId,
         /// The node that it is on.
         node: WorkerId,
@@ -59,11 +59,11 @@ pub enum Event {
     },
     /// A gateway's connection is gone.
     GatewayDetached(GatewayId),
-    /// A gateway spoke.
+    /// Message of a gateway.
     Gateway(GatewayId, GatewayEvent),
     /// The store took what [`Effect::Commit`](super::Effect::Commit) asked for, all of it.
     Committed,
-    /// It did not: somebody was faster, or the store failed.
+    /// Not stored: another writer was faster, or the store failed.
     Refused,
     /// The time that [`wake_at`](super::Controller::wake_at) named has come.
     Tick,
@@ -72,14 +72,14 @@ pub enum Event {
 /// A change of a deployment.
 #[derive(Debug, Clone)]
 pub enum Declared {
-    /// It was declared or changed.
+    /// Declared or changed.
     Set {
-        /// How it is now.
+        /// Current deployment.
         deployment: Arc<Deployment>,
-        /// Its resource version.
+        /// Resource version.
         rev: Rev,
     },
-    /// It is no longer in the store.
+    /// Removed from the store.
     Gone(DeploymentName),
 }
 

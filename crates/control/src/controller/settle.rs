@@ -14,8 +14,8 @@ use berth_spec::{Time, WorkerId};
 
 use super::{Controller, Phase};
 
-/// How long after the start the controller waits for attached workers to say what they hold. Halved, a busy machine
-/// plans before it knows, and moves what need not move; doubled, a machine without workers is ready later.
+/// Longest wait for attached workers to report after the start. Enough for a busy machine to report before the first
+/// plan.
 pub const SETTLE: Duration = Duration::from_millis(500);
 
 /// The same in a cluster, where workers have to find the new leader first: they notice that the old one is gone, ask one
@@ -34,7 +34,7 @@ impl Controller {
         self.world.readiness().planned && !matches!(self.phase, Phase::Settling { .. })
     }
 
-    /// It has turned out that there is a cluster.
+    /// Extends the wait, because there is a cluster.
     pub(super) fn wait_longer(&mut self) {
         if let Phase::Settling { since, until } = &mut self.phase {
             *until = *since + SETTLE_CLUSTER;

@@ -1,4 +1,4 @@
-//! How long it takes from a declaration until all that it wants is ready.
+//! Time from a declaration until all its replicas are ready.
 
 use std::collections::BTreeMap;
 

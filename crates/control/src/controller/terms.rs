@@ -1,4 +1,4 @@
-//! What the registry says of workers.
+//! Registry's terms for workers.
 
 use std::sync::Arc;
 

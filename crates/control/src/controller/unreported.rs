@@ -15,10 +15,10 @@ use berth_spec::{DeploymentName, Health, Time, UnknownWorkers, WorkerId};
 
 use super::Controller;
 
-/// What is known of workers that have not spoken to this controller.
+/// Workers that have not reported to this controller.
 #[derive(Debug, Default)]
 pub(super) struct UnreportedWorkers {
-    /// What each of them held when this controller began.
+    /// Deployments that each held when this controller began.
     held: BTreeMap<WorkerId, BTreeSet<DeploymentName>>,
     /// Those that the members gave up.
     given_up: BTreeSet<WorkerId>,
@@ -27,9 +27,9 @@ pub(super) struct UnreportedWorkers {
 /// A worker that is gone, and has not said to this controller what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// Its name.
+    /// Name of the worker.
     pub id: WorkerId,
-    /// What it held when this controller began.
+    /// Deployments that it held when this controller began.
     pub held: BTreeSet<DeploymentName>,
 }
 
@@ -44,13 +44,13 @@ impl UnreportedWorkers {
         unreported
     }
 
-    /// It speaks for itself from now on.
+    /// Removes a worker that reports for itself.
     pub(super) fn heard(&mut self, worker: &WorkerId) {
         self.held.remove(worker);
         self.given_up.remove(worker);
     }
 
-    /// What the members think of one that has not spoken.
+    /// Records the health of a worker that has not reported.
     pub(super) fn member(&mut self, worker: &WorkerId, health: Health) {
         match health {
             Health::Failed => drop(self.given_up.insert(worker.clone())),

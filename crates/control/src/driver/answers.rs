@@ -14,8 +14,7 @@ use crate::{
     },
 };
 
-/// Deployments that one step of a walk looks at. Halved, a filtered list takes more turns of the loop; doubled, others
-/// wait longer for theirs.
+/// Deployments examined in one step of a walk. Bounds the time that a filtered list occupies the loop.
 const STEP: usize = 2_000;
 
 impl Driver {

@@ -25,20 +25,19 @@ use crate::{
     store::{Rev, Store, StoreError, layout, terms},
 };
 
-/// How often. Halved, the leader reads 100,000 deployments as often for nothing; doubled, what was never told is missing
-/// for as much longer.
+/// Interval between audits. Reading 100,000 deployments costs little at this rate.
 pub(crate) const AUDIT_EVERY: Duration = Duration::from_secs(600);
 
-/// Keys that a warning names. Halved or doubled: a shorter or longer line; the rest are counted.
+/// Keys named in a warning; the rest are counted.
 const NAMED: usize = 10;
 
-/// When the next one is, and the one under way.
+/// Time of the next audit, and the running one.
 pub(super) struct Audit {
     every: Interval,
     reading: Option<BoxFuture<'static, Result<Found, StoreError>>>,
 }
 
-/// What was never told.
+/// Changes that the watch missed.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     /// Deployments, with the rev by which the brain went.
@@ -47,11 +46,11 @@ pub(super) struct Found {
     workers: BTreeMap<WorkerId, Cordon>,
     /// Workers, with what the brain took the registry to say of them.
     terms: BTreeMap<WorkerId, Option<Arc<WorkerTerms>>>,
-    /// What the brain took to become of those that the registry does not name, if that is not so.
+    /// Treatment of unlisted workers, if the brain has another one.
     unknown: Option<UnknownWorkers>,
 }
 
-/// What woke it.
+/// Reason why it woke up.
 pub(super) enum Woke {
     Due,
     Read(Result<Found, StoreError>),
@@ -131,7 +130,7 @@ impl Found {
     }
 }
 
-/// What the brain knows.
+/// State that the brain knows.
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,

@@ -30,7 +30,7 @@ use crate::{
 /// reader from waiting for a turn of the loop.
 const CHANNEL: usize = 4;
 
-/// Reports of one worker that may wait; it joins what comes after. Halved or doubled, nothing is seen.
+/// Reports of one worker that may queue. The worker merges later ones.
 const REPORTS: usize = 4;
 
 /// Words of one gateway that may wait; it waits beyond that.
@@ -40,11 +40,11 @@ const SPEECH: usize = 256;
 /// them waits a little longer.
 const UNAPPLIED: usize = 64;
 
-/// Which connection of a worker: it may connect again before the old one is noticed to be gone.
+/// Number of a worker's connection: a worker may connect again before the loss of the old one is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(u64);
 
-/// What happened to a connection.
+/// Event of a connection.
 pub(super) enum Woke {
     WorkerRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
     WorkerSpoke(ConnectionId, InventoryChange),
@@ -61,12 +61,12 @@ pub(super) struct Connections {
     /// was said on a later one.
     latest: BTreeMap<WorkerId, ConnectionId>,
     gateways: BTreeMap<GatewayId, Gateway>,
-    /// What workers and gateways say.
+    /// Messages of workers and gateways.
     heard: SelectAll<BoxStream<'static, Woke>>,
     waits: FuturesUnordered<BoxFuture<'static, Option<Woke>>>,
     /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
     unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
-    /// What each worker is given, attached or not.
+    /// Credentials of each worker, attached or not.
     credentials: BTreeMap<WorkerId, Arc<CredentialSet>>,
     last: u64,
 }
@@ -89,7 +89,7 @@ impl From<Given> for FromController {
 
 struct Worker {
     connection: ConnectionId,
-    /// Which start of it.
+    /// Start of the process, as a number.
     incarnation: u64,
     mailbox: Mailbox<AssignmentChange, FromController>,
     /// Beside the other, into the same channel.
@@ -104,9 +104,9 @@ struct Gateway {
     mailbox: Mailbox<RouteChange>,
     /// Numbers what this gateway is sent, without gaps.
     seq: u64,
-    /// It has been sent every route: before that, changes mean nothing to it.
+    /// True once it has received all routes: before that, changes mean nothing to it.
     welcomed: bool,
-    /// What of that it has said to be in force; `None`: it has said nothing yet, and is not waited for.
+    /// Last change that it has confirmed; `None` if it has confirmed nothing, and nothing waits for it.
     applied: Option<u64>,
 }
 
@@ -174,7 +174,7 @@ impl Connections {
         Ok((speaking, receiver))
     }
 
-    /// Whether a worker has not connected again since: also its last word before it goes is heard.
+    /// True if the worker has not connected again since. Its last message before it leaves is also accepted.
     pub(super) fn is_latest(&self, id: &WorkerId, connection: ConnectionId) -> bool {
         self.latest.get(id) == Some(&connection)
     }

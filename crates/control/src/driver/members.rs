@@ -1,4 +1,4 @@
-//! What the members think of the nodes that hold models, told to the brain.
+//! Reports the health of worker nodes to the brain.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,7 +27,7 @@ impl MemberSync {
         }
     }
 
-    /// What has changed since this was last asked.
+    /// Changes since the last call.
     fn news(&mut self) -> Vec<(WorkerId, Health)> {
         let table = Arc::clone(&self.table.borrow_and_update());
         let workers = table.iter().filter(|(_, (member, _))| member.roles.worker);

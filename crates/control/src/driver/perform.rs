@@ -87,7 +87,7 @@ impl Driver {
         }
     }
 
-    /// What was lost is put elsewhere: where to, as far as that is decided.
+    /// Logs where lost replicas are placed, as far as that is decided.
     fn log_redeployment(&self, drift: &Drift) {
         let Some(worker) = drift.worker.as_ref().filter(|_| drift.kind == DriftKind::UnresponsiveWorker) else {
             return;

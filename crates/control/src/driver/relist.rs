@@ -25,12 +25,12 @@ use crate::{
     },
 };
 
-/// Reading again.
+/// Pending full read of the store.
 pub(super) type Relist = BoxFuture<'static, Result<Relisted, StoreError>>;
 
-/// What was found.
+/// Result of a full read.
 pub(super) struct Relisted {
-    /// What differs.
+    /// Differences from the brain's state.
     differences: Vec<Event>,
     /// Values that could not be read.
     unreadable: Vec<berth_spec::Event>,
@@ -38,7 +38,7 @@ pub(super) struct Relisted {
     watch: Watch,
 }
 
-/// Begins to read.
+/// Starts a full read.
 pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Relist {
     let known = Known {
         revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
@@ -50,7 +50,7 @@ pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Re
 }
 
 impl Driver {
-    /// It has been read, or not.
+    /// Applies the result of a full read.
     pub(super) fn relisted(&mut self, relisted: Result<Relisted, StoreError>) {
         match relisted {
             Ok(Relisted { differences, unreadable, key, watch }) => {
@@ -66,7 +66,7 @@ impl Driver {
     }
 }
 
-/// What the brain knows.
+/// State that the brain knows.
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,

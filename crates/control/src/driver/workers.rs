@@ -1,4 +1,4 @@
-//! What is told of workers: how they are, how full they are, and how far they are with giving up what they hold.
+//! Views of workers: state, load, and the progress of drains.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ use berth_spec::{
 use super::Driver;
 use crate::handle::{WorkerState, WorkerView, view::Drain};
 
-/// Replicas of a draining worker that are told one by one, of each kind. Halved, operators see fewer causes at once;
-/// doubled, the answer for a fleet that drains is twice as long.
+/// Replicas of a draining worker listed one by one, of each kind.
 const NAMED: usize = 10;
 
 impl Driver {
@@ -60,7 +59,7 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// The replica that has each GPU, by the GPU's id, as far as the worker has said so.
+/// Replica on each GPU, by the GPU's id, as far as the worker has reported it.
 fn gpus_given(tracked: &TrackedWorker) -> BTreeMap<String, RevisionId> {
     let ready = tracked.inventory.iter().filter_map(|(revision, residency)| match residency {
         Residency::Ready(ready) => Some((revision, &ready.devices)),
@@ -69,8 +68,8 @@ fn gpus_given(tracked: &TrackedWorker) -> BTreeMap<String, RevisionId> {
     ready.flat_map(|(revision, ids)| ids.iter().map(move |id| (id.to_string(), revision.clone()))).collect()
 }
 
-/// What of each GPU is set aside. A device is claimed whole; which one a replica will have is the machine's to say, so
-/// this counts the first ones that will do.
+/// Memory assigned on each GPU. A device is claimed whole; the machine picks the device, so this counts the first
+/// ones that match.
 fn gpus_claimed(devices: &[Gpu], tracked: &TrackedWorker) -> Vec<ByteSize> {
     let mut claimed = vec![ByteSize::ZERO; devices.len()];
     let mut needs: Vec<&GpuNeed> = tracked.gpus_held().map(|(_, need)| need).collect();
@@ -90,7 +89,7 @@ fn gpus_claimed(devices: &[Gpu], tracked: &TrackedWorker) -> Vec<ByteSize> {
     claimed
 }
 
-/// What is still on a worker whose replicas move elsewhere, and why.
+/// Replicas still on a draining worker, with the reasons.
 fn drain(tracked: &TrackedWorker, leaving: Leaving, world: &World) -> Drain {
     let coming = leaving.waiting_for.into_iter().map(|(revision, worker)| {
         let there = world.worker(&worker).and_then(|tracked| tracked.inventory.get(&revision));

@@ -1,4 +1,4 @@
-//! The first word of a stream: who it is, whether it may, and whether this is the right node to say it to.
+//! First message of a stream: identifies the sender, and checks that this node may accept it.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Acceptor {
         }
     }
 
-    /// The controller did not take a node that was let in.
+    /// Status for an admitted node that the controller refused.
     pub(super) fn not_attached(&self, error: &Error) -> Status {
         match error {
             Error::Stopped => self.not_leading(),

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// How often a write is tried again when somebody else was faster. Each failure means that somebody else succeeded.
+/// Attempts of a write that lost to another writer. Each failure means that another writer succeeded.
 const ATTEMPTS: usize = 8;
 
 /// Deployments in one transaction of [`Handle::apply_all`]: below the store's limit on operations.
@@ -37,13 +37,13 @@ const READS: usize = 16;
 pub struct ApplyRequest {
     /// The checked manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
     pub manifest: ManifestDeployment,
-    /// Who declares it.
+    /// Source of the declaration.
     pub origin: Origin,
     /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
     pub expect: Option<Rev>,
-    /// Whether to do it.
+    /// Mode: real or dry run.
     pub mode: ApplyMode,
-    /// What to do about one that another source declared.
+    /// Treatment of a deployment of another source.
     pub ownership: Ownership,
     /// Which differences count.
     pub compare: Comparison,
@@ -73,54 +73,54 @@ pub enum Comparison {
     ExceptRevision,
 }
 
-/// Whether to do it.
+/// Mode of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMode {
-    /// Do it.
+    /// Writes.
     Commit,
     /// Only say what would be done.
     DryRun,
 }
 
-/// What to do about a deployment that another source declared.
+/// Treatment of a deployment that belongs to another source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// Refuse.
+    /// Refuses it.
     Respect,
-    /// Take it over.
+    /// Takes it over.
     TakeOver,
     /// Go on as its owner would, and warn of it: for those who only ask what would be.
     Warn,
 }
 
-/// What applying did.
+/// Result of an apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// Which deployment.
+    /// Name of the deployment.
     pub name: DeploymentName,
-    /// What was done (or would be, in a dry run).
+    /// Outcome, or the expected one of a dry run.
     pub outcome: ApplyOutcome,
     /// The generation that it has now.
     pub generation: Generation,
     /// The resource version that it has now; of a dry run, the one that it had.
     pub rev: Rev,
-    /// What the author should know, e.g. that a local artifact is not there yet.
+    /// Warnings for the author, for example about a missing local artifact.
     pub warnings: Vec<String>,
 }
 
-/// What was done.
+/// Outcome of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyOutcome {
-    /// It is new.
+    /// Created.
     Created,
-    /// It was changed.
+    /// Changed.
     Configured,
-    /// It was the same already; nothing was written.
+    /// Unchanged; nothing was written.
     Unchanged,
 }
 
 impl ApplyOutcome {
-    /// The word.
+    /// Name of the outcome.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -134,24 +134,24 @@ impl ApplyOutcome {
 /// A deployment to be deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteRequest {
-    /// Who asks.
+    /// Source of the request.
     pub origin: Origin,
     /// Only if the stored one still has this resource version.
     pub expect: Option<Rev>,
-    /// What to do about one that another source declared.
+    /// Treatment of a deployment of another source.
     pub ownership: Ownership,
 }
 
 /// A deletion was accepted: replicas drain, then the deployment is forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
-    /// Which deployment.
+    /// Name of the deployment.
     pub name: DeploymentName,
     /// The resource version of the deletion.
     pub rev: Rev,
 }
 
-/// What is stored now.
+/// Stored state of a deployment.
 struct Existing {
     /// `None`: not even the form can be read.
     stored: Option<StoredDeployment>,
@@ -160,10 +160,10 @@ struct Existing {
     rev: Rev,
 }
 
-/// What applying comes to.
+/// Decision about one request.
 struct Decision {
     applied: Applied,
-    /// What to write; `None`: nothing.
+    /// Operation to write; `None` if nothing changes.
     write: Option<(Compare, Op)>,
     deployment: Arc<Deployment>,
 }
@@ -305,7 +305,7 @@ impl Handle {
     }
 }
 
-/// How many of the requests go into the next transaction: at least one, and few enough to be below its limits.
+/// Number of requests for the next transaction: at least one, and below its limits.
 fn batch_length(requests: &[ApplyRequest]) -> usize {
     let mut bytes = 0;
     let fits = |request: &&ApplyRequest| {
@@ -325,12 +325,12 @@ impl Existing {
         }
     }
 
-    /// Who declared it, as far as it can be read.
+    /// Source that declared it, as far as readable.
     fn owner(&self) -> Option<Origin> {
         self.stored.as_ref().map(StoredDeployment::origin)
     }
 
-    /// Where it cannot be read: every change took a commit, so there were no more of them than that.
+    /// Generation of an unreadable entry: its number of commits is an upper bound.
     fn generation(&self) -> Generation {
         self.stored.as_ref().map_or(Generation(self.rev.0), |stored| Generation(stored.generation))
     }

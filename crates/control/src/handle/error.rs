@@ -1,4 +1,4 @@
-//! Why the control plane did not do it.
+//! Errors of the control plane.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use berth_spec::{Class, DeploymentName, Origin, WorkerId};
 
 use crate::store::{Rev, StoreError};
 
-/// Why the control plane did not do it.
+/// Reason why the control plane refused or failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// There is no such deployment.
@@ -34,11 +34,11 @@ pub enum Error {
         owner_text(by)
     )]
     Owned {
-        /// Which deployment.
+        /// Name of the deployment.
         name: DeploymentName,
-        /// Who declared it.
+        /// Source that owns it.
         owner: Origin,
-        /// Who wanted to change it.
+        /// Source that wanted to change it.
         by: Origin,
     },
     /// Somebody changed it since the caller read it.
@@ -46,11 +46,11 @@ pub enum Error {
         "deployment {name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat the change"
     )]
     Stale {
-        /// Which deployment.
+        /// Name of the deployment.
         name: DeploymentName,
-        /// What the caller had read.
+        /// Revision that the caller had read.
         expected: Rev,
-        /// What is there; [`Rev::NONE`]: nothing.
+        /// Current revision; [`Rev::NONE`] if there is no entry.
         found: Rev,
     },
     /// Others changed it again and again while this was tried.
@@ -74,7 +74,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means for whoever gets it.
+    /// Class of the error, which decides what to do next.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

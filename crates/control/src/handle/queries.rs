@@ -24,9 +24,9 @@ const READS: usize = 16;
 /// Something that might be changed: what would follow from it?
 #[derive(Debug, Clone)]
 pub enum PreviewRequest {
-    /// It would be applied.
+    /// Preview of an apply.
     Apply(Box<super::ApplyRequest>),
-    /// It would be deleted.
+    /// Preview of a deletion.
     Delete(DeploymentName),
 }
 
@@ -82,7 +82,7 @@ impl Handle {
         Ok(DeploymentPage { items: page.items.iter().map(alias).collect(), next: page.next, rev: page.rev })
     }
 
-    /// What would change: loads, evictions, memory before and after. Changes nothing.
+    /// Previews the changes: loads, evictions, memory before and after. Changes nothing.
     ///
     /// # Errors
     /// What applying would say; [`Error::Stopped`], [`Error::Busy`].

@@ -1,4 +1,4 @@
-//! What the control plane tells of things.
+//! Views of the control plane's objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,17 +13,17 @@ use crate::store::Rev;
 /// A deployment: what was declared, and what is true of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeploymentView {
-    /// With defaults applied.
+    /// Deployment with defaults applied.
     pub deployment: Arc<Deployment>,
     /// The manifest as the user wrote it.
     pub manifest: Value,
-    /// The resource version.
+    /// Resource version.
     pub rev: Rev,
-    /// What is true of it. `None`: it was declared a moment ago and has not been looked at.
+    /// Current status; `None` if it was declared a moment ago.
     pub status: Option<Status>,
 }
 
-/// Which deployments to list.
+/// Request for a page of deployments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListRequest {
     /// Only this namespace.
@@ -41,18 +41,18 @@ pub struct ListRequest {
 pub struct DeploymentPage<T = DeploymentView> {
     /// The deployments (or what was asked of them).
     pub items: Vec<T>,
-    /// Where the next page begins; `None`: that was all.
+    /// Start of the next page; `None` after the last.
     pub next: Option<DeploymentName>,
     /// The resource version to watch from.
     pub rev: Rev,
 }
 
-/// A worker.
+/// View of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// What it is, under what the registry says of it.
+    /// Description of the worker, with the registry's terms applied.
     pub info: WorkerInfo,
-    /// What the registry says of it.
+    /// Terms of the registry.
     pub terms: Option<Arc<WorkerTerms>>,
     /// The registry does not name it and lets no such worker hold anything.
     pub unlisted: bool,
@@ -60,17 +60,17 @@ pub struct WorkerView {
     pub credentials: Generation,
     /// Its circuit breakers that are not simply closed.
     pub breakers: Vec<Breaker>,
-    /// How it is.
+    /// State of the worker.
     pub state: WorkerState,
-    /// What people say of it.
+    /// Cordon set by operators.
     pub cordon: Cordon,
     /// The memory that the plan has set aside on it.
     pub claimed: ByteSize,
-    /// What it last said of its load; `at` is 0 where it has not said anything.
+    /// Last reported load; `at` is 0 before the first report.
     pub load: Load,
-    /// Whether it was told to stop: its models move elsewhere while it still answers.
+    /// True if the worker was told to stop: its models move while it still answers.
     pub leaving: bool,
-    /// How far it is, where its replicas move elsewhere.
+    /// Progress of a drain.
     pub drain: Option<Drain>,
     /// Memory of each of its GPUs that the plan has set aside, in their order.
     pub gpus_claimed: Vec<ByteSize>,
@@ -80,11 +80,11 @@ pub struct WorkerView {
     pub assigned: u32,
     /// Replicas of them that answer.
     pub ready: u32,
-    /// When it last reported; `None`: not yet, or it is not attached.
+    /// Time of the last report; `None` if it is not attached or has not reported.
     pub reported: Option<Time>,
 }
 
-/// How far a worker is whose replicas move elsewhere.
+/// Progress of moving a worker's replicas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drain {
     /// Replicas that are still there.
@@ -95,7 +95,7 @@ pub struct Drain {
     pub blocked: Vec<(RevisionId, String)>,
 }
 
-/// How a worker is.
+/// State of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
     /// Attached, has not reported yet.
@@ -104,12 +104,12 @@ pub enum WorkerState {
     Ready,
     /// Its connection is gone, but the other nodes see it: it goes on answering.
     Detached,
-    /// Gone.
+    /// Lost.
     Lost,
 }
 
 impl WorkerState {
-    /// The word.
+    /// Name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -124,13 +124,13 @@ impl WorkerState {
 /// A replica, assigned or held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaView {
-    /// Which revision.
+    /// Revision of the replica.
     pub revision: RevisionId,
     /// The version name that clients see; `None`: no longer assigned.
     pub version: Option<String>,
-    /// Where.
+    /// Worker of the replica.
     pub worker: WorkerId,
-    /// What the worker says; `None`: assigned, not yet reported.
+    /// State reported by the worker; `None` if assigned and not yet reported.
     pub residency: Option<Residency>,
     /// The worker is lost: what it said last need not be true any more.
     pub lost: bool,
@@ -143,21 +143,21 @@ pub struct ReplicaView {
 /// A revision that a deployment wants or still has replicas of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RevisionView {
-    /// Its name.
+    /// Id of the revision.
     pub id: RevisionId,
     /// The version name that clients see, where it is the wanted one.
     pub version: Option<String>,
-    /// Where its artifact is, where it is the wanted one.
+    /// Location of the artifact, if this revision is the wanted one.
     pub uri: Option<String>,
     /// The artifact's digest, where known.
     pub digest: Option<Digest>,
     /// The deployment wants it.
     pub wanted: bool,
-    /// It gets the deployment's traffic.
+    /// True if it receives the deployment's traffic.
     pub serving: bool,
     /// Replicas, in whatever state.
     pub replicas: u32,
-    /// Replicas that answer.
+    /// Number of ready replicas.
     pub ready: u32,
 }
 
@@ -190,11 +190,11 @@ pub(crate) struct Scan {
     pub(crate) limit: usize,
 }
 
-/// What one step of a walk found.
+/// Result of one step of a walk.
 #[derive(Debug)]
 pub(crate) struct Scanned {
     pub(crate) found: Vec<Known>,
-    /// Where to go on; `None`: that was all.
+    /// Start of the next step; `None` after the last.
     pub(crate) next: Option<DeploymentName>,
     pub(crate) rev: Rev,
 }

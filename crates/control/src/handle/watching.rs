@@ -16,29 +16,29 @@ use crate::{
     store::{Change, Rev, layout},
 };
 
-/// Which changes to give.
+/// Filter of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchRequest {
     /// Changes after this resource version; `None`: everything there is first, as added.
     pub from: Option<Rev>,
-    /// Only this namespace.
+    /// Limits the watch to this namespace.
     pub namespace: Option<Namespace>,
-    /// Only this deployment.
+    /// Limits the watch to this deployment.
     pub name: Option<DeploymentName>,
     /// Only deployments with these labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// What happened.
+/// Event of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent {
-    /// It is there, or new.
+    /// Created, or present when the watch began.
     Added(DeploymentView),
     /// Its spec, labels or status changed.
     Modified(DeploymentView),
-    /// It is gone.
+    /// Deleted.
     Deleted {
-        /// Which one.
+        /// Name of the deployment.
         name: DeploymentName,
         /// The resource version at which the controller knew.
         rev: Rev,
@@ -119,7 +119,7 @@ impl Handle {
         Ok((events, next.map(|after| Present { after: Some(after), rev: Some(rev) })))
     }
 
-    /// What changed in the store after `from`.
+    /// Changes in the store after `from`.
     async fn since(&self, from: Rev) -> Result<(Touches, Rev), Error> {
         let until = *self.seen.borrow();
         let mut touches = Touches::new();
@@ -171,14 +171,14 @@ impl Handle {
     }
 }
 
-/// Which deployments were touched, and how at last.
+/// Touched deployments, each with its last change.
 type Touches = BTreeMap<DeploymentName, Touch>;
 
-/// How far what is there has been told.
+/// Progress of listing the present deployments.
 #[derive(Debug, Default)]
 struct Present {
     after: Option<DeploymentName>,
-    /// That of the first page: what has changed since is told again.
+    /// Revision of the first page: later changes are sent again.
     rev: Option<Rev>,
 }
 

@@ -279,7 +279,7 @@ impl Candidate {
         }
     }
 
-    /// Says where it sits, if that has changed; first, so that whoever leads stops before the key is given back.
+    /// Reports a change of the role. Comes first, so that a leader stops before the key is released.
     fn stand(&mut self, effects: &mut Vec<Effect>) {
         let standing = match &self.state {
             State::Leading { term, epoch, .. } => CandidateRole::Leading { epoch: *epoch, until: term.until() },

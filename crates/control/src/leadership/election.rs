@@ -90,14 +90,14 @@ struct Run {
     finds: watch::Sender<Option<Leader>>,
     /// Of the term that we lead.
     fence: Option<Fence>,
-    /// The term of a leader with other rules that was told of.
+    /// Term of the leader whose different settings were reported.
     differs: Option<Epoch>,
     /// Requests to etcd in flight. A failed read is ignored.
     pending: FuturesUnordered<BoxFuture<'static, Option<Event>>>,
 }
 
 impl Drop for Run {
-    /// Also where the task is aborted: nobody renews the term any more.
+    /// Also runs when the task is aborted: the term is no longer renewed.
     fn drop(&mut self) {
         self.end_term();
     }
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    /// Tells once per term where the leader was told otherwise than this node.
+    /// Reports once per term that the leader's settings differ from this node's.
     fn compare(&mut self, leader: &Leader) {
         if leader.name == self.me.name || self.differs == Some(leader.epoch) {
             return;
@@ -270,7 +270,7 @@ async fn open(store: &EtcdStore) -> Result<(Event, Watch), StoreError> {
     Ok((event, store.watch(LEADER, at.next()).await?))
 }
 
-/// The answer, or a line in the log: the brain tries again by itself.
+/// Returns the answer, or logs the error: the brain retries.
 fn noted<T>(answer: Result<T, StoreError>) -> Option<T> {
     answer.inspect_err(|error| tracing::debug!(event = "leader_request_failed", %error)).ok()
 }

@@ -87,7 +87,7 @@ pub enum Effect {
 /// Role of the candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CandidateRole {
-    /// Another leads, or nobody.
+    /// Follows another leader, or none.
     Following(Option<(WorkerId, Epoch)>),
     /// Leads.
     Leading {

@@ -133,7 +133,8 @@ impl LeaderLoop {
     }
 }
 
-/// Waits until this node does not lead in this term. For ever once nobody elects any more: the fence ends the term.
+/// Waits until this node does not lead in this term. Never returns once the election has ended, because the fence
+/// ends the term.
 async fn until_not(leadership: &mut watch::Receiver<Leadership>, epoch: Epoch) {
     let leads = |leadership: &Leadership| matches!(leadership, Leadership::Leading { epoch: now, .. } if *now == epoch);
     if leadership.wait_for(|leadership| !leads(leadership)).await.is_err() {

@@ -40,7 +40,7 @@ impl Leader {
     /// Reads the key's entry.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] where somebody has written something else there.
+    /// [`StoreError::Corrupt`] if the entry has another format.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         let stored: Stored = serde_json::from_slice(&entry.value)
             .map_err(|error| StoreError::Corrupt { key: entry.key.clone(), reason: error.to_string() })?;

@@ -25,7 +25,7 @@ pub enum LeadershipView {
         /// Term of the leader.
         epoch: Epoch,
     },
-    /// Another does, or nobody.
+    /// Another node leads, or none.
     Following {
         /// Leader and its term, as far as they are known.
         leader: Option<(WorkerId, Epoch)>,
@@ -74,7 +74,7 @@ impl fmt::Debug for LeadershipView {
     }
 }
 
-/// Waits until `leadership` is no longer what it was when it was last looked at. For ever once nobody can change it.
+/// Waits until `leadership` changes. Never returns once nothing can change it.
 pub(crate) async fn changed(leadership: &mut watch::Receiver<LeadershipView>) {
     if leadership.changed().await.is_err() {
         std::future::pending().await

@@ -1,4 +1,4 @@
-//! What a source keeps in the store for the next leader: bytes of its own, in named slots.
+//! Checkpoint of a source for the next leader: bytes of the source's own, in named slots.
 
 use bytes::Bytes;
 

@@ -25,7 +25,7 @@ pub trait Source: Send + Sync {
     fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>>;
 }
 
-/// What a source works with in a term. Cheap to clone; clones are one.
+/// Working context of a source in one term. Cheap to clone; clones share their state.
 #[derive(Clone)]
 pub struct Context {
     pub(super) name: SourceName,
@@ -112,7 +112,7 @@ impl Context {
         self.handle.sources.update(&self.name, change);
     }
 
-    /// What people see of the source.
+    /// Status of the source for people.
     #[must_use]
     pub fn status(&self) -> Option<SourceStatus> {
         self.handle.sources.get(&self.name)

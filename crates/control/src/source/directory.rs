@@ -27,14 +27,13 @@ use super::{Context, Counts, Problem, Request, Requests, Source, SourceState, re
 use crate::handle::Error;
 use manifests::Manifests;
 
-/// How often the folder is read though nothing was notified: a change on a file system that does not notify may wait so
-/// long.
+/// Interval between scans without a notification, for file systems that do not notify.
 const RESCAN: Duration = Duration::from_secs(30);
 
-/// How long nothing must happen before a change is read, so that files are seldom read while they are written.
+/// Quiet time before a change is read, so that files are seldom read while they are written.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long a folder that never is quiet is waited for.
+/// Longest wait for a folder that is never quiet.
 const QUIET_AT_MOST: Duration = Duration::from_secs(2);
 
 /// A folder that cannot be served.

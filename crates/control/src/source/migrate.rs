@@ -1,4 +1,5 @@
-//! What the store holds of sources when a term begins: that of an earlier version, and that of sources that are gone.
+//! Migration of the stored state of sources at the start of a term: from an earlier version, and of sources that are
+//! gone.
 
 use std::collections::BTreeSet;
 

@@ -44,7 +44,7 @@ pub struct Reconciled {
     pub deleted: Vec<DeploymentName>,
     /// Changes that were not made. They are tried again with the next round.
     pub problems: Vec<Problem>,
-    /// What an author should know of deployments that were declared: a local artifact is not there yet.
+    /// Warnings about declared deployments, for example about a missing local artifact.
     pub warnings: Vec<Problem>,
 }
 
@@ -132,7 +132,7 @@ impl Reconciler {
         Ok(done)
     }
 
-    /// What this origin and the one before own, and is not being deleted.
+    /// Deployments owned by this origin or its predecessor that are not being deleted.
     async fn owned(&self, formerly: Option<&Origin>) -> Result<BTreeMap<DeploymentName, Origin>, Error> {
         let origins: Vec<&Origin> = [Some(&self.origin), formerly].into_iter().flatten().collect();
         let (mut owned, mut after) = (BTreeMap::new(), None);
@@ -146,8 +146,8 @@ impl Reconciler {
         }
     }
 
-    /// What is to be applied: neither its manifest nor its artifact is as it was when it was last applied, or somebody
-    /// else has taken or deleted it since.
+    /// Deployments to apply: the manifest or the artifact has changed since the last apply, or another source has
+    /// taken or deleted the deployment.
     async fn changed<'a>(
         &self,
         wanted: &BTreeMap<&DeploymentName, &'a ManifestDeployment>,

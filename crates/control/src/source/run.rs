@@ -22,7 +22,8 @@ use crate::{
     store::{StoreError, layout},
 };
 
-/// How long after a failure a source begins again: long enough for a store that is away, short enough to go unnoticed.
+/// Pause after a failure before a source restarts: long enough for a store that is away, short enough to go
+/// unnoticed.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The sources of a process, in the order of its configuration.

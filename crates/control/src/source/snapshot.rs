@@ -24,10 +24,10 @@ pub struct Snapshot {
 /// The fate of deployments that a source owns and its snapshot lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Prune {
-    /// They are deleted: the snapshot is complete.
+    /// Deletes them: the snapshot is complete.
     #[default]
     All,
-    /// They stay: the snapshot is incomplete.
+    /// Keeps them: the snapshot is incomplete.
     None,
     /// Only these are deleted: the source knows that it declared them.
     Only(BTreeSet<DeploymentName>),

@@ -69,7 +69,7 @@ pub enum StoreError {
         /// Reason for the lost answer.
         reason: String,
     },
-    /// The store takes no more writes until somebody makes room.
+    /// Full: the store takes no writes until space is freed.
     #[error(
         "etcd at {endpoint} is full and takes no writes: compact it (etcdctl compact REVISION), then etcdctl defrag and etcdctl alarm disarm; a larger --quota-backend-bytes makes it last longer"
     )]

@@ -62,7 +62,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// The same store for somebody who waits less, or more.
+    /// The same store with other timeouts.
     #[must_use]
     pub fn with_patience(&self, patience: Timeouts) -> Self {
         Self { patience, ..self.clone() }

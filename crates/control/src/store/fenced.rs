@@ -12,7 +12,7 @@ use futures::{FutureExt, future::BoxFuture};
 use super::{Compare, Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch};
 use crate::leadership::Fence;
 
-/// A [`Store`] whose writes hold only within one term.
+/// A [`Store`] whose writes succeed only within one term.
 pub struct Fenced {
     store: Arc<dyn Store>,
     fence: Fence,

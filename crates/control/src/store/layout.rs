@@ -381,7 +381,7 @@ mod tests {
         let name = DeploymentName::new("iris").expect("a name");
         assert_eq!(name_in(&record_key(&name), RECORDS), Some(name.clone()));
         assert_eq!(name_in(&record_key(&name), DEPLOYMENTS), None);
-        for written in ["iris", "team/iris", "default/a/b", "a/ b@%/ü"] {
+        for written in ["iris", "team/iris", "default/a/b", "a/b @%/ü"] {
             let name = DeploymentName::new(written).expect("a name");
             assert_eq!(deployment_key(&name), format!("/deployments/{written}"));
             assert_eq!(name_in(&deployment_key(&name), DEPLOYMENTS), Some(name));

@@ -44,7 +44,7 @@ pub(super) trait Client: Send + 'static {
     /// Opens a connection.
     fn dial(&self, whom: &Target) -> Dialling<Self::Outgoing, Self::Incoming>;
 
-    /// A connection is there: what is to be said first?
+    /// Returns the first message for a new connection.
     fn attached(&mut self) -> Option<Self::Outgoing>;
 
     /// Adapts a message for this connection; `None` if it has no meaning there.
@@ -133,7 +133,7 @@ enum Wake<E: Client> {
     Leadership,
     Tick,
     Dialled(Result<ControllerStream<E::Outgoing, E::Incoming>, Broken>),
-    /// The next word; `None`: nobody will speak any more.
+    /// Next outgoing message; `None` when all senders have gone.
     Outgoing(Option<E::Outgoing>),
     Spoke,
     Incoming(Option<Result<E::Incoming, Broken>>),
@@ -297,7 +297,7 @@ impl<E: Client> Running<E> {
         self.up = self.up.take().and_then(|word| self.connection.end.up(word));
     }
 
-    /// Nobody will speak any more: lets what was said last arrive.
+    /// Waits, after the last sender has gone, until the last message has arrived.
     async fn farewell(&mut self) {
         let Some(ControllerStream { speak, mut hear, far: true, .. }) = self.stream.take() else { return };
         drop(speak);

@@ -57,11 +57,11 @@ pub enum Event {
 /// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Connect. A connection that is there, or being made, is dropped.
+    /// Connects. Drops an existing or pending connection.
     Dial(Target),
-    /// The connection that was made is good: use it.
+    /// Uses the new connection.
     Attach,
-    /// Drop what is there or being made.
+    /// Drops the existing or pending connection.
     HangUp,
 }
 
@@ -206,7 +206,7 @@ impl LeaderDiscovery {
         self.hear(leader.filter(|(name, _)| *name != self.me));
     }
 
-    /// Somebody says who leads. Gives whether that is news.
+    /// Records a reported leader. True if it is new.
     fn hear(&mut self, leader: Option<(WorkerId, Epoch)>) -> bool {
         let Some((name, epoch)) = leader.filter(|(_, epoch)| *epoch >= self.latest) else { return false };
         let news = self.said.as_ref().is_none_or(|(_, said)| epoch > *said);

@@ -1,4 +1,4 @@
-//! What every store must do. Each case runs on each implementation.
+//! Conformance suite of stores. Each case runs on each implementation.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::fixture::put_all;
 /// Where the victim writes; it is only a victim where this is set.
 const FOLDER: &str = "BERTH_TEST_CRASH_FOLDER";
 
-/// How many acknowledged writes the victim may do before it is killed, life after life.
+/// Acknowledged writes before the victim is killed, life after life.
 const LIVES: [usize; 6] = [1, 3, 40, 200, 7, 90];
 
 #[test]

@@ -198,7 +198,7 @@ async fn a_gateway_that_asks_is_sent_the_whole() {
     running.stop().await;
 }
 
-/// What the next request meets is what was acknowledged: a write waits for the gateway's word that it routes by it.
+/// An acknowledged write is visible to the next request: the call waits until the gateway routes by it.
 #[tokio::test(start_paused = true)]
 async fn a_write_returns_when_requests_are_routed_by_it() {
     let running = running();
@@ -272,7 +272,7 @@ async fn of_two_processes_with_one_name_the_earlier_is_refused_while_the_later_l
     running.stop().await;
 }
 
-/// What was on its way when a worker connected again does not stand beside what it has said since.
+/// A late message of an earlier connection is not mistaken for one of the present connection.
 #[tokio::test]
 async fn a_word_of_an_earlier_connection_is_not_taken_for_the_latest() {
     let running = running();

@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 pub(crate) use proxy::Proxy;
 
-/// What a machine that compiles beside the tests may need until etcd answers.
+/// Limit for etcd to answer on a machine that compiles beside the tests.
 const START: Duration = Duration::from_secs(120);
 
 /// Members of one etcd cluster; they end, at once and without grace, when this is dropped.
@@ -100,7 +100,7 @@ impl Etcd {
         self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect()
     }
 
-    /// How to reach all members.
+    /// Configuration with the addresses of all members.
     pub(crate) fn config(&self) -> EtcdConfig {
         let scheme = if self.scheme == "https" { "etcds" } else { "etcd" };
         EtcdConfig::parse(&format!("{scheme}://{}", self.endpoints().join(","))).expect("an address")
@@ -241,7 +241,7 @@ fn installed() -> bool {
     found
 }
 
-/// What is there under a prefix, page by page, in a store that keeps the past.
+/// Entries under a prefix, page by page, in a store that keeps the past.
 pub(crate) async fn listed(store: &dyn Store, prefix: &str) -> Vec<berth_control::store::Entry> {
     let mut page = berth_control::store::Page::default();
     let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! What the tests share: short ways to write stores and manifests, a worker and a gateway that do as they are told.
+//! Shared fixtures: short ways to write stores and manifests, and an obedient worker and gateway.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,7 +78,7 @@ pub(crate) fn worker(id: &str, incarnation: u64) -> WorkerInfo {
     }
 }
 
-/// What a worker says first: that it holds nothing.
+/// First report of a worker: an empty inventory.
 pub(crate) fn empty_inventory(info: &WorkerInfo) -> InventoryChange {
     inventory(info, true, Vec::new())
 }

@@ -45,7 +45,7 @@ fn guessed(guess: u64, base: u64) -> u64 {
     if guess == 0 { 0 } else { base + guess }
 }
 
-/// What a store should hold: value, created, modified, version.
+/// Expected entry of a store: value, created, modified, version.
 #[derive(Debug, Default)]
 struct Model {
     base: u64,

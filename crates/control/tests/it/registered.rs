@@ -1,4 +1,4 @@
-//! What the registry says of workers, kept by the store, and the credentials that they are given, kept by nobody.
+//! Terms of the registry for workers, kept in the store, and their credentials, kept nowhere.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Whom an uplink connects to, with a clock in the test's hand.
+//! Search for the leader, with a clock in the test's hand.
 
 use std::time::Duration;
 

@@ -35,27 +35,26 @@ use crate::{
     tls,
 };
 
-/// How long a handshake may take. Halved: far or busy nodes are refused. Doubled: strangers hold a place longer.
+/// Limit for a handshake. Allows for far or busy nodes.
 const GREET: Duration = Duration::from_secs(5);
 
-/// Requests at once on one line. Halved: more of them wait at the sender, unseen. Doubled: more memory for a peer that
-/// floods us; what limits work is the handler's business.
+/// Most requests at a time on one connection. Bounds memory; the handler limits the work.
 const STREAMS: u32 = 4_096;
 
 /// The longest head of a request.
 const HEADERS: u32 = 64 << 10;
 
-/// How often an idle line is asked whether its peer still lives, and how long that may take. The dialler asks more
-/// often; this finds what is left of peers that vanished.
+/// Interval between pings on an idle connection, and the limit for the answer. Finds remains of vanished peers; the
+/// dialler pings more often.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// When connections end.
+/// Signals that end a connection.
 #[derive(Clone)]
 pub(super) struct Ends {
     /// Take no more requests.
     pub(super) stopping: CancellationToken,
-    /// End now.
+    /// Ends the connection now.
     pub(super) cut: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! Who was refused, told once in a while: whoever cannot be let in tries again each second.
+//! Log of refused callers, limited in rate, because a refused node tries again each second.
 
 use std::{
     collections::BTreeMap,
@@ -9,15 +9,13 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How often the same of one address is told at most. Halved: more lines while somebody tries. Doubled: who starts to look later waits
-/// longer for one.
+/// Shortest interval between two log lines about the same address and reason.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Addresses that are remembered, each with a reason. Beyond that all are told of anew: halved or doubled, a flood from many addresses fills more
-/// or less of the log.
+/// Addresses remembered, each with a reason. Beyond that, repetitions are logged again.
 const REMEMBERED: usize = 256;
 
-/// When which address was told of, and why it was refused.
+/// Time of the last log line for each address and reason.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<BTreeMap<(IpAddr, String), Instant>>);
 

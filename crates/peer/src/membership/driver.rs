@@ -43,7 +43,7 @@ const RECEIVE: usize = 1 << 20;
 /// Settings of [`Gossip::bind`].
 #[derive(Debug, Clone)]
 pub struct GossipConfig {
-    /// The address to listen on (UDP). The one that others are told is [`Member::gossip`].
+    /// Address to listen on (UDP). The address for others is [`Member::gossip`].
     pub bind: SocketAddr,
     /// Seeds as `HOST:PORT`. Names are looked up repeatedly; unreachable ones do no harm.
     pub join: Vec<String>,
@@ -65,7 +65,7 @@ pub enum GossipError {
     /// This node cannot be a member as it is.
     #[error("{0}")]
     Member(String),
-    /// Another process goes by this node's name.
+    /// Another process uses this node's name.
     #[error(
         "another process goes by the name {name} (its port for other nodes is {at}): stop it, or give this node another \
          name with --name and a certificate for that"
@@ -356,7 +356,7 @@ impl Running {
     }
 }
 
-/// One line for each member whose health changed.
+/// Logs each member whose health changed.
 fn log(before: &crate::MemberTable, after: &crate::MemberTable) {
     for (name, (member, health)) in after.iter() {
         let was = before.get(name).map(|(_, was)| *was);

@@ -29,15 +29,15 @@ enum State {
 #[derive(Debug)]
 pub(super) struct IsolationWarning {
     state: State,
-    /// There is somebody to join.
+    /// True if the node has seeds to join.
     joins: bool,
-    /// The last one whose packets could not be opened.
+    /// Last sender whose packets could not be opened.
     foreign: Option<SocketAddr>,
     foreign_told: Option<Instant>,
 }
 
 impl IsolationWarning {
-    /// Nobody was heard yet.
+    /// Starts without contact.
     pub(super) fn new(joins: bool, now: Instant) -> Self {
         Self { state: State::Alone { since: now }, joins, foreign: None, foreign_told: None }
     }
@@ -51,7 +51,7 @@ impl IsolationWarning {
         }
     }
 
-    /// A packet came that our key does not open. Says whether people are to be told.
+    /// Records a packet that our key does not open. True if people should be warned.
     pub(super) fn unopened(&mut self, from: SocketAddr, now: Instant) -> bool {
         self.foreign = Some(from);
         let tell = self.foreign_told.is_none_or(|told| now >= told + FOREIGN_EVERY);
@@ -69,7 +69,7 @@ impl IsolationWarning {
         }
     }
 
-    /// Nobody has answered for too long: what it may be. `None`: nothing is to be said (again).
+    /// Warning with the likely cause after too long without an answer; `None` if there is nothing new to report.
     pub(super) fn complaint(&mut self, now: Instant) -> Option<String> {
         if self.wake_at().is_none_or(|at| now < at) {
             return None;

@@ -41,7 +41,8 @@ const PASSED: Duration = Duration::from_secs(5);
 /// Seeds that are asked.
 const ASKED: usize = 8;
 
-/// Sources of answers that are told apart. More than are asked, because a host name may stand for several addresses.
+/// Sources of answers that are counted separately. More than are asked, because a host name may stand for several
+/// addresses.
 const ANSWERS: usize = 64;
 
 /// State of the check.
@@ -59,7 +60,7 @@ impl NameCheck {
         Self { begun: now, answered: None, passed: BTreeSet::new() }
     }
 
-    /// Somebody answers. `Err`: where the process is that goes by the name.
+    /// Records an answer. `Err` has the address of the process that uses the name.
     fn hear(&mut self, from: SocketAddr, said: &NameAnswer, now: Instant) -> Result<(), SocketAddr> {
         self.answered.get_or_insert(now);
         match said {
@@ -81,7 +82,8 @@ impl NameCheck {
     }
 }
 
-/// Asks until the name is known to be free, or taken: `Some`, where the other process is. Nobody is to be asked: it is free.
+/// Asks until the name is known to be free or taken; returns the other process's address. Without seeds, the name is
+/// free.
 pub(super) async fn taken(
     socket: &UdpSocket,
     identity: &Identity,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A node under one number. Field order is the wire's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Node {
-    /// `None` only as the address of an announcement to a seed, whose name nobody knows yet.
+    /// Name; `None` only in an announcement to a seed whose name is unknown.
     pub(super) name: Option<WorkerId>,
     /// [`berth_spec::Member::incarnation`]: grows with each start of the process.
     pub(super) start: u64,

@@ -82,7 +82,7 @@ pub(super) struct NewerStart {
     pub(super) start: u64,
 }
 
-/// "I was told to stop: I answer still, but give me nothing to keep."
+/// Notice that the sender will stop: it still answers, but should get no new work.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Leaving {
     pub(super) name: WorkerId,
@@ -97,7 +97,7 @@ pub(super) struct NameQuery {
     pub(super) start: u64,
     /// Address for the answer.
     pub(super) gossip: SocketAddr,
-    /// Somebody passed it on to whom it knows by the name.
+    /// True if another member passed the question on to the known owner.
     pub(super) passed: bool,
 }
 
@@ -112,11 +112,11 @@ pub(super) struct NameReply {
 /// Answer about a name.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum NameAnswer {
-    /// "I know nobody else by it."
+    /// Free, as far as the sender knows.
     Free,
-    /// "I know somebody, and have passed it on."
+    /// Passed on to the known owner.
     Passed,
-    /// "I go by it, and my port for other nodes is there."
+    /// Used by the sender, whose peer port is at this address.
     Taken { at: SocketAddr },
 }
 

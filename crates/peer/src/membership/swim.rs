@@ -24,7 +24,7 @@ pub(super) enum SwimEvent {
     Unanswered,
 }
 
-/// Collects what one call of foca brings about.
+/// Collects the results of one call of foca.
 #[derive(Default)]
 pub(super) struct SwimOutput {
     pub(super) packets: Vec<(Node, Vec<u8>)>,

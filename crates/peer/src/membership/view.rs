@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// A node that takes part says that it will go.
+    /// Records that a present member will leave.
     pub(super) fn part(&mut self, name: &WorkerId) {
         self.changed |= self.leaving.insert(name.clone());
     }
@@ -164,7 +164,7 @@ impl View {
             .any(|seen| matches!(seen.shown, DisplayState::Up | DisplayState::Suspect) && seen.node.gossip == gossip)
     }
 
-    /// The table: everybody whose card is here. Members that did not change are taken from `before`.
+    /// Builds the table of all members with a card. Unchanged members are shared with `before`.
     pub(super) fn table(&self, me: &Arc<Member>, cards: &Cards, before: &MemberTable) -> MemberTable {
         let mut table = MemberTable::default();
         table.set(Arc::clone(me), Health::Alive);

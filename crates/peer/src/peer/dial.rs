@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{line::Line, window};
 use crate::{Identity, LinePolicy, tls};
 
-/// Why there is no line. One failure is told to all who waited for it.
+/// Reason why there is no connection. All callers that waited for it get the same error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct DialError(Arc<str>);
@@ -38,7 +38,7 @@ pub(crate) struct Dialer {
     pub(crate) identity: Identity,
     pub(crate) policy: LinePolicy,
     pub(crate) tasks: TaskTracker,
-    /// No more lines.
+    /// Stops new connections.
     pub(crate) ends: CancellationToken,
 }
 
@@ -83,7 +83,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// How long a line may be silent.
+    /// Longest silence of a connection.
     fn unanswered(&self) -> Duration {
         self.policy.ping_every + self.policy.ping_timeout
     }

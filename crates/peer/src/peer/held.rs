@@ -12,8 +12,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is held back at most: one TLS record. More than that is written at once, and not copied.
-/// Halved: heads and bodies of middling size part again. Doubled: they are copied for nothing.
+/// Most bytes held back: one TLS record. More is written at once, without a copy.
 const HOLD: usize = 16 << 10;
 
 /// A stream that is written to from inside hyper and sent from outside. Both are in one task: the lock is never waited for.
@@ -22,10 +21,10 @@ pub(super) struct Held<S>(Arc<Mutex<Inner<S>>>);
 struct Inner<S> {
     stream: S,
     held: Vec<u8>,
-    /// How much of `held` is sent.
+    /// Bytes of `held` that are sent.
     sent: usize,
     broken: Option<io::Error>,
-    /// Who waits to write, or to read. The stream itself knows who asked it last to write, and that is `send`.
+    /// Tasks that wait to write or to read. The stream only remembers the last one that asked to write.
     writer: Option<Waker>,
     reader: Option<Waker>,
 }

@@ -36,13 +36,13 @@ use crate::{
 /// The longest head of an answer.
 const HEADERS: u32 = 64 << 10;
 
-/// Why a request went unanswered.
+/// Reason why a request has no answer.
 pub(super) enum Unsent {
     /// The line did not touch it.
     Returned { request: Box<Request<PeerBody>>, error: BoxError },
     /// The peer says that it did not look at it.
     Refused(BoxError),
-    /// Nobody knows.
+    /// Unknown outcome.
     Unknown(BoxError),
 }
 
@@ -72,7 +72,7 @@ impl Drop for Closes {
 /// A line that takes requests.
 pub(super) struct Line {
     entry: Arc<Entry>,
-    /// How long the connection took: one time to the peer and back.
+    /// Time that connecting took: one round trip.
     pub(super) connected_in: Duration,
 }
 
@@ -136,7 +136,7 @@ impl Line {
         Ok(Self { entry, connected_in })
     }
 
-    /// Whether it takes requests.
+    /// True if it takes requests.
     pub(super) fn is_open(&self) -> bool {
         self.entry.read().is_some()
     }

@@ -32,8 +32,8 @@ use super::{
 };
 use crate::loops;
 
-/// Lines for event loops, one each; where there are more loops, some share one. Halved: with many cores requests change
-/// threads on their way out. Doubled: nodes with many cores have more lines, and pings on them, than they need.
+/// Connections for event loops, one each; with more loops, some share one. Enough for most machines without a surplus
+/// of pings.
 const OF_LOOPS: usize = 8;
 
 /// A dial that several wait for.
@@ -50,7 +50,7 @@ struct Inner {
     shared: usize,
     next: AtomicUsize,
     resting: Mutex<Resting>,
-    /// Ends the lines.
+    /// Ends all connections.
     cut: Mutex<CancellationToken>,
 }
 
@@ -61,7 +61,7 @@ struct Slot {
     dialling: Mutex<Option<Dialling>>,
 }
 
-/// What failed dials leave behind.
+/// Back-off after failed dials.
 #[derive(Default)]
 struct Resting {
     failed: u32,
@@ -121,12 +121,12 @@ impl Slots {
         Ok(begun)
     }
 
-    /// Whether dialling fails and there is no line.
+    /// True if dialling fails and there is no connection.
     pub(super) fn failing(&self) -> bool {
         lock(&self.0.resting).failed > 0 && !self.0.slots.iter().any(|slot| slot.open().is_some())
     }
 
-    /// How long the youngest line took to connect.
+    /// Connect time of the youngest connection.
     pub(super) fn rtt(&self) -> Option<Duration> {
         self.0.slots.iter().filter_map(|slot| slot.open()).map(|line| line.connected_in).min()
     }

@@ -84,8 +84,8 @@ impl Keyring {
         Ok(Self { keys })
     }
 
-    /// Seals `plain` into `out`, which is cleared first. Nonces are random: a key is good for about 2³² datagrams
-    /// (months of a large cluster) before two alike become thinkable; then put a new key first.
+    /// Seals `plain` into `out`, which is cleared first. Nonces are random: after about 2³² datagrams per key (months
+    /// of a large cluster) a repetition becomes conceivable; put a new key first before that.
     pub(crate) fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
         let (id, key) = &self.keys[0];
         let mut nonce = [0; NONCE_LEN];

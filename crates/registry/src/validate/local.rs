@@ -167,7 +167,7 @@ fn of_nobody(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerF
     strange.collect()
 }
 
-/// Workers whose configuration and whose file of secrets both say what Vault has: only one of them could count.
+/// Workers with references to Vault in both the configuration and the file of secrets, of which only one can apply.
 fn vault_twice(secrets: &[Arc<Parsed<SecretsFile>>], workers: &[Arc<Parsed<WorkerFile>>]) -> Vec<Problem> {
     let both = workers.iter().filter_map(|one| {
         let worker = one.value.as_deref().filter(|worker| worker.vault.is_some())?;

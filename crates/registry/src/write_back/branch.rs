@@ -22,7 +22,7 @@ pub(super) struct Branch {
     history: BTreeSet<String>,
 }
 
-/// An error file that is there.
+/// Existing error file.
 #[derive(Debug)]
 struct ExistingFile {
     path: String,
@@ -152,7 +152,7 @@ impl Branch {
     }
 }
 
-/// A path that nobody has: two things may go wrong in one second.
+/// Unused path: two incidents may start in the same second.
 fn free(path: &str, taken: &BTreeSet<String>) -> String {
     let stem = path.strip_prefix(ERRORS).unwrap_or(path).trim_end_matches(".yaml");
     let numbered = (2..).map(|n| format!("{ERRORS}{stem}-{n}.yaml"));

@@ -19,7 +19,7 @@ fn every_reader_is_told_the_same() {
         "5 |   ref: main\n  |        ^",
         "help: write a tag v1.2.3",
         "by: Ada <ada@example.com> in ",
-        "warning: ownr is no field of the schema",
+        "warning: ownr is not a field of the schema",
         "rejected ",
         "unpinned ref: 1 error, 1 warning; 1 manifest, 1 worker, 0 model cards; for operations",
     ] {

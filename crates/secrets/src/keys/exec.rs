@@ -1,7 +1,8 @@
-//! A private key with a KMS: a program of the operator's asks it.
+//! Private key in a KMS, used through the operator's program.
 //!
-//! One line of JSON on its standard input, `{"op":"unwrap","keyId":"3f2a9c41d07b1234","wrapped":"BASE64"}`; on its standard output
-//! `{"key":"BASE64"}`, and exit code 0. What it says on standard error is told when it fails.
+//! The program reads one line of JSON from standard input,
+//! `{"op":"unwrap","keyId":"3f2a9c41d07b1234","wrapped":"BASE64"}`, writes `{"key":"BASE64"}` to standard output, and
+//! ends with exit code 0. Its standard error is reported if it fails.
 
 use std::{
     collections::BTreeMap,

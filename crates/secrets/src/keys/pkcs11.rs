@@ -105,7 +105,7 @@ impl Drop for Hsm {
 }
 
 impl Access {
-    /// Nobody knows whether the module will come back.
+    /// Error for a module that hangs and may never return.
     fn hangs(&self, silent: NoReply) -> KeyError {
         let reason = format!(
             "its module {} has not answered for {} s: see whether the HSM and its service can be reached; it is asked again \

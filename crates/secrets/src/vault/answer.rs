@@ -22,7 +22,7 @@ const LONGEST: u64 = 10 * 365 * 86_400;
 pub(super) enum Outcome {
     /// As asked; what it says.
     Done(Value),
-    /// Vault is not there, sealed, or overloaded: nothing was decided.
+    /// Vault is unreachable, sealed or overloaded; the request was not processed.
     Unavailable(String),
     /// The token is not good, or its policy does not allow this.
     Denied,

@@ -58,7 +58,7 @@ pub enum Effect {
     Stopped,
 }
 
-/// A lease that lives to its end though nobody wants it.
+/// Lease that is no longer wanted but could not be revoked, so it lives until it expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrevokedLease {
     /// Id of the lease.
@@ -188,7 +188,7 @@ impl Vault {
         }
     }
 
-    /// Somebody's Git says which Vault; ours is the only one that gets to see our role.
+    /// Refuses another Vault than the configured one: a repository must not choose where the role is sent.
     fn refuse(&mut self, worker: &WorkerId, declared: &Declared) {
         let problem = format!(
             "it is declared at {}, and this controller has a role at {} alone: write this as vault_addr, or give the controller a \

@@ -16,7 +16,7 @@ pub struct Call {
     pub token: Option<Secret>,
     /// Namespace of the request.
     pub namespace: Option<String>,
-    /// On whose behalf: Vault's audit log can record the header `X-Berth-Worker`.
+    /// Worker on whose behalf the call is made: Vault's audit log can record the header `X-Berth-Worker`.
     pub worker: Option<String>,
 }
 

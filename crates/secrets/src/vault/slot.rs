@@ -125,7 +125,7 @@ impl Slot {
         old.filter(|old| Some(old.lease.id.as_str()) != kept)
     }
 
-    /// A lease got more time, or did not get longer: then it is read anew before it ends.
+    /// Records a renewal. A lease that was not extended is read again before it expires.
     pub(super) fn prolonged(&mut self, lease: &Lease, chance: f64, now: Time) {
         let Some(held) = &mut self.held else { return };
         let until = now + lease.ttl;

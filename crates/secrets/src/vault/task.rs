@@ -40,7 +40,7 @@ impl Handle {
     }
 }
 
-/// Drives a [`Vault`] until it is told to stop.
+/// Drives a [`Vault`] until it is stopped.
 #[derive(Debug)]
 pub struct Task {
     brain: Vault,

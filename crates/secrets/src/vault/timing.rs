@@ -19,7 +19,7 @@ pub(super) fn renewal(ttl: Duration, chance: f64) -> Duration {
     ttl.div_f64(3.0).mul_f64(0.5 + chance / 2.0).max(LEAST)
 }
 
-/// A lease that cannot be renewed (any more): read anew at 0.85 to 0.95 of its TTL.
+/// Wait before a lease that cannot be renewed is read again: 0.85 to 0.95 of its TTL.
 pub(super) fn replacement(ttl: Duration, chance: f64) -> Duration {
     ttl.mul_f64(0.85 + chance / 10.0).max(LEAST)
 }

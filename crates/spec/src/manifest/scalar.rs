@@ -141,6 +141,7 @@ scalar! {
 
 scalar! {
     /// The value of a label.
+    #[derive(Default)]
     Label(String), "berth-label",
     { "type": "string", "format": "berth-label", "maxLength": 253 },
     |text| match text.chars().find(|c| c.is_control() || matches!(c, ',' | '=' | '!')) {
@@ -153,6 +154,7 @@ scalar! {
 
 scalar! {
     /// A word that goes into addresses and settings: a version, an execution provider.
+    #[derive(Default)]
     Word(String), "berth-word",
     { "type": "string", "format": "berth-word", "minLength": 1, "maxLength": 63, "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$" },
     |text| {
@@ -166,18 +168,6 @@ scalar! {
         Ok(text.to_owned())
     },
     String::clone
-}
-
-impl Default for Label {
-    fn default() -> Self {
-        Self(String::new())
-    }
-}
-
-impl Default for Word {
-    fn default() -> Self {
-        Self(String::new())
-    }
 }
 
 /// A whole number from `MIN` to `MAX`.

@@ -39,7 +39,7 @@ impl FromRequestParts<Arc<Service>> for RawParameters {
     }
 }
 
-/// A request about one thing, whose name is all that its path says, and which takes no parameters.
+/// Request about one named object, without parameters.
 pub(super) struct Named {
     pub(super) service: Arc<Service>,
     pub(super) name: String,
@@ -116,7 +116,7 @@ impl RawParameters {
         Query::parse(self.0.as_deref(), known)
     }
 
-    /// Makes sure that there is none.
+    /// Checks that there are no parameters.
     pub(super) fn nothing(&self) -> Result<(), ApiError> {
         self.read(&[]).map(|_| ())
     }

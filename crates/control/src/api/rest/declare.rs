@@ -100,8 +100,8 @@ pub(super) async fn validate(
     Ok(Json(service.validated(&documents)))
 }
 
-/// Declares one deployment. `If-Match` (or `metadata.resourceVersion` in the body) makes sure that nobody wrote in
-/// between; `If-None-Match: *` that there is none yet.
+/// Declare one deployment. `If-Match` (or `metadata.resourceVersion` in the body) detects other writers;
+/// `If-None-Match: *` requires that it is new.
 #[utoipa::path(
     put, path = "/v1/deployments/{name}", tag = "declare",
     params(

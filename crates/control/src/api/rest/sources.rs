@@ -23,7 +23,7 @@ pub(super) async fn sources(State(service): State<Arc<Service>>, asked: RawParam
     Ok(Json(service.sources()))
 }
 
-/// One source.
+/// Show a source.
 #[utoipa::path(
     get, path = "/v1/sources/{name}", tag = "tell",
     params(("name" = String, Path, description = "Its name")),
@@ -41,7 +41,7 @@ pub(super) async fn source(
     service.source(&name).map(Json)
 }
 
-/// Reads the source now, and validates again what was refused. `GET` shows the result.
+/// Read the source now, and validate a refused commit again. `GET` shows the result.
 #[utoipa::path(
     post, path = "/v1/sources/{name}/sync", tag = "operate", operation_id = "sync_source",
     params(("name" = String, Path, description = "Its name")),

@@ -119,8 +119,8 @@ impl Declared {
 }
 
 impl Service {
-    /// Declares every document, or none where one is refused beforehand. Where something fails between two transactions
-    /// (somebody else changed a deployment, the store failed), what was declared until then stays, and the error lists it.
+    /// Declares all documents, or none if one is refused. If a later transaction fails (another writer, a failed
+    /// store), earlier ones stay, and the error lists them.
     pub(crate) async fn apply(&self, documents: Declared, write: Write) -> Result<Applied, ApiError> {
         let requests = documents.requests(&write, Expect::Anything);
         if requests.len() > 1 && write.mode == ApplyMode::Commit {

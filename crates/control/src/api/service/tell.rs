@@ -46,7 +46,7 @@ impl Page {
         Ok(Self { namespace: None, selector: selector.parse()?, limit: limit.map(|limit| limit.min(MAX_PAGE)), after })
     }
 
-    /// For lists whose items have no labels of their own: the controller must be able to do all of the selecting.
+    /// Requirements for lists whose items have no labels: the controller must be able to check them all.
     pub(crate) fn equalities_only(self) -> Result<Self, ApiError> {
         if self.selector.only_equalities() {
             return Ok(self);

@@ -152,7 +152,7 @@ pub(super) struct ResidencyText {
 }
 
 impl ResidencyText {
-    /// Of a worker that is lost nobody knows what it holds: nothing of it is to be counted.
+    /// Text for a residency. The state of a lost worker's replicas is unknown, so their memory does not count.
     pub(super) fn of(residency: Option<&Residency>, lost: bool) -> Self {
         let said = Self::last(residency);
         if !lost {

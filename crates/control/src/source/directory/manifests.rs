@@ -29,9 +29,9 @@ const REVISION_BYTES: usize = 6;
 #[derive(Debug, Default)]
 struct File {
     text: Option<Text>,
-    /// What it declared when it was last understood; `None`: never.
+    /// Last valid content; `None` if there was none.
     good: Option<Vec<ManifestDeployment>>,
-    /// It is not understood now.
+    /// True if the current content is invalid.
     broken: bool,
 }
 

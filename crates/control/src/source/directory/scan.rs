@@ -8,7 +8,7 @@ use std::{
 
 use berth_spec::manifest;
 
-/// How deep folders are looked into.
+/// Depth to which folders are scanned.
 const MAX_DEPTH: usize = 16;
 
 /// Manifests in one folder. A manifest may declare many deployments.
@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 200_000;
 /// Bytes of one manifest.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// What is in a folder.
+/// Content of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
     /// Manifests in the order of their paths, with their text.

@@ -42,7 +42,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Nobody waits for its answer any more.
+    /// True if the caller no longer waits for the answer.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Commit { reply, .. } => reply.is_closed(),
@@ -173,8 +173,8 @@ fn flush(file: &File, unflushed: &mut Option<Instant>) {
     }
 }
 
-/// Does what waits and answers everyone, whatever happens. A command whose caller is gone is not run: he was told that
-/// it failed.
+/// Runs the waiting commands and answers all of them in every case. A command whose caller has gone is not run,
+/// because the caller was told that it failed.
 pub(super) fn commit_group(
     file: &File,
     group: &mut Vec<Command>,

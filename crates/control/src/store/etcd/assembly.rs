@@ -40,7 +40,7 @@ pub(super) struct WatchAssembly {
     keys: Keys,
     /// Everything up to here has been told.
     applied: Rev,
-    /// Events whose rest is still to come.
+    /// Events of an incomplete commit.
     partial: Vec<Event>,
 }
 
@@ -76,8 +76,8 @@ impl WatchAssembly {
         if answer.fragment { Ok(Vec::new()) } else { self.whole() }
     }
 
-    /// Nothing happened up to the rev in the header. What the server says by itself on a watch comes in its place; an
-    /// answer to a question (it belongs to no watch: -1) does only in versions that order it.
+    /// Handles an answer without events: nothing happened up to the revision in its header. Unsolicited ones are
+    /// ordered; answers to a progress request (watch id -1) only in versions that order them.
     fn quiet(&mut self, answer: &WatchResponse, progress: Progress) -> Option<Commit> {
         let in_place = answer.watch_id >= 0 || progress != Progress::Overtaking;
         let rev = keys::rev(answer.header.as_ref()?.revision);

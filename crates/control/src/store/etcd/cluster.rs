@@ -149,7 +149,7 @@ impl Cluster {
         &self.members[member].address
     }
 
-    /// The endpoint failed: the next one, unless somebody has gone on already.
+    /// Moves to the next endpoint after a failure, unless another caller has done so.
     pub(super) fn leave(&self, member: usize) {
         let next = (member + 1) % self.members.len();
         let _moved = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);

@@ -19,7 +19,7 @@ pub(super) enum EtcdError {
     Token(String),
     /// The revision that was asked for is forgotten.
     Compacted,
-    /// The revision that was asked for is not there yet.
+    /// The requested revision does not exist yet.
     Future,
     /// The answer is larger than we take: ask for less.
     TooMuch,

@@ -1,4 +1,4 @@
-//! Leases: keys that go when nobody keeps them. For leadership; see `crate::leadership`.
+//! Leases: keys that expire without renewal. Used for leadership; see `crate::leadership`.
 
 use std::{fmt, time::Duration};
 
@@ -58,7 +58,7 @@ impl EtcdReply for KeepAliveReply {
 }
 
 impl EtcdStore {
-    /// Asks for a lease of so many seconds, rounded up. One whose answer is lost ends by itself.
+    /// Requests a lease of this duration, rounded up to seconds. A lease whose answer is lost expires.
     ///
     /// # Errors
     /// Those of [`Store::commit`](crate::store::Store::commit).

@@ -81,7 +81,7 @@ impl EtcdStore {
     }
 }
 
-/// The rev of the one commit that wrote all that the transaction would have written, if that is what is there.
+/// Revision of the one commit that wrote all values of the transaction, if that is the current content.
 fn landed(txn: &Txn, found: &[Option<Entry>]) -> Option<Rev> {
     let mut rev = None;
     for (op, entry) in txn.ops.iter().zip(found) {

@@ -252,7 +252,7 @@ impl Stream {
         }
     }
 
-    /// Asks how far it has got, so that silence can be told from a dead stream.
+    /// Requests the progress of the watch, to tell a quiet stream from a dead one.
     fn ask(&mut self, address: &str) -> Result<(), EtcdError> {
         let now = Instant::now();
         if self.unanswered.is_some() && self.progress != Progress::Unanswered {

@@ -29,7 +29,7 @@ fn id(name: &str) -> WorkerId {
 
 const DECIDES: Roles = Roles { controller: true, worker: false, gateway: false };
 
-/// Who is a member, who has a worker, and who leads, in one list.
+/// Membership, workers and the leader appear in one list.
 #[tokio::test]
 async fn a_cluster_is_members_and_workers_together() {
     let members = vec![
@@ -135,7 +135,7 @@ async fn a_drained_node_without_replicas_is_drained_at_once() {
     world.get("/v1/nodes/node-9").await.refused(404, "NotFound");
 }
 
-/// What a drained node holds is loaded elsewhere first; what fits nowhere stays, and the node says why.
+/// A drain loads replicas elsewhere first; a replica without room stays, and the node shows the reason.
 #[tokio::test]
 async fn a_drain_moves_what_fits_and_says_what_does_not() {
     let mut world = World::start().await;

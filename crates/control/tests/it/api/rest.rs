@@ -141,7 +141,7 @@ async fn what_is_not_there_gets_a_suggestion() {
         ("/v1/deployments/irsi", 404, "NotFound", "did you mean \"iris\"?"),
         ("/v1/deployments/zzzzzz", 404, "NotFound", "berth get deployments"),
         ("/v1/deployments/irsi/explain", 404, "NotFound", "did you mean"),
-        ("/v1/deployments/Not-A-Name", 400, "BadRequest", "lower-case"),
+        ("/v1/deployments/not-a-name%20", 400, "BadRequest", "white space"),
         ("/v1/deployment", 404, "NotFound", "/v1/deployments"),
         ("/v1/deployments?lablSelector=a", 400, "BadRequest", "labelSelector"),
         ("/v1/deployments?limit=0", 400, "BadRequest", "from 1"),

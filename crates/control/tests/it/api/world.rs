@@ -38,7 +38,7 @@ pub(crate) struct World {
     client: reqwest::Client,
 }
 
-/// What came back.
+/// Response of the API.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -10,7 +10,7 @@ use super::*;
 
 const GATEWAY: GatewayId = GatewayId(9);
 
-/// What a leader left behind: what is in the store, and what the workers hold and go by.
+/// State left by an earlier leader: the store, and the workers' inventories and assignments.
 #[derive(Default)]
 pub(super) struct Legacy {
     deployments: Vec<(Arc<Deployment>, Rev)>,
@@ -56,7 +56,7 @@ impl Legacy {
         }
     }
 
-    /// What a worker says to whoever it is attached to: all that it holds is ready.
+    /// Report of a worker whose replicas are all ready.
     pub(super) fn report(&self, info: &WorkerInfo) -> InventoryChange {
         let (seen, held) = self.held.get(&info.id).cloned().unwrap_or_default();
         let replicas = held.into_keys().map(|id| (id, Some(ready(Time(5))))).collect();

@@ -1,4 +1,4 @@
-//! What the registry says of a worker reaches it.
+//! Terms of the registry reach a worker.
 
 use berth_spec::{WorkerLimits, WorkerTerms, worker::Eviction};
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::Etcd;
 use crate::fixture::put;
 
-/// What the goal says of one store.
+/// Number of deployments that a store must hold.
 const MANY: usize = 100_000;
 
 #[tokio::test]

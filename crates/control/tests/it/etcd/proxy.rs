@@ -24,7 +24,7 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Switch {
-    /// What the server says is swallowed.
+    /// Drops everything that the server sends.
     mute: AtomicBool,
     /// Every connection that is open ends.
     cut: Notify,

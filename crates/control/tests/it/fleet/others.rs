@@ -1,4 +1,4 @@
-//! What the leader asks the other nodes.
+//! Queries from the leader to the other nodes.
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ async fn get(base: &str, path: &str) -> Value {
     serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON")
 }
 
-/// What a node says, once it is so: who is slow on a busy machine is taken for one that does not answer, and who was told
-/// to end answers until it has seen that it should.
+/// Waits for an answer of a node. A slow node may count as missing on a busy machine, and a stopped one answers until
+/// it notices.
 async fn until(what: &str, base: &str, path: &str, so: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + PATIENCE;
     loop {

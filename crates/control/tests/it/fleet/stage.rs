@@ -195,7 +195,7 @@ impl Stage {
     }
 }
 
-/// What a worker holds.
+/// Replicas that a worker holds.
 #[derive(Clone, Default)]
 pub(super) struct Held {
     pub(super) attached: usize,
@@ -232,7 +232,7 @@ impl Held {
     }
 }
 
-/// What a gateway routes by.
+/// Routes of a gateway.
 #[derive(Clone, Default)]
 pub(super) struct Routed {
     pub(super) wholes: usize,

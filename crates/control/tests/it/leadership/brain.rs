@@ -271,7 +271,7 @@ struct Request {
     sent: Time,
 }
 
-/// What is on its way.
+/// Message in transit.
 enum Message {
     To(usize, Event),
     From(usize, Request),
@@ -279,7 +279,7 @@ enum Message {
     Failed(usize, Effect, Time),
 }
 
-/// What can go wrong with a message: its delays there and back in milliseconds, and whether either is lost.
+/// Faults of a message: its delays there and back in milliseconds, and losses.
 #[derive(Debug, Clone)]
 struct Fate {
     there: u64,

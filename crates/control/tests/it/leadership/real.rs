@@ -18,7 +18,7 @@ use crate::{
     fixture::{delete, put, put_all},
 };
 
-/// What a machine that compiles beside the tests may need until something comes about.
+/// Limit for events on a machine that compiles beside the tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn me(name: &str) -> CandidateInfo {

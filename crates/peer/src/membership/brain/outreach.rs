@@ -40,7 +40,7 @@ impl Membership {
         }
     }
 
-    /// Tries one that failed and one seed that is not there: so partitions end that outlast foca's memory.
+    /// Contacts a failed member and a missing seed, which ends partitions that outlast foca's memory.
     pub(super) fn reach(&mut self, now: Instant) {
         if now < self.reach_at {
             return;
@@ -54,7 +54,7 @@ impl Membership {
         }
     }
 
-    /// Asks for the cards that are missing: their owners, and somebody who may have them.
+    /// Requests missing cards from their owners and from members that may have them.
     pub(super) fn ask(&mut self, now: Instant) {
         let names = self.cards.due(now);
         if names.is_empty() {

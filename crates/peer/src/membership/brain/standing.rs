@@ -15,7 +15,7 @@ use crate::membership::{
 const CLAIMS: u32 = 3;
 
 impl Membership {
-    /// Somebody is about to take this node for dead, or has done so: it answers at once.
+    /// Refutes a suspicion or a declaration of death at once.
     pub(super) fn accused(&mut self, SuspicionNotice { by, accused, suspected }: SuspicionNotice, now: Instant) {
         if accused.name.as_ref() != Some(&self.me.name) || self.phase != Phase::In {
             return;
@@ -49,8 +49,8 @@ impl Membership {
         self.send(node.gossip, packet);
     }
 
-    /// A process is starting, and asks whether its name is free. Who goes by it refuses it, unless it goes; who knows
-    /// somebody elsewhere passes the question on, for what it knows may be old.
+    /// Answers a starting process that asks for a name. The owner refuses, unless it is leaving; a member that knows
+    /// another owner passes the question on, because its knowledge may be outdated.
     pub(super) fn called(&mut self, call: NameQuery) {
         let (start, to, mine) = (call.start, call.gossip, call.name == self.me.name);
         if mine && to == self.me.gossip || call.passed && !mine {
