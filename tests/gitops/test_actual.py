@@ -40,9 +40,8 @@ def test_requests_of_each_replica_and_a_branch_that_is_touched(world):
     assert "REQUESTS" in told and "LAST USED" in told
 
     # Counts alone are no reason to write; they are taken along with what is.
-    until("the actual state", lambda: [w for w in (world.actual() or {"workers": []})["workers"] if w["models"]])
+    until("the actual state with the model ready", lambda: "'ready'" in str(world.actual()))
     before = git(world.registry.bare, "rev-parse", OWN).stdout
-    assert "ready" in str(world.actual())
     world.registry.deploy("doubler", model, "1.0.0", replicas=1)
     world.push("One replica")
     until("one replica", lambda: world.ready("doubler", "1.0.0", 1))

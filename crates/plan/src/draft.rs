@@ -182,6 +182,7 @@ impl<'w> Draft<'w> {
     }
 
     /// Adds deployments as the first ones, in the order of their names.
+    #[expect(clippy::vec_box, reason = "slots hold boxes, so that growing moves pointers and not deployments")]
     pub(crate) fn fill(&mut self, works: Vec<Box<Work<'w>>>) {
         self.works.fill(works);
     }

@@ -124,6 +124,9 @@ pub struct Artifacts {
     folders: AtomicU64,
 }
 
+/// One fetched file of a folder: its path in the folder, where it lies, its digest, and what keeps it there.
+type FolderPart = ((String, PathBuf), Digest, Pin);
+
 impl Artifacts {
     /// With a cache below `root`, bounded to `bound` bytes. Blocks.
     pub fn open(
@@ -215,14 +218,14 @@ impl Artifacts {
         Ok((Artifact { source: Source::Folder(root), digest, size: ByteSize(size) }, Pin::of(Arc::new((made, pins)))))
     }
 
-    /// One file of a folder: its path in the folder, where it lies, its digest, and what keeps it there.
+    /// Fetches one file of a folder.
     fn part<'a>(
         &'a self,
         location: &'a Location,
         wanted: &'a Wanted,
         progress: &'a Progress,
         part: folder::Part,
-    ) -> BoxFuture<'a, Result<((String, PathBuf), Digest, Pin), Fault>> {
+    ) -> BoxFuture<'a, Result<FolderPart, Fault>> {
         async move {
             let one = wanted.part(folder::uri_of(location, &part.path));
             let (artifact, pin) = self.find(&one, Arc::new(|_, _| ())).await?;

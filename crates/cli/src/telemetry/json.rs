@@ -52,7 +52,7 @@ impl JsonLogs {
     /// The document's words: its broker is our controller.
     fn component(&self, metadata: &Metadata<'_>) -> &str {
         match metadata.target().split("::").next() {
-            Some("berth_control" | "berth_plan") => "broker",
+            Some("berth_control" | "berth_gitops" | "berth_plan") => "broker",
             Some("berth_worker") => &self.worker,
             Some("berth_mesh") => "gateway",
             _ => "berth",

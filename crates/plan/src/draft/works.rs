@@ -35,6 +35,7 @@ impl<'w> Works<'w> {
     }
 
     /// Adds them as the first ones, in the order of their names: much faster than one by one.
+    #[expect(clippy::vec_box, reason = "slots hold boxes, so that growing moves pointers and not deployments")]
     pub(super) fn fill(&mut self, all: Vec<Box<Work<'w>>>) {
         let named: Vec<(&'w DeploymentName, Slot)> =
             all.into_iter().map(|work| (work.name(), self.push(work))).collect();

@@ -55,6 +55,6 @@ impl World {
         let record = self.record(revision.deployment())?;
         let elsewhere = record.of(revision).map(|replica| &replica.worker).filter(|other| *other != worker);
         let coming = |tracked: &TrackedWorker| tracked.alive() && !tracked.leaves() && !tracked.ready(revision);
-        elsewhere.filter(|other| self.workers.get(*other).is_some_and(coming)).min().cloned()
+        elsewhere.filter(|other| self.workers.get(other).is_some_and(coming)).min().cloned()
     }
 }

@@ -229,7 +229,7 @@ fn what_a_later_version_says_is_understood_as_far_as_it_can_be() {
         replicas: vec![
             later::Replica { name: name("a"), residency: 55, new: "x".to_owned() },
             later::Replica { name: name("b"), residency: v1::Residency::Ready.into(), new: String::new() },
-            later::Replica { name: name("No Name"), residency: 1, new: String::new() },
+            later::Replica { name: name(" no name"), residency: 1, new: String::new() },
             later::Replica { name: None, residency: 1, new: String::new() },
             later::Replica { name: name("c"), residency: 0, new: String::new() },
         ],
