@@ -202,7 +202,7 @@ impl Brain {
             Event::NotDisabled => self.again = now,
             // Else it comes late: the newest commit is polled anyway.
             Event::HeadRead(HeadReport { info, behind, idle }) if self.checking() == Some(&behind) => {
-                return vec![self.disable(info, idle, Some(behind), now)];
+                return vec![self.disable(*info, idle, Some(behind), now)];
             }
             Event::HeadRead(_) => {}
             Event::Restored(result) => {

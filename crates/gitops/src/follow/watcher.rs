@@ -61,7 +61,7 @@ pub(crate) struct Validating {
 /// The deployments that the newest commit disables.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HeadReport {
-    pub(crate) info: CommitInfo,
+    pub(crate) info: Box<CommitInfo>,
     /// The commit that was being validated.
     pub(crate) behind: Oid,
     /// The deployments that it wants without a replica.
@@ -93,7 +93,7 @@ impl Watcher {
                         last = report.commit.as_ref().map(|info| info.oid.clone());
                         if let (Some(info), Some(idle), Some(behind)) =
                             (report.commit, report.idle, validating.checking.clone())
-                            && self.found.send(HeadReport { info, behind, idle }).await.is_err()
+                            && self.found.send(HeadReport { info: Box::new(info), behind, idle }).await.is_err()
                         {
                             return;
                         }

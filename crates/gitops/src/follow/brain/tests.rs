@@ -445,7 +445,8 @@ fn what_a_refused_commit_disables_stops_at_once_until_that_is_taken_back() {
 fn an_emergency_found_while_a_commit_is_validated_outlives_it() {
     let mut brain = synced();
     let (_, now) = poll(&mut brain, 'b');
-    let head = |behind: char| HeadReport { info: commit('c'), behind: oid(behind), idle: vec!["bug".to_owned()] };
+    let head =
+        |behind: char| HeadReport { info: Box::new(commit('c')), behind: oid(behind), idle: vec!["bug".to_owned()] };
     assert_eq!(brain.on(Event::HeadRead(head('a')), now), [], "it comes late");
     let disabled = brain.on(Event::HeadRead(head('b')), now);
     assert!(matches!(disabled.as_slice(), [Effect::Disable(info, _)] if info.oid == oid('c')), "{disabled:?}");
