@@ -49,6 +49,8 @@ WORKER = {
 OCCASIONAL = {
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
+    # Only where there is a GPU.
+    "berth_gpu_memory_bytes", "berth_gpu_memory_used_bytes", "berth_gpu_utilization",
 }  # fmt: skip
 
 # What looks like a metric in the documents and is an event, or a field of one.

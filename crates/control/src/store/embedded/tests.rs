@@ -123,7 +123,7 @@ fn what_nobody_waits_for_is_not_written() {
     assert!(file.get("/left").expect("it reads").is_none());
 }
 
-/// What is stored under a key, after a power cut: whatever was not synced is gone.
+/// The value stored under a key, after a power cut: whatever was not synced is gone.
 async fn after_a_power_cut(disk: &Disk, key: &str) -> Option<Rev> {
     let bytes = disk.synced.read().expect("not poisoned").clone();
     let survivor = Disk { bytes: Arc::new(RwLock::new(bytes)), ..Disk::default() }.store();

@@ -25,7 +25,7 @@ use crate::store::{Change, Entry, Op, Outcome, Rev, StoreError, Txn};
 /// write, halving it costs fsyncs under load.
 pub(super) const GROUP: usize = 256;
 
-/// How long a relaxed commit may wait to be made durable. An fsync takes some milliseconds, in which the next commit waits:
+/// The longest that a relaxed commit may wait to be made durable. An fsync takes some milliseconds, in which the next commit waits:
 /// at this interval a steady stream of misses meets one rarely.
 pub(super) const FLUSH_AFTER: Duration = Duration::from_millis(100);
 
@@ -143,7 +143,7 @@ impl Writer {
     }
 }
 
-/// What the thread does next.
+/// The next step of the thread.
 enum Next {
     Command(Command),
     Flush,
