@@ -24,7 +24,7 @@ use super::{
     cache::{Cache, Known},
     checksum::{self, Hasher},
     classify::classify,
-    location::Location,
+    location::{Kind, Location},
 };
 use crate::fault::Fault;
 
@@ -50,7 +50,7 @@ pub(super) struct Part {
 pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Location) -> Result<Vec<Part>, Fault> {
     let mut objects = store.list(Some(prefix).filter(|prefix| !prefix.as_ref().is_empty()));
     let mut parts = Vec::new();
-    while let Some(object) = objects.try_next().await.map_err(|error| classify(&error, location))? {
+    while let Some(object) = objects.try_next().await.map_err(|error| not_listed(&error, location))? {
         let names: Option<Vec<String>> =
             object.location.prefix_match(prefix).map(|names| names.map(|name| name.as_ref().to_owned()).collect());
         let path = names.unwrap_or_default().join("/");
@@ -69,6 +69,21 @@ pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Locat
     }
     parts.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(parts)
+}
+
+/// Why a folder cannot be listed. A web server that knows no WebDAV never will.
+fn not_listed(error: &object_store::Error, location: &Location) -> Fault {
+    let fault = classify(error, location);
+    let refuses = ["405", "501"].iter().any(|status| fault.message.contains(&format!("answered {status}")));
+    if location.kind != Kind::Http || !refuses {
+        return fault;
+    }
+    let message = format!(
+        "{} is a folder, and its web server does not list folders (WebDAV): export the model as one file, or put the \
+         folder into an object store",
+        location.shown()
+    );
+    Fault::new(FailureCategory::InvalidModel, message)
 }
 
 /// The digest of a folder with these files.

@@ -23,8 +23,9 @@ pub fn assign(devices: &[Gpu], need: &GpuNeed, held: &[Held<'_>]) -> Result<Vec<
     let taken = suiting.iter().filter_map(|gpu| Some(format!("{} is held by {}", gpu.id, holder(gpu)?)));
     let taken = taken.collect::<Vec<_>>().join(", ");
     Err(format!(
-        "needs {} GPUs, and {} of the {} that suit are free{}{taken}",
+        "needs {} GPU{}, and {} of the {} that suit are free{}{taken}",
         need.count,
+        if need.count == 1 { "" } else { "s" },
         free.len(),
         suiting.len(),
         if taken.is_empty() { "" } else { ": " },

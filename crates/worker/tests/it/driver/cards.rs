@@ -42,10 +42,11 @@ pub(super) fn start_on(dir: tempfile::TempDir, world: &World, nvml: Option<std::
 }
 
 impl Cards {
-    /// The devices of each load.
-    pub(super) fn devices(&self) -> Vec<Vec<String>> {
+    /// The devices that a model was loaded with last.
+    pub(super) fn devices(&self, id: &RevisionId) -> Vec<String> {
         let asked = self.asked.lock().expect("no panic");
-        asked.iter().map(|request| request.devices.iter().map(ToString::to_string).collect()).collect()
+        let last = asked.iter().rfind(|request| request.revision.id == *id).expect("it was loaded");
+        last.devices.iter().map(ToString::to_string).collect()
     }
 }
 

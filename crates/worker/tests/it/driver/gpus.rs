@@ -50,20 +50,28 @@ async fn each_replica_gets_devices_of_its_own_and_one_too_many_is_refused() {
     let ids = [&a, &b, &c, &none].map(|placed| placed.revision.id.clone());
     let [a, b, c] = [a, b, c].map(with_gpu);
     bench.assign(vec![a.clone(), b.clone(), none.clone()]).await;
-    for at in [0, 1, 3] {
-        bench.until(&ids[at], |r| r.is_some_and(Residency::is_ready)).await;
+    let mut waiting = vec![&ids[0], &ids[1], &ids[3]];
+    while !waiting.is_empty() {
+        let report = bench.word().await.expect("the worker lives");
+        let ready = |id: &RevisionId| {
+            report.replicas.iter().any(|(named, is)| named == id && is.as_ref().is_some_and(Residency::is_ready))
+        };
+        waiting.retain(|id| !ready(id));
     }
-    let mut given = cards.devices();
+    let (first, second) = (cards.devices(&ids[0]), cards.devices(&ids[1]));
+    let mut given = [first.clone(), second.clone()].concat();
     given.sort();
-    assert_eq!(given, [vec![], vec![FIRST.to_owned()], vec![SECOND.to_owned()]]);
+    assert_eq!(given, [FIRST, SECOND]);
+    assert!(cards.devices(&ids[3]).is_empty(), "it asked for none");
     // The plan would not: it counts them too.
     bench.assign(vec![a, b.clone(), none, c.clone()]).await;
-    bench.until(&ids[2], |r| matches!(r, Some(Residency::Failed(why)) if why.message.contains("GPUs that suit"))).await;
+    bench
+        .until(
+            &ids[2],
+            |r| matches!(r, Some(Residency::Failed(why)) if why.message.contains("0 of the 2 that suit are free")),
+        )
+        .await;
     bench.assign(vec![b, c]).await;
     bench.until(&ids[2], |r| r.is_some_and(Residency::is_ready)).await;
-    assert_eq!(
-        cards.devices().last(),
-        cards.devices().iter().find(|devices| !devices.is_empty()),
-        "the one that is free"
-    );
+    assert_eq!(cards.devices(&ids[2]), first, "the one that is free");
 }
