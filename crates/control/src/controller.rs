@@ -65,8 +65,8 @@ pub const RETRY: Duration = Duration::from_millis(100);
 pub struct Restored {
     /// The store's rev when this was read.
     pub rev: Rev,
-    /// Deployments with their resource versions.
-    pub deployments: Vec<(Arc<Deployment>, Rev)>,
+    /// Deployments.
+    pub deployments: Vec<Arc<Deployment>>,
     /// Records of the last plans.
     pub records: Vec<(DeploymentName, Record)>,
     /// Measured sizes.
@@ -91,8 +91,6 @@ pub struct Controller {
     again: Option<Scope>,
     /// The first plan has not been made.
     fresh: bool,
-    /// The resource version of each deployment.
-    revs: BTreeMap<DeploymentName, Rev>,
     workers: BTreeMap<WorkerId, Attached>,
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
@@ -148,13 +146,11 @@ impl Controller {
     #[must_use]
     pub fn new(policy: Policy, restored: Restored, now: Time) -> Self {
         let mut world = World::new(policy);
-        let mut revs = BTreeMap::new();
         let unreported = UnreportedWorkers::of(&restored.records);
         for (digest, size) in restored.measured {
             world.set_measured(digest, size);
         }
-        for (deployment, rev) in restored.deployments {
-            revs.insert(deployment.name.clone(), rev);
+        for deployment in restored.deployments {
             world.set_deployment(deployment);
         }
         for (name, record) in restored.records {
@@ -171,7 +167,6 @@ impl Controller {
             due: Debouncer::new(DEBOUNCE),
             again: None,
             fresh: true,
-            revs,
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
             unreported,
@@ -265,7 +260,7 @@ impl Controller {
     /// The resource version of a deployment.
     #[must_use]
     pub fn rev_of(&self, name: &DeploymentName) -> Option<Rev> {
-        self.revs.get(name).copied()
+        self.world.deployment(name).and_then(|deployment| stored_at(deployment))
     }
 
     /// Deployments after `after` with their resource versions, by name: all, or those of a namespace.
@@ -277,10 +272,10 @@ impl Controller {
         use std::ops::Bound::{Excluded, Unbounded};
         let first = namespace.map(DeploymentName::before_all_of);
         let from = first.as_ref().max(after).map_or(Unbounded, Excluded);
-        self.revs
-            .range::<DeploymentName, _>((from, Unbounded))
-            .take_while(move |(name, _)| namespace.is_none_or(|namespace| name.namespace() == namespace.as_str()))
-            .map(|(name, rev)| (name, *rev))
+        self.world
+            .deployments_from(from)
+            .take_while(move |each| namespace.is_none_or(|namespace| each.name.namespace() == namespace.as_str()))
+            .filter_map(|each| Some((&each.name, stored_at(each)?)))
     }
 
     /// Workers that are cordoned or drained.
@@ -381,4 +376,9 @@ fn join(one: Option<Scope>, other: Scope) -> Scope {
         }
         (Some(_), _) => Scope::All,
     }
+}
+
+/// The resource version of a deployment that the store has.
+fn stored_at(deployment: &Deployment) -> Option<Rev> {
+    (deployment.resource_version != 0).then_some(Rev(deployment.resource_version))
 }

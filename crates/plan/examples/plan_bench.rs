@@ -92,7 +92,7 @@ fn packed(count: usize) {
 fn one_change(world: &mut World, called: &str, size: ByteSize) -> f64 {
     let mut next = sized(called, size, Replicas { min: 1, max: 1 });
     next.generation = Generation(2);
-    next.spec.model.uri.push_str("/next");
+    next.spec.model.uri = format!("{}/next", next.spec.model.uri).into();
     let (planned, took) = timed(|| {
         world.set_deployment(Arc::new(next));
         let scope = world.due(NOW);

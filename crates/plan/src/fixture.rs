@@ -17,7 +17,7 @@ use berth_spec::{
     ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
     InventoryChange, Load, Origin, Replicas, Residency, RevisionId, RuntimeInfo, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
-        Batching, Concurrency, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
+        Batching, Concurrency, Labels, ModelDetails, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
         Strategy, Warmup, WhenFull,
     },
     member::{REGION, ZONE},
@@ -72,14 +72,9 @@ pub fn worker_id(name: &str) -> WorkerId {
 /// A deployment with one resident replica; change its fields for others.
 #[must_use]
 pub fn deployment(called: &str) -> Deployment {
-    let model = ModelSource {
-        format: ModelFormat::ONNX,
-        uri: format!("file:///models/{called}/1"),
-        sha256: None,
-        version: None,
-        signature: None,
-        card: None,
-    };
+    let details =
+        ModelDetails { format: ModelFormat::ONNX, sha256: None, version: None, signature: None, card: None };
+    let model = ModelSource::new(format!("file:///models/{called}/1"), details);
     let settings = Settings {
         replicas: Replicas { min: 1, max: 1 },
         idle_after: None,
@@ -110,10 +105,11 @@ pub fn deployment(called: &str) -> Deployment {
     Deployment {
         name: name(called),
         generation: Generation(1),
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         origin: Origin::API,
         created: Time::ZERO,
         deleting: false,
+        resource_version: 0,
         spec: Spec::new(model, settings),
         digest: None,
         artifact: None,
@@ -222,7 +218,7 @@ impl Fixture {
 
     /// Points a deployment at another artifact.
     pub fn update(&mut self, called: &str, version: &str) {
-        self.change(called, |spec| spec.model.uri = format!("file:///models/{called}/{version}"));
+        self.change(called, |spec| spec.model.uri = format!("file:///models/{called}/{version}").into());
     }
 
     /// Requests are parked, or no longer.

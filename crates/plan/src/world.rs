@@ -26,7 +26,10 @@ mod wake;
 mod worker;
 mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, Route, RouteChange, Time,
@@ -175,6 +178,14 @@ impl World {
     /// Every deployment, by name.
     pub fn deployments(&self) -> impl Iterator<Item = &std::sync::Arc<berth_spec::Deployment>> {
         self.entries.values().map(|entry| &entry.deployment)
+    }
+
+    /// Deployments from this name on, by name.
+    pub fn deployments_from<'a>(
+        &'a self,
+        from: Bound<&DeploymentName>,
+    ) -> impl Iterator<Item = &'a std::sync::Arc<berth_spec::Deployment>> + use<'a> {
+        self.entries.range::<DeploymentName, _>((from, Bound::Unbounded)).map(|(_, entry)| &entry.deployment)
     }
 
     /// Every worker, by name, those that are only known from records included.

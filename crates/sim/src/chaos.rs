@@ -121,7 +121,7 @@ fn declare(cluster: &mut Cluster, which: u64) {
     spec.priority = u8::try_from(1 + cluster.chance.below(3) * 40).unwrap_or(1);
     spec.idle_after = cluster.chance.once_in(2).then(|| Duration::from_secs(60 + cluster.chance.below(600)));
     spec.rollout.when_full = if cluster.chance.once_in(2) { WhenFull::Recreate } else { WhenFull::Wait };
-    spec.model.uri = uri(which, cluster.chance.below(VERSIONS));
+    spec.model.uri = uri(which, cluster.chance.below(VERSIONS)).into();
     cluster.declare(deployment);
 }
 

@@ -257,7 +257,7 @@ impl Fleet {
             fails: None,
         };
         let mut deployment = fixture::deployment(&called(nth));
-        deployment.spec.model.uri.clone_from(&uri);
+        deployment.spec.model.uri = uri.as_str().into();
         self.cluster.models.insert(uri, model);
         settings(nth, memory, &mut deployment.spec);
         deployment

@@ -134,7 +134,7 @@ fn apply(cluster: &mut Cluster, called: &str, options: &Options<'_>) -> Result<(
     };
     let spec = &mut deployment.spec;
     if let Some(uri) = options.text("uri") {
-        spec.model.uri = format!("file:///{uri}");
+        spec.model.uri = format!("file:///{uri}").into();
     }
     if let Some(min) = options.number("min")? {
         spec.replicas.min = min;

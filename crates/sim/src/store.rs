@@ -78,7 +78,7 @@ pub struct Store {
     pub pace_percent: u64,
     rev: u64,
     leader: Option<Leader>,
-    deployments: BTreeMap<DeploymentName, (Arc<Deployment>, Rev)>,
+    deployments: BTreeMap<DeploymentName, Arc<Deployment>>,
     records: BTreeMap<DeploymentName, Record>,
     measured: BTreeMap<Digest, ByteSize>,
     cordons: BTreeMap<WorkerId, Cordon>,
@@ -196,9 +196,9 @@ impl Store {
     /// Stores a deployment.
     pub fn declare(&mut self, deployment: Arc<Deployment>) {
         self.rev += 1;
-        let rev = Rev(self.rev);
-        self.deployments.insert(deployment.name.clone(), (deployment.clone(), rev));
-        self.changes.insert(self.rev, Change::Declared(Declared::Set { deployment, rev }));
+        let stored = Arc::new(Deployment { resource_version: self.rev, ..deployment.as_ref().clone() });
+        self.deployments.insert(stored.name.clone(), Arc::clone(&stored));
+        self.changes.insert(self.rev, Change::Declared(Declared::Set(stored)));
     }
 
     /// Stores a word on a worker.
@@ -214,12 +214,12 @@ impl Store {
     /// A deployment as it is stored.
     #[must_use]
     pub fn deployment(&self, name: &DeploymentName) -> Option<&Arc<Deployment>> {
-        self.deployments.get(name).map(|(deployment, _)| deployment)
+        self.deployments.get(name)
     }
 
     /// Every deployment, by name.
     pub fn deployments(&self) -> impl Iterator<Item = &Arc<Deployment>> {
-        self.deployments.values().map(|(deployment, _)| deployment)
+        self.deployments.values()
     }
 
     /// What was decided for a deployment.
@@ -239,7 +239,7 @@ impl Store {
         if !self.leads(epoch, now) {
             return Stored::Deposed;
         }
-        let current = |(name, rev): &(DeploymentName, Rev)| self.deployments.get(name).is_none_or(|(_, is)| is == rev);
+        let current = |(name, rev): &(DeploymentName, Rev)| self.deployments.get(name).is_none_or(|is| is.resource_version == rev.0);
         if !commit.forget.iter().all(current) {
             return Stored::Refused;
         }

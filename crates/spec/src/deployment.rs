@@ -1,6 +1,7 @@
 //! What somebody wants: a deployment, checked, with defaults applied in memory. Illegal ones cannot be built
 //! (see [`manifest`](crate::manifest) for the file format and its errors).
 
+mod labels;
 mod sharing;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use labels::Labels;
 pub use sharing::Sharing;
 
 pub use crate::format::ModelFormat;
@@ -25,13 +27,15 @@ pub struct Deployment {
     /// Counts changes of the spec.
     pub generation: Generation,
     /// Free labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// Which source declared it.
     pub origin: Origin,
     /// When it was declared first.
     pub created: Time,
     /// Deletion was asked for: replicas drain, then it is forgotten.
     pub deleting: bool,
+    /// The store's number of its last change; 0 where the store does not have it (yet, or any more).
+    pub resource_version: u64,
     /// What is wanted.
     pub spec: Spec,
     /// The digest of the artifact where it is known before any worker fetched it: given in the manifest, or computed
@@ -119,13 +123,21 @@ impl DerefMut for Spec {
     }
 }
 
-/// A model's source.
+/// A model's source: a location and the [`ModelDetails`], whose fields are read and written as if they were here.
+///
+/// Clones share the details, and so do deployments that went through one [`Sharing`]. Writing to shared ones copies them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSource {
+    /// Absolute: `file:///…`, `http(s)://`, `s3://`, `gs://`, `az://`.
+    pub uri: Box<str>,
+    details: Arc<ModelDetails>,
+}
+
+/// What is said of a model beside its location. Most models of a fleet differ in nothing of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelDetails {
     /// The kind of artifact, which decides the runtime.
     pub format: ModelFormat,
-    /// Absolute: `file:///…`, `http(s)://`, `s3://`, `gs://`, `az://`.
-    pub uri: String,
     /// The digest that the artifact must have.
     pub sha256: Option<Digest>,
     /// The version name that clients see; the revision's hash when absent.
@@ -134,6 +146,27 @@ pub struct ModelSource {
     pub signature: Option<Box<Signature>>,
     /// How its code is run: for [`ModelFormat::PYTHON`], and only there.
     pub card: Option<Arc<PinnedCard>>,
+}
+
+impl ModelSource {
+    /// The model at this location.
+    #[must_use]
+    pub fn new(uri: impl Into<Box<str>>, details: ModelDetails) -> Self {
+        Self { uri: uri.into(), details: Arc::new(details) }
+    }
+}
+
+impl Deref for ModelSource {
+    type Target = ModelDetails;
+    fn deref(&self) -> &ModelDetails {
+        &self.details
+    }
+}
+
+impl DerefMut for ModelSource {
+    fn deref_mut(&mut self) -> &mut ModelDetails {
+        Arc::make_mut(&mut self.details)
+    }
 }
 
 /// How many replicas.

@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc};
 
 /// The owner of a deployment; only it changes or deletes it, unless told to take over.
 ///
-/// One text, `KIND:ID`, so that 100,000 deployments of one source share it. Displayed as that text; the API is `api`.
+/// One text, `KIND:ID`, behind one pointer: each of 100,000 deployments has one. Displayed as that text; the API is `api`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin(Option<Arc<str>>);
+pub struct Origin(pub(crate) Option<Arc<String>>);
 
 impl Origin {
     /// The control API: `berth apply`, or any other client of it.
@@ -19,7 +19,7 @@ impl Origin {
     /// The source of this kind and id. A kind is a lower-case word.
     #[must_use]
     pub fn new(kind: &str, id: &str) -> Self {
-        Self(Some(Arc::from(format!("{kind}:{id}"))))
+        Self(Some(Arc::new(format!("{kind}:{id}"))))
     }
 
     /// The folder at `path`.
@@ -37,7 +37,7 @@ impl Origin {
     /// Reads the text that [`Origin`] displays.
     #[must_use]
     pub fn read(text: &str) -> Self {
-        if text == "api" { Self::API } else { Self(Some(Arc::from(text))) }
+        if text == "api" { Self::API } else { Self(Some(Arc::new(text.to_owned()))) }
     }
 
     /// The kind: `api`, `directory`, `git`.
@@ -62,7 +62,7 @@ impl Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_deref().unwrap_or("api"))
+        f.write_str(self.0.as_ref().map_or("api", |text| text))
     }
 }
 

@@ -46,7 +46,7 @@ impl Revision {
         let model = &deployment.spec.model;
         Self {
             format: model.format.clone(),
-            uri: model.uri.clone(),
+            uri: model.uri.to_string(),
             digest: model.sha256.or(deployment.digest),
             version: model.version.clone().unwrap_or_else(|| id.hash()),
             signature: model.signature.clone(),
@@ -65,7 +65,7 @@ impl Revision {
         let model = &deployment.spec.model;
         let artifact = match model.sha256.or(deployment.digest) {
             Some(digest) => digest.to_string(),
-            None => model.uri.clone(),
+            None => model.uri.to_string(),
         };
         let content = format!(
             "berth revision 1\n{}\n{artifact}\n{:?}\n{:?}\n{:?}",

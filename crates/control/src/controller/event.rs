@@ -73,12 +73,7 @@ pub enum Event {
 #[derive(Debug, Clone)]
 pub enum Declared {
     /// Declared or changed.
-    Set {
-        /// Current deployment.
-        deployment: Arc<Deployment>,
-        /// Resource version.
-        rev: Rev,
-    },
+    Set(Arc<Deployment>),
     /// Removed from the store.
     Gone(DeploymentName),
 }

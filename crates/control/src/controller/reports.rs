@@ -18,10 +18,10 @@ impl Controller {
         let mut disables = false;
         for change in changes {
             match change {
-                Declared::Set { deployment, rev } => {
+                Declared::Set(deployment) => {
                     let name = deployment.name.clone();
                     let before = self.world.deployment(&name).cloned();
-                    let known = self.revs.insert(name.clone(), rev);
+                    let known = self.rev_of(&name);
                     out.extend(event::declared(before.as_deref(), &deployment, now).map(Effect::Emit));
                     self.stopwatch.start(&deployment, now);
                     // What is to be nowhere is taken away before anything else is thought about.
@@ -35,7 +35,6 @@ impl Controller {
                     touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
                 }
                 Declared::Gone(name) => {
-                    self.revs.remove(&name);
                     self.stopwatch.forget(&name);
                     self.world.remove_deployment(&name);
                     touched.push((name, Touch::Deleted));

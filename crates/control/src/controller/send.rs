@@ -25,7 +25,6 @@ impl Controller {
             .chain(&planned.withdrawn);
         let mut touched: Vec<_> = names.map(|name| (name.clone(), Touch::Modified)).collect();
         for name in &planned.gone {
-            self.revs.remove(name);
             self.stopwatch.forget(name);
             touched.push((name.clone(), Touch::Deleted));
         }

@@ -73,9 +73,9 @@ pub(super) async fn restore(
         Ok(mut deployment) => {
             // Before they are all there: whole ones are several times as large.
             if let Some(deployment) = Arc::get_mut(&mut deployment) {
-                sharing.share(&mut deployment.spec);
+                sharing.share(deployment);
             }
-            restored.deployments.push((deployment, entry.modified));
+            restored.deployments.push(deployment);
         }
         Err(error) => unreadable(&error, events, now),
     })
@@ -223,8 +223,7 @@ fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreErro
     match change {
         Change::Deleted { .. } => Ok(Declared::Gone(name)),
         Change::Put(entry) => {
-            let deployment = StoredDeployment::read_deployment(entry)?;
-            Ok(Declared::Set { deployment, rev: entry.modified })
+            StoredDeployment::read_deployment(entry).map(Declared::Set)
         }
     }
 }

@@ -85,9 +85,9 @@ async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted
         match StoredDeployment::read_deployment(entry) {
             Ok(mut deployment) => {
                 if let Some(deployment) = Arc::get_mut(&mut deployment) {
-                    sharing.share(&mut deployment.spec);
+                    sharing.share(deployment);
                 }
-                changes.push(Declared::Set { deployment, rev: entry.modified });
+                changes.push(Declared::Set(deployment));
             }
             Err(error) => unreadable.push(unreadable_event(&error, now)),
         }
@@ -186,7 +186,7 @@ mod tests {
                 Event::Cordon { worker, cordon } => told.push(format!("{worker} {}", cordon.as_str())),
                 Event::Changed { changes, .. } => {
                     told.extend(changes.iter().map(|change| match change {
-                        Declared::Set { deployment, .. } => format!("set {}", deployment.name),
+                        Declared::Set(deployment) => format!("set {}", deployment.name),
                         Declared::Gone(name) => format!("gone {name}"),
                     }));
                 }

@@ -348,10 +348,11 @@ fn decide(
     let mut deployment = Deployment {
         name: manifest.name.clone(),
         generation: Generation::default().next(),
-        labels: manifest.labels.clone(),
+        labels: manifest.labels.clone().into(),
         origin: request.origin.clone(),
         created: now,
         deleting: false,
+        resource_version: found.0,
         spec: manifest.spec.clone(),
         digest: resolution.digest(),
         artifact: resolution.size(),

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Entry, StoreError};
+use super::{Entry, Rev, StoreError};
 use crate::source::SourceName;
 
 /// Prefix of deployments.
@@ -177,9 +177,9 @@ impl StoredDeployment {
     }
 
     /// The deployment that it is; `namespace` is that of its key. Fails if this version of Berth does not take the manifest any more.
-    fn deployment(&self, namespace: &Namespace) -> Result<Deployment, String> {
+    fn deployment(&self, namespace: &Namespace, rev: Rev) -> Result<Deployment, String> {
         let document = RawDeployment::read(&self.manifest)?;
-        let (labels, spec) = (document.labels(), document.resolve(self.base.as_deref())?);
+        let (labels, spec) = (document.labels().into(), document.resolve(self.base.as_deref())?);
         let digest = self.digest.as_deref().map(str::parse).transpose().map_err(|error| format!("{error}"))?;
         Ok(Deployment {
             name: document.name(namespace),
@@ -188,6 +188,7 @@ impl StoredDeployment {
             origin: self.origin(),
             created: Time(self.created),
             deleting: self.deleting,
+            resource_version: rev.0,
             spec,
             digest,
             artifact: self.artifact.map(ByteSize),
@@ -204,7 +205,7 @@ impl StoredDeployment {
         let stored = Self::read(entry)?;
         let namespace = name_in(&entry.key, DEPLOYMENTS).map(|name| name.to_namespace()).unwrap_or_default();
         stored
-            .deployment(&namespace)
+            .deployment(&namespace, entry.modified)
             .map(Arc::new)
             .map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
     }
@@ -358,10 +359,11 @@ mod tests {
             let deployment = Deployment {
                 name: parsed.name.clone(),
                 generation: Generation(4),
-                labels: parsed.labels.clone(),
+                labels: parsed.labels.clone().into(),
                 origin,
                 created: Time(5),
                 deleting,
+                resource_version: 1,
                 spec: parsed.spec.clone(),
                 digest,
                 artifact: digest.map(|_| ByteSize(4_096)),

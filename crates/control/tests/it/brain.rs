@@ -30,14 +30,20 @@ fn deployment(text_name: &str, extra: &str, generation: u64) -> Arc<Deployment> 
     Arc::new(Deployment {
         name: manifest.name,
         generation: Generation(generation),
-        labels: manifest.labels,
+        labels: manifest.labels.into(),
         origin: Origin::API,
         created: Time(1),
         deleting: false,
+        resource_version: 0,
         spec: manifest.spec,
         digest: None,
         artifact: None,
     })
+}
+
+/// The same as the store has it.
+fn stored(deployment: &Deployment, resource_version: u64) -> Arc<Deployment> {
+    Arc::new(Deployment { resource_version, ..deployment.clone() })
 }
 
 impl Bench {
@@ -62,7 +68,7 @@ impl Bench {
     fn set(&mut self, deployment: &Arc<Deployment>) -> Vec<Effect> {
         self.rev += 1;
         let rev = Rev(self.rev);
-        let changes = vec![Declared::Set { deployment: Arc::clone(deployment), rev }];
+        let changes = vec![Declared::Set(stored(deployment, rev.0))];
         self.on(Event::Changed { rev, changes })
     }
 
@@ -228,8 +234,8 @@ fn a_miss_is_planned_for_at_once() {
 fn on_restart_residents_are_sent_first_and_the_rest_after() {
     let info = worker("w", 2);
     let deployments = vec![
-        (deployment("a-cold", "  replicas: {min: 0, max: 1}\n", 1), Rev(1)),
-        (deployment("z-warm", "  replicas: 1\n", 1), Rev(2)),
+        stored(&deployment("a-cold", "  replicas: {min: 0, max: 1}\n", 1), 1),
+        stored(&deployment("z-warm", "  replicas: 1\n", 1), 2),
     ];
     let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
     let whole = bench.on(Event::GatewayAttached { id: GatewayId(1), node: info.id.clone(), region: None });
@@ -307,7 +313,7 @@ fn a_declaration_is_in_force_when_its_route_was_sent() {
 
 #[test]
 fn the_first_plan_for_residents_alone_puts_nothing_in_force() {
-    let deployments = vec![(deployment("a-cold", "", 1), Rev(1)), (deployment("z-warm", "  replicas: 1\n", 1), Rev(2))];
+    let deployments = vec![stored(&deployment("a-cold", "", 1), 1), stored(&deployment("z-warm", "  replicas: 1\n", 1), 2)];
     let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
     bench.on(Event::Changed { rev: Rev(3), changes: Vec::new() });
     bench.now = bench.now + SETTLE;

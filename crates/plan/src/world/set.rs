@@ -11,7 +11,7 @@ impl World {
     /// A deployment was declared or changed.
     pub fn set_deployment(&mut self, mut deployment: Arc<Deployment>) {
         if let Some(deployment) = Arc::get_mut(&mut deployment) {
-            self.sharing.share(&mut deployment.spec);
+            self.sharing.share(deployment);
         }
         let name = deployment.name.clone();
         self.touch(&name);
@@ -49,7 +49,7 @@ impl World {
             return;
         };
         if entry.record().is_some() || self.held_anywhere(name) {
-            let deleting = Deployment { deleting: true, ..entry.deployment.as_ref().clone() };
+            let deleting = Deployment { deleting: true, resource_version: 0, ..entry.deployment.as_ref().clone() };
             self.set_deployment(Arc::new(deleting));
         } else {
             self.forget(name);

@@ -195,7 +195,7 @@ fn happen(w: &mut Fixture, what: &Happening) {
                 spec.memory = memory.map(size);
                 spec.idle_after = (which % 2 == 0).then(|| Duration::from_secs(300));
                 spec.rollout.when_full = if *recreate { WhenFull::Recreate } else { WhenFull::Wait };
-                spec.model.uri = format!("file:///{which}/{version}");
+                spec.model.uri = format!("file:///{which}/{version}").into();
             });
         }
         Happening::Place { which, how } => w.change(&format!("m{which}"), |spec| place(spec, how)),

@@ -16,7 +16,7 @@ fn an_update_is_a_reload_with_a_peak() {
     let old = w.revision("iris");
     let mut next: Deployment = w.world.deployment(&name("iris")).expect("it").as_ref().clone();
     next.generation = next.generation.next();
-    next.spec.model.uri = "file:///models/iris/2".to_owned();
+    next.spec.model.uri = "file:///models/iris/2".into();
     let seen = preview(&w.world, &[Change::Apply(Arc::new(next))], w.now);
     let actions: Vec<&Action> = seen.steps.iter().map(|step| &step.action).collect();
     assert_eq!(actions, [&Action::Reload { from: old }, &Action::Unload]);

@@ -129,7 +129,7 @@ fn nothing_leaves_for_a_revision_that_would_not_fit_then_either() {
     w.demand("iris", 0);
     // What nobody waits for takes no place of a resident one, whatever its priority.
     w.change("iris", |spec| {
-        spec.model.uri = "file:///models/iris/2".to_owned();
+        spec.model.uri = "file:///models/iris/2".into();
         spec.memory = Some(gib(2));
     });
     w.advance();
@@ -182,7 +182,7 @@ fn copies(before: u32, memory: u64) -> Fixture {
 /// Another version and another number of copies, in one change.
 fn update_and_scale(w: &mut Fixture, version: &str, to: u32) {
     w.change("iris", |spec| {
-        spec.model.uri = format!("file:///models/iris/{version}");
+        spec.model.uri = format!("file:///models/iris/{version}").into();
         spec.replicas = Replicas { min: to, max: to };
     });
 }
@@ -304,7 +304,7 @@ fn a_region_that_an_update_adds_gets_the_new_revision() {
         let each: std::collections::BTreeMap<_, _> = regions.iter().map(|region| ((*region).to_owned(), one)).collect();
         let all = u32::try_from(each.len()).expect("a few");
         w.change("iris", |spec| {
-            spec.model.uri = format!("file:///models/iris/{version}");
+            spec.model.uri = format!("file:///models/iris/{version}").into();
             spec.memory = Some(gib(1));
             (spec.regions, spec.replicas) = (each, Replicas { min: all, max: all });
         });

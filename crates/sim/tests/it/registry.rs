@@ -204,12 +204,12 @@ impl Fleet {
             let manifest::ManifestDeployment { name, labels, spec, .. } = parsed.expect("validation looked at it");
             let memory = spec.memory.expect("the card says");
             let (fetch, load) = (Duration::from_secs(2), Duration::from_secs(1));
-            self.cluster.models.insert(spec.model.uri.clone(), Model { memory, fetch, load, fails: None });
+            self.cluster.models.insert(spec.model.uri.to_string(), Model { memory, fetch, load, fails: None });
             let generation = self.generations.entry(wanted.id.clone()).or_insert(Generation(0));
             *generation = generation.next();
             let origin = Origin::git("file:///registry");
             let deployment =
-                Deployment { name, labels, spec, origin, generation: *generation, ..fixture::deployment("any") };
+                Deployment { name, labels: labels.into(), spec, origin, generation: *generation, ..fixture::deployment("any") };
             assert!(self.cluster.declare(deployment), "somebody leads");
             declared += 1;
         }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ModelFormat, PinnedCard, Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector, Settings, Spread,
+        Batching, Concurrency, ModelDetails, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector, Settings, Spread,
         Strategy, Warmup, WhenFull,
     },
 };
@@ -140,9 +140,8 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         }
     }
     let said = !raw.inputs.is_empty() || !raw.outputs.is_empty();
-    ModelSource {
+    let details = ModelDetails {
         format,
-        uri,
         sha256: raw.sha256.as_ref().map(|digest| digest.0).or_else(|| card.as_ref()?.card.artifacts.digest()),
         version: raw
             .version
@@ -152,7 +151,8 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
             .cloned(),
         signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
         card,
-    }
+    };
+    ModelSource::new(uri, details)
 }
 
 /// The batching of a deployment; the card's where the deployment says nothing.

@@ -68,7 +68,7 @@ fn every_field_arrives() {
     let spec = &iris.spec;
     assert_eq!(iris.name.as_str(), "iris");
     assert_eq!(iris.labels["team"], "flowers");
-    assert_eq!(spec.model.uri, "file:///models/iris.onnx");
+    assert_eq!(&*spec.model.uri, "file:///models/iris.onnx");
     assert_eq!(iris.base, context().base);
     assert_eq!(spec.model.signature.as_ref().map(|s| (s.inputs.len(), s.outputs.len())), Some((1, 1)));
     assert_eq!(spec.replicas, Replicas { min: 0, max: 2 });
@@ -135,10 +135,11 @@ fn where_and_how_many_make_no_new_revision() {
         let deployment = crate::Deployment {
             name,
             generation: crate::Generation(1),
-            labels: BTreeMap::new(),
+            labels: crate::deployment::Labels::default(),
             origin: crate::Origin::API,
             created: crate::Time::ZERO,
             deleting: false,
+            resource_version: 0,
             spec,
             digest: None,
             artifact: None,

@@ -10,7 +10,6 @@
 mod log_printer;
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -21,6 +20,7 @@ use berth_mesh::local::LocalReplicas;
 use berth_spec::{
     AssignmentChange, ByteSize, Deployment, Failure as LoadFailure, FromController, Generation, InventoryChange,
     ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId, WorkerLimits,
+    deployment::Labels,
     manifest::{self, ParseContext},
 };
 use berth_worker::WorkerLink;
@@ -204,10 +204,11 @@ fn declare(pinned: &PinnedCard) -> Result<Deployment, Failure> {
     Ok(Deployment {
         name: parsed.name,
         generation: Generation(1),
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         origin: Origin::API,
         created: Time::ZERO,
         deleting: false,
+        resource_version: 0,
         spec: parsed.spec,
         digest: None,
         artifact: None,

@@ -29,7 +29,7 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
         metadata: DeploymentMetadata {
             name: deployment.name.name().to_owned(),
             namespace: deployment.name.namespace().to_owned(),
-            labels: deployment.labels.clone(),
+            labels: (*deployment.labels).clone(),
             annotations: annotations.collect(),
             generation: deployment.generation.0,
             resource_version: view.rev.to_string(),

@@ -13,7 +13,7 @@ const GATEWAY: GatewayId = GatewayId(9);
 /// State left by an earlier leader: the store, and the workers' inventories and assignments.
 #[derive(Default)]
 pub(super) struct Legacy {
-    deployments: Vec<(Arc<Deployment>, Rev)>,
+    deployments: Vec<Arc<Deployment>>,
     records: BTreeMap<DeploymentName, Record>,
     generation: Generation,
     pub(super) held: BTreeMap<WorkerId, (Generation, BTreeMap<RevisionId, Placed>)>,
@@ -91,7 +91,7 @@ pub(super) fn first_term() -> Legacy {
         let replicas = if i % 3 == 0 { "  replicas: 2\n" } else { "  replicas: 1\n" };
         let deployment = deployment(&format!("model-{i:02}"), replicas, 1);
         bench.set(&deployment);
-        legacy.deployments.push((deployment, Rev(bench.rev)));
+        legacy.deployments.push(stored(&deployment, bench.rev));
     }
     for _ in 0..10 {
         let mut effects = bench.wait(DEBOUNCE);
