@@ -17,8 +17,8 @@ use berth_spec::{
     ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
     InventoryChange, Load, Origin, Replicas, Residency, RevisionId, RuntimeInfo, Spec, Time, WorkerId, WorkerInfo,
     deployment::{
-        Batching, Concurrency, Labels, ModelDetails, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling, Selector, Settings, Spread,
-        Strategy, Warmup, WhenFull,
+        Batching, Concurrency, Labels, ModelDetails, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling,
+        Selector, Settings, Spread, Strategy, Warmup, WhenFull,
     },
     member::{REGION, ZONE},
     residency::{Phases, Ready},
@@ -72,8 +72,7 @@ pub fn worker_id(name: &str) -> WorkerId {
 /// A deployment with one resident replica; change its fields for others.
 #[must_use]
 pub fn deployment(called: &str) -> Deployment {
-    let details =
-        ModelDetails { format: ModelFormat::ONNX, sha256: None, version: None, signature: None, card: None };
+    let details = ModelDetails { format: ModelFormat::ONNX, sha256: None, version: None, signature: None, card: None };
     let model = ModelSource::new(format!("file:///models/{called}/1"), details);
     let settings = Settings {
         replicas: Replicas { min: 1, max: 1 },

@@ -239,7 +239,9 @@ impl Store {
         if !self.leads(epoch, now) {
             return Stored::Deposed;
         }
-        let current = |(name, rev): &(DeploymentName, Rev)| self.deployments.get(name).is_none_or(|is| is.resource_version == rev.0);
+        let current = |(name, rev): &(DeploymentName, Rev)| {
+            self.deployments.get(name).is_none_or(|is| is.resource_version == rev.0)
+        };
         if !commit.forget.iter().all(current) {
             return Stored::Refused;
         }

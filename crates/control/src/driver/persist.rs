@@ -222,9 +222,7 @@ fn of_terms(key: &str, change: &Change) -> Option<Result<Event, StoreError>> {
 fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreError> {
     match change {
         Change::Deleted { .. } => Ok(Declared::Gone(name)),
-        Change::Put(entry) => {
-            StoredDeployment::read_deployment(entry).map(Declared::Set)
-        }
+        Change::Put(entry) => StoredDeployment::read_deployment(entry).map(Declared::Set),
     }
 }
 

@@ -313,7 +313,8 @@ fn a_declaration_is_in_force_when_its_route_was_sent() {
 
 #[test]
 fn the_first_plan_for_residents_alone_puts_nothing_in_force() {
-    let deployments = vec![stored(&deployment("a-cold", "", 1), 1), stored(&deployment("z-warm", "  replicas: 1\n", 1), 2)];
+    let deployments =
+        vec![stored(&deployment("a-cold", "", 1), 1), stored(&deployment("z-warm", "  replicas: 1\n", 1), 2)];
     let mut bench = Bench::new(Restored { rev: Rev(2), deployments, ..Restored::default() });
     bench.on(Event::Changed { rev: Rev(3), changes: Vec::new() });
     bench.now = bench.now + SETTLE;

@@ -208,8 +208,14 @@ impl Fleet {
             let generation = self.generations.entry(wanted.id.clone()).or_insert(Generation(0));
             *generation = generation.next();
             let origin = Origin::git("file:///registry");
-            let deployment =
-                Deployment { name, labels: labels.into(), spec, origin, generation: *generation, ..fixture::deployment("any") };
+            let deployment = Deployment {
+                name,
+                labels: labels.into(),
+                spec,
+                origin,
+                generation: *generation,
+                ..fixture::deployment("any")
+            };
             assert!(self.cluster.declare(deployment), "somebody leads");
             declared += 1;
         }

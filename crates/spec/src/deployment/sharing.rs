@@ -99,7 +99,10 @@ mod tests {
         assert_eq!(other, deployment(2, 7).spec);
         other.priority = 8;
         assert_eq!((one.priority, other.priority), (7, 8));
-        assert!(!Arc::ptr_eq(&one.settings, &shared(&mut sharing, Deployment { spec: other, ..deployment(2, 8) }).settings));
+        assert!(!Arc::ptr_eq(
+            &one.settings,
+            &shared(&mut sharing, Deployment { spec: other, ..deployment(2, 8) }).settings
+        ));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     ModelFormat, PinnedCard, Replicas, Signature, Spec,
     deployment::{
-        Batching, Concurrency, ModelDetails, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector, Settings, Spread,
-        Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelDetails, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector,
+        Settings, Spread, Strategy, Warmup, WhenFull,
     },
 };
 
