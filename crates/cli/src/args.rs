@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Card(commands::card::CardArgs),
     /// Print the schemas of manifests, model cards and a registry's files
     Schema(commands::schema::SchemaArgs),
+    /// Run parts for tests: a scriptable model server
+    Testing(commands::testing::TestingArgs),
     /// Print a completion script for a shell
     Completions(commands::local::CompletionsArgs),
     /// Print a manual page

@@ -22,6 +22,7 @@ pub(crate) mod resource;
 pub(crate) mod schema;
 pub(crate) mod secrets;
 pub(crate) mod source;
+pub(crate) mod testing;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
@@ -53,6 +54,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
 
 async fn ask(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Testing(args) => testing::run(args).await,
         Command::Apply(args) => apply::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,

@@ -14,6 +14,7 @@ mod environment;
 mod file;
 pub(crate) mod layers;
 pub(crate) mod model_types;
+pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod values;
@@ -67,6 +68,9 @@ pub(crate) struct ServerArgs {
     /// be the same on all controllers
     #[arg(long, value_name = "TYPE:WISH:KEY=VALUE,…", env = "BERTH_MODEL_TYPE", value_delimiter = ',', value_parser = TypeLabel::parse)]
     pub(crate) model_type: Vec<TypeLabel>,
+    /// File of a model server that this worker uses, an object of kind Runtime. Repeatable
+    #[arg(long, value_name = "FILE,…", env = "BERTH_RUNTIME", value_delimiter = ',')]
+    pub(crate) runtime: Vec<PathBuf>,
     /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
@@ -141,6 +145,8 @@ pub(crate) struct ServerSettings {
     pub(crate) labels: BTreeMap<String, String>,
     /// Label requirements by model type, for the controller.
     pub(crate) types: BTreeMap<String, Selector>,
+    /// Model servers that the worker uses.
+    pub(crate) runtimes: Vec<berth_worker::runtime::spi::Settings>,
     /// The ONNX Runtime library; `None`: the usual places.
     pub(crate) onnx_library: Option<PathBuf>,
     /// NVIDIA driver library; `None`: where the system has it.
@@ -202,7 +208,17 @@ impl ServerSettings {
         };
         let named = args.onnxruntime.or_else(|| std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from));
         let name = args.name.unwrap_or(name);
+        let runtimes = args.runtime.iter().map(|path| runtime::read(path)).collect::<Result<Vec<_>, _>>()?;
+        for (at, one) in runtimes.iter().enumerate() {
+            if runtimes[..at].iter().any(|other| other.name == one.name) {
+                return Err(Failure::Usage(format!(
+                    "two files of --runtime declare {:?}: give them two names",
+                    one.name
+                )));
+            }
+        }
         Ok(Self {
+            runtimes,
             data: args.data,
             http: args.http,
             api: args.api,

@@ -12,7 +12,7 @@
 
 use std::time::Instant;
 
-use berth_peer::BoxError;
+pub use berth_peer::BoxError;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, header, request::Parts};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};

@@ -73,6 +73,11 @@ pub trait Model: Send + Sync + 'static {
         false
     }
 
+    /// True if the model answers a `ModelInfer` as it comes, by [`exchange`](Self::exchange): its request is not read here.
+    fn infers_undecoded(&self) -> bool {
+        false
+    }
+
     /// The JSON schemas of what [`call`](Self::call) takes and gives, if it has them.
     fn schemas(&self) -> Option<(&serde_json::Value, &serde_json::Value)> {
         None

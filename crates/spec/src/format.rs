@@ -162,6 +162,9 @@ pub struct FormatSupport {
 }
 
 impl FormatSupport {
+    /// The name that stands for every format: of runtimes that say only when a model is loaded whether they take it.
+    pub const ANY: &str = "*";
+
     /// Takes any version of `format`.
     #[must_use]
     pub fn any(format: &ModelFormat) -> Self {
@@ -172,7 +175,7 @@ impl FormatSupport {
     #[must_use]
     pub fn takes(&self, format: &ModelFormat) -> bool {
         let version = |version| self.versions.is_empty() || self.versions.iter().any(|taken| taken == version);
-        self.name == format.name() && format.version().is_none_or(version)
+        self.name == Self::ANY || self.name == format.name() && format.version().is_none_or(version)
     }
 }
 

@@ -53,6 +53,7 @@ pub mod deployment;
 pub mod dialect;
 pub mod format;
 pub mod manifest;
+pub mod opaque;
 pub mod origin;
 pub mod revision;
 
@@ -82,6 +83,7 @@ pub use format::{FormatSupport, ModelFormat};
 pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
+pub use opaque::OpaqueModel;
 pub use origin::Origin;
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency, Usage};
 pub use revision::Revision;

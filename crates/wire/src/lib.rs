@@ -6,6 +6,7 @@
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
 //! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
+//! proto/model-runtime.proto ──▶ mmesh     (what is said to model servers)
 //!                               status    (spec::Class → HTTP and gRPC)
 //!                               guard     (which requests come from web pages of other sites)
 //! ```
@@ -17,6 +18,8 @@ pub mod api;
 pub mod etcd;
 pub mod fleet;
 pub mod guard;
+#[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
+pub mod mmesh;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod oip;
 pub mod status;

@@ -32,7 +32,7 @@ use std::{
     },
 };
 
-use berth_spec::{ByteSize, CredentialSet, Digest, Revision};
+use berth_spec::{ByteSize, CredentialSet, Digest, OpaqueModel, Revision};
 pub use cache::Pin;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 pub(crate) use gate::Gate;
@@ -74,7 +74,7 @@ pub enum Source {
     Folder(PathBuf),
     /// Something that the runtime finds by itself.
     Opaque {
-        /// The model's format.
+        /// The model's type, or its format.
         kind: String,
         /// Where it is, in the runtime's own terms.
         path: String,
@@ -100,8 +100,11 @@ impl Artifact {
     /// An artifact that its runtime finds by itself: named by what it is told.
     #[must_use]
     pub fn opaque(revision: &Revision) -> Self {
-        let (kind, path) = (revision.format.to_string(), revision.uri.clone());
-        let key = revision.digest.map_or_else(String::new, |digest| digest.to_string());
+        let OpaqueModel { kind, path, key } = revision.uri.parse().unwrap_or_else(|_| OpaqueModel {
+            kind: revision.format.to_string(),
+            path: revision.uri.clone(),
+            key: revision.digest.map_or_else(String::new, |digest| digest.to_string()),
+        });
         let digest = checksum::of(format!("{kind}\n{path}\n{key}").as_bytes());
         Self { source: Source::Opaque { kind, path, key }, digest, size: ByteSize::ZERO }
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
 
-use crate::prepare;
+use crate::{prepare, runtime::spi};
 
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
@@ -38,6 +38,8 @@ pub struct Config {
     pub parallel_loads: Option<usize>,
     /// Fetches at once.
     pub parallel_fetches: usize,
+    /// Model servers beside the built-in runtimes. They come before those.
+    pub runtimes: Vec<spi::Settings>,
     /// Where the ONNX Runtime library is; `None`: the usual places are searched.
     pub onnx_library: Option<PathBuf>,
     /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
@@ -95,6 +97,7 @@ impl Config {
             cache: DEFAULT_CACHE,
             parallel_loads: None,
             parallel_fetches: DEFAULT_PARALLEL_FETCHES,
+            runtimes: Vec::new(),
             onnx_library: None,
             credentials: BTreeMap::new(),
             cards: prepare::Settings::default(),

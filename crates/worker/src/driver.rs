@@ -58,6 +58,7 @@ use crate::{
         metrics::Families,
         onnx::{OnnxEngine, Options},
         python::PythonRuntime,
+        spi::SpiRuntime,
     },
 };
 
@@ -107,15 +108,52 @@ pub struct Stopped {
 pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Fault> {
     let families = Families::register(registry);
     let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families.clone());
-    let (mut runtimes, missing): (Vec<Arc<dyn Runtime>>, _) = match engine {
-        Ok(engine) => (vec![Arc::new(engine)], Vec::new()),
-        Err(error) => (Vec::new(), vec![error.to_string()]),
+    let mut config = config;
+    let mut runtimes = servers(&mut config, &families)?;
+    let missing = match engine {
+        Ok(engine) => {
+            runtimes.push(Arc::new(engine));
+            Vec::new()
+        }
+        Err(error) => vec![error.to_string()],
     };
     runtimes.push(Arc::new(PythonRuntime::open(&config.data, families).map_err(|error| Fault::disk(&error))?));
     for reason in &missing {
         tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);
     }
     Ok(Worker { missing, ..build_with(config, runtimes, local, registry)? })
+}
+
+/// A worker with the declared model servers and nothing else.
+pub fn build_with_servers(
+    mut config: Config,
+    local: Arc<LocalReplicas>,
+    registry: &mut Registry,
+) -> Result<Worker, Fault> {
+    let runtimes = servers(&mut config, &Families::register(registry))?;
+    build_with(config, runtimes, local, registry)
+}
+
+/// The declared model servers, once they are ready. Blocks. As many loads run at once as they take, unless the operator says.
+fn servers(config: &mut Config, families: &Families) -> Result<Vec<Arc<dyn Runtime>>, Fault> {
+    let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
+    let mut loads = 0;
+    for settings in std::mem::take(&mut config.runtimes) {
+        let runtime = SpiRuntime::open(settings, families.clone())
+            .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
+        loads += runtime.parallel_loads();
+        runtimes.push(Arc::new(runtime));
+    }
+    if loads > 0 {
+        config.parallel_loads.get_or_insert(loads.max(default_loads()));
+    }
+    Ok(runtimes)
+}
+
+/// Loads at once of a worker that was not told.
+fn default_loads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (cores / 2).clamp(1, 4)
 }
 
 /// A worker with these runtimes.
@@ -135,11 +173,10 @@ pub fn build_with(
     let load_dirs = LoadDirs::open(prepared.join("loaded"))?;
     let capacity = Capacity::probe();
     let memory = config.memory.unwrap_or_else(|| capacity.for_models());
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let limits = Limits {
         memory,
         models: config.max_models,
-        parallel_loads: config.parallel_loads.unwrap_or((cores / 2).clamp(1, 4)).max(1),
+        parallel_loads: config.parallel_loads.unwrap_or_else(default_loads).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
     };
     let gpus = Gpus::find(config.nvml_library.as_deref())

@@ -14,7 +14,7 @@
 //!
 //! Reading order: [`agent`] diffs the assignment; [`replica`] is the life of one replica; [`order`] says which piece of
 //! work is next; [`breaker`] keeps failing hosts alone; [`driver`] carries it out with [`prepare`], [`artifacts`] and
-//! [`runtime`].
+//! [`runtime`]. [`scripted`] is a model server for tests of whatever calls one.
 
 pub mod agent;
 pub mod breaker;
@@ -26,6 +26,7 @@ pub mod replica;
 pub mod artifacts;
 pub mod prepare;
 pub mod runtime;
+pub mod scripted;
 
 pub mod capacity;
 pub mod config;
@@ -34,7 +35,7 @@ pub mod metrics;
 
 pub use agent::{Agent, Effect, Event};
 pub use config::Config;
-pub use driver::{Stopped, Worker, WorkerLink, build, build_with};
+pub use driver::{Stopped, Worker, WorkerLink, build, build_with, build_with_servers};
 pub use fault::Fault;
 
 pub use berth_spec::FromController;

@@ -4,7 +4,8 @@
 //! LoadRequest ──Runtime::load──▶ Loaded { model, memory, note } ──model.validate──▶ mesh::LocalReplicas
 //!                                   └ dropping the last Arc of the model unloads it
 //! ```
-//! [`onnx`] is the built-in engine; [`python`] runs the code of model cards in processes of their own. [`batch`] joins
+//! [`onnx`] is the built-in engine; [`python`] runs the code of model cards in processes of their own; [`spi`] has model
+//! servers that others wrote hold the models. [`batch`] joins
 //! requests for any engine. `fake` is scripted, for tests.
 //! Not here: fetching the artifact, deciding when to load, and draining: those are the agent's.
 
@@ -12,6 +13,7 @@ pub mod batch;
 pub mod metrics;
 pub mod onnx;
 pub mod python;
+pub mod spi;
 
 mod input;
 mod sample;

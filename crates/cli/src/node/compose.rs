@@ -122,6 +122,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         max_models: settings.max_models,
         cache: server.cache,
         parallel_loads: server.parallel_loads,
+        runtimes: server.runtimes.clone(),
         onnx_library: server.onnx_library.clone(),
         nvml_library: server.nvml_library.clone(),
         cards: server.cards.clone(),

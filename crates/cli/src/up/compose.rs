@@ -76,6 +76,7 @@ fn worker_config(settings: &Settings) -> berth_worker::Config {
         memory: settings.server.memory,
         cache: settings.server.cache,
         parallel_loads: settings.server.parallel_loads,
+        runtimes: settings.server.runtimes.clone(),
         onnx_library: settings.server.onnx_library.clone(),
         nvml_library: settings.server.nvml_library.clone(),
         cards: settings.server.cards.clone(),

@@ -12,7 +12,7 @@ pub(crate) mod model_name;
 use std::collections::HashMap;
 
 use berth_spec::{
-    InferError, InferRequest, InferResponse, Tensor,
+    Datatype, InferError, InferRequest, InferResponse, Tensor,
     inference::{Parameter, Parameters},
 };
 use berth_wire::oip::{
@@ -152,6 +152,26 @@ pub fn message(model_name: &str, model_version: &str, request: InferRequest) -> 
         outputs: outputs.collect(),
         raw_input_contents,
     }
+}
+
+/// The outputs of an answer, raw or typed: for clients of the protocol.
+///
+/// # Errors
+/// [`InferError::Model`]: the answer is none.
+pub fn outputs(response: ModelInferResponse) -> Result<Vec<Tensor>, InferError> {
+    let wrong = |why: String| InferError::Model(format!("the model's answer cannot be read: {why}"));
+    let mut blobs = response.raw_output_contents.into_iter();
+    let tensors = response.outputs.into_iter().map(|output| {
+        let InferOutputTensor { name, datatype, shape, contents, .. } = output;
+        let datatype: Datatype = datatype.parse().map_err(|error| wrong(format!("output {name:?}: {error}")))?;
+        let tensor = match (blobs.next(), contents) {
+            (Some(blob), _) => Tensor::new(name, datatype, shape, blob).map_err(|error| wrong(error.to_string())),
+            (None, contents) => contents::read(name, datatype, shape, contents.unwrap_or_default())
+                .map_err(|error| wrong(error.to_string())),
+        };
+        tensor
+    });
+    tensors.collect()
 }
 
 /// A parameter without a value is left out.

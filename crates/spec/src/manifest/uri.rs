@@ -3,9 +3,10 @@
 use url::Url;
 
 use super::{scalar::Problem, suggest::closest};
+use crate::opaque::{self, OpaqueModel};
 
-/// The schemes that an artifact store exists for.
-const SCHEMES: [&str; 6] = ["file", "http", "https", "s3", "gs", "az"];
+/// The schemes that an artifact store exists for, and that of models which their runtimes find by themselves.
+const SCHEMES: [&str; 7] = ["file", "http", "https", "s3", "gs", "az", opaque::SCHEME];
 
 /// Query parameters that are credentials: signed links of S3, Google and Azure, and plain tokens.
 const SECRETS: [&str; 9] = [
@@ -36,7 +37,18 @@ pub(crate) fn check(text: &str) -> Result<(), Problem> {
     if text.chars().any(|c| c.is_control() || c == '\\') {
         return Err(Problem::new("a location has no control characters or backslashes", "percent-encode them"));
     }
-    if scheme == "file" { check_file(rest) } else { check_remote(text, scheme) }
+    match scheme {
+        "file" => check_file(rest),
+        opaque::SCHEME => check_opaque(text),
+        _ => check_remote(text, scheme),
+    }
+}
+
+fn check_opaque(text: &str) -> Result<(), Problem> {
+    let wrong = |error: opaque::InvalidOpaque| {
+        Problem::new(error.to_string(), "write runtime:PATH?type=TYPE&key=KEY, each part percent-encoded")
+    };
+    text.parse::<OpaqueModel>().map(drop).map_err(wrong)
 }
 
 fn check_file(rest: &str) -> Result<(), Problem> {
@@ -132,6 +144,7 @@ mod tests {
             ("file:///data/iris.onnx", "file:///data/iris.onnx"),
             ("file://localhost/data/iris.onnx", "file:///data/iris.onnx"),
             ("s3://bucket/a/b.onnx", "s3://bucket/a/b.onnx"),
+            ("runtime:models/a%20b?type=mt%3Aonnx&key=%7B%7D", "runtime:models/a%20b?type=mt%3Aonnx&key=%7B%7D"),
             ("https://example.org:8443/m.onnx?version=3", "https://example.org:8443/m.onnx?version=3"),
         ] {
             assert_eq!(check(text), Ok(()), "{text}");
@@ -150,6 +163,7 @@ mod tests {
             ("file:", "file:iris.onnx"),
             ("file:a%2fb", "as /"),
             ("file:a?b", "%3F"),
+            ("runtime:models?kind=x", "type=TYPE"),
             ("s3://bucket", "path of the artifact"),
             ("s3:bucket/key", "s3://BUCKET/PATH"),
             ("https:///m.onnx/", "path of the artifact"),

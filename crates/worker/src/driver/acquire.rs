@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use berth_spec::{Revision, RevisionId, residency::Preparing};
+use berth_spec::{OpaqueModel, Revision, RevisionId, residency::Preparing};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +87,8 @@ impl EffectRunner {
         );
         let (artifacts, completions) = (Arc::clone(&self.deps.artifacts), self.completions.clone());
         let opaque = self.deps.runtimes.iter().find(|runtime| runtime.info().takes(&revision.format));
-        let opaque = opaque.filter(|runtime| runtime.is_opaque()).map(|_| Artifact::opaque(&revision));
+        let found = OpaqueModel::is_one(&revision.uri) || opaque.is_some_and(|runtime| runtime.is_opaque());
+        let opaque = found.then(|| Artifact::opaque(&revision));
         self.tasks.spawn(async move {
             if let Some(artifact) = opaque {
                 let fetched = Event::Fetched { revision: id, ticket, result: Ok(artifact) };

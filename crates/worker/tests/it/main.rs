@@ -8,6 +8,7 @@ mod onnx;
 mod prepare;
 mod python;
 mod runtimes;
+mod spi;
 
 use berth_spec::PinnedCard;
 

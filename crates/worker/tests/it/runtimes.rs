@@ -1,4 +1,4 @@
-//! One suite for every runtime: the scripted one, the built-in ONNX engine, and Python model cards.
+//! One suite for every runtime: the scripted one, the built-in ONNX engine, Python model cards, and model servers.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     onnx,
     python::card::{self, Card, DOUBLES},
+    spi,
 };
 
 /// What the suite needs of a runtime.
@@ -107,4 +108,11 @@ fn model_cards_conform() {
     );
     let broken = broken.request(&other, CancellationToken::new());
     conforms(&Subject { runtime: &runtime, good: &|| good.request(&requests, CancellationToken::new()), broken });
+}
+
+#[test]
+fn model_servers_conform() {
+    let bench = spi::Bench::start(berth_worker::scripted::Settings::default());
+    let broken = spi::request("broken", "REFUSE_no model");
+    conforms(&Subject { runtime: &bench.runtime, good: &|| spi::request("good", "SIZE_1000"), broken });
 }

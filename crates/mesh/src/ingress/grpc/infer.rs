@@ -81,6 +81,12 @@ impl Codec for Inference {
             let answered = runner.exchange(parts, upload).await?;
             return Ok(answered.map(|response| Answer { response, stream: true }));
         }
+        if self.form == Form::Unary && runner.model().is_some_and(|model| model.infers_undecoded()) {
+            let mut parts = self.head.as_ref().clone();
+            parts.uri = Uri::from_static(INFER);
+            let answered = runner.exchange(parts, upload).await?;
+            return Ok(answered.map(|response| Answer { response, stream: false }));
+        }
         let message = match &self.message {
             Some(message) => message.clone(),
             None => {

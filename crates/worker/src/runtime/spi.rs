@@ -1,0 +1,371 @@
+//! Model servers of other processes that are told by `mmesh.ModelRuntime` which models to hold: those written for
+//! ModelMesh, over a Unix socket or TCP.
+//!
+//! ```text
+//! open:  runtimeStatus until READY ─▶ limits, methods
+//! load:  room ─▶ (guess) ─▶ loadModel ─▶ (modelSize) ─▶ SpiModel          end: unloadModel, until it is done
+//! call:  any gRPC method ─▶ the model's id in metadata, and in the message where the method wants it ─▶ the runtime
+//! ```
+//! Reading order: [`address`] and `lines` are the way there, `control` its five methods, `limits` and `methods` what it says
+//! of itself. `room` counts what it holds; `model` is one model: `head`, `inject` and `body` carry a call, `lost` recognizes
+//! that the model is not there any more, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
+//!
+//! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
+
+pub mod address;
+
+mod body;
+mod control;
+mod gate;
+mod head;
+mod inject;
+mod limits;
+mod lines;
+mod lost;
+mod methods;
+mod model;
+mod room;
+mod tensors;
+
+use std::{
+    path::Path,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use berth_spec::{ByteSize, FailureCategory, FormatSupport, RuntimeInfo};
+use berth_wire::mmesh::{LoadModelRequest, LoadModelResponse, runtime_status_response};
+use tokio::{
+    runtime::{Builder, Handle, Runtime as Tokio},
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+
+use self::{
+    address::{Address, InvalidAddress},
+    control::Control,
+    gate::Gate,
+    limits::Limits,
+    lines::Lines,
+    model::SpiModel,
+    room::Room,
+};
+use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
+use crate::artifacts::Source;
+
+/// How often a runtime that starts is asked how it is.
+const POLL: Duration = Duration::from_millis(250);
+
+/// The end of a load waits so long for the runtime to unload: in nearly all cases the memory is free then.
+const UNLOAD_WAIT: Duration = Duration::from_secs(10);
+
+/// The pauses between attempts to unload: doubled up to the second one.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// A runtime, as an operator declares it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name on this worker.
+    pub name: String,
+    /// Where it is told what to hold.
+    pub address: Address,
+    /// Where inferences go; `None`: to the same address.
+    pub inference: Option<Address>,
+    /// The formats that it takes.
+    pub formats: Vec<FormatSupport>,
+    /// Memory that its models may take; `None`: what it says itself.
+    pub memory: Option<ByteSize>,
+    /// The most models that it holds; `None`: as many as fit.
+    pub max_models: Option<u32>,
+    /// Device memory that its models may take.
+    pub device_memory: Option<ByteSize>,
+    /// How long it may take until it is ready.
+    pub start: Duration,
+}
+
+/// Why a runtime cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its address.
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
+    /// A thread for it.
+    #[error("cannot start a thread for runtime {0}: {1}")]
+    Thread(String, std::io::Error),
+    /// Too late.
+    #[error("runtime {name} at {address} was not ready within {} s: {why}", after.as_secs())]
+    NotReady {
+        /// Its name.
+        name: String,
+        /// Its address.
+        address: String,
+        /// How long it was waited for.
+        after: Duration,
+        /// Its last answer.
+        why: String,
+    },
+}
+
+/// The runtime.
+pub struct SpiRuntime {
+    settings: Settings,
+    process: Arc<Process>,
+    families: Families,
+}
+
+/// A runtime's process, as its models share it.
+struct Process {
+    name: String,
+    control: Control,
+    lines: Lines,
+    limits: Limits,
+    room: Room,
+    loading: Semaphore,
+    tokio: Option<Tokio>,
+}
+
+impl SpiRuntime {
+    /// Connects, and waits until the runtime is ready. Blocks.
+    pub fn open(settings: Settings, families: Families) -> Result<Self, OpenError> {
+        let thread = |error| OpenError::Thread(settings.name.clone(), error);
+        let tokio = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(format!("runtime-{}", settings.name))
+            .enable_all()
+            .build()
+            .map_err(thread)?;
+        let endpoint = settings.address.endpoint()?;
+        let inference = settings.inference.as_ref().unwrap_or(&settings.address).endpoint()?;
+        let _entered = tokio.enter();
+        let control = Control::new(endpoint.connect_lazy());
+        // A thread that already runs futures may build a worker: it waits for another one's word.
+        let (ready, word) = mpsc::channel();
+        let (of, address, start) = (settings.name.clone(), settings.address.to_string(), settings.start);
+        tokio.spawn(async move {
+            let limits = until_ready(&control, (of, address), start).await;
+            let _ = ready.send(limits.map(|limits| (control, limits)));
+        });
+        let gone = std::io::Error::other("its thread ended");
+        let (control, mut limits) = word.recv().map_err(|_| thread(gone))??;
+        if let Some(memory) = settings.memory {
+            limits.capacity = memory.0;
+        }
+        tracing::info!(
+            event = "runtime_ready",
+            runtime = settings.name,
+            address = %settings.address,
+            version = limits.version,
+            capacity = %ByteSize(limits.capacity),
+            parallel_loads = limits.loads,
+        );
+        let process = Process {
+            name: settings.name.clone(),
+            control,
+            lines: Lines::new(inference),
+            room: Room::new(limits.capacity),
+            loading: Semaphore::new(limits.loads),
+            limits,
+            tokio: Some(tokio),
+        };
+        Ok(Self { settings, process: Arc::new(process), families })
+    }
+
+    /// Loads at once that the runtime takes.
+    #[must_use]
+    pub fn parallel_loads(&self) -> usize {
+        self.process.limits.loads
+    }
+
+    async fn loaded(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
+        let (process, revision) = (&self.process, &request.revision);
+        let (own, other) = (revision.id.deployment().to_string(), revision.id.to_string());
+        let mut asked = asked(request, &own)?;
+        let limits = &process.limits;
+        let predicted = process.control.predicted(&asked).await;
+        let expected = revision.memory.map(|memory| memory.0).or(predicted).unwrap_or(limits.default_size);
+        if limits.capacity > 0 && expected > limits.capacity {
+            let message = format!(
+                "it takes about {}, which is more than the {} of runtime {}",
+                ByteSize(expected),
+                ByteSize(limits.capacity),
+                process.name
+            );
+            return Err(LoadError::new(FailureCategory::Memory, message));
+        }
+        asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
+        let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };
+        let answer = process.load_bare(&asked).await?;
+        let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
+        let size = match told {
+            Some(size) => Some(size),
+            None => process.control.size(&asked.model_id).await,
+        };
+        let memory = ByteSize(size.unwrap_or(expected));
+        process.room.measured(&asked.model_id, memory.0);
+        let most = usize::try_from(answer.max_concurrency).unwrap_or(usize::MAX);
+        let gate = (limits.limits_concurrency && most > 0).then(|| Gate::new(most));
+        let declared = revision.signature.as_deref().cloned().map(Arc::new);
+        let metrics = self.families.model(&request.serving.deployment);
+        entered.stays();
+        let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, gate, metrics);
+        Ok(Loaded { model: Arc::new(model), memory, measured: size.is_some(), note: None })
+    }
+}
+
+impl Runtime for SpiRuntime {
+    fn info(&self) -> RuntimeInfo {
+        let said = Some(self.process.limits.capacity).filter(|capacity| *capacity > 0).map(ByteSize);
+        RuntimeInfo {
+            name: self.settings.name.clone(),
+            formats: self.settings.formats.clone(),
+            memory: self.settings.memory.or(said),
+            max_models: self.settings.max_models,
+            device_memory: self.settings.device_memory,
+        }
+    }
+
+    fn is_interruptible(&self) -> bool {
+        true
+    }
+
+    fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
+        self.process.handle().block_on(async {
+            tokio::select! {
+                biased;
+                () = request.cancel.cancelled() => {
+                    Err(LoadError::new(FailureCategory::Internal, "the load was given up"))
+                }
+                loaded = self.loaded(request) => loaded,
+            }
+        })
+    }
+}
+
+/// Asks until the runtime is ready.
+async fn until_ready(
+    control: &Control,
+    (name, address): (String, String),
+    start: Duration,
+) -> Result<Limits, OpenError> {
+    let end = Instant::now() + start;
+    let mut told = false;
+    loop {
+        let why = match control.status().await {
+            Ok(status) if status.status() == runtime_status_response::Status::Ready => return Ok(Limits::of(status)),
+            Ok(status) => format!("it says {}", status.status().as_str_name()),
+            Err(status) => status.message().to_owned(),
+        };
+        if !std::mem::replace(&mut told, true) {
+            tracing::info!(event = "runtime_awaited", runtime = name, address, why);
+        }
+        if Instant::now() + POLL > end {
+            return Err(OpenError::NotReady { name, address, after: start, why });
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// The texts that go to the runtime.
+fn asked(request: &LoadRequest, id: &str) -> Result<LoadModelRequest, LoadError> {
+    let (model_type, model_path, model_key) = match &request.artifact {
+        Source::Opaque { kind, path, key } => (kind.clone(), path.clone(), key.clone()),
+        Source::File(path) | Source::Folder(path) => {
+            let format = &request.revision.format;
+            let size = disk_size(path).map_err(|error| {
+                LoadError::new(FailureCategory::Internal, format!("the artifact is gone from the cache: {error}"))
+            })?;
+            let kind = serde_json::json!({ "name": format.name(), "version": format.version().unwrap_or_default() });
+            let key = serde_json::json!({ "model_type": kind, "disk_size_bytes": size });
+            (format.to_string(), path.to_string_lossy().into_owned(), key.to_string())
+        }
+    };
+    Ok(LoadModelRequest { model_id: id.to_owned(), model_type, model_path, model_key })
+}
+
+/// The bytes of a file, or of all files in a folder.
+fn disk_size(path: &Path) -> std::io::Result<u64> {
+    let metadata = fs_err::metadata(path)?;
+    if !metadata.is_dir() {
+        return Ok(metadata.len());
+    }
+    let sizes = fs_err::read_dir(path)?.map(|entry| disk_size(&entry?.path()));
+    sizes.sum()
+}
+
+/// A model that is being loaded: unloaded again unless it stays.
+struct Entered {
+    process: Arc<Process>,
+    id: Option<String>,
+}
+
+impl Entered {
+    fn stays(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            drop(self.process.leave(&id));
+        }
+    }
+}
+
+impl Process {
+    /// Runs what the runtime is asked.
+    fn handle(&self) -> &Handle {
+        self.tokio.as_ref().expect("it is there until the last of its users is dropped").handle()
+    }
+
+    /// Loads within the runtime's own bounds.
+    async fn load_bare(&self, request: &LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+        let Ok(_turn) = self.loading.acquire().await else {
+            return Err(LoadError::new(FailureCategory::Internal, "the runtime is closed"));
+        };
+        match timeout(self.limits.load_timeout, self.control.load(request.clone())).await {
+            Ok(loaded) => loaded,
+            Err(_) => {
+                let took = self.limits.load_timeout.as_millis();
+                let message = format!("the runtime did not load it within {took} ms, which is the time that it gives");
+                Err(LoadError::new(FailureCategory::Timeout, message))
+            }
+        }
+    }
+
+    /// Has the runtime unload a model, as often as it takes. What is given hears when it is done, or failed once.
+    fn leave(self: &Arc<Self>, id: &str) -> mpsc::Receiver<()> {
+        let (done, word) = mpsc::channel();
+        let (process, id, again) = (Arc::clone(self), id.to_owned(), self.room.leave(id));
+        self.handle().spawn(async move {
+            let (mut pause, longest) = AGAIN;
+            let mut done = Some(done);
+            while let Err(status) = process.control.unload(&id).await {
+                tracing::warn!(
+                    event = "runtime_unload_failed",
+                    runtime = process.name,
+                    model_id = id,
+                    code = ?status.code(),
+                    reason = status.message(),
+                    again_in_s = pause.as_secs(),
+                );
+                done = None;
+                if again.run_until_cancelled(sleep(pause)).await.is_none() {
+                    break;
+                }
+                pause = (2 * pause).min(longest);
+            }
+            process.room.gone(&id);
+            drop(done);
+        });
+        word
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(tokio) = self.tokio.take() {
+            tokio.shutdown_background();
+        }
+    }
+}

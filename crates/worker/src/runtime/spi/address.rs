@@ -1,0 +1,102 @@
+//! Where a runtime listens: a Unix socket, or a TCP port.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use tonic::transport::Endpoint;
+
+/// A connection that takes longer has failed: runtimes are on the same machine, or near.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Bytes under way before the other side says that it has read them. The default of 64 KiB makes a tensor of some
+/// megabytes wait for many such words.
+const WINDOW: u32 = 4 << 20;
+
+/// The address of a runtime: `unix:/run/model.sock`, `localhost:8085`, or a port of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// As tonic takes it.
+    uri: String,
+    written: String,
+}
+
+/// A text that is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address of a runtime: write unix:/PATH, HOST:PORT or PORT")]
+pub struct InvalidAddress(String);
+
+impl Address {
+    /// A port of this machine.
+    #[must_use]
+    pub fn port(port: u16) -> Self {
+        Self { uri: format!("http://127.0.0.1:{port}"), written: port.to_string() }
+    }
+
+    pub(super) fn endpoint(&self) -> Result<Endpoint, InvalidAddress> {
+        let endpoint = Endpoint::from_shared(self.uri.clone()).map_err(|_| InvalidAddress(self.written.clone()))?;
+        Ok(endpoint
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW))
+    }
+}
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let invalid = || InvalidAddress(text.to_owned());
+        let plain = text.strip_prefix("port:").unwrap_or(text);
+        if let Ok(port) = plain.parse::<u16>() {
+            return Ok(Self { written: text.to_owned(), ..Self::port(port) });
+        }
+        let uri = match text.strip_prefix("unix:") {
+            Some(path) => {
+                let path = path.strip_prefix("//").unwrap_or(path);
+                if !path.starts_with('/') {
+                    return Err(invalid());
+                }
+                format!("unix://{path}")
+            }
+            None => {
+                let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
+                port.parse::<u16>().map_err(|_| invalid())?;
+                if host.is_empty() || host.contains('/') {
+                    return Err(invalid());
+                }
+                format!("http://{host}:{port}")
+            }
+        };
+        let address = Self { uri, written: text.to_owned() };
+        address.endpoint()?;
+        Ok(address)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, uri) in [
+            ("8085", "http://127.0.0.1:8085"),
+            ("port:8085", "http://127.0.0.1:8085"),
+            ("localhost:8085", "http://localhost:8085"),
+            ("[::1]:8085", "http://[::1]:8085"),
+            ("unix:/tmp/mmesh/grpc.sock", "unix:///tmp/mmesh/grpc.sock"),
+            ("unix:///tmp/mmesh/grpc.sock", "unix:///tmp/mmesh/grpc.sock"),
+        ] {
+            assert_eq!(text.parse::<Address>().map(|address| address.uri).as_deref(), Ok(uri), "{text}");
+        }
+        for text in ["", "unix:relative", "host", "host:port", ":80", "http://x:1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a runtime is asked: its own five methods, each with an end.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use berth_spec::FailureCategory;
+use berth_wire::mmesh::{
+    LoadModelRequest, LoadModelResponse, ModelSizeRequest, PredictModelSizeRequest, RuntimeStatusRequest,
+    RuntimeStatusResponse, UnloadModelRequest, model_runtime_client::ModelRuntimeClient,
+};
+use tonic::{Code, Request, Status, transport::Channel};
+
+use crate::runtime::LoadError;
+
+/// A guess that takes longer is none: the runtime must answer at once.
+const PREDICT: Duration = Duration::from_millis(500);
+/// How long measuring a model may take: ModelMesh's figure.
+const MEASURE: Duration = Duration::from_secs(30);
+/// How long one answer about its state may take.
+const STATUS: Duration = Duration::from_secs(10);
+/// How long one attempt to unload may take. Halved, freeing tens of gigabytes may not make it; doubled, one lost answer
+/// keeps a model's room for two minutes.
+const UNLOAD: Duration = Duration::from_secs(60);
+
+/// The client.
+pub(super) struct Control {
+    client: ModelRuntimeClient<Channel>,
+    /// It has said that it guesses no sizes.
+    predicts_not: AtomicBool,
+}
+
+impl Control {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { client: ModelRuntimeClient::new(channel), predicts_not: AtomicBool::new(false) }
+    }
+
+    pub(super) async fn status(&self) -> Result<RuntimeStatusResponse, Status> {
+        let answer = self.client.clone().runtime_status(within(RuntimeStatusRequest {}, STATUS)).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// A guess in bytes; `None`: there is none.
+    pub(super) async fn predicted(&self, of: &LoadModelRequest) -> Option<u64> {
+        if self.predicts_not.load(Ordering::Relaxed) {
+            return None;
+        }
+        let LoadModelRequest { model_id, model_type, model_path, model_key } = of.clone();
+        let request = PredictModelSizeRequest { model_id, model_type, model_path, model_key };
+        match self.client.clone().predict_model_size(within(request, PREDICT)).await {
+            Ok(answer) => Some(answer.into_inner().size_in_bytes).filter(|size| *size > 0),
+            Err(status) => {
+                self.predicts_not.fetch_or(status.code() == Code::Unimplemented, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Loads. Without an end of its own: dropping the future cancels it.
+    pub(super) async fn load(&self, request: LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+        self.client
+            .clone()
+            .load_model(request)
+            .await
+            .map(tonic::Response::into_inner)
+            .map_err(|status| refused(&status))
+    }
+
+    /// The size of a loaded model in bytes; `None`: the runtime does not say.
+    pub(super) async fn size(&self, id: &str) -> Option<u64> {
+        let request = ModelSizeRequest { model_id: id.to_owned() };
+        let answer = self.client.clone().model_size(within(request, MEASURE)).await.ok()?;
+        Some(answer.into_inner().size_in_bytes).filter(|size| *size > 0)
+    }
+
+    /// Unloads; a model that is not there is unloaded.
+    pub(super) async fn unload(&self, id: &str) -> Result<(), Status> {
+        let request = UnloadModelRequest { model_id: id.to_owned() };
+        match self.client.clone().unload_model(within(request, UNLOAD)).await {
+            Err(status) if status.code() != Code::NotFound => Err(status),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn within<T>(message: T, time: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(time);
+    request
+}
+
+/// The error of a load that the runtime refused. Codes that blame the model are final; others may pass.
+fn refused(status: &Status) -> LoadError {
+    let category = match status.code() {
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
+            FailureCategory::InvalidModel
+        }
+        Code::NotFound => FailureCategory::NotFound,
+        Code::PermissionDenied | Code::Unauthenticated => FailureCategory::Auth,
+        Code::ResourceExhausted => FailureCategory::Memory,
+        Code::DeadlineExceeded => FailureCategory::Timeout,
+        _ => FailureCategory::Runtime,
+    };
+    let message = match status.message() {
+        "" => format!("the runtime could not load it: {}", status.code()),
+        message => message.to_owned(),
+    };
+    LoadError::new(category, message)
+}

@@ -1,0 +1,93 @@
+//! The bound on requests at once in a model whose runtime has said one: the rest waits in a short line.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use berth_spec::{InferError, inference::Shed};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Requests that wait for each one that runs, and how many there are at least: ModelMesh's figures.
+const WAITING_PER_RUN: usize = 8;
+const WAITING_AT_LEAST: usize = 16;
+
+/// When to try again after the line was full.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The gate.
+pub(super) struct Gate {
+    running: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    most_waiting: usize,
+}
+
+impl Gate {
+    /// Lets `most` in at once.
+    pub(super) fn new(most: usize) -> Self {
+        let most = most.clamp(1, Semaphore::MAX_PERMITS);
+        let most_waiting = most.saturating_mul(WAITING_PER_RUN).max(WAITING_AT_LEAST);
+        Self { running: Arc::new(Semaphore::new(most)), waiting: AtomicUsize::new(0), most_waiting }
+    }
+
+    /// Waits for a place until `deadline`.
+    pub(super) async fn enter(&self, deadline: Option<Instant>) -> Result<OwnedSemaphorePermit, InferError> {
+        if let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let waiting = Waiting::of(&self.waiting);
+        if waiting.before >= self.most_waiting {
+            let message = format!("{} requests wait for this model already: try again", waiting.before);
+            return Err(InferError::shed(Shed::QueueFull, message, RETRY));
+        }
+        let permit = Arc::clone(&self.running).acquire_owned();
+        let permit = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), permit).await.map_err(|_| {
+                InferError::TimedOut("the deadline passed while the request waited for other requests".to_owned())
+            })?,
+            None => permit.await,
+        };
+        permit.map_err(|_| InferError::Cancelled)
+    }
+}
+
+struct Waiting<'a> {
+    count: &'a AtomicUsize,
+    before: usize,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        Self { count, before: count.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_line_has_an_end() {
+        let gate = Gate::new(1);
+        let first = gate.enter(None).await.expect("a place");
+        let mut line: Vec<_> = (0..16).map(|_| Box::pin(gate.enter(None))).collect();
+        assert!(line.iter_mut().all(|waits| waits.as_mut().now_or_never().is_none()));
+        let refused = gate.enter(None).await.expect_err("the line is full");
+        assert!(matches!(refused, InferError::Shed { reason: Shed::QueueFull, .. }), "{refused:?}");
+        drop(first);
+        assert!(line.remove(0).await.is_ok());
+        drop(line);
+        assert!(gate.enter(Some(Instant::now())).await.is_ok(), "whoever left the line counts no more");
+    }
+}

@@ -1,0 +1,53 @@
+//! What a runtime says of itself when it is ready, within bounds.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use berth_wire::mmesh::RuntimeStatusResponse;
+
+use super::methods::Methods;
+
+/// The size of a model of which nothing is known, where the runtime does not say: ModelMesh's.
+const DEFAULT_SIZE: u64 = 1 << 20;
+
+/// How long a load may take where the runtime does not say.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Loads at once where the runtime does not say: one is always right.
+const DEFAULT_LOADS: usize = 1;
+
+/// The most loads at once, whatever the runtime says: each has a thread of the worker's.
+const MOST_LOADS: usize = 64;
+
+/// The limits of a runtime.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    /// Memory that models may take, in bytes; 0: it does not say.
+    pub(super) capacity: u64,
+    pub(super) loads: usize,
+    pub(super) load_timeout: Duration,
+    pub(super) default_size: u64,
+    pub(super) version: String,
+    pub(super) limits_concurrency: bool,
+    pub(super) methods: Methods,
+}
+
+impl Limits {
+    pub(super) fn of(status: RuntimeStatusResponse) -> Self {
+        let known = |value: u64, otherwise: u64| if value == 0 { otherwise } else { value };
+        let timeout = u64::from(status.model_loading_timeout_ms);
+        let paths: BTreeMap<String, Vec<u32>> =
+            status.method_infos.into_iter().map(|(method, info)| (method, info.id_injection_path)).collect();
+        Self {
+            capacity: status.capacity_in_bytes,
+            loads: match status.max_loading_concurrency {
+                0 => DEFAULT_LOADS,
+                loads => usize::try_from(loads).unwrap_or(MOST_LOADS).min(MOST_LOADS),
+            },
+            load_timeout: if timeout == 0 { DEFAULT_TIMEOUT } else { Duration::from_millis(timeout.max(100)) },
+            default_size: known(status.default_model_size_in_bytes, DEFAULT_SIZE),
+            version: status.runtime_version,
+            limits_concurrency: status.limit_model_concurrency,
+            methods: Methods::new(paths, status.allow_any_method),
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! A model in a runtime of another process, as gateways and the worker see it.
+//!
+//! ```text
+//! call ─▶ method allowed? ─▶ gate ─▶ runtime ─┬─ answer, as it comes
+//!                              ▲              └─ "no such model" ─▶ load it again, once ─┐
+//!                              └───────────────── the request again, if it is all here ◀─┘
+//! ```
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use berth_mesh::{
+    exchange,
+    local::{Batching, Model, Statistics},
+    oip,
+};
+use berth_spec::{
+    ByteSize, FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, deployment::Warmup,
+    inference::Shed,
+};
+use berth_wire::mmesh::LoadModelRequest;
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{Response, request::Parts};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tonic::{Code, Status, client::GrpcService as _};
+
+use super::{
+    Process, UNLOAD_WAIT,
+    body::{Guarded, Kept},
+    gate::Gate,
+    head::{self, IdHeaders},
+    inject::{self, Injecting},
+    lost, tensors,
+};
+use crate::runtime::{
+    Health, LoadError, LoadedModel,
+    batch::tally::{Run, Tally},
+    metrics::ModelMetrics,
+};
+
+/// When to try again while the model is being loaded again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A model that is said to be missing right after it was loaded again is not loaded once more for so long: the runtime means
+/// something else by that word then, and its callers get it as it is.
+const MEANT: Duration = Duration::from_secs(60);
+
+/// A model of a runtime.
+pub(super) struct SpiModel {
+    pub(super) process: Arc<Process>,
+    pub(super) request: LoadModelRequest,
+    pub(super) size: ByteSize,
+    pub(super) signature: Arc<Signature>,
+    pub(super) declared: bool,
+    pub(super) gate: Option<Gate>,
+    pub(super) metrics: Arc<ModelMetrics>,
+    mending: Arc<Mending>,
+    id: IdHeaders,
+    tally: Arc<Tally>,
+    /// It was told to leave.
+    ended: AtomicBool,
+}
+
+/// The loads of a model that its runtime has lost.
+struct Mending {
+    /// Held while it is loaded again.
+    turn: tokio::sync::Mutex<()>,
+    /// How often it was loaded.
+    loads: AtomicU64,
+    /// When a missing model was no reason to load it, last.
+    meant: Mutex<Option<Instant>>,
+    health: watch::Sender<Health>,
+}
+
+impl SpiModel {
+    pub(super) fn new(
+        process: Arc<Process>,
+        (request, size): (LoadModelRequest, ByteSize),
+        declared: Option<Arc<Signature>>,
+        gate: Option<Gate>,
+        metrics: Arc<ModelMetrics>,
+    ) -> Self {
+        let id = IdHeaders::of(&request.model_id);
+        let mending = Mending {
+            turn: tokio::sync::Mutex::new(()),
+            loads: AtomicU64::new(0),
+            meant: Mutex::new(None),
+            health: watch::Sender::new(Health::default()),
+        };
+        Self {
+            process,
+            request,
+            size,
+            declared: declared.is_some(),
+            signature: declared.unwrap_or_default(),
+            gate,
+            metrics,
+            mending: Arc::new(mending),
+            id,
+            tally: Arc::default(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Answers one call; `Ok` may be an answer that is a status only.
+    pub(super) async fn call(
+        &self,
+        parts: &Parts,
+        body: exchange::Body,
+    ) -> Result<Response<exchange::Body>, InferError> {
+        let path = match self.process.limits.methods.path(parts.uri.path()) {
+            Ok(path) => path,
+            Err(message) => return Ok(status_only(&Status::unimplemented(message))),
+        };
+        let deadline = parts.extensions.get::<exchange::Deadline>().map(|deadline| deadline.0);
+        let permit = match &self.gate {
+            Some(gate) => Some(gate.enter(deadline).await?),
+            None => None,
+        };
+        let body = match path {
+            [] => body,
+            path => {
+                http_body_util::BodyExt::boxed_unsync(Injecting::new(body, inject::field(path, &self.request.model_id)))
+            }
+        };
+        let (kept, body) = Kept::of(body);
+        let loads = self.mending.loads.load(Ordering::Acquire);
+        let answer = self.send(parts, body).await?;
+        let Some(why) = lost::at_once(&answer).as_ref().and_then(lost::reason).filter(|_| self.mends()) else {
+            kept.forget();
+            return Ok(guarded(answer, permit));
+        };
+        self.mend(loads, &why).await?;
+        let Some(body) = kept.again() else {
+            let message = "the runtime had lost the model, which is loaded again now: send the request again";
+            return Err(InferError::shed(Shed::Unavailable, message, Duration::ZERO));
+        };
+        let answer = self.send(parts, body).await?;
+        if lost::at_once(&answer).as_ref().and_then(lost::reason).is_some() {
+            *self.mending.meant.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+        Ok(guarded(answer, permit))
+    }
+
+    async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<tonic::body::Body>, InferError> {
+        let request = head::request(parts, &self.id, tonic::body::Body::new(body));
+        let mut line = self.process.lines.here();
+        let answered = async {
+            std::future::poll_fn(|cx| line.poll_ready(cx)).await?;
+            line.call(request).await
+        };
+        answered.await.map_err(|error| self.unreachable(&error, parts.uri.path()))
+    }
+
+    /// The error of a call that the connection to the runtime did not carry.
+    fn unreachable(&self, error: &tonic::transport::Error, method: &str) -> InferError {
+        let status = status_within(error);
+        if let Some(status) = status.filter(|status| status.code() == Code::Unimplemented) {
+            return InferError::Unsupported(status.message().to_owned());
+        }
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        let mut connected = true;
+        while let Some(error) = cause {
+            connected &= error.downcast_ref::<tonic::ConnectError>().is_none();
+            cause = error.source();
+        }
+        let (name, method) = (&self.process.name, method.trim_start_matches('/'));
+        match connected {
+            false => InferError::shed(Shed::Unavailable, format!("runtime {name} cannot be reached: {method}"), RETRY),
+            true => InferError::Lost(format!("the connection to runtime {name} broke under the call: {method}")),
+        }
+    }
+
+    fn mends(&self) -> bool {
+        let meant = *self.mending.meant.lock().unwrap_or_else(PoisonError::into_inner);
+        meant.is_none_or(|at| at.elapsed() > MEANT)
+    }
+
+    /// Loads it again, once for all who found it missing after `loads` loads. Goes on when nobody waits any more.
+    async fn mend(&self, loads: u64, why: &str) -> Result<(), InferError> {
+        let (process, mending, request) = (Arc::clone(&self.process), Arc::clone(&self.mending), self.request.clone());
+        let why = why.to_owned();
+        let work = self.process.handle().spawn(async move {
+            let _turn = mending.turn.lock().await;
+            if mending.loads.load(Ordering::Acquire) != loads {
+                return Ok(());
+            }
+            tracing::warn!(event = "model_lost", runtime = process.name, model_id = request.model_id, reason = why);
+            match process.load_bare(&request).await {
+                Ok(_) => {
+                    mending.loads.fetch_add(1, Ordering::AcqRel);
+                    Ok(())
+                }
+                Err(error) => {
+                    let reason = format!("{why}; loading it again failed: {error}");
+                    mending.health.send_replace(Health { lost: Some(reason.clone()), ..Health::default() });
+                    Err(reason)
+                }
+            }
+        });
+        match work.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => Err(InferError::shed(Shed::Unavailable, reason, RETRY)),
+            Err(_) => Err(InferError::Cancelled),
+        }
+    }
+
+    async fn counted<T>(&self, work: impl Future<Output = Result<T, InferError>>) -> Result<T, InferError> {
+        let began = Instant::now();
+        self.metrics.request();
+        let result = work.await;
+        let took = began.elapsed();
+        match &result {
+            Ok(_) => {
+                self.metrics.took(took);
+                self.tally.ran(&Run {
+                    requests: 1,
+                    succeeded: 1,
+                    rows: 1,
+                    executions: 1,
+                    spent: tensors::spent(took),
+                    queued: Duration::ZERO,
+                    total: took,
+                });
+            }
+            Err(error) => {
+                self.metrics.failed(error);
+                self.tally.failed(took);
+            }
+        }
+        result
+    }
+}
+
+/// A status that the body of the request failed with, on its way.
+fn status_within(error: &tonic::transport::Error) -> Option<Status> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(status) = error.downcast_ref::<Status>() {
+            return Some(status.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn status_only(status: &Status) -> Response<exchange::Body> {
+    let response: Response<tonic::body::Body> = status.clone().into_http();
+    guarded(response, None)
+}
+
+fn guarded(answer: Response<tonic::body::Body>, permit: Option<OwnedSemaphorePermit>) -> Response<exchange::Body> {
+    answer.map(|body| Guarded::boxed(body, permit))
+}
+
+impl Model for SpiModel {
+    fn signature(&self) -> &Arc<Signature> {
+        &self.signature
+    }
+
+    fn platform(&self) -> &'static str {
+        "berth_runtime"
+    }
+
+    fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {
+        self.counted(tensors::infer(self, request, deadline)).boxed()
+    }
+
+    fn exchange(
+        &self,
+        parts: Parts,
+        body: exchange::Body,
+    ) -> BoxFuture<'_, Result<Response<exchange::Body>, InferError>> {
+        self.counted(async move { self.call(&parts, body).await }).boxed()
+    }
+
+    fn streams(&self) -> bool {
+        self.process.limits.methods.has(tensors::STREAM_INFER)
+    }
+
+    fn infers_undecoded(&self) -> bool {
+        true
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.tally.statistics(self.size.0)
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::OFF
+    }
+}
+
+impl LoadedModel for SpiModel {
+    fn known_signature(&self) -> Option<Arc<Signature>> {
+        self.declared.then(|| Arc::clone(&self.signature))
+    }
+
+    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+        // Runtimes say by themselves that a model is loaded, and most serve other interfaces: only what somebody gave runs.
+        let Warmup::Given(text) = warmup else { return Ok(()) };
+        let body = Bytes::copy_from_slice(text.as_bytes());
+        let decoded = oip::decode(&body, oip::Layout::Json, &self.signature);
+        let request = decoded.map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))?.request;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let ran = self.process.handle().block_on(tensors::infer(self, request, deadline));
+        ran.map(drop).map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))
+    }
+
+    /// Unloads it, and waits until that is done or failed once. Its requests end as the runtime has it.
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            let word = self.process.leave(&self.request.model_id);
+            // Disconnected: done, or tried again later.
+            let _ = word.recv_timeout(UNLOAD_WAIT);
+        }
+    }
+
+    fn health(&self) -> Health {
+        self.mending.health.borrow().clone()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<Health>> {
+        Some(self.mending.health.subscribe())
+    }
+
+    /// The bound on requests is the gateway's, or the runtime's own.
+    fn set_serving(&self, _: &Serving) {}
+}
+
+impl Drop for SpiModel {
+    fn drop(&mut self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            drop(self.process.leave(&self.request.model_id));
+        }
+    }
+}

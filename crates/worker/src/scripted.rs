@@ -1,0 +1,203 @@
+//! A model server that does what its models' paths say, for tests of whatever calls one: `berth testing runtime`.
+//!
+//! ```text
+//! mmesh.ModelRuntime ─▶ models: sizes, delays and failures as the path says
+//! inference.GRPCInferenceService/ModelInfer ─▶ the inputs, as outputs
+//! any other gRPC method ─▶ the request's messages, as they come
+//! ```
+//! A call names its model in `mm-model-id-bin` or `mm-model-id`, and is answered NOT_FOUND where that is not loaded. The answer
+//! has it in `testing-model-id`. The metadata `testing` of a call asks for something else:
+//!
+//! | `testing` | answer |
+//! |---|---|
+//! | `purge` | the call's own, after all models were forgotten |
+//! | `delay=200` | the call's own, 200 ms later |
+//! | `error=UNAVAILABLE:text` | this status |
+
+mod answers;
+mod models;
+mod script;
+
+use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use berth_wire::mmesh::model_runtime_server::ModelRuntimeServer;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
+    task::JoinSet,
+};
+use tower_service::Service as _;
+
+use self::{answers::Body, models::Models};
+pub use script::{InvalidScript, Script};
+
+/// Connections at once.
+const CONNECTIONS: usize = 1024;
+
+/// The server's own behaviour.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Memory that it says models may take, in bytes.
+    pub capacity: u64,
+    /// The size of a model whose path says none.
+    pub default_size: u64,
+    /// Loads at once that it says it takes. It counts those beyond.
+    pub parallel_loads: u32,
+    /// The time that it says a load may take, in milliseconds.
+    pub load_timeout_ms: u32,
+    /// Methods that it lists, with the path of field numbers where it wants the model's id; see
+    /// [`RuntimeStatusResponse`](berth_wire::mmesh::RuntimeStatusResponse).
+    pub methods: Vec<(String, Vec<u32>)>,
+    /// It takes methods beside those.
+    pub any_method: bool,
+    /// Requests at once that it says each model takes; 0: it does not say.
+    pub concurrency: u32,
+    /// The answer about its state comes as STARTING so often first.
+    pub starting: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            capacity: 1 << 30,
+            default_size: 50 << 20,
+            parallel_loads: 6,
+            load_timeout_ms: 90_000,
+            methods: Vec::new(),
+            any_method: false,
+            concurrency: 0,
+            starting: 0,
+        }
+    }
+}
+
+/// Where it listens.
+#[derive(Debug, Clone)]
+pub enum Listen {
+    /// A Unix socket; one that is there is replaced.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+/// A server that listens.
+pub struct Server {
+    listener: Listener,
+    models: Arc<Models>,
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Server {
+    /// Takes the address.
+    pub async fn bind(listen: &Listen, settings: Settings) -> io::Result<Self> {
+        let listener = match listen {
+            Listen::Unix(path) => {
+                if let Some(folder) = path.parent() {
+                    fs_err::create_dir_all(folder)?;
+                }
+                match fs_err::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => Listener::Unix(UnixListener::bind(path)?),
+                }
+            }
+            Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).await?),
+        };
+        Ok(Self { listener, models: Arc::new(Models::new(settings)) })
+    }
+
+    /// The port that it has; `None`: it listens at a socket.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match &self.listener {
+            Listener::Unix(_) => None,
+            Listener::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+        }
+    }
+
+    /// Counts of what it did, for tests.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts(Arc::clone(&self.models))
+    }
+
+    /// Serves until it is dropped.
+    pub async fn run(self) -> io::Result<()> {
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.len() >= CONNECTIONS {
+                connections.join_next().await;
+            }
+            while connections.try_join_next().is_some() {}
+            let models = Arc::clone(&self.models);
+            match &self.listener {
+                Listener::Unix(listener) => connections.spawn(serve(listener.accept().await?.0, models)),
+                Listener::Tcp(listener) => {
+                    let (stream, _) = listener.accept().await?;
+                    stream.set_nodelay(true)?;
+                    connections.spawn(serve(stream, models))
+                }
+            };
+        }
+    }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, models: Arc<Models>) {
+    let service = service_fn(move |request| answer(Arc::clone(&models), request));
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(10_000).initial_stream_window_size(4 << 20);
+    // A client that breaks off is none of our business.
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(models: Arc<Models>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    if request.uri().path().starts_with("/mmesh.ModelRuntime/") {
+        let Ok(response) = ModelRuntimeServer::from_arc(models).call(request).await;
+        return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
+    }
+    Ok(answers::of(&models, request).await)
+}
+
+/// What a server did so far.
+#[derive(Clone)]
+pub struct Counts(Arc<Models>);
+
+impl Counts {
+    /// The ids of the models that are loaded.
+    #[must_use]
+    pub fn loaded(&self) -> Vec<String> {
+        self.0.loaded()
+    }
+
+    /// Loads that were begun.
+    #[must_use]
+    pub fn loads(&self) -> u32 {
+        self.0.loads()
+    }
+
+    /// The most loads that ran at once.
+    #[must_use]
+    pub fn most_at_once(&self) -> u32 {
+        self.0.most_at_once()
+    }
+
+    /// Refuses all loads from now on.
+    pub fn refuse(&self, text: &str) {
+        self.0.refuse(text);
+    }
+
+    /// Forgets all models, as a server that was started anew.
+    pub fn purge(&self) {
+        self.0.purge();
+    }
+}

@@ -1,0 +1,137 @@
+//! Answers to calls for a model: its echo.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use berth_wire::oip::{ModelInferRequest, ModelInferResponse, model_infer_response::InferOutputTensor};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::models::Models;
+
+/// The body of an answer.
+pub(super) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+
+/// The longest inference.
+const LONGEST: usize = 256 << 20;
+
+/// A flag and a length.
+const PREFIX: usize = 5;
+
+/// The model that answered.
+const MODEL: HeaderName = HeaderName::from_static("testing-model-id");
+
+/// Answers one call.
+pub(super) async fn of(models: &Models, request: Request<Incoming>) -> Response<Body> {
+    match answered(models, request).await {
+        Ok(response) => response,
+        Err(status) => {
+            let response: Response<tonic::body::Body> = status.into_http();
+            response.map(|body| body.map_err(Into::into).boxed_unsync())
+        }
+    }
+}
+
+async fn answered(models: &Models, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+    let (parts, body) = request.into_parts();
+    if let Some(asked) = parts.headers.get("testing").and_then(|value| value.to_str().ok()) {
+        match asked.split_once('=') {
+            None if asked == "purge" => models.purge(),
+            Some(("delay", millis)) => tokio::time::sleep(Duration::from_millis(number(millis)?)).await,
+            Some(("error", error)) => return Err(error_of(error)),
+            _ => {
+                return Err(Status::invalid_argument(format!(
+                    "testing: {asked:?} is purge, delay=MS or error=CODE:TEXT"
+                )));
+            }
+        }
+    }
+    let id = id(&parts.headers).ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
+    if !models.has(&id) {
+        return Err(Status::not_found(format!("model {id} is not loaded")));
+    }
+    let body = if parts.uri.path() == INFER { inferred(body).await? } else { echo(body) };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    for (name, value) in &parts.headers {
+        if name.as_str().starts_with("x-") {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(MODEL, id);
+    }
+    Ok(response)
+}
+
+fn number(text: &str) -> Result<u64, Status> {
+    text.parse().map_err(|_| Status::invalid_argument(format!("{text:?} is no number")))
+}
+
+/// `CODE:text`, or a code alone: its number or its name.
+fn error_of(text: &str) -> Status {
+    let (code, message) = text.split_once(':').unwrap_or((text, ""));
+    let named = (0..=16).map(Code::from).find(|known| {
+        let name = format!("{known:?}").to_uppercase();
+        name == code.replace('_', "").to_uppercase()
+    });
+    Status::new(code.parse().map(Code::from_i32).ok().or(named).unwrap_or(Code::Unknown), message)
+}
+
+fn id(headers: &HeaderMap) -> Option<String> {
+    if let Some(binary) = headers.get("mm-model-id-bin") {
+        let bytes = STANDARD_NO_PAD.decode(binary.as_bytes().trim_ascii_end()).ok()?;
+        return String::from_utf8(bytes).ok();
+    }
+    headers.get("mm-model-id")?.to_str().ok().map(str::to_owned)
+}
+
+fn trailers() -> Frame<Bytes> {
+    let ok = (HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"));
+    Frame::trailers(HeaderMap::from_iter([ok]))
+}
+
+/// The request's messages as they come, then the end.
+fn echo(body: Incoming) -> Body {
+    let pieces = BodyStream::new(body).try_filter(|frame| std::future::ready(frame.is_data()));
+    let end = stream::once(async { Ok(trailers()) });
+    StreamBody::new(pieces.chain(end).map_err(Into::into)).boxed_unsync()
+}
+
+/// The inputs of one inference as its outputs.
+async fn inferred(body: Incoming) -> Result<Body, Status> {
+    let bytes = Limited::new(body, LONGEST).collect().await.map_err(|error| Status::internal(error.to_string()))?;
+    let message = bytes.to_bytes();
+    let request = message.get(PREFIX..).and_then(|message| ModelInferRequest::decode(message).ok());
+    let request = request.ok_or_else(|| Status::invalid_argument("no ModelInferRequest"))?;
+    let outputs = request.inputs.into_iter().map(|input| InferOutputTensor {
+        name: input.name,
+        datatype: input.datatype,
+        shape: input.shape,
+        parameters: input.parameters,
+        contents: input.contents,
+    });
+    let response = ModelInferResponse {
+        model_name: request.model_name,
+        id: request.id,
+        outputs: outputs.collect(),
+        raw_output_contents: request.raw_input_contents,
+        ..ModelInferResponse::default()
+    };
+    let mut framed = BytesMut::with_capacity(PREFIX + response.encoded_len());
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(response.encoded_len()).unwrap_or(u32::MAX));
+    // A growing buffer takes any message.
+    let _ = response.encode(&mut framed);
+    let whole = Full::new(framed.freeze()).map_err(|never| match never {});
+    Ok(whole.with_trailers(async { Some(Ok(trailers().into_trailers().unwrap_or_default())) }).boxed_unsync())
+}
