@@ -58,7 +58,7 @@ impl Exporter {
 
     fn used(&self) -> Vec<Arc<DeploymentState>> {
         let mut used = Vec::new();
-        self.routes.each(|entry| used.extend(entry.used().map(|_| Arc::clone(entry))));
+        self.routes.each_live(|entry| used.extend(entry.used().map(|_| Arc::clone(entry))));
         used.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         used
     }

@@ -137,6 +137,11 @@ impl Target {
         }
     }
 
+    /// A revision that is ready nowhere, with its hash for a version name.
+    pub(crate) fn cold(revision: RevisionId) -> Self {
+        Self { version: revision.hash().into(), revision, ready: false, replica: None, endpoints: None }
+    }
+
     /// The route says that it is ready somewhere, or a hint does.
     fn is_ready(&self) -> bool {
         self.ready || self.endpoints.is_some()
@@ -160,6 +165,12 @@ impl Resolved {
             .filter_map(|(revision, weight)| Some((u32::try_from(index(revision)?).ok()?, *weight)))
             .collect();
         Self { schedule: schedule(&targets, &split), targets, split, terms }
+    }
+
+    /// The route of a deployment with one revision, of which all requests get this share.
+    pub(crate) fn cold(target: Target, weight: Option<u32>, terms: Arc<Terms>) -> Self {
+        let split = weight.map(|weight| (0, weight)).into_iter().collect();
+        Self { targets: Targets::One(target), split, schedule: None, terms }
     }
 
     /// The same route, with what a worker said of one revision; `None` if clients cannot reach that.

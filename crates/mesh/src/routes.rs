@@ -1,4 +1,7 @@
-//! Every deployment by name, as the controller told it. Read without a lock by every request; written by one task.
+//! Every deployment by name, as the controller told it. Read without a lock by every request; written by one task, and
+//! by the first request for a cold deployment, which makes its state.
+
+mod slot;
 
 use std::sync::{
     Arc,
@@ -7,7 +10,8 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use berth_spec::{DeploymentName, NameKey, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
-use papaya::HashMap;
+use papaya::{Compute, HashMap, Operation};
+use slot::{ColdRoute, Slot};
 
 use crate::{
     deployment::DeploymentState,
@@ -17,7 +21,7 @@ use crate::{
 
 /// The deployments of this gateway.
 pub(crate) struct Routes {
-    entries: HashMap<DeploymentName, Arc<DeploymentState>>,
+    entries: HashMap<DeploymentName, Slot>,
     /// Those that answer at a path of their own, by that path: those of one path in the order of their names. Most of
     /// 100,000 have none.
     endpoints: HashMap<Box<str>, Arc<[Arc<DeploymentState>]>>,
@@ -38,7 +42,20 @@ impl Routes {
 
     /// The deployment of this name. Takes whatever a client sent.
     pub(crate) fn find(&self, name: NameKey<'_>) -> Option<Arc<DeploymentState>> {
-        self.entries.pin().get(&name).cloned()
+        let entries = self.entries.pin();
+        let (name, slot) = entries.get_key_value(&name)?;
+        if let Some(state) = slot.live() {
+            return Some(Arc::clone(state));
+        }
+        let made = entries.compute(name.clone(), |found| match found {
+            Some((_, Slot::Live(_))) | None => Operation::Abort(()),
+            Some((name, cold)) => Operation::Insert(Slot::Live(cold.state(name))),
+        });
+        match made {
+            Compute::Updated { new: (_, slot), .. } | Compute::Inserted(_, slot) => slot.live().cloned(),
+            // Another request was faster, or the deployment has gone meanwhile.
+            _ => entries.get(name)?.live().cloned(),
+        }
     }
 
     /// The deployments that answer at a path of their own, in the order of their names.
@@ -83,15 +100,21 @@ impl Routes {
 
     /// Those of a namespace, in the order of their names.
     pub(crate) fn all_in(&self, namespace: &str) -> Vec<Arc<DeploymentState>> {
-        let inside = |entry: &&Arc<DeploymentState>| entry.name.namespace() == namespace;
-        let mut entries: Vec<_> = self.entries.pin().values().filter(inside).cloned().collect();
+        let entries = self.entries.pin();
+        let inside = entries.iter().filter(|(name, _)| name.namespace() == namespace);
+        let mut entries: Vec<_> = inside.map(|(name, slot)| slot.state(name)).collect();
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries
     }
 
     /// Calls `each` for every deployment, in no order, without copying the list.
-    pub(crate) fn each(&self, mut each: impl FnMut(&Arc<DeploymentState>)) {
-        self.entries.pin().values().for_each(&mut each);
+    pub(crate) fn each(&self, mut each: impl FnMut(&DeploymentState)) {
+        self.entries.pin().iter().for_each(|(name, slot)| each(&slot.state(name)));
+    }
+
+    /// Calls `each` for every deployment that somebody has asked for, in no order.
+    pub(crate) fn each_live(&self, mut each: impl FnMut(&Arc<DeploymentState>)) {
+        self.entries.pin().values().filter_map(Slot::live).for_each(&mut each);
     }
 
     /// Nobody has said yet which deployments there are: no controller that has planned, and no routes that were kept.
@@ -115,6 +138,9 @@ pub(crate) struct Applier {
 
 /// The number of different terms that are kept for sharing: fleets use few.
 const SHARED: usize = 16;
+
+/// The table, pinned.
+type HashMapRef<'a> = papaya::HashMapRef<'a, DeploymentName, Slot, std::collections::hash_map::RandomState, papaya::LocalGuard<'a>>;
 
 /// Changes between the state that is in force and the one that a change builds on never came.
 #[derive(Debug)]
@@ -157,23 +183,7 @@ impl Applier {
         }
         change.unset.iter().for_each(|name| self.forget(name));
         for route in &change.set {
-            let entry = entries.get(&route.deployment);
-            let before = entry.map(|entry| entry.route());
-            let resolved = self.resolve(route, before.as_ref().map(|route| &***route));
-            let was_at = before.as_ref().and_then(|route| route.terms.endpoint.clone());
-            drop(before);
-            let entry = match entry {
-                Some(entry) => {
-                    entry.set_route(resolved);
-                    Arc::clone(entry)
-                }
-                None => {
-                    let entry = Arc::new(DeploymentState::new(route.deployment.clone(), resolved));
-                    entries.insert(route.deployment.clone(), Arc::clone(&entry));
-                    entry
-                }
-            };
-            routes.readdress(&entry, was_at.as_deref(), route.endpoint.as_deref());
+            self.put(&entries, route);
         }
         if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
             remotes.prune();
@@ -184,6 +194,37 @@ impl Applier {
         }
         self.routes.readiness.store(Arc::new(change.readiness));
         Ok(())
+    }
+
+    /// Puts one route in force.
+    fn put(&mut self, entries: &HashMapRef<'_>, route: &Route) {
+        let terms = self.share(Terms::of(route));
+        if let Some(cold) = ColdRoute::of(route, &terms) {
+            let put = entries.compute(route.deployment.clone(), |found| match found {
+                Some((_, Slot::Live(_))) => Operation::Abort(()),
+                _ => Operation::Insert(Slot::Cold(cold.clone())),
+            });
+            if !matches!(put, Compute::Aborted(())) {
+                return;
+            }
+        }
+        let entry = self.routes.find(route.deployment.key());
+        let before = entry.as_ref().map(|entry| entry.route());
+        let resolved = Arc::new(Resolved::new(route, terms, &self.resolver, before.as_ref().map(|route| &***route)));
+        let was_at = before.as_ref().and_then(|route| route.terms.endpoint.clone());
+        drop(before);
+        let entry = match entry {
+            Some(entry) => {
+                entry.set_route(resolved);
+                entry
+            }
+            None => {
+                let entry = Arc::new(DeploymentState::new(route.deployment.clone(), resolved));
+                entries.insert(route.deployment.clone(), Slot::Live(Arc::clone(&entry)));
+                entry
+            }
+        };
+        self.routes.readdress(&entry, was_at.as_deref(), route.endpoint.as_deref());
     }
 
     /// Looks again for the replicas of these deployments, and wakes who waits: one may have come back under a route
@@ -208,17 +249,13 @@ impl Applier {
     }
 
     fn forget(&self, name: &DeploymentName) {
-        if let Some(entry) = self.routes.entries.pin().remove(name) {
+        let entries = self.routes.entries.pin();
+        if let Some(entry) = entries.remove(name).and_then(Slot::live) {
             let was_at = entry.route().terms.endpoint.clone();
             self.routes.readdress(entry, was_at.as_deref(), None);
             let gone = entry.route().gone();
             entry.set_route(Arc::new(gone));
         }
-    }
-
-    fn resolve(&mut self, route: &Route, before: Option<&Resolved>) -> Arc<Resolved> {
-        let terms = self.share(Terms::of(route));
-        Arc::new(Resolved::new(route, terms, &self.resolver, before))
     }
 
     fn share(&mut self, terms: Terms) -> Arc<Terms> {

@@ -49,7 +49,7 @@ impl Row {
 /// Every deployment that had a request, by name.
 pub(crate) fn rows(routes: &Routes) -> Vec<Row> {
     let mut rows = Vec::new();
-    routes.each(|entry| rows.extend(Row::of(entry)));
+    routes.each_live(|entry| rows.extend(Row::of(entry)));
     rows.sort_unstable_by(|a, b| a.deployment.cmp(&b.deployment));
     rows
 }
