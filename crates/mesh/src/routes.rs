@@ -140,7 +140,8 @@ pub(crate) struct Applier {
 const SHARED: usize = 16;
 
 /// The table, pinned.
-type HashMapRef<'a> = papaya::HashMapRef<'a, DeploymentName, Slot, std::collections::hash_map::RandomState, papaya::LocalGuard<'a>>;
+type HashMapRef<'a> =
+    papaya::HashMapRef<'a, DeploymentName, Slot, std::collections::hash_map::RandomState, papaya::LocalGuard<'a>>;
 
 /// Changes between the state that is in force and the one that a change builds on never came.
 #[derive(Debug)]
