@@ -276,3 +276,15 @@ fn crates_use_only_what_the_map_allows() {
         }
     }
 }
+
+#[test]
+fn the_map_names_files_that_there_are() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the map");
+    let section = text.split("## Where to add").nth(1).expect("the section");
+    let section = section.split("\n## What is deliberately absent").next().unwrap_or(section);
+    let paths: Vec<&str> = section.split('`').skip(1).step_by(2).filter(|word| word.contains("/src")).collect();
+    assert!(paths.len() > 60, "the paths are found: {paths:?}");
+    let crates = root().join("crates");
+    let gone: Vec<_> = paths.iter().filter(|path| !path.contains("NAME") && !crates.join(path).exists()).collect();
+    assert!(gone.is_empty(), "docs/architecture.md names files that are gone: {gone:#?}");
+}
