@@ -246,6 +246,7 @@ fn load(world: &mut World) {
                 load: None,
                 breakers: None,
                 credentials: berth_spec::Generation(0),
+                overhead: ByteSize::ZERO,
                 usage: Vec::new(),
             },
             NOW,

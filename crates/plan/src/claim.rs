@@ -80,6 +80,8 @@ pub(crate) fn of_replica(world: &World, entry: &TrackedDeployment, revision: &Re
     let residency = world.workers.get(&replica.worker).and_then(|tracked| tracked.inventory.get(&revision.id));
     match residency {
         Some(Residency::Ready(ready)) if ready.measured => ready.memory,
+        // The worker counts its estimate.
+        Some(Residency::Ready(ready)) => replica.claim.max(ready.memory),
         _ => entry.learned(&revision.id).map_or(replica.claim, |learned| replica.claim.max(learned.memory)),
     }
 }

@@ -266,6 +266,7 @@ impl Fixture {
             load: None,
             breakers: None,
             credentials: tracked.map(|tracked| tracked.credentials).unwrap_or_default(),
+            overhead: tracked.map(|tracked| tracked.overhead).unwrap_or_default(),
             usage: Vec::new(),
             worker,
         }

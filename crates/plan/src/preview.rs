@@ -129,6 +129,7 @@ fn make_ready(world: &mut World, now: Time) -> bool {
             load: None,
             breakers: None,
             credentials: berth_spec::Generation(0),
+            overhead: tracked.overhead,
             usage: Vec::new(),
             replicas: Vec::new(),
         };

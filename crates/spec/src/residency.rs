@@ -332,6 +332,8 @@ pub struct InventoryChange {
     pub breakers: Option<Vec<Breaker>>,
     /// The number of the credentials that it has; 0: none.
     pub credentials: Generation,
+    /// Memory of its process that no replica accounts for: program, engine and allocator. Models cannot have it.
+    pub overhead: ByteSize,
     /// Replicas that changed; `None`: gone.
     pub replicas: Vec<(RevisionId, Option<Residency>)>,
     /// Use of ready replicas, where that is news. Told now and then, not request by request.

@@ -11,6 +11,7 @@
 //! attached it reports everything: one that has just begun to decide knows nothing of it.
 
 mod hosts;
+mod memory;
 mod message;
 mod work;
 
@@ -20,9 +21,10 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, Generation, Gpu, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage, WorkerId,
-    WorkerLimits, WorkerState, card::SCHEMA_VERSIONS, worker,
+    AssignmentChange, ByteSize, Generation, Gpu, InventoryChange, Load, Placed, Residency, RevisionId, Time, Usage,
+    WorkerId, WorkerLimits, WorkerState, card::SCHEMA_VERSIONS, worker,
 };
+pub use memory::PATIENCE;
 pub use message::{Effect, Event};
 
 use crate::{
@@ -51,6 +53,10 @@ pub struct Agent {
     state: WorkerState,
     /// The number of the credentials that it was given.
     credentials: Generation,
+    /// What the process takes beside its models, as the driver has seen it.
+    beside_models: ByteSize,
+    /// What of that models cannot have, as it was told last.
+    overhead: ByteSize,
     /// The last that was told.
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
@@ -71,6 +77,7 @@ struct Unreported {
     seen: bool,
     state: bool,
     credentials: bool,
+    overhead: bool,
     load: Option<Load>,
     replicas: BTreeSet<RevisionId>,
     usage: BTreeSet<RevisionId>,
@@ -78,7 +85,7 @@ struct Unreported {
 
 impl Unreported {
     fn is_empty(&self) -> bool {
-        let said = self.whole || self.seen || self.state || self.credentials;
+        let said = self.whole || self.seen || self.state || self.credentials || self.overhead;
         !said && self.load.is_none() && self.replicas.is_empty() && self.usage.is_empty()
     }
 }
@@ -99,6 +106,8 @@ impl Agent {
             stopping: false,
             state: WorkerState::Serving,
             credentials: Generation(0),
+            beside_models: ByteSize::ZERO,
+            overhead: ByteSize::ZERO,
             load: None,
             replicas: BTreeMap::new(),
             usage: BTreeMap::new(),
@@ -137,6 +146,7 @@ impl Agent {
         );
         self.take(event, now, &mut effects);
         if !idle_news {
+            self.refresh_overhead();
             self.start_work(now, &mut effects);
         }
         effects.extend(self.report());
@@ -175,6 +185,7 @@ impl Agent {
         match event {
             Event::Attached => self.unreported.whole = true,
             Event::Load(load) => self.unreported.load = Some(load),
+            Event::Overhead(bytes) => self.beside_models = bytes,
             Event::Used(used) => {
                 for (revision, usage) in used.into_iter().filter(|(id, _)| self.replicas.contains_key(id)) {
                     self.unreported.usage.insert(revision.clone());
@@ -385,6 +396,7 @@ impl Agent {
             load,
             breakers,
             credentials: self.credentials,
+            overhead: self.overhead,
             replicas,
             usage,
         }))

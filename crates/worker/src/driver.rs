@@ -14,6 +14,7 @@ mod effects;
 mod load;
 mod load_threads;
 mod outbox;
+mod overhead;
 mod ready;
 mod retire;
 mod telemetry;
@@ -41,6 +42,7 @@ use self::{
     load::LoadWatch,
     load_threads::LoadThreads,
     outbox::Outbox,
+    overhead::OverheadWatch,
     usage::UsageWatch,
 };
 use crate::{
@@ -258,6 +260,7 @@ impl Worker {
             .with_gpus(self.info.gpus.clone());
         let mut outbox = Outbox::default();
         let (mut load, mut usage) = (LoadWatch::new(self.limits.memory, self.gpus), UsageWatch::default());
+        let mut overhead = OverheadWatch::new(&self.deps.runtimes, self.limits.memory);
         let mut effects = EffectRunner::new(self.info.id, self.deps, completions);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
         let mut last_word = None;
@@ -311,6 +314,9 @@ impl Worker {
                         if let Some(used) = usage.look(effects.counts(), clock.now()) {
                             perform(&mut agent, Event::Used(used), &clock, &mut effects, &mut outbox);
                         }
+                        if let Some(news) = overhead.look() {
+                            perform(&mut agent, news, &clock, &mut effects, &mut outbox);
+                        }
                         if let Some(changed) = load.look(&agent, effects.requests(), clock.now()) {
                             break Event::Load(changed);
                         }
@@ -321,7 +327,9 @@ impl Worker {
                     }
                 }
             };
-            perform(&mut agent, event, &clock, &mut effects, &mut outbox);
+            for event in overhead.before(&event).into_iter().chain([event]) {
+                perform(&mut agent, event, &clock, &mut effects, &mut outbox);
+            }
             effects.gauge(&agent);
         }
     }

@@ -84,6 +84,7 @@ pub struct WorkerMetrics {
     pub(crate) restarting: Gauge,
     pub(crate) memory_used: Gauge,
     pub(crate) memory_available: Gauge,
+    pub(crate) memory_overhead: Gauge,
     environment_bytes: Gauge,
     environments: Gauge,
     pub(crate) system_memory: Gauge,
@@ -124,6 +125,7 @@ impl WorkerMetrics {
             restarting: Gauge::default(),
             memory_used: Gauge::default(),
             memory_available: Gauge::default(),
+            memory_overhead: Gauge::default(),
             environment_bytes: Gauge::default(),
             environments: Gauge::default(),
             system_memory: Gauge::default(),
@@ -177,6 +179,11 @@ impl WorkerMetrics {
             "worker_memory_used_bytes",
             "Memory that models take or are promised",
             self.memory_used.clone(),
+        );
+        registry.register(
+            "berth_worker_memory_overhead_bytes",
+            "Memory of the process beside its models, which they cannot have",
+            self.memory_overhead.clone(),
         );
         registry.register("worker_memory_available_bytes", "Memory left for models", self.memory_available.clone());
         registry.register(

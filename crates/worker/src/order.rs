@@ -5,7 +5,8 @@
 //! * Replicas that requests wait for go first, then the order in which they were assigned (the plan assigns by priority).
 //! * What does not fit yet keeps its place: its claim is set aside before the next is looked at, so that a stream of
 //!   small loads cannot starve a large one.
-//! * What does not fit and cannot come to fit, because nothing is on its way out, is refused: the plan decides.
+//! * What does not fit and cannot come to fit, because nothing is on its way out, is told apart: the plan decides, and the
+//!   agent refuses only what it was not given room for in time.
 //! * The count is kept like the memory, but what is above it waits and is not refused: a plan that lowers it also says who
 //!   leaves.
 //! * A load that claims GPUs waits until nothing that has some is on its way out. What stays has its own, so no device is
@@ -109,6 +110,9 @@ pub struct Busy {
     pub loading: usize,
     /// Memory that is held: resident, being loaded, draining, being unloaded.
     pub held: ByteSize,
+    /// Memory that models cannot have, though nobody holds it. It never keeps out what fits into the worker alone: an author's
+    /// word counts.
+    pub overhead: ByteSize,
     /// Replicas that hold it.
     pub models: u32,
     /// Some of them have GPUs and are on their way out.
@@ -164,9 +168,10 @@ pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<S
                 if loading_keys.contains(&key) {
                     continue;
                 }
-                let fits = claim <= free;
+                let free_for_it = free - busy.overhead.min(limits.memory - claim);
+                let fits = claim <= free_for_it;
                 if !fits && !busy.freeing {
-                    starts.push(Start::Refuse { revision, need: claim, free });
+                    starts.push(Start::Refuse { revision, need: claim, free: free_for_it });
                     continue;
                 }
                 let may = fits && places > 0 && !(gpus && busy.freeing_gpus);

@@ -34,8 +34,8 @@ use berth_spec::{
 };
 
 pub use self::input::{Action, Input};
-use crate::artifacts::Artifact;
 pub use crate::fault::Fault;
+use crate::{agent::PATIENCE, artifacts::Artifact};
 
 /// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
 /// halved, an outage of two minutes is a permanent failure.
@@ -132,6 +132,8 @@ pub struct Replica {
     pub arrival: u64,
     /// The GPUs that it has, from the beginning of its load on.
     pub devices: Vec<Arc<str>>,
+    /// Since when there is no memory for it, though nothing is about to leave.
+    pub without_room: Option<Time>,
     /// Which attempt to get it ready: results of earlier ones are ignored.
     pub ticket: u64,
     state: State,
@@ -155,6 +157,7 @@ impl Replica {
             wanted: true,
             arrival,
             devices: Vec::new(),
+            without_room: None,
             ticket: 0,
             state: State::Queued,
             given_up: false,
@@ -217,6 +220,18 @@ impl Replica {
         }
     }
 
+    /// The memory that its model was found to take, while it has it.
+    #[must_use]
+    pub fn taken(&self) -> ByteSize {
+        match &self.state {
+            State::Validating(_, facts) => facts.memory,
+            State::Ready(ready) | State::Draining { ready, .. } => ready.memory,
+            State::Unloading { memory, .. } => *memory,
+            // Not known yet: as much as was set aside.
+            _ => self.held(),
+        }
+    }
+
     /// The artifact, from when it was fetched until it is in memory.
     #[must_use]
     pub fn artifact(&self) -> Option<&Artifact> {
@@ -257,6 +272,7 @@ impl Replica {
     pub fn wake_at(&self) -> Option<Time> {
         match &self.state {
             State::Failed(failure) | State::Refused(_, failure) => failure.retry_at,
+            State::Fetched(_) => self.without_room.map(|since| since + PATIENCE),
             _ => None,
         }
     }

@@ -150,6 +150,12 @@ pub trait Runtime: Send + Sync + 'static {
         false
     }
 
+    /// Memory of this process beside what the runtime's models were measured to take, as the kernel sees it; `None`: the
+    /// models are in processes of their own. Asked often, on a thread that must not wait.
+    fn overhead(&self) -> Option<ByteSize> {
+        None
+    }
+
     /// It finds artifacts by itself: nothing is fetched for it, and a load gets [`Source::Opaque`].
     fn is_opaque(&self) -> bool {
         false

@@ -98,6 +98,7 @@ pub(crate) fn inventory(
         load: None,
         breakers: None,
         credentials: berth_spec::Generation(0),
+        overhead: ByteSize::ZERO,
         usage: Vec::new(),
     }
 }

@@ -60,9 +60,14 @@ pub(crate) struct WorkerDraft<'w> {
 }
 
 impl WorkerDraft<'_> {
-    /// The memory that nobody claims.
+    /// The memory that a small replica may claim.
     pub(crate) fn free(&self) -> ByteSize {
-        self.tracked.memory().saturating_sub(self.usage.memory)
+        self.free_for(ByteSize::ZERO)
+    }
+
+    /// The memory that nobody claims, and that a replica of this claim may have.
+    pub(crate) fn free_for(&self, claim: ByteSize) -> ByteSize {
+        self.tracked.memory() - self.usage.memory - self.tracked.overhead_beside(claim)
     }
 
     /// The cores that nobody claims.

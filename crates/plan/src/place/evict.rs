@@ -106,7 +106,7 @@ fn is_in_scope(eviction_scope: EvictionScope, rank: &Rank) -> bool {
     }
 }
 
-fn is_pinned(draft: &Draft<'_>, rank: &Rank) -> bool {
+pub(super) fn is_pinned(draft: &Draft<'_>, rank: &Rank) -> bool {
     draft.world.entries.get(rank.revision.deployment()).is_some_and(|entry| entry.deployment.spec.pinned)
 }
 
@@ -140,7 +140,12 @@ fn is_stood_in_for(draft: &Draft<'_>, rank: &Rank, tracked: &TrackedWorker) -> b
 }
 
 /// Claim of a replica, as changed by this plan.
-fn claim_of(draft: &Draft<'_>, tracked: &TrackedWorker, worker: &WorkerId, revision: &RevisionId) -> ByteSize {
+pub(super) fn claim_of(
+    draft: &Draft<'_>,
+    tracked: &TrackedWorker,
+    worker: &WorkerId,
+    revision: &RevisionId,
+) -> ByteSize {
     let in_plan = draft.works().get(revision.deployment()).and_then(|work| {
         work.replicas.iter().find(|replica| replica.worker == *worker && replica.revision == *revision)
     });

@@ -1,11 +1,14 @@
 //! Brings workers under what they have again: a claim grew when it was measured, an author asks for more, or a worker came
 //! back smaller.
 //!
-//! What grew makes room as if it were placed anew: by evicting what may leave for it. If that is not enough it leaves
-//! itself, and looks for another place with the others. Where nothing grew, the least important leave; what is pinned
-//! last.
+//! What grew makes room as if it were placed anew: by evicting what may leave for it. If that is not enough, what has not begun
+//! to load goes back and waits: it loses nothing. If that is not enough either, what grew leaves itself, and looks for another
+//! place with the others. Where nothing grew, the least important leave; what is pinned last.
+//!
+//! What the process takes beside its models counts, too, but no resident leaves for it: that would be an outage for a
+//! number that the worker cannot keep otherwise.
 
-use berth_spec::{ByteSize, RevisionId, WorkerId};
+use berth_spec::{ByteSize, Residency, RevisionId, WorkerId};
 
 use super::{
     evict,
@@ -15,7 +18,7 @@ use crate::{
     claim::{Cores, cores, gpus},
     draft::Draft,
     scale::EvictionScope,
-    world::TrackedDeployment,
+    world::{Hold, Rank, TrackedDeployment},
 };
 
 /// Relieves every worker that this plan has looked at.
@@ -37,6 +40,8 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 #[derive(Debug, Clone, Copy)]
 enum Excess {
     Memory(ByteSize),
+    /// Memory that is missing for what the process takes beside its models.
+    Overhead(ByteSize),
     Cores,
     Gpus,
     Models,
@@ -57,7 +62,16 @@ fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
         return Some(Excess::Models);
     }
     let (devices, held) = draft.gpus(worker);
-    (!gpus::serves(devices, held.into_values())).then_some(Excess::Gpus)
+    if !gpus::serves(devices, held.into_values()) {
+        return Some(Excess::Gpus);
+    }
+    if usage.memory + tracked.overhead <= info.memory {
+        return None;
+    }
+    let claims = draft.eviction_order(worker).map(|rank| evict::claim_of(draft, tracked, worker, &rank.revision));
+    let overhead = tracked.overhead_beside(claims.max().unwrap_or_default());
+    let missing = (usage.memory + overhead).saturating_sub(info.memory);
+    (missing > ByteSize::ZERO).then_some(Excess::Overhead(missing))
 }
 
 type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
@@ -65,17 +79,28 @@ type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
 /// Next replica to leave, and the one it leaves for.
 fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionId>, excess: Excess) -> Option<Leaver> {
     grown.retain(|revision| draft.eviction_order(worker).any(|rank| rank.revision == *revision));
-    if let (Some(important), Excess::Memory(memory)) = (grown.last(), excess) {
+    if let (Some(important), Excess::Memory(memory) | Excess::Overhead(memory)) = (grown.last(), excess) {
         let entry = draft.world.entries.get(important.deployment())?;
         let shortfall = Shortfall::of_memory(worker, memory);
         if let Ok(victims) = evict::victims(draft, entry, EvictionScope::Anything, &shortfall, Freed::default()) {
             return Some(victims.into_iter().map(|victim| (victim, Some(important.clone()))).collect());
         }
-        let least = grown.remove(0);
-        return Some(vec![(least, None)]);
+        let yields = |rank: &&Rank| rank.priority <= entry.deployment.spec.priority && waits(draft, worker, rank);
+        if let Some(rank) = draft.eviction_order(worker).filter(|rank| rank.revision != *important).find(yields) {
+            return Some(vec![(rank.revision.clone(), None)]);
+        }
+        if matches!(excess, Excess::Memory(_)) {
+            let least = grown.remove(0);
+            return Some(vec![(least, None)]);
+        }
+    }
+    if matches!(excess, Excess::Overhead(_)) {
+        let may_leave = |rank: &&Rank| rank.hold != Hold::Resident && !evict::is_pinned(draft, rank);
+        let leaver = draft.eviction_order(worker).filter(may_leave).min_by_key(|rank| !waits(draft, worker, rank));
+        return leaver.map(|rank| vec![(rank.revision.clone(), None)]);
     }
     let holds = |entry: &&TrackedDeployment| match excess {
-        Excess::Memory(_) | Excess::Models => true,
+        Excess::Memory(_) | Excess::Overhead(_) | Excess::Models => true,
         Excess::Cores => cores(&entry.deployment.spec) > Cores::ZERO,
         Excess::Gpus => entry.deployment.spec.gpu.is_some(),
     };
@@ -84,4 +109,13 @@ fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionI
     // The order of eviction, but what is pinned comes last.
     let least = least.enumerate().min_by_key(|(at, (entry, _))| (entry.deployment.spec.pinned, *at));
     least.map(|(_, (_, rank))| vec![(rank.revision.clone(), None)])
+}
+
+/// Returns true for a replica on demand that is assigned and has not begun to take memory.
+fn waits(draft: &Draft<'_>, worker: &WorkerId, rank: &Rank) -> bool {
+    if rank.hold == Hold::Resident || evict::is_pinned(draft, rank) {
+        return false;
+    }
+    let residency = draft.world.workers.get(worker).and_then(|tracked| tracked.inventory.get(&rank.revision));
+    matches!(residency, None | Some(Residency::Queued | Residency::Preparing(_) | Residency::Fetching { .. }))
 }

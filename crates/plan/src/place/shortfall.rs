@@ -107,7 +107,7 @@ impl<'a> Shortfall<'a> {
         Self {
             worker: candidate.id,
             need,
-            memory: memory.saturating_sub(candidate.free()),
+            memory: memory.saturating_sub(candidate.free_for(memory)),
             cores: need.cores - candidate.free_cores(),
             models: u32::from(candidate.free_models() == Some(0)),
             gpus,
@@ -187,7 +187,7 @@ impl<'a> Shortfall<'a> {
             }
             _ => Rejection::Memory {
                 need: self.need.memory,
-                free: candidate.map_or(ByteSize::ZERO, |candidate| candidate.free()),
+                free: candidate.map_or(ByteSize::ZERO, |candidate| candidate.free_for(self.need.memory)),
                 evictable: now.memory,
                 busy: later.memory,
                 again,

@@ -44,6 +44,7 @@ impl World {
             tracked.load.clone_from(load);
         }
         tracked.credentials = change.credentials;
+        let overhead = std::mem::replace(&mut tracked.overhead, change.overhead);
         tracked.renewed = if renewed { Some(now) } else { tracked.renewed };
         if let Some(breakers) = &change.breakers {
             tracked.breakers.clone_from(breakers);
@@ -67,6 +68,7 @@ impl World {
             self.observe_replica(&change.worker, &revision, None, now, &mut observed);
         }
         self.observe_usage(change);
+        self.overhead_changed(&change.worker, overhead);
         for name in &observed.touched {
             self.refresh_resident(name);
         }
@@ -74,6 +76,18 @@ impl World {
         self.touch_each(&touched);
         observed.touched = touched;
         observed
+    }
+
+    /// The process of a worker takes more or less beside its models than before.
+    fn overhead_changed(&mut self, worker: &WorkerId, before: ByteSize) {
+        let Some(tracked) = self.workers.get(worker) else { return };
+        if tracked.overhead < before {
+            self.give_hope();
+        } else if tracked.overhead > before && tracked.used + tracked.overhead > tracked.memory() {
+            // Looking at one of its deployments is looking at the worker.
+            let first = tracked.order.first().map(|rank| rank.revision.deployment().clone());
+            first.iter().for_each(|name| self.touch(name));
+        }
     }
 
     /// For people: it decides nothing, and touches nothing.
@@ -111,6 +125,8 @@ impl World {
             Some(Residency::Ready(ready)) => {
                 if ready.measured {
                     self.learn_measured(revision, ready, observed);
+                } else {
+                    self.learn_predicted(revision, ready.memory);
                 }
                 self.forget_failure(worker, revision);
                 match &before {
@@ -134,7 +150,10 @@ impl World {
 
     /// The artifact's size says what its memory will be at least, unless it was measured before.
     fn learn_artifact(&mut self, revision: &RevisionId, total: ByteSize) -> bool {
-        let memory = self.policy.memory_of(total);
+        self.learn_predicted(revision, self.policy.memory_of(total))
+    }
+
+    fn learn_predicted(&mut self, revision: &RevisionId, memory: ByteSize) -> bool {
         let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
         known.is_none_or(|known| known.basis == Basis::Predicted && known.memory < memory)
             && self.learn(revision, Learned { memory, basis: Basis::Predicted })

@@ -87,6 +87,7 @@ impl World {
             let restarted = tracked.info.is_some();
             let held = std::mem::take(&mut tracked.inventory);
             (tracked.reported, tracked.state) = (false, berth_spec::WorkerState::Serving);
+            tracked.overhead = ByteSize::ZERO;
             for revision in held.into_keys() {
                 self.touch(&revision.deployment().clone());
                 self.strays.remove(&(revision, id.clone()));

@@ -48,6 +48,8 @@ pub struct TrackedWorker {
     pub assigned: BTreeMap<RevisionId, Placed>,
     /// The sum of the claims in `assigned`.
     pub used: ByteSize,
+    /// Memory of its process that no replica accounts for, by its own word: models cannot have it.
+    pub overhead: ByteSize,
     /// The assignment's number.
     pub sent: Generation,
     /// `assigned`, the first to be evicted first.
@@ -129,6 +131,13 @@ impl TrackedWorker {
     #[must_use]
     pub fn memory(&self) -> ByteSize {
         self.info.as_ref().map_or(ByteSize::ZERO, |info| info.memory)
+    }
+
+    /// What of the overhead keeps others out, where a replica of this claim is the largest: a claim that fits into the worker
+    /// alone is never kept out, since the author's word counts, and a measured one cannot be made smaller.
+    #[must_use]
+    pub fn overhead_beside(&self, claim: ByteSize) -> ByteSize {
+        self.overhead.min(self.memory().saturating_sub(claim))
     }
 
     /// Claimed share of its memory or of its cores, whichever is more, in whole percent.

@@ -64,6 +64,11 @@ enum Happening {
         queue: u8,
         requests_per_minute: u16,
     },
+    /// Its process takes so much beside its models.
+    Overhead {
+        worker: u8,
+        memory: u8,
+    },
     Cordon {
         worker: u8,
         cordon: Cordon,
@@ -151,6 +156,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_u8..4, 0_u8..20, 0_u16..2_000).prop_map(|(worker, queue, requests_per_minute)| {
             Happening::Load { worker, queue, requests_per_minute }
         }),
+        2 => (0_u8..4, 0_u8..12).prop_map(|(worker, memory)| Happening::Overhead { worker, memory }),
         1 => (0_u8..4, prop_oneof![Just(Cordon::Open), Just(Cordon::Cordoned), Just(Cordon::Draining)])
             .prop_map(|(worker, cordon)| Happening::Cordon { worker, cordon }),
         2 => (0_u8..4, prop::option::of(registered::terms()))
@@ -230,6 +236,12 @@ fn happen(w: &mut Fixture, what: &Happening) {
             if w.world.worker(&worker_id(&called)).is_some() {
                 let (queue, requests_per_minute) = ((*queue).into(), (*requests_per_minute).into());
                 w.loaded(&called, Load { queue, requests_per_minute, ..Load::default() });
+            }
+        }
+        Happening::Overhead { worker, memory } => {
+            let called = format!("w{worker}");
+            if w.world.worker(&worker_id(&called)).is_some_and(|tracked| tracked.reported) {
+                w.overhead(&called, size(*memory));
             }
         }
         Happening::Cordon { worker, cordon } => w.world.set_cordon(&worker_id(&format!("w{worker}")), *cordon),

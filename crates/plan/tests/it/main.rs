@@ -7,6 +7,7 @@ mod failures;
 mod fleet;
 mod laws;
 mod leaving;
+mod paging;
 mod lifecycle;
 mod loss;
 mod placement;

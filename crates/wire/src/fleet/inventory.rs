@@ -30,7 +30,7 @@ impl InParts for InventoryChange {
     type Context = Reporter;
 
     fn in_parts(self) -> impl Iterator<Item = v1::InventoryPart> + Send + 'static {
-        let Self { seen, whole, state, mut load, mut breakers, credentials, replicas, usage, .. } = self;
+        let Self { seen, whole, state, mut load, mut breakers, credentials, overhead, replicas, usage, .. } = self;
         let mut replicas = replicas.into_iter().map(|(id, residency)| replica_to(&id, residency)).peekable();
         let mut usage = usage.into_iter().map(usage_to).peekable();
         let mut numbering = Numbering::default();
@@ -44,6 +44,7 @@ impl InParts for InventoryChange {
                 load: load.take().map(load_to),
                 breakers: breakers.take().map(breakers_to),
                 credentials: credentials.0,
+                overhead: overhead.0,
                 replicas: fill(&mut replicas, &mut budget, Message::encoded_len),
                 usage: fill(&mut usage, &mut budget, Message::encoded_len),
                 more: numbering.more(replicas.peek().is_some() || usage.peek().is_some()),
@@ -65,6 +66,7 @@ impl InParts for InventoryChange {
             load: first.load.take().map(load_of),
             breakers: first.breakers.take().map(breakers_of),
             credentials: Generation(first.credentials),
+            overhead: ByteSize(first.overhead),
             replicas: Vec::new(),
             usage: Vec::new(),
         }

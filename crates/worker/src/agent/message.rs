@@ -116,6 +116,8 @@ pub enum Event {
     Tick,
     /// The load was looked at and is worth telling.
     Load(Load),
+    /// Memory of the process beside what its models were measured to take, as the kernel sees it.
+    Overhead(ByteSize),
     /// How much replicas were used, where that is worth telling.
     Used(Vec<(RevisionId, Usage)>),
     /// Credentials of this number are in use from now on.

@@ -1,6 +1,6 @@
 //! What the agent does next: a survey of its replicas, put in order, and started.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{ops::Bound, sync::Arc};
 
 use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker::DependencyKind};
 
@@ -8,32 +8,12 @@ use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
     gpu::{self, Held},
-    order::{self, Busy, Limits, ModelKey, SharedLoad, Start, Waiting, Want},
+    order::{self, Busy, ModelKey, SharedLoad, Start, Waiting, Want},
     prepare::BlockedDependencies,
     replica::{Input, Replica, State},
 };
 
 impl Agent {
-    /// The memory that is held: resident, being loaded, draining or being unloaded. Shared weights count once.
-    #[must_use]
-    pub fn held(&self) -> ByteSize {
-        let holding = self.replicas.iter().filter(|(_, replica)| replica.held() > ByteSize::ZERO);
-        let holding: Vec<_> = holding.collect();
-        // Only replicas of one deployment share, and those lie side by side.
-        holding.chunk_by(|a, b| a.0.deployment() == b.0.deployment()).map(held_by_deployment).sum()
-    }
-
-    /// What it keeps to: the tighter of its own limits and the registry's.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        let told = self.told_limits;
-        Limits {
-            memory: told.memory.map_or(self.limits.memory, |memory| memory.min(self.limits.memory)),
-            models: [told.models, self.limits.models].into_iter().flatten().min(),
-            ..self.limits
-        }
-    }
-
     pub(super) fn start_work(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if self.stopping {
             return;
@@ -42,18 +22,25 @@ impl Agent {
         if waiting.is_empty() {
             return;
         }
+        let mut lacking = Vec::new();
         for start in order::next(waiting, busy, &self.limits()) {
             match start {
                 Start::Prepare(revision) => self.start_prepare(&revision, now, effects),
                 Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
                 Start::Load(revision) => self.start_load(&revision, now, effects),
-                Start::Refuse { revision, need, free } => self.refuse(&revision, need, free, now, effects),
+                Start::Refuse { revision, need, free } => {
+                    if let Some(refusal) = self.lacks_memory(&revision, need, free, now) {
+                        self.step(&revision, refusal, now, effects);
+                    }
+                    lacking.push(revision);
+                }
             }
         }
+        self.end_waits(&lacking);
     }
 
     fn survey(&self) -> (Vec<Waiting>, Busy) {
-        let mut busy = Busy { held: self.held(), ..Busy::default() };
+        let mut busy = Busy { held: self.held(), overhead: self.overhead, ..Busy::default() };
         let mut waiting = Vec::new();
         for (id, replica) in &self.replicas {
             let leaves_with_gpus = !replica.wanted && replica.placed.gpu.is_some();
@@ -141,11 +128,6 @@ impl Agent {
         })
     }
 
-    /// Where people say how much memory there is for models.
-    fn memory_is_said_by(&self) -> &'static str {
-        if self.limits().memory < self.limits.memory { "max_memory in the registry" } else { "--memory" }
-    }
-
     fn start_fetch(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
         let Some(replica) = self.replicas.get_mut(revision) else { return };
         if let Some(store) = hosts::store(replica)
@@ -186,20 +168,6 @@ impl Agent {
         gpu::assign(&self.gpus, need, &held)
     }
 
-    fn refuse(&mut self, id: &RevisionId, need: ByteSize, free: ByteSize, now: Time, effects: &mut Vec<Effect>) {
-        // One that was refused already stays so until its next attempt is due.
-        let again = !matches!(self.replicas.get(id).map(Replica::state), Some(State::Refused(..)));
-        if again {
-            let message = format!(
-                "needs {need} of memory and {free} of {} is free: unload others, give the worker more ({}), or \
-                 declare what it really needs (spec.resources.memory)",
-                self.limits().memory,
-                self.memory_is_said_by()
-            );
-            self.step(id, Input::Refuse(Fault::new(FailureCategory::Memory, message)), now, effects);
-        }
-    }
-
     /// The other replicas of the same model that have it in memory or are getting it there. They lie beside it in the
     /// map: only replicas of one deployment share.
     pub(super) fn shared_loads<'a>(
@@ -230,18 +198,4 @@ impl Agent {
             same.then_some((other, standing))
         })
     }
-}
-
-/// The memory of one deployment's replicas, of which those with the same model count once, with the largest word.
-fn held_by_deployment(replicas: &[(&RevisionId, &Replica)]) -> ByteSize {
-    if let [(_, only)] = replicas {
-        return only.held();
-    }
-    let mut by_model: BTreeMap<_, ByteSize> = BTreeMap::new();
-    for (_, replica) in replicas {
-        let key = replica.digest().map(|digest| ModelKey::of(&replica.placed.revision, &digest));
-        let largest = by_model.entry(key).or_default();
-        *largest = replica.held().max(*largest);
-    }
-    by_model.into_values().sum()
 }

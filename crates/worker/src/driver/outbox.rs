@@ -59,6 +59,7 @@ mod tests {
             load: None,
             breakers: None,
             credentials: berth_spec::Generation(0),
+            overhead: ByteSize::ZERO,
             replicas,
             usage: Vec::new(),
         }

@@ -24,10 +24,13 @@ impl EffectRunner {
         let restarting = |state: &State| matches!(state, State::Ready(ready) if !ready.is_up());
         self.metrics().restarting.set(count(restarting));
         self.metrics().failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
-        let (held, limits) = (agent.held(), agent.limits());
+        let (held, limits, overhead) = (agent.held(), agent.limits(), agent.overhead());
+        self.metrics().memory_overhead.set(i64::try_from(overhead.0).unwrap_or(i64::MAX));
         self.metrics().most_models.set(limits.models.map_or(f64::INFINITY, f64::from));
         self.metrics().memory_used.set(i64::try_from(held.0).unwrap_or(i64::MAX));
-        self.metrics().memory_available.set(i64::try_from(limits.memory.saturating_sub(held).0).unwrap_or(i64::MAX));
+        self.metrics()
+            .memory_available
+            .set(i64::try_from(limits.memory.saturating_sub(held + overhead).0).unwrap_or(i64::MAX));
     }
 
     /// What the controller wants.

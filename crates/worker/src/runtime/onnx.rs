@@ -4,27 +4,24 @@
 //! open: library ──▶ environment          load: session ──▶ signature ──▶ rows independent? ──▶ OnnxModel
 //!       (once per process)                └────────────── memory is measured around it ──────────┘
 //! ```
-//! Sessions are made one at a time, so that what the heap grows by is that model's. Runs are concurrent.
+//! Sessions are made and freed one at a time, so that what the heap grows by is that model's. Runs are concurrent.
 
+mod account;
 mod call;
 mod library;
 mod memory;
 mod model;
 mod session;
 
-use std::{
-    io,
-    num::NonZero,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{io, num::NonZero, path::Path, sync::Arc};
 
-use berth_spec::{ByteSize, Digest, FailureCategory, ModelFormat, RuntimeInfo};
+use berth_spec::{ByteSize, FailureCategory, ModelFormat, RuntimeInfo};
 use ort::environment::Environment;
 
 use self::{
+    account::{Account, Accounted, Known},
     call::Call,
-    memory::Used,
+    memory::{Peak, Used},
     model::{Footprint, OnnxModel},
 };
 use super::{
@@ -34,10 +31,6 @@ use super::{
 };
 
 pub use library::OpenError;
-
-/// Verdicts about batching that are remembered, so that a model that is paged in again is not tried out again.
-/// Doubled, a few hundred kilobytes more; halved, more models pay the check again (three runs each).
-const MAX_VERDICTS: usize = 4096;
 
 /// The settings of the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,12 +48,8 @@ pub struct OnnxEngine {
     pool: Pool,
     intra_threads: usize,
     families: Families,
-    /// Held while a session is made and measured.
-    measuring: Mutex<Verdicts>,
+    account: Arc<Account>,
 }
-
-/// Why a model's rows may not be joined (`None`: they may), by the digest of its bytes.
-type Verdicts = std::collections::HashMap<Digest, Option<String>>;
 
 /// The library is missing, or threads could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -80,13 +69,17 @@ impl OnnxEngine {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let pool = Pool::start(if options.threads == 0 { cores } else { options.threads })?;
         let intra_threads = options.intra_threads.max(1);
-        Ok(Self { environment, pool, intra_threads, families, measuring: Mutex::default() })
+        Ok(Self { environment, pool, intra_threads, families, account: Arc::default() })
     }
 }
 
 impl Runtime for OnnxEngine {
     fn info(&self) -> RuntimeInfo {
         RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])
+    }
+
+    fn overhead(&self) -> Option<ByteSize> {
+        Some(self.account.overhead())
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
@@ -102,20 +95,26 @@ impl Runtime for OnnxEngine {
             threads => threads,
         };
 
-        let mut verdicts = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut books = self.account.open();
         let before = Used::now();
-        let session = session::build(&self.environment, &graph, threads)?;
+        let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
+        let session = session?;
         let signature = session::signature(&session, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
         let call = Call::new(session, &signature)
             .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
-        let verdict = verdicts.get(&request.digest).cloned();
-        let verdict = verdict.unwrap_or_else(|| rows_are_independent(&call, &signature).err());
-        let (memory, measured) = before.grown(size);
-        if verdicts.len() < MAX_VERDICTS {
-            verdicts.insert(request.digest, verdict.clone());
-        }
-        drop(verdicts);
+        let known = books.known(&request.digest).cloned();
+        let verdict = match &known {
+            Some(known) => known.verdict.clone(),
+            None => rows_are_independent(&call, &signature).err(),
+        };
+        let before_that = known.and_then(|known| known.measured);
+        let (memory, measured) = before.grown(size, before_that);
+        let known = Known { verdict: verdict.clone(), measured: measured.then_some(memory).or(before_that) };
+        books.remember(request.digest, known);
+        let peak = peak.saturating_sub(before.resident_after(memory));
+        let call = Accounted::enter(call, memory, peak, &self.account, &mut books);
+        drop(books);
 
         let note = verdict.as_ref().map(|reason| format!("batching is off: {reason}"));
         let footprint =

@@ -15,6 +15,7 @@ use berth_spec::{
 };
 use berth_worker::{
     Agent, Effect, Event, Fault,
+    agent::PATIENCE,
     artifacts::{Artifact, Source},
     order::{Limits, PARALLEL_PREPARATIONS},
     prepare::Miss,
@@ -268,19 +269,73 @@ fn frees_go_before_loads_and_urgent_before_the_rest() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_loaded_when_there_is_room() {
+fn what_does_not_fit_waits_for_the_plan_to_make_room() {
     let mut s = Stage::new();
     s.whole(vec![placed("a", 10)]);
     s.ready("a", 1, 90);
     s.change(vec![placed("b", 20)], &[]);
-    assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Failed");
+    assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Queued", "the plan knows by now that a takes 90");
+    assert_eq!(s.change(vec![], &["a"]), "drain a; report seen 3 a=Draining");
+    s.on(Event::Drained { revision: id("a") });
+    assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "load b; report seen 3 a=gone b=Loading");
+    assert_eq!(s.agent.wake_at(), None);
+}
+
+#[test]
+fn what_is_given_no_room_is_refused_in_the_end_and_loaded_when_there_is_some() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10)]);
+    s.ready("a", 1, 90);
+    s.change(vec![placed("b", 20)], &[]);
+    s.fetched("b", Ok(artifact(2)));
+    let waited = s.agent.wake_at().expect("it does not wait for ever").since(s.now);
+    assert_eq!(waited, PATIENCE);
+    assert_eq!(s.sleep(), "report seen 2 b=Failed");
     let Some(Residency::Failed(failure)) = s.residency("b") else { panic!("b should have been refused") };
     assert_eq!((failure.category, failure.attempts), (FailureCategory::Memory, 1));
     assert!(failure.message.contains("20B") && failure.message.contains("10B"), "{}", failure.message);
-    assert_eq!(s.sleep(), "report seen 2 b=Failed", "tried again by itself");
+    assert_eq!(s.sleep(), "report seen 2 b=Queued", "tried again by itself");
     s.change(vec![], &["a"]);
     s.on(Event::Drained { revision: id("a") });
     assert_eq!(s.on(Event::Unloaded { revision: id("a") }), "load b; report seen 3 a=gone b=Loading");
+}
+
+#[test]
+fn what_is_larger_than_the_worker_is_refused_at_once() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 101)]);
+    assert_eq!(s.fetched("a", Ok(artifact(1))), "report seen 1 a=Failed");
+}
+
+#[test]
+fn what_the_process_takes_beside_its_models_is_told_in_steps_and_kept_free() {
+    let mib = |n| ByteSize::mib(n).0;
+    let limits = Limits { memory: ByteSize::mib(640), ..LIMITS };
+    let mut s = Stage { agent: Agent::new(WorkerId::new("w").expect("a name"), 7, limits), ..Stage::new() };
+    s.on(Event::Attached);
+    s.whole(vec![placed("a", mib(300))]);
+    let told = |s: &mut Stage, bytes: u64| {
+        let effects = s.agent.on(Event::Overhead(ByteSize(bytes)), s.now);
+        let report = effects.into_iter().find_map(|effect| match effect {
+            Effect::Report(change) => Some(change.overhead),
+            _ => None,
+        });
+        report.map(|overhead| overhead.0 >> 20)
+    };
+    assert_eq!(told(&mut s, mib(95)), Some(100), "in steps of a 64th");
+    assert_eq!(told(&mut s, mib(99)), None);
+    assert_eq!(told(&mut s, mib(85)), None, "it will be back");
+    assert_eq!(told(&mut s, mib(101)), Some(110));
+    assert_eq!(told(&mut s, mib(70)), Some(70));
+    assert_eq!(told(&mut s, mib(2_000)), Some(320), "half is for models");
+    assert_eq!(told(&mut s, mib(200)), Some(200));
+    // Set aside are 300 MiB, 120 are taken: that makes up for most of it.
+    s.ready("a", 1, mib(120));
+    assert_eq!(s.agent.overhead(), ByteSize::mib(20));
+    assert_eq!(told(&mut s, mib(400)), Some(220));
+    s.change(vec![placed("b", mib(200)), placed("c", mib(100))], &[]);
+    assert_eq!(s.fetched("b", Ok(artifact(2))), "report seen 2 b=Queued", "of 640 MiB 120 are free");
+    assert_eq!(s.fetched("c", Ok(artifact(3))), "load c; report seen 2 c=Loading");
 }
 
 #[test]
@@ -380,7 +435,7 @@ fn the_same_bytes_under_another_uri_are_shared() {
     s.on(Event::Unloaded { revision: id("a@1") });
     assert_eq!(s.agent.held(), ByteSize(70), "the shared still has them");
     s.change(vec![placed("b", 70)], &[]);
-    assert_eq!(s.fetched("b", Ok(artifact(1))), "report seen 4 b=Failed", "another deployment shares nothing");
+    assert_eq!(s.fetched("b", Ok(artifact(1))), "report seen 4 b=Queued", "another deployment shares nothing");
 }
 
 #[test]

@@ -254,9 +254,9 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
     let replicas = vec((id(), option::of(residency())), 0..6);
     let usage = (any::<u64>(), option::of(time())).prop_map(|(requests, last)| Usage { requests, last });
     let told = (replicas, vec((id(), usage), 0..6));
-    let numbers = (any::<u64>(), any::<u64>());
+    let numbers = (any::<u64>(), any::<u64>(), bytes());
     (numbers, any::<bool>(), state, option::of(load), option::of(vec(breaker(), 0..3)), told).prop_map(
-        move |((seen, credentials), whole, state, load, breakers, (replicas, usage))| InventoryChange {
+        move |((seen, credentials, overhead), whole, state, load, breakers, (replicas, usage))| InventoryChange {
             worker: reporter.worker.clone(),
             incarnation: reporter.incarnation,
             seen: Generation(seen),
@@ -265,6 +265,7 @@ pub(super) fn inventory(reporter: Reporter) -> impl Strategy<Value = InventoryCh
             load,
             breakers,
             credentials: Generation(credentials),
+            overhead,
             replicas,
             usage,
         },

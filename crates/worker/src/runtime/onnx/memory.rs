@@ -4,6 +4,11 @@
 //! says nothing (another C library), the resident set does, more coarsely.
 #![expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrapper")]
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
 use berth_spec::ByteSize;
 
 /// The least that is believed of any model: session, graph and names.
@@ -23,18 +28,63 @@ impl Used {
         Self { heap: heap(), resident: resident() }
     }
 
+    /// What would be resident with so much more than then.
+    pub(super) fn resident_after(self, more: ByteSize) -> ByteSize {
+        ByteSize(self.resident.unwrap_or(u64::MAX)) + more
+    }
+
     /// What has been added since `self`, and whether that is a measurement. An artifact's bytes are in memory at
-    /// least: a smaller measurement (something else was freed meanwhile) is not believed.
+    /// least: a smaller measurement (something else was freed meanwhile) is not believed, and an earlier one of the same
+    /// content stands in for it.
     #[must_use]
-    pub(super) fn grown(self, artifact: ByteSize) -> (ByteSize, bool) {
+    pub(super) fn grown(self, artifact: ByteSize, earlier: Option<ByteSize>) -> (ByteSize, bool) {
         let now = Self::now();
         let grown = |before: Option<u64>, now: Option<u64>| now?.checked_sub(before?);
         let plausible = |&bytes: &u64| bytes >= artifact.0 / 2;
         let measured = grown(self.heap, now.heap).filter(plausible);
-        match measured.or_else(|| grown(self.resident, now.resident).filter(plausible)) {
+        let earlier = || earlier.map(|earlier| earlier.0);
+        match measured.or_else(earlier).or_else(|| grown(self.resident, now.resident).filter(plausible)) {
             Some(bytes) => (ByteSize(bytes.max(FLOOR)), true),
             None => (ByteSize((artifact.0 + artifact.0 / 2).max(FLOOR)), false),
         }
+    }
+}
+
+/// Files below this are loaded sooner than a thread that watches could begin.
+const WATCHED_FROM: ByteSize = ByteSize(256 << 10);
+
+/// How often memory is looked at while a session is made: what lasts for a shorter time is not seen.
+const EVERY: Duration = Duration::from_millis(2);
+
+/// Watches the process while it does something.
+pub(super) struct Peak;
+
+impl Peak {
+    /// Does the work; gives the most that was resident meanwhile, nothing for a small file.
+    pub(super) fn of<T>(artifact: ByteSize, work: impl FnOnce() -> T) -> (T, ByteSize) {
+        if artifact < WATCHED_FROM {
+            return (work(), ByteSize::ZERO);
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watch = || {
+                let mut peak = 0;
+                while !done.load(Relaxed) {
+                    std::thread::park_timeout(EVERY);
+                    peak = resident().unwrap_or_default().max(peak);
+                }
+                peak
+            };
+            // Where no thread can be had, nothing is seen.
+            let watch = std::thread::Builder::new().name("load-watch".to_owned()).spawn_scoped(scope, watch);
+            let result = work();
+            done.store(true, Relaxed);
+            let peak = watch.ok().and_then(|watch| {
+                watch.thread().unpark();
+                watch.join().ok()
+            });
+            (result, ByteSize(peak.unwrap_or_default()))
+        })
     }
 }
 
@@ -52,7 +102,7 @@ fn heap() -> Option<u64> {
 }
 
 /// The resident set, in bytes.
-fn resident() -> Option<u64> {
+pub(super) fn resident() -> Option<u64> {
     let statm = fs_err::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)

@@ -13,7 +13,7 @@ use berth_spec::{ByteSize, FailureCategory, InferError, InferRequest, Serving, S
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 
-use super::{call::Call, memory};
+use super::{account::Accounted, call::Call};
 use crate::runtime::{
     LoadError, LoadedModel,
     batch::{Batcher, Limits, View, pool::Line, queue::Work},
@@ -43,22 +43,11 @@ pub(super) struct OnnxModel {
     batcher: Batcher,
     footprint: Footprint,
     metrics: Arc<ModelMetrics>,
-    /// After the session, which fields above hold, has been dropped.
-    _trim: Trim,
-}
-
-/// Gives the memory of an unloaded model back to the system.
-struct Trim;
-
-impl Drop for Trim {
-    fn drop(&mut self) {
-        memory::give_back();
-    }
 }
 
 impl OnnxModel {
     pub(super) fn new(
-        call: Call,
+        call: Accounted<Call>,
         signature: Arc<Signature>,
         footprint: Footprint,
         serving: &Serving,
@@ -67,7 +56,7 @@ impl OnnxModel {
     ) -> Self {
         let limits = limits(serving, footprint);
         let batcher = Batcher::new(Box::new(call), limits, line, Arc::clone(&metrics));
-        Self { checker: Checker::new(signature), batcher, footprint, metrics, _trim: Trim }
+        Self { checker: Checker::new(signature), batcher, footprint, metrics }
     }
 
     async fn answer(&self, request: InferRequest, deadline: Instant) -> Result<Vec<Tensor>, InferError> {

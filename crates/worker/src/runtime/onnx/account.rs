@@ -1,0 +1,181 @@
+//! What the engine's models take, and what the process takes beside them.
+//!
+//! Sessions are made, measured and freed one at a time: what the heap grows by is then that session's, and what is resident
+//! beside all of them is nobody's: program, libraries, requests in flight, and what the allocator holds back.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use berth_spec::{ByteSize, Digest, InferError, Tensor};
+
+use super::memory;
+use crate::runtime::batch::{Engine, View};
+
+/// Contents that are remembered, so that a model that is paged in again is not tried out again: three runs, and a size that
+/// nothing disturbs. It takes a few hundred kilobytes.
+const MAX_REMEMBERED: usize = 4096;
+
+/// The account of one engine.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    books: Mutex<Books>,
+    overhead: AtomicU64,
+}
+
+/// A load that took less for a moment leaves it to the allocator, which it costs a millisecond to give back.
+const GIVEN_BACK_FROM: u64 = 4 << 20;
+
+/// Of what loads take for a moment beside the model the most counts, and fades with each load: after 32 loads a third of it is
+/// left.
+const FADES: u64 = 32;
+
+/// Held while a session is made or freed.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    /// Bytes of the sessions that there are.
+    live: u64,
+    /// Bytes that a load takes for a moment beside the model: the graph as it is read.
+    passing: u64,
+    known: HashMap<Digest, Known>,
+}
+
+/// What was found out about a content.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// Why its rows may not be joined; `None`: they may.
+    pub(super) verdict: Option<String>,
+    /// Its size, once it was measured.
+    pub(super) measured: Option<ByteSize>,
+}
+
+impl Books {
+    /// What is known of a content.
+    pub(super) fn known(&self, digest: &Digest) -> Option<&Known> {
+        self.known.get(digest)
+    }
+
+    /// Remembers what was found out.
+    pub(super) fn remember(&mut self, digest: Digest, known: Known) {
+        if self.known.len() < MAX_REMEMBERED || self.known.contains_key(&digest) {
+            self.known.insert(digest, known);
+        }
+    }
+}
+
+impl Account {
+    /// Waits until no session is being made or freed.
+    pub(super) fn open(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the process takes beside the models, the making of another one included; while a session is being made or freed, what it took before.
+    pub(super) fn overhead(&self) -> ByteSize {
+        if let Ok(books) = self.books.try_lock() {
+            self.settle(&books);
+        }
+        ByteSize(self.overhead.load(Relaxed))
+    }
+
+    fn settle(&self, books: &Books) {
+        if let Some(resident) = memory::resident() {
+            self.overhead.store(resident.saturating_sub(books.live) + books.passing, Relaxed);
+        }
+    }
+}
+
+/// An engine's session that is in the books until it is dropped.
+pub(super) struct Accounted<E: Engine> {
+    engine: Option<E>,
+    memory: ByteSize,
+    account: Arc<Account>,
+}
+
+impl<E: Engine> Accounted<E> {
+    /// Enters a session into the open books, and what its making took for a moment beside it.
+    pub(super) fn enter(
+        engine: E,
+        memory: ByteSize,
+        passing: ByteSize,
+        account: &Arc<Account>,
+        books: &mut Books,
+    ) -> Self {
+        books.live += memory.0;
+        books.passing = passing.0.max(books.passing - books.passing / FADES);
+        // What the allocator keeps of it would else count as taken.
+        if passing.0 > GIVEN_BACK_FROM {
+            memory::give_back();
+        }
+        account.settle(books);
+        Self { engine: Some(engine), memory, account: Arc::clone(account) }
+    }
+}
+
+impl<E: Engine> Engine for Accounted<E> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError> {
+        match &self.engine {
+            Some(engine) => engine.run(inputs, outputs),
+            None => Err(InferError::Internal("the session is gone".to_owned())),
+        }
+    }
+}
+
+impl<E: Engine> Drop for Accounted<E> {
+    fn drop(&mut self) {
+        let mut books = self.account.open();
+        drop(self.engine.take());
+        memory::give_back();
+        books.live = books.live.saturating_sub(self.memory.0);
+        self.account.settle(&books);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Block(#[expect(dead_code, reason = "it only takes memory")] Vec<u8>);
+
+    impl Engine for Block {
+        fn run(&self, _: &[View<'_>], _: &[usize]) -> Result<Vec<Tensor>, InferError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn what_is_entered_is_no_overhead_and_leaves_with_its_session() {
+        let account = Arc::new(Account::default());
+        let before = account.overhead();
+        assert!(before > ByteSize::mib(1), "the program itself");
+        let size = ByteSize::mib(64);
+        let mut books = account.open();
+        let entered = Accounted::enter(Block(vec![1; size.0 as usize]), size, ByteSize::ZERO, &account, &mut books);
+        assert_eq!(account.overhead(), ByteSize(account.overhead.load(Relaxed)), "open books are not waited for");
+        drop(books);
+        let held = account.overhead();
+        assert!(held.0 < before.0 + size.0 / 2, "{held} after {before}");
+        assert!(entered.run(&[], &[]).is_ok_and(|outputs| outputs.is_empty()));
+        drop(entered);
+        assert_eq!(account.open().live, 0);
+    }
+
+    #[test]
+    fn contents_are_remembered_up_to_a_bound() {
+        let mut books = Books::default();
+        let known = |bytes| Known { verdict: None, measured: Some(ByteSize(bytes)) };
+        let digest = |n: usize| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            Digest(bytes)
+        };
+        (0..MAX_REMEMBERED).for_each(|n| books.remember(digest(n), known(1)));
+        books.remember(digest(MAX_REMEMBERED), known(1));
+        books.remember(digest(0), known(2));
+        assert!(books.known(&digest(MAX_REMEMBERED)).is_none());
+        assert_eq!(books.known(&digest(0)).and_then(|known| known.measured), Some(ByteSize(2)));
+    }
+}
