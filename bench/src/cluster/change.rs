@@ -152,6 +152,7 @@ async fn worker(handle: Handle, info: WorkerInfo, sent: Arc<Sent>) {
         load: None,
         breakers: None,
         credentials: berth_spec::Generation(0),
+        overhead: ByteSize::ZERO,
         replicas,
         usage: Default::default(),
     };
