@@ -144,6 +144,7 @@ fn a_change_costs_a_few_hundred_bytes() {
         load: None,
         breakers: None,
         credentials: berth_spec::Generation(0),
+        overhead: berth_spec::ByteSize::ZERO,
         usage: Vec::new(),
         replicas: vec![(revision("resnet-50", 3), residency)],
     };

@@ -119,6 +119,7 @@ impl World {
                 load: None,
                 breakers: None,
                 credentials: berth_spec::Generation(0),
+                overhead: berth_spec::ByteSize::ZERO,
                 usage: Vec::new(),
             };
             let _ = reports.send(hello).await;
@@ -137,6 +138,7 @@ impl World {
                     load: None,
                     breakers: None,
                     credentials: berth_spec::Generation(0),
+                    overhead: berth_spec::ByteSize::ZERO,
                     usage: Vec::new(),
                 };
                 let _ = reports.send(report).await;
