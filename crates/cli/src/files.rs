@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_spec::manifest::{self, ManifestDeployment, ManifestError, ParseContext};
+use berth_spec::manifest::{self, Manifest, ManifestError, ParseContext};
 use clap::Args;
 use fs_err as fs;
 use url::Url;
@@ -32,7 +32,7 @@ pub(crate) struct Batch {
     /// The URI of their folder.
     pub(crate) base: String,
     /// Those that are right.
-    pub(crate) deployments: Vec<ManifestDeployment>,
+    pub(crate) documents: Vec<Manifest>,
 }
 
 /// Manifests that were read.
@@ -108,13 +108,13 @@ impl Manifests {
 
     fn add(&mut self, file: &str, text: &str, base: &str) {
         self.files += 1;
-        match manifest::parse(
+        match manifest::parse_all(
             text,
             &ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() },
         ) {
-            Ok(deployments) => match self.batches.last_mut() {
-                Some(batch) if batch.base == base => batch.deployments.extend(deployments),
-                _ => self.batches.push(Batch { base: base.to_owned(), deployments }),
+            Ok(documents) => match self.batches.last_mut() {
+                Some(batch) if batch.base == base => batch.documents.extend(documents),
+                _ => self.batches.push(Batch { base: base.to_owned(), documents }),
             },
             Err(errors) => self.errors.extend(errors),
         }
@@ -123,14 +123,14 @@ impl Manifests {
     /// Within one file the parser finds them; this is for several files.
     fn find_doubles(&mut self) {
         let mut seen = std::collections::BTreeSet::new();
-        for deployment in self.batches.iter().flat_map(|batch| &batch.deployments) {
-            if !seen.insert(&deployment.name) {
+        for document in self.batches.iter().flat_map(|batch| &batch.documents) {
+            if !seen.insert(document.name()) {
                 self.errors.push(ManifestError {
                     file: "the given files".to_owned(),
                     line: 0,
                     column: 0,
                     path: "metadata.name".to_owned(),
-                    message: format!("{} is declared in more than one of them", deployment.name),
+                    message: format!("{} is declared in more than one of them", document.name()),
                     remedy: "remove one, or give it another name".to_owned(),
                     source_line: String::new(),
                 });
@@ -138,9 +138,9 @@ impl Manifests {
         }
     }
 
-    /// Number of valid deployments.
+    /// Number of valid documents.
     pub(crate) fn count(&self) -> usize {
-        self.batches.iter().map(|batch| batch.deployments.len()).sum()
+        self.batches.iter().map(|batch| batch.documents.len()).sum()
     }
 
     /// All errors as they are shown on a terminal; `None` when there are none.
@@ -158,10 +158,10 @@ impl Batch {
     /// Bodies for the API, none larger than it takes: documents in JSON, which is YAML, one to a line.
     pub(crate) fn bodies(&self) -> Vec<String> {
         let mut bodies = vec![String::new()];
-        for deployment in &self.deployments {
-            let mut document = deployment.raw.clone();
-            if let Some(version) = &deployment.resource_version {
-                document["metadata"]["resourceVersion"] = version.as_str().into();
+        for manifest in &self.documents {
+            let mut document = manifest.raw().clone();
+            if let Some(version) = manifest.resource_version() {
+                document["metadata"]["resourceVersion"] = version.into();
             }
             let text = format!("---\n{document}\n");
             match bodies.last_mut() {

@@ -17,6 +17,7 @@
 //! ([`settle`]), and until then gateways keep the routes that the last leader sent. Who is late then, and seen by the
 //! members, is assumed to hold for a while what it held.
 
+mod aliases;
 mod drift_tracker;
 mod effect;
 mod event;
@@ -31,16 +32,18 @@ mod unreported;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
     sync::Arc,
     time::Duration,
 };
 
 use berth_plan::{Planned, Policy, Record, Scope, World, plan};
 use berth_spec::{
-    ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health, Namespace,
-    RevisionId, RevisionOutcomes, Time, UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
+    Alias, ByteSize, Cordon, Deployment, DeploymentName, Digest, GatewayEvent, GatewayId, Generation, Health,
+    Namespace, RevisionId, RevisionOutcomes, Time, UnknownWorkers, WorkerId, WorkerTerms, routes::Readiness,
 };
 
+pub use aliases::AliasChange;
 use drift_tracker::DriftTracker;
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
@@ -67,6 +70,8 @@ pub struct Restored {
     pub rev: Rev,
     /// Deployments.
     pub deployments: Vec<Arc<Deployment>>,
+    /// Aliases with their resource versions.
+    pub aliases: Vec<(Arc<Alias>, Rev)>,
     /// Records of the last plans.
     pub records: Vec<(DeploymentName, Record)>,
     /// Measured sizes.
@@ -91,6 +96,8 @@ pub struct Controller {
     again: Option<Scope>,
     /// The first plan has not been made.
     fresh: bool,
+    /// The resource version of each alias.
+    alias_revs: BTreeMap<DeploymentName, Rev>,
     workers: BTreeMap<WorkerId, Attached>,
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
@@ -153,6 +160,11 @@ impl Controller {
         for deployment in restored.deployments {
             world.set_deployment(deployment);
         }
+        let mut alias_revs = BTreeMap::new();
+        for (alias, rev) in restored.aliases {
+            alias_revs.insert(alias.name.clone(), rev);
+            world.set_alias(alias);
+        }
         for (name, record) in restored.records {
             world.set_record(name, Some(record));
         }
@@ -167,6 +179,7 @@ impl Controller {
             due: Debouncer::new(DEBOUNCE),
             again: None,
             fresh: true,
+            alias_revs,
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
             unreported,
@@ -189,12 +202,17 @@ impl Controller {
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
         let mut out = Vec::new();
         match event {
-            Event::Changed { .. } | Event::Cordon { .. } | Event::Terms { .. } | Event::UnknownWorkers(_)
+            Event::Changed { .. }
+            | Event::Aliases(_)
+            | Event::Cordon { .. }
+            | Event::Terms { .. }
+            | Event::UnknownWorkers(_)
                 if self.committing() =>
             {
                 self.held.push(event);
             }
             Event::Changed { rev, changes } => self.changed(rev, changes, now, &mut out),
+            Event::Aliases(changes) => self.aliases_changed(changes, now, &mut out),
             Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now, &mut out),
             Event::Terms { worker, terms } => self.terms(&worker, terms, now, &mut out),
             Event::UnknownWorkers(unknown) => self.unknown_workers(unknown, now, &mut out),
@@ -269,13 +287,26 @@ impl Controller {
         namespace: Option<&'a Namespace>,
         after: Option<&DeploymentName>,
     ) -> impl Iterator<Item = (&'a DeploymentName, Rev)> {
-        use std::ops::Bound::{Excluded, Unbounded};
         let first = namespace.map(DeploymentName::before_all_of);
         let from = first.as_ref().max(after).map_or(Unbounded, Excluded);
         self.world
             .deployments_from(from)
             .take_while(move |each| namespace.is_none_or(|namespace| each.name.namespace() == namespace.as_str()))
             .filter_map(|each| Some((&each.name, stored_at(each)?)))
+    }
+
+    /// The same of aliases.
+    pub fn declared_aliases<'a>(
+        &'a self,
+        namespace: Option<&'a Namespace>,
+        after: Option<&DeploymentName>,
+    ) -> impl Iterator<Item = (&'a DeploymentName, Rev)> {
+        let first = namespace.map(DeploymentName::before_all_of);
+        let from = first.as_ref().max(after).map_or(Unbounded, Excluded);
+        self.alias_revs
+            .range::<DeploymentName, _>((from, Unbounded))
+            .take_while(move |(name, _)| namespace.is_none_or(|namespace| name.namespace() == namespace.as_str()))
+            .map(|(name, rev)| (name, *rev))
     }
 
     /// Workers that are cordoned or drained.

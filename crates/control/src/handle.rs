@@ -5,6 +5,7 @@
 //! bounded channel and cost it no more than what they return. A declaration returns once the gateways route by it: who asks
 //! next, here or there, reads his own write.
 
+pub(crate) mod aliases;
 mod declare;
 mod error;
 mod queries;
@@ -16,8 +17,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation, world::MassLoss};
 use berth_spec::{
-    Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId,
-    WorkerInfo, routes::Readiness,
+    Alias, Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId,
+    WorkerInfo, alias::TargetStatus, routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -29,11 +30,12 @@ use crate::{
     store::{Rev, Store, layout},
 };
 
+pub use aliases::{ApplyAlias, DeclaredAlias, DeleteAlias, DeletedAlias};
 pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, Comparison, DeleteRequest, Deleted, Ownership};
 pub use error::Error;
 pub use queries::PreviewRequest;
 pub use view::{
-    AliasView, DeploymentPage, DeploymentView, Known, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
+    DeploymentPage, DeploymentView, Known, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
 };
 pub use watching::{WatchEvent, WatchRequest, WatchStream};
 
@@ -68,6 +70,8 @@ pub struct Handle {
 /// A question to the driver.
 pub(crate) enum Request {
     Scan { scan: view::Scan, reply: oneshot::Sender<view::Scanned> },
+    Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::Scanned> },
+    AliasTargets { alias: Arc<Alias>, reply: oneshot::Sender<Vec<TargetStatus>> },
     Status { name: DeploymentName, reply: oneshot::Sender<Option<view::Known>> },
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },

@@ -93,11 +93,14 @@ impl Join for RouteChange {
         }
         self.seq = later.seq;
         self.readiness = later.readiness;
-        let named: std::collections::BTreeSet<_> =
-            later.set.iter().map(|route| &route.deployment).chain(&later.unset).cloned().collect();
+        let aliases = later.aliases.iter().map(|alias| &alias.name);
+        let set = later.set.iter().map(|route| &route.deployment);
+        let named: std::collections::BTreeSet<_> = set.chain(aliases).chain(&later.unset).cloned().collect();
         self.set.retain(|route| !named.contains(&route.deployment));
         self.unset.retain(|name| !named.contains(name));
+        self.aliases.retain(|alias| !named.contains(&alias.name));
         self.set.extend(later.set);
+        self.aliases.extend(later.aliases);
         if self.base.is_some() {
             self.unset.extend(later.unset);
         }

@@ -9,6 +9,7 @@
 //! of leadership. [`layout`] says which keys exist and in what form.
 //! `tests/it/conformance.rs` holds what every implementation must do.
 
+pub mod aliases;
 pub mod embedded;
 mod error;
 pub mod etcd;

@@ -96,7 +96,10 @@ async fn gateway(cold: usize) -> SocketAddr {
     // The list itself is freed again once it is applied.
     let before = resident() - (set.len() * size_of::<Route>()) as u64;
     let readiness = Readiness { planned: true, ..Readiness::default() };
-    routes.send(RouteChange { seq: 1, base: None, set, unset: Vec::new(), readiness }).await.expect("it listens");
+    routes
+        .send(RouteChange { seq: 1, base: None, set, unset: Vec::new(), aliases: Vec::new(), readiness })
+        .await
+        .expect("it listens");
     while !handle.ready() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

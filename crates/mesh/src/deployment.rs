@@ -23,7 +23,7 @@ use crate::{
     local::{Lease, LocalReplicas, Replica, Statistics},
     metrics::Stats,
     outcomes::OutcomeCounters,
-    resolved::{Resolved, Target},
+    resolved::{Resolved, Target, Wanted},
     wait_queue::WaitQueue,
 };
 
@@ -110,31 +110,31 @@ impl DeploymentState {
     ///
     /// A replica that refuses (it drains) may have been replaced by one of the same revision that the route does not
     /// hold yet: `replicas` is asked again before this is a miss.
-    pub(crate) fn lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
-        let (lease, version) = self.taken(version, replicas, Replica::acquire)?;
+    pub(crate) fn lease(&self, wanted: Wanted<'_>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
+        let (lease, version) = self.taken(wanted, replicas, Replica::acquire)?;
         Ok(Leased { lease, version })
     }
 
     /// Fine if there would be a lease. Takes none: a question is no request, and is not counted as one.
     pub(crate) fn would_lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<(), NoLease> {
-        self.taken(version, replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
+        self.taken(Wanted::of(version), replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
     }
 
     fn taken<T>(
         &self,
-        version: Option<&str>,
+        wanted: Wanted<'_>,
         replicas: &LocalReplicas,
         take: impl Fn(&Arc<Replica>) -> Option<T>,
     ) -> Result<(T, Arc<str>), NoLease> {
         let route = self.route();
         let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
-        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let target = route.pick(wanted, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
         let held = target.replica.as_ref().and_then(&take);
         let again = || target.ready.then(|| take(&replicas.get(&target.revision)?)).flatten();
         match held.or_else(again) {
             Some(taken) => Ok((taken, Arc::clone(&target.version))),
             None if route.terms.gone => Err(NoLease::Gone),
-            None if version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
+            None if wanted.version.is_some() && route.any_ready() => Err(NoLease::VersionNotReady),
             None => Err(NoLease::Miss(route.terms.on_miss.clone())),
         }
     }
@@ -164,16 +164,16 @@ impl DeploymentState {
     /// Where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
     pub(crate) fn find(
         &self,
-        version: Option<&str>,
+        wanted: Wanted<'_>,
         replicas: &LocalReplicas,
         tried: &Tried,
     ) -> Result<NextTarget, NoLease> {
         let route = self.route();
-        if version.is_none() && route.only_here() {
+        if wanted.version.is_none() && route.only_here() {
             return Ok(NextTarget::Local(None));
         }
         let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
-        let target = route.pick(version, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let target = route.pick(wanted, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
         let serving = |replica: Arc<Replica>| (!replica.is_draining()).then(|| replica.in_flight());
         let held = target.replica.clone().and_then(serving);
         let again = || target.ready.then(|| replicas.get(&target.revision).and_then(serving)).flatten();
@@ -201,7 +201,7 @@ impl DeploymentState {
         match found {
             Some(found) => Ok(found),
             None if route.terms.gone => Err(NoLease::Gone),
-            None if version.is_some() && target.endpoints.is_none() && route.any_ready() => {
+            None if wanted.version.is_some() && target.endpoints.is_none() && route.any_ready() => {
                 Err(NoLease::VersionNotReady)
             }
             None => Err(NoLease::Miss(route.terms.on_miss.clone())),
@@ -232,4 +232,25 @@ pub(crate) struct Loaded {
     pub(crate) name: DeploymentName,
     pub(crate) version: Arc<str>,
     pub(crate) statistics: Statistics,
+}
+
+#[cfg(test)]
+impl DeploymentState {
+    /// One that has no replica, and waits for a request.
+    pub(crate) fn cold(name: DeploymentName) -> Self {
+        let route = berth_spec::Route {
+            deployment: name.clone(),
+            split: Vec::new(),
+            versions: Vec::new(),
+            on_miss: berth_spec::routes::OnMiss::Park,
+            on_demand: true,
+            timeout: Duration::from_secs(10),
+            concurrency: berth_spec::deployment::Concurrency { max: None, queue: 1 },
+            idempotent: true,
+            endpoint: None,
+        };
+        let terms = Arc::new(crate::resolved::Terms::of(&route));
+        let targets = [].into_iter().collect();
+        Self::new(name, Arc::new(Resolved { targets, split: Box::default(), schedule: None, terms }))
+    }
 }

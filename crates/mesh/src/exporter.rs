@@ -17,6 +17,7 @@ use prometheus_client::{
 
 use crate::{
     admission::Admission,
+    alias::AliasCounters,
     deployment::{DeploymentState, Hot},
     endpoint::forwarding::Forwarding,
     metrics::{Outcome, Protocol, SHEDS, Stats, Totals, counter, forward::Served},
@@ -141,6 +142,24 @@ fn revision_seconds(used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>
     Ok(())
 }
 
+/// The results of each target of each alias.
+fn alias_requests(routes: &Routes, mut family: MetricEncoder<'_>) -> fmt::Result {
+    let mut aliases = routes.aliases();
+    aliases.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    for alias in aliases {
+        for target in alias.targets().list.iter() {
+            let counts = target.counters.counts();
+            for (result, count) in AliasCounters::RESULTS.iter().zip(counts).filter(|(_, count)| *count > 0) {
+                let (NameKey { namespace, name }, deployment) = (alias.name.key(), target.name.name());
+                let labels =
+                    [("namespace", namespace), ("alias", name), ("deployment", deployment), ("result", *result)];
+                counter(&mut family.encode_family(&labels)?, count)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A counter per deployment.
 fn counters(
     encoder: &mut DescriptorEncoder<'_>,
@@ -212,6 +231,11 @@ impl Collector for Exporter {
         })?;
         of(&mut encoder, "berth_gateway_connections", "Open connections", MetricType::Gauge, &|mut gauge| {
             gauge.encode_gauge(&self.totals.connections.load(Relaxed))
+        })?;
+        let help =
+            "Requests to aliases by the deployment that answered and by result: ok, client_error or server_error";
+        of(&mut encoder, "berth_gateway_alias_requests", help, MetricType::Counter, &|family| {
+            alias_requests(&self.routes, family)
         })?;
         self.served.encode(&mut encoder)?;
         self.forwarding.as_ref().map_or(Ok(()), |forwarding| forwarding::encode(forwarding, &mut encoder))

@@ -10,12 +10,12 @@ mod path;
 pub(crate) mod peer;
 mod rest;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_spec::id::DEFAULT_NAMESPACE;
 use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
 use futures::{FutureExt as _, future::BoxFuture};
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 use tower_service::Service as _;
 use tracing::Instrument as _;
@@ -30,6 +30,7 @@ use crate::{
     config::SpanHook,
     oip::grpc::methods::SERVICE,
     stack::Stack,
+    sticky::Client,
 };
 
 /// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
@@ -67,6 +68,13 @@ impl Ingress {
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
         let body_idle = stack.limits.body_idle;
         Arc::new(Self { rest: Rest::new(stack, version, guard), grpc, spans, body_idle, guard })
+    }
+
+    /// Notes the client's address where an alias asks for it.
+    pub(crate) fn note_client(&self, request: &mut Request<Incoming>, client: IpAddr) {
+        if self.rest.stack().routes.any_sticky_client() {
+            request.extensions_mut().insert(Client(client));
+        }
     }
 
     /// Answers one request; never fails.
@@ -120,6 +128,9 @@ impl Ingress {
         response.map(ReplyBody::Grpc)
     }
 }
+
+/// Says which deployment answered, where the client did not name one.
+pub(crate) const DEPLOYMENT: HeaderName = HeaderName::from_static("berth-deployment");
 
 /// Names the namespace of the models that a request is about.
 const NAMESPACE: &str = "berth-namespace";

@@ -35,7 +35,9 @@ mod statistics;
 
 mod forward;
 mod stack;
+mod sticky;
 
+mod alias;
 mod demand;
 mod deployment;
 mod parking;

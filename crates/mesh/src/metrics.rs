@@ -109,6 +109,17 @@ impl Outcome {
         }
     }
 
+    /// Who is to blame, in one of three words.
+    pub(crate) fn result(self) -> OutcomeResult {
+        match self {
+            Self::Ok => OutcomeResult::Ok,
+            Self::Invalid | Self::NotFound | Self::TooLarge | Self::Unsupported | Self::Cancelled => {
+                OutcomeResult::ClientError
+            }
+            Self::Shed | Self::TimedOut | Self::Internal | Self::Lost => OutcomeResult::ServerError,
+        }
+    }
+
     /// The status code of the protocol: `200`, `503`, `OK`, `Unavailable`. 499 is nginx's word for a client that left.
     pub(crate) fn code(self, protocol: Protocol) -> String {
         let class = match self {
@@ -130,6 +141,14 @@ impl Outcome {
             Protocol::Grpc => format!("{:?}", grpc_code(class)),
         }
     }
+}
+
+/// The end of a request in one of three words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutcomeResult {
+    Ok,
+    ClientError,
+    ServerError,
 }
 
 /// The numbers of one deployment.

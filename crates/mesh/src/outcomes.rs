@@ -16,7 +16,7 @@ use berth_spec::{
     traffic::{LATENCY_BOUNDS, LATENCY_BUCKETS, RevisionOutcomes},
 };
 
-use crate::metrics::Outcome;
+use crate::metrics::{Outcome, OutcomeResult};
 
 /// Revisions of one deployment that are counted at a time: a rollout has two. The oldest is forgotten first.
 const MOST: usize = 8;
@@ -90,12 +90,10 @@ impl Counters {
     }
 
     fn record(&self, outcome: Outcome, took: Duration) {
-        let counter = match outcome {
-            Outcome::Ok => &self.ok,
-            Outcome::Invalid | Outcome::NotFound | Outcome::TooLarge | Outcome::Unsupported | Outcome::Cancelled => {
-                &self.client_errors
-            }
-            Outcome::Shed | Outcome::TimedOut | Outcome::Internal | Outcome::Lost => &self.server_errors,
+        let counter = match outcome.result() {
+            OutcomeResult::Ok => &self.ok,
+            OutcomeResult::ClientError => &self.client_errors,
+            OutcomeResult::ServerError => &self.server_errors,
         };
         counter.fetch_add(1, Relaxed);
         let bucket = LATENCY_BOUNDS.partition_point(|bound| *bound < took);

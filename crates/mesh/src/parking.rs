@@ -25,7 +25,7 @@ use crate::{
     demand::DemandTracker,
     deployment::{DeploymentState, Leased},
     local::LocalReplicas,
-    resolved::NoLease,
+    resolved::{NoLease, Wanted},
 };
 
 /// When to try again after a queue was full or a load took too long: about a small model's load.
@@ -61,10 +61,10 @@ impl Parking {
     pub(crate) async fn lease(
         &self,
         entry: &Arc<DeploymentState>,
-        version: Option<&str>,
+        wanted: Wanted<'_>,
         deadline: Instant,
     ) -> Result<Leased, InferError> {
-        self.find(entry, version, deadline, |_| entry.lease(version, &self.replicas)).await
+        self.find(entry, wanted.version, deadline, |_| entry.lease(wanted, &self.replicas)).await
     }
 
     /// The result of `look`, now, or as soon as there is one before `deadline`.
@@ -201,23 +201,7 @@ mod tests {
     use crate::resolved::{Resolved, Terms};
 
     fn cold(name: &str) -> Arc<DeploymentState> {
-        let name = DeploymentName::new(name).expect("a name");
-        let route = Route {
-            deployment: name.clone(),
-            split: Vec::new(),
-            versions: Vec::new(),
-            on_miss: OnMiss::Park,
-            on_demand: true,
-            timeout: Duration::from_secs(10),
-            concurrency: Concurrency { max: None, queue: 1 },
-            idempotent: true,
-            endpoint: None,
-        };
-        let terms = Arc::new(Terms::of(&route));
-        Arc::new(DeploymentState::new(
-            name,
-            Arc::new(Resolved { targets: [].into_iter().collect(), split: Box::default(), schedule: None, terms }),
-        ))
+        Arc::new(DeploymentState::cold(DeploymentName::new(name).expect("a name")))
     }
 
     /// The clock goes on only when nothing else can be done: what happens at one moment of it has waited for no tick.
@@ -241,7 +225,7 @@ mod tests {
             };
             tokio::select! {
                 at = words => at,
-                _ = parking.lease(&entry, None, missed + Duration::from_secs(60)) => panic!("nothing is ready"),
+                _ = parking.lease(&entry, Wanted::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
             }
         };
         tokio::select! {

@@ -5,10 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::{Class, InferError, NameKey, routes::OnMiss};
+use berth_spec::{Class, DeploymentName, InferError, NameKey, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    alias::AliasState,
     deployment::DeploymentState,
     oip::describe::{IndexEntry, RepositoryParameters, State},
     resolved::Resolved,
@@ -49,32 +50,40 @@ impl Error {
     }
 }
 
-/// Returns once the model answers, as Triton does, or with the reason why it will not.
+/// Returns once the model answers, as Triton does, or with the reason why it will not. By alias: once all its targets do.
 pub(crate) async fn load(
     stack: &Stack,
     model: NameKey<'_>,
     parameters: RepositoryParameters,
     timeout: Option<Duration>,
 ) -> Result<(), Error> {
-    let entry = stack.find(model)?;
+    let entries = stack.behind(model)?;
     if parameters.overrides {
-        return Err(Error::Overrides(entry.name.to_string()));
+        return Err(Error::Overrides(model.name.to_owned()));
     }
     let _permit = stack.admission.enter()?;
-    stack.demand.touch(&entry, Instant::now());
     let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
-    stack.reachable(&entry, deadline).await?;
+    let reached = entries.iter().map(|entry| {
+        stack.demand.touch(entry, Instant::now());
+        stack.reachable(entry, deadline)
+    });
+    futures::future::try_join_all(reached).await?;
     Ok(())
 }
 
-/// Returns once no replica is ready any more, here or elsewhere.
+/// Returns once no replica is ready any more, here or elsewhere. By alias: of any of its targets.
 pub(crate) async fn unload(stack: &Stack, model: NameKey<'_>, timeout: Option<Duration>) -> Result<(), Error> {
-    let entry = stack.find(model)?;
-    if !entry.route().terms.on_demand {
-        return Err(Error::Resident(entry.name.to_string()));
+    let entries = stack.behind(model)?;
+    if let Some(resident) = entries.iter().find(|entry| !entry.route().terms.on_demand) {
+        return Err(Error::Resident(resident.name.to_string()));
     }
     let _permit = stack.admission.enter()?;
     let deadline = Instant::now() + timeout.unwrap_or(stack.limits.load).min(stack.limits.deadline);
+    futures::future::try_join_all(entries.iter().map(|entry| unloaded(stack, entry, deadline))).await?;
+    Ok(())
+}
+
+async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> Result<(), Error> {
     let hot = entry.hot();
     let mut asked = false;
     loop {
@@ -94,8 +103,40 @@ pub(crate) async fn unload(stack: &Stack, model: NameKey<'_>, timeout: Option<Du
     }
 }
 
+/// Something that the index tells.
+pub(crate) enum Indexed {
+    Deployment(Arc<DeploymentState>),
+    Alias(Arc<AliasState>),
+}
+
+impl Indexed {
+    fn name(&self) -> &DeploymentName {
+        match self {
+            Self::Deployment(entry) => &entry.name,
+            Self::Alias(alias) => &alias.name,
+        }
+    }
+
+    /// Calls `each` for every row.
+    pub(crate) fn index(&self, ready_only: bool, each: impl FnMut(IndexEntry<'_>)) {
+        match self {
+            Self::Deployment(entry) => index(entry, ready_only, each),
+            Self::Alias(alias) => index_alias(alias, ready_only, each),
+        }
+    }
+}
+
+/// One row without a version: ready while one of the targets is.
+fn index_alias(alias: &AliasState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
+    let ready = alias.targets().existing().iter().any(|entry| entry.route().any_ready());
+    let (state, reason) = if ready { (State::Ready, "") } else { (State::Unavailable, "no target is ready") };
+    if ready || !ready_only {
+        each(IndexEntry { name: alias.name.name(), version: "", state, reason });
+    }
+}
+
 /// Calls `each` for every version of `entry` that the index tells: all reachable ones, or one without a version.
-pub(crate) fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
+fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
     let route = entry.route();
     let name = entry.name.name();
     let waiting = entry.used().is_some_and(|hot| hot.queue.waiting() > 0);
@@ -132,7 +173,13 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
     }
 }
 
-/// The deployments of a namespace, which the index tells, in the order of their names.
-pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Arc<DeploymentState>> {
-    stack.routes.all_in(namespace)
+/// The deployments and aliases of a namespace, which the index tells, in the order of their names.
+pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Indexed> {
+    let mut entries: Vec<_> = stack.routes.all_in(namespace).into_iter().map(Indexed::Deployment).collect();
+    let aliases = stack.routes.aliases_in(namespace);
+    if !aliases.is_empty() {
+        entries.extend(aliases.into_iter().map(Indexed::Alias));
+        entries.sort_by(|one, other| one.name().cmp(other.name()));
+    }
+    entries
 }

@@ -1,6 +1,7 @@
 //! A route, resolved: to the replicas of this process and to the endpoints on other nodes.
 
-mod schedule;
+pub(crate) mod rendezvous;
+pub(crate) mod schedule;
 
 use std::{sync::Arc, time::Duration};
 
@@ -258,9 +259,10 @@ impl Resolved {
         here
     }
 
-    /// The target of a version, or the one whose turn the draw with this number is: of those of the split that are ready.
-    pub(crate) fn pick(&self, version: Option<&str>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
-        if let Some(version) = version {
+    /// The target of a version, else one of the split that is ready: the one that the key of the request leads to, or the
+    /// one whose turn the draw with this number is.
+    pub(crate) fn pick(&self, wanted: Wanted<'_>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
+        if let Some(version) = wanted.version {
             return self.targets.iter().find(|t| &*t.version == version).ok_or(NoLease::NoSuchVersion);
         }
         let at = |&(index, _): &(u32, u32)| &self.targets[index as usize];
@@ -272,13 +274,41 @@ impl Resolved {
             }
             [only] => Ok(at(only)),
             shares => {
-                let scheduled = self.schedule.as_ref().and_then(|schedule| shares.get(schedule.at(draw())));
+                let scheduled = match wanted.key {
+                    Some(key) => self.kept_together(key),
+                    None => self.schedule.as_ref().and_then(|schedule| shares.get(schedule.at(draw()))),
+                };
                 scheduled
                     .or_else(|| shares.iter().find(|share| at(share).is_ready()))
                     .map(at)
                     .ok_or_else(|| NoLease::Miss(self.terms.on_miss.clone()))
             }
         }
+    }
+
+    /// The share that a key leads to, among those that are ready.
+    fn kept_together(&self, key: u64) -> Option<&(u32, u32)> {
+        let candidate = |(index, weight): &(u32, u32)| {
+            let target = &self.targets[*index as usize];
+            (rendezvous::hash(&target.revision.hash_bytes()), if target.is_ready() { *weight } else { 0 })
+        };
+        self.split.get(rendezvous::winner(key, self.split.iter().map(candidate))?)
+    }
+}
+
+/// The wishes of a request that concern the revision.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted<'a> {
+    /// `None`: whichever version the route says.
+    pub(crate) version: Option<&'a str>,
+    /// Requests with the same key go to the same revision.
+    pub(crate) key: Option<u64>,
+}
+
+impl<'a> Wanted<'a> {
+    /// A version, or any; no key.
+    pub(crate) fn of(version: Option<&'a str>) -> Self {
+        Self { version, key: None }
     }
 }
 

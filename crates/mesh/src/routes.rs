@@ -1,11 +1,12 @@
-//! Every deployment by name, as the controller told it. Read without a lock by every request; written by one task, and
-//! by the first request for a cold deployment, which makes its state.
+//! Every deployment and alias by name, as the controller told it. Read without a lock by every request; written by one
+//! task, and by the first request for a cold deployment, which makes its state.
 
+mod alias_index;
 mod slot;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use arc_swap::ArcSwap;
@@ -14,9 +15,11 @@ use papaya::{Compute, HashMap, Operation};
 use slot::{ColdRoute, Slot};
 
 use crate::{
+    alias::AliasState,
     deployment::DeploymentState,
     endpoint::Ready,
     resolved::{Resolved, Resolver, Terms},
+    routes::alias_index::AliasIndex,
 };
 
 /// The deployments of this gateway.
@@ -25,6 +28,11 @@ pub(crate) struct Routes {
     /// Those that answer at a path of their own, by that path: those of one path in the order of their names. Most of
     /// 100,000 have none.
     endpoints: HashMap<Box<str>, Arc<[Arc<DeploymentState>]>>,
+    /// Names that lead to deployments. None of them is the name of one.
+    aliases: HashMap<DeploymentName, Arc<AliasState>>,
+    /// Aliases whose requests keep together by a field of the body, and by the client's address.
+    sticky_fields: AtomicUsize,
+    sticky_clients: AtomicUsize,
     readiness: ArcSwap<Readiness>,
     /// Somebody has said which deployments there are.
     told: AtomicBool,
@@ -35,6 +43,9 @@ impl Routes {
         Self {
             entries: HashMap::new(),
             endpoints: HashMap::new(),
+            aliases: HashMap::new(),
+            sticky_fields: AtomicUsize::new(0),
+            sticky_clients: AtomicUsize::new(0),
             readiness: ArcSwap::default(),
             told: AtomicBool::new(false),
         }
@@ -56,6 +67,39 @@ impl Routes {
             // Another request was faster, or the deployment has gone meanwhile.
             _ => entries.get(name)?.live().cloned(),
         }
+    }
+
+    /// The deployment of this name for a look: one that nobody has asked for stays so.
+    pub(crate) fn peek(&self, name: &DeploymentName) -> Option<Arc<DeploymentState>> {
+        self.entries.pin().get(name).map(|slot| slot.state(name))
+    }
+
+    /// The alias of this name. Takes whatever a client sent.
+    pub(crate) fn alias(&self, name: NameKey<'_>) -> Option<Arc<AliasState>> {
+        self.aliases.pin().get(&name).cloned()
+    }
+
+    /// Every alias, in no order.
+    pub(crate) fn aliases(&self) -> Vec<Arc<AliasState>> {
+        self.aliases.pin().values().cloned().collect()
+    }
+
+    /// The aliases of a namespace, in the order of their names.
+    pub(crate) fn aliases_in(&self, namespace: &str) -> Vec<Arc<AliasState>> {
+        let mut aliases = self.aliases();
+        aliases.retain(|alias| alias.name.namespace() == namespace);
+        aliases.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        aliases
+    }
+
+    /// An alias asks for a field of the bodies of its requests.
+    pub(crate) fn any_sticky_field(&self) -> bool {
+        self.sticky_fields.load(Relaxed) > 0
+    }
+
+    /// An alias asks for the addresses of clients.
+    pub(crate) fn any_sticky_client(&self) -> bool {
+        self.sticky_clients.load(Relaxed) > 0
     }
 
     /// The deployments that answer at a path of their own, in the order of their names.
@@ -134,6 +178,7 @@ pub(crate) struct Applier {
     seq: Option<u64>,
     /// Terms in use lately: deployments with the same ones share them.
     terms: Vec<Arc<Terms>>,
+    aliases: AliasIndex,
 }
 
 /// The number of different terms that are kept for sharing: fleets use few.
@@ -152,7 +197,7 @@ pub(crate) struct Missing {
 
 impl Applier {
     pub(crate) fn new(routes: Arc<Routes>, resolver: Resolver) -> Self {
-        Self { routes, resolver, seq: None, terms: Vec::new() }
+        Self { routes, resolver, seq: None, terms: Vec::new(), aliases: AliasIndex::default() }
     }
 
     /// The worker of this process.
@@ -181,16 +226,29 @@ impl Applier {
             let named: std::collections::HashSet<&DeploymentName> = change.set.iter().map(|r| &r.deployment).collect();
             let gone: Vec<_> = entries.keys().filter(|name| !named.contains(name)).cloned().collect();
             gone.iter().for_each(|name| self.forget(name));
+            let named: std::collections::HashSet<&DeploymentName> = change.aliases.iter().map(|a| &a.name).collect();
+            let gone: Vec<_> = routes.aliases().into_iter().filter(|alias| !named.contains(&alias.name)).collect();
+            gone.iter().for_each(|alias| self.aliases.unset(&routes, &alias.name));
         }
-        change.unset.iter().for_each(|name| self.forget(name));
+        for name in &change.unset {
+            self.forget(name);
+            self.aliases.unset(&routes, name);
+        }
+        // Names that were those of deployments before.
+        change.aliases.iter().for_each(|alias| self.forget(&alias.name));
         for route in &change.set {
+            if !entries.contains_key(&route.deployment) {
+                self.aliases.unset(&routes, &route.deployment);
+                self.aliases.came_or_went(&route.deployment);
+            }
             self.put(&entries, route);
         }
+        self.aliases.set(&routes, &change.aliases);
         if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
             remotes.prune();
         }
         // A controller that has planned nothing and names nothing has just begun: it knows no more than this gateway.
-        if change.readiness.planned || !change.set.is_empty() {
+        if change.readiness.planned || !change.set.is_empty() || !change.aliases.is_empty() {
             routes.told.store(true, Relaxed);
         }
         self.routes.readiness.store(Arc::new(change.readiness));
@@ -249,9 +307,13 @@ impl Applier {
         }
     }
 
-    fn forget(&self, name: &DeploymentName) {
+    fn forget(&mut self, name: &DeploymentName) {
         let entries = self.routes.entries.pin();
-        if let Some(entry) = entries.remove(name).and_then(Slot::live) {
+        let removed = entries.remove(name);
+        if removed.is_some() {
+            self.aliases.came_or_went(name);
+        }
+        if let Some(entry) = removed.and_then(Slot::live) {
             let was_at = entry.route().terms.endpoint.clone();
             self.routes.readdress(entry, was_at.as_deref(), None);
             let gone = entry.route().gone();

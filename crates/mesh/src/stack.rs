@@ -30,10 +30,12 @@ use berth_spec::{
     InferError, NameKey,
     id::{DEFAULT_NAMESPACE, MAX_NAMESPACE},
     inference::Shed,
+    routes::Stickiness,
 };
 
 use crate::{
     admission::Admission,
+    alias::Via,
     body::upload::Bounds,
     config::{Limits, PropagateHook},
     demand::DemandTracker,
@@ -43,6 +45,7 @@ use crate::{
     parking::{Parking, refusal},
     resolved::NoLease,
     routes::Routes,
+    sticky::Caller,
 };
 
 /// When to try again while no controller has said what there is: a controller takes about that long to plan.
@@ -63,21 +66,76 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// A deployment that somebody declared. Takes whatever a client sent.
-    pub(crate) fn find(&self, model: NameKey<'_>) -> Result<Arc<DeploymentState>, InferError> {
-        self.routes.find(model).ok_or_else(|| {
-            if let Err(untold) = self.told() {
-                return untold;
-            }
-            let shown: String = model.name.chars().take(berth_spec::id::MAX_NAME).collect();
-            let inside: String = match model.namespace {
-                DEFAULT_NAMESPACE => String::new(),
-                other => format!(" in namespace {:?}", other.chars().take(MAX_NAMESPACE).collect::<String>()),
-            };
-            InferError::NotFound(format!(
-                "model {shown:?} is not found{inside}: no deployment of that name is declared"
-            ))
-        })
+    /// The deployment for a request: the one of this name, or the choice of the alias of this name. Takes whatever a client
+    /// sent.
+    pub(crate) fn choose(
+        &self,
+        model: NameKey<'_>,
+        version: Option<&str>,
+        caller: &Caller<'_>,
+    ) -> Result<(Arc<DeploymentState>, Option<Via>), InferError> {
+        if let Some(entry) = self.routes.find(model) {
+            return Ok((entry, None));
+        }
+        let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
+        let key = caller.key(&alias.targets().sticky);
+        alias.choose(key, version).map(|(entry, via)| (entry, Some(via)))
+    }
+
+    /// The deployment that a description is about: of an alias the one with the largest share.
+    pub(crate) fn find_to_describe(
+        &self,
+        model: NameKey<'_>,
+    ) -> Result<(Arc<DeploymentState>, Option<Via>), InferError> {
+        if let Some(entry) = self.routes.find(model) {
+            return Ok((entry, None));
+        }
+        let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
+        let targets = alias.targets();
+        let existing = targets.list.iter().filter(|target| target.entry.is_some());
+        // Of several with the same weight the first: a description does not change with every question.
+        let main = existing.rev().max_by_key(|target| target.weight);
+        let found = main.and_then(|target| Some((target.entry.clone()?, Arc::clone(&target.counters))));
+        let (entry, counters) = found.ok_or_else(|| alias.leads_nowhere())?;
+        Ok((entry, Some(Via { alias: Arc::clone(&alias), counters, key: None })))
+    }
+
+    /// The deployments behind a name: the one of this name, or those that the alias of this name leads to.
+    pub(crate) fn behind(&self, model: NameKey<'_>) -> Result<Vec<Arc<DeploymentState>>, InferError> {
+        if let Some(entry) = self.routes.find(model) {
+            return Ok(vec![entry]);
+        }
+        let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
+        match alias.targets().existing() {
+            none if none.is_empty() => Err(alias.leads_nowhere()),
+            existing => Ok(existing),
+        }
+    }
+
+    /// The path of the field that requests of this name keep together by, where the name is an alias that says so.
+    pub(crate) fn sticky_field(&self, model: NameKey<'_>) -> Option<String> {
+        if !self.routes.any_sticky_field() {
+            return None; // nearly always
+        }
+        match &self.routes.alias(model)?.targets().sticky {
+            Stickiness::Field(path) => Some(path.clone()),
+            Stickiness::None | Stickiness::Header(_) | Stickiness::Client => None,
+        }
+    }
+
+    /// The error for a name that nobody declared.
+    fn unknown(&self, model: NameKey<'_>) -> InferError {
+        if let Err(untold) = self.told() {
+            return untold;
+        }
+        let shown: String = model.name.chars().take(berth_spec::id::MAX_NAME).collect();
+        let inside: String = match model.namespace {
+            DEFAULT_NAMESPACE => String::new(),
+            other => format!(" in namespace {:?}", other.chars().take(MAX_NAMESPACE).collect::<String>()),
+        };
+        InferError::NotFound(format!(
+            "model {shown:?} is not found{inside}: no deployment or alias of that name is declared"
+        ))
     }
 
     /// Refuses while nobody has said which deployments there are: a name that is not known may well be declared.
@@ -89,12 +147,23 @@ impl Stack {
         Err(InferError::shed(Shed::Unavailable, message, RETRY_UNTOLD))
     }
 
-    /// True if a request for this model and version would be answered at once.
+    /// True if a request for this model and version would be answered at once. An alias is ready while one of its
+    /// deployments is.
     pub(crate) fn is_ready(&self, model: NameKey<'_>, version: Option<&str>) -> Result<bool, InferError> {
-        let entry = self.find(model)?;
+        let mut refused = None;
+        for entry in self.behind(model)? {
+            match self.answers_at_once(&entry, version) {
+                Ok(true) => return Ok(true),
+                answered => refused = refused.or(answered.err()),
+            }
+        }
+        refused.map_or(Ok(false), Err)
+    }
+
+    fn answers_at_once(&self, entry: &DeploymentState, version: Option<&str>) -> Result<bool, InferError> {
         match entry.would_lease(version, &self.parking.replicas) {
             Ok(()) => Ok(!self.is_stopping()),
-            Err(no @ (NoLease::Gone | NoLease::NoSuchVersion)) => Err(refusal(&entry, version, no)),
+            Err(no @ (NoLease::Gone | NoLease::NoSuchVersion)) => Err(refusal(entry, version, no)),
             Err(_) => Ok(!self.is_stopping() && entry.route().is_elsewhere(version)),
         }
     }

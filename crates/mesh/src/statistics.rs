@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use berth_spec::{InferError, NameKey};
 use berth_wire::oip::{self, ModelStatisticsRequest, ModelStatisticsResponse};
 use futures::future::join_all;
 use http::HeaderMap;
@@ -21,6 +22,7 @@ use crate::{
     },
     local::{Statistics, Sum},
     oip::grpc::{frame::framed, methods::STATISTICS},
+    parking::refusal,
     resolved::Target,
     stack::Stack,
 };
@@ -33,8 +35,31 @@ pub(crate) fn here(stack: &Stack, namespace: &str) -> Vec<Loaded> {
     stack.routes.all_in(namespace).iter().flat_map(|entry| entry.loaded(None)).collect()
 }
 
+/// Of the deployments behind a name, or of one version of them: by alias those of all its targets.
+pub(crate) async fn of(
+    stack: &Stack,
+    model: NameKey<'_>,
+    version: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Vec<Loaded>, InferError> {
+    let (mut loaded, mut refused, mut known) = (Vec::new(), None, false);
+    for entry in &stack.behind(model)? {
+        match entry.knows(version) {
+            Ok(()) => {
+                known = true;
+                loaded.extend(everywhere(stack, entry, version, headers).await);
+            }
+            Err(no) => refused = refused.or(Some(refusal(entry, version, no))),
+        }
+    }
+    match refused.filter(|_| !known) {
+        Some(refused) => Err(refused),
+        None => Ok(loaded),
+    }
+}
+
 /// Of all copies of one deployment, or of one version of it.
-pub(crate) async fn everywhere(
+async fn everywhere(
     stack: &Stack,
     entry: &Arc<DeploymentState>,
     version: Option<&str>,

@@ -57,5 +57,6 @@ pub use planned::{Evicted, Observed, Planned, Scope};
 pub use policy::Policy;
 pub use record::{Record, Replica, Rollout};
 pub use revisions::Revisions;
+pub use route::of_alias as alias_route;
 pub use step::plan;
 pub use world::{MassLoss, Used, World};

@@ -1,5 +1,6 @@
 //! Reports for people: computed from the world whenever somebody asks, never stored.
 
+mod alias;
 mod conditions;
 mod explain;
 mod leaving;
@@ -7,6 +8,7 @@ mod queued;
 mod status;
 mod why;
 
+pub use alias::targets as alias_targets;
 pub use explain::{Explanation, WorkerVerdict, WorkerView, explain};
 pub use leaving::Leaving;
 pub use queued::waits;

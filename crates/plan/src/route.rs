@@ -3,7 +3,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use berth_spec::{Revision, RevisionId, Route, WorkerId, routes::OnMiss, routes::Version};
+use berth_spec::{
+    Alias, Revision, RevisionId, Route, WorkerId,
+    routes::{AliasRoute, OnMiss, Version},
+};
 
 use crate::{
     Record, Replica, World,
@@ -34,6 +37,13 @@ pub(crate) fn derive(
         idempotent: deployment.spec.idempotent,
         endpoint: deployment.spec.endpoint.clone(),
     }
+}
+
+/// The route of an alias: its targets with a weight.
+#[must_use]
+pub fn of_alias(alias: &Alias) -> AliasRoute {
+    let weighs = alias.targets.iter().filter(|(_, weight)| *weight > 0);
+    AliasRoute { name: alias.name.clone(), targets: weighs.cloned().collect(), sticky: alias.sticky.clone() }
 }
 
 /// The serving revision first. One that goes by the same version name as an earlier one cannot be asked for.

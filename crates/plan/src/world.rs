@@ -7,6 +7,7 @@
 //!
 //! A cold deployment is one [`TrackedDeployment`] of a few words: what is known of warm ones is in a box beside it.
 
+mod aliases;
 mod apply;
 mod assumed;
 mod copies;
@@ -91,6 +92,8 @@ pub struct World {
     all_dirty: bool,
     /// When to look at which deployment again.
     wakes: BTreeSet<(Time, DeploymentName)>,
+    /// Names that lead to deployments.
+    aliases: BTreeMap<DeploymentName, std::sync::Arc<berth_spec::Alias>>,
     /// The settings that deployments share.
     sharing: Sharing,
     /// Which deployments each gateway uses.
@@ -141,6 +144,7 @@ impl World {
             dirty: BTreeSet::new(),
             all_dirty: true,
             wakes: BTreeSet::new(),
+            aliases: BTreeMap::new(),
             sharing: Sharing::default(),
             used_by: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -225,6 +229,7 @@ impl World {
                 .map(|entry| self.route(entry, now))
                 .collect(),
             unset: Vec::new(),
+            aliases: self.aliases.values().map(|alias| crate::route::of_alias(alias)).collect(),
             readiness: self.readiness(),
         }
     }

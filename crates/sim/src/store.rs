@@ -184,6 +184,7 @@ impl Store {
         Restored {
             rev: Rev(self.rev),
             deployments: self.deployments.values().cloned().collect(),
+            aliases: Vec::new(),
             records: self.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),
             measured: self.measured.iter().map(|(digest, size)| (*digest, *size)).collect(),
             cordons: self.cordons.clone(),

@@ -15,7 +15,7 @@
 //! | **model card** | the immutable description of one model version in a Git repository: runtime, artifacts, code, interface, resources |
 //! | **registry** | the Git repository of manifests, worker configurations and encrypted secrets that operations own |
 //! | **revision** | one resolved, immutable model version of a deployment, named by a hash of everything that decides what is loaded |
-//! | **alias** | a mutable name that resolves to a revision or a weighted set of them. Every deployment is one |
+//! | **alias** | a declared name that leads to deployments of its namespace, by weight |
 //! | **node** | one `berth` process of a cluster, with one or more of the roles controller, worker, gateway |
 //! | **member** | a node as the others see it; members spread each other's health by gossip |
 //! | **leader** | the controller that decides now; its term is an **epoch**, and every write of it is fenced by that |
@@ -48,6 +48,7 @@ pub mod unit;
 
 pub mod tensor;
 
+pub mod alias;
 pub mod card;
 pub mod deployment;
 pub mod dialect;
@@ -73,6 +74,7 @@ pub mod event;
 pub mod inference;
 pub mod status;
 
+pub use alias::Alias;
 pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving, WorkerLimits, correlation_id};
 pub use card::{ModelCard, PinnedCard};
 pub use class::Class;

@@ -14,6 +14,7 @@ mod claim;
 mod copies;
 mod endpoint;
 mod error;
+mod kinds;
 pub mod node;
 pub mod raw;
 mod reference;
@@ -27,8 +28,9 @@ use std::collections::BTreeMap;
 
 pub use endpoint::endpoint_path;
 pub use error::ManifestError;
+pub use kinds::{Manifest, ManifestAlias, parse_all};
 pub use reference::reference_markdown;
-pub use schema::json_schema;
+pub use schema::{alias_json_schema, json_schema};
 pub use suggest::closest;
 
 pub use scalar::Problem;
@@ -72,29 +74,12 @@ pub struct ManifestDeployment {
     pub base: Option<String>,
 }
 
-/// Reads all documents of a YAML or JSON text; empty ones are skipped.
+/// Reads all documents of a YAML or JSON text, deployments alone ([`parse_all`] takes every kind); empty ones are skipped.
 ///
 /// # Errors
 /// Every error in any of the documents, in reading order. A syntax error ends the reading.
 pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
-    let reader = Reader { text, context };
-    let documents = Node::documents(text).map_err(|e| vec![reader.syntax_error(&e)])?;
-    let (mut deployments, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
-    let mut places: BTreeMap<DeploymentName, Place> = BTreeMap::new();
-    for document in &documents {
-        match reader.document(document) {
-            Ok(deployment) => {
-                if let Some(first) = places.insert(deployment.name.clone(), document.at) {
-                    let message = format!("{} is declared twice, first in line {}", deployment.name, first.line);
-                    let problem = Problem::new(message, "give one of them another name");
-                    errors.push(reader.error(document.place_of("metadata.name"), "metadata.name", problem));
-                }
-                deployments.push(deployment);
-            }
-            Err(found) => errors.extend(found),
-        }
-    }
-    if errors.is_empty() { Ok(deployments) } else { Err(errors) }
+    Reader { text, context }.documents(Reader::document, |deployment| &deployment.name)
 }
 
 /// True for a text that can be read as YAML or JSON, whatever its content.
@@ -168,16 +153,21 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
-        let mut findings =
-            self.foreign(node).map_or_else(|| check::check(node, self.text, json_schema()), |found| vec![found]);
-        if !findings.is_empty() {
-            findings.sort_by_key(|finding| finding.at);
-            return Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect());
-        }
+        let foreign = self.foreign(node);
+        self.findings(foreign.map_or_else(|| check::check(node, self.text, json_schema()), |found| vec![found]))?;
         let raw = node.to_json();
         let document = RawDeployment::read(&raw)
             .map_err(|error| vec![self.error(node.at, "", Problem::new(error, "see `berth schema manifest`"))])?;
         self.resolved(document, as_written(raw), |path| node.place_of(path))
+    }
+
+    /// The findings as errors, if there are any.
+    fn findings(&self, mut findings: Vec<check::Finding>) -> Result<(), Vec<ManifestError>> {
+        if findings.is_empty() {
+            return Ok(());
+        }
+        findings.sort_by_key(|finding| finding.at);
+        Err(findings.into_iter().map(|found| self.error(found.at, &found.path, found.problem)).collect())
     }
 
     /// Applies defaults and the rules that concern more than one field.
@@ -224,17 +214,19 @@ impl Reader<'_> {
 
     /// A document of another kind or version.
     fn other_kind(&self, node: &Node) -> Option<check::Finding> {
-        let other = |field: &str, article: &str, expected: &str| {
+        let other = |field: &str, article: &str, known: &[&str]| {
             let given = node.get(field)?.text()?;
-            (given != expected).then(|| {
-                let near = closest(given, [expected]).is_some();
-                let remedy =
-                    if near { format!("did you mean {expected}?") } else { format!("write {field}: {expected}") };
+            (!known.contains(&given)).then(|| {
+                let each: Vec<String> = known.iter().map(|word| format!("{field}: {word}")).collect();
+                let remedy = match closest(given, known.iter().copied()) {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("write {}", each.join(" or ")),
+                };
                 let problem = Problem::new(format!("{given:?} is not {article} {field} that Berth knows"), remedy);
                 check::Finding { at: node.place_of(field), path: field.to_owned(), problem }
             })
         };
-        other("apiVersion", "an", "berth.dev/v1").or_else(|| other("kind", "a", "ModelDeployment"))
+        other("apiVersion", "an", &["berth.dev/v1"]).or_else(|| other("kind", "a", &kinds::KINDS))
     }
 
     fn syntax_error(&self, error: &serde_saphyr::Error) -> ManifestError {

@@ -78,8 +78,10 @@ pub struct RouteChange {
     pub base: Option<u64>,
     /// New or changed.
     pub set: Vec<Route>,
-    /// Gone.
+    /// Names that are gone, of deployments and aliases alike. They go before `set` and `aliases` come.
     pub unset: Vec<DeploymentName>,
+    /// Aliases that are new or changed.
+    pub aliases: Vec<AliasRoute>,
     /// Readiness of everything that should be resident.
     pub readiness: Readiness,
 }
@@ -95,4 +97,30 @@ pub struct Readiness {
     pub ready: u32,
     /// The first few that have none.
     pub missing: Vec<DeploymentName>,
+}
+
+/// A declared name that leads to deployments. Requests are shared out among the deployments that the gateway knows, then
+/// among the revisions of the chosen one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AliasRoute {
+    /// The name that clients use.
+    pub name: DeploymentName,
+    /// Deployments with weights above 0, in declared order.
+    pub targets: Vec<(DeploymentName, u32)>,
+    /// The rule by which requests keep to one target.
+    pub sticky: Stickiness,
+}
+
+/// The property by which requests keep to one target of a split. Requests that lack it are shared out smoothly.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Stickiness {
+    /// No property: smooth over time.
+    #[default]
+    None,
+    /// A header, or gRPC metadata, by its name in lower case.
+    Header(String),
+    /// The client's address.
+    Client,
+    /// A field of a JSON body: names with dots between them.
+    Field(String),
 }

@@ -7,6 +7,7 @@
 //!
 //! `control::api` fills these from the controller's answers.
 
+mod alias;
 mod apply;
 mod deployment;
 mod error;
@@ -21,6 +22,7 @@ mod time;
 mod top;
 mod watch;
 
+pub use alias::{AliasStatus, AliasTarget, AliasView};
 pub use apply::{Applied, ApplyResult, Outcome, Validated};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
@@ -30,10 +32,7 @@ pub use error::{ErrorBody, ErrorDetail, ErrorInfo};
 pub use event::{EventView, SeverityView};
 pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
-pub use fleet::{
-    AliasStatus, AliasView, Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WeightedRevision,
-    WorkerSpec, WorkerStatus, WorkerView,
-};
+pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};
 pub use node::{
     Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,
     NodeView, RuntimeView,

@@ -13,6 +13,7 @@
 //! route that it is in, a version's name from its hash. A miss at a thousand workers is a few hundred bytes to one worker
 //! and to each gateway; `tests/it/fleet.rs` measures it.
 
+mod aliases;
 mod assignment;
 mod inventory;
 mod name;

@@ -1,10 +1,10 @@
-//! `berth apply`: declares models.
+//! `berth apply`: declares models and aliases.
 
 use berth_wire::api::{Applied, BASE_URI_HEADER};
 use clap::Args;
 use reqwest::{Method, header::CONTENT_TYPE};
 
-use super::namespace::NamespaceArgs;
+use super::{namespace::NamespaceArgs, resource::Resource};
 use crate::{
     client::{ApiArgs, Client},
     failure::Failure,
@@ -27,7 +27,7 @@ pub(crate) struct ApplyArgs {
     /// Validate and print the result for each document without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Take over deployments that belong to another source, such as a folder
+    /// Take over what belongs to another source, such as a folder
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -75,7 +75,12 @@ fn print(applied: &Applied) -> Result<(), Failure> {
     let mut text = String::new();
     let suffix = if applied.dry_run { " (dry run)" } else { "" };
     for result in &applied.results {
-        text.push_str(&format!("deployment/{} {}{suffix}\n", result.name, result.outcome.as_str()));
+        text.push_str(&format!(
+            "{}/{} {}{suffix}\n",
+            Resource::of_document(&result.kind),
+            result.name,
+            result.outcome.as_str()
+        ));
         for warning in &result.warnings {
             eprintln!("warning: {}: {warning}", result.name);
         }

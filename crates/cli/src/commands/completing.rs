@@ -35,7 +35,8 @@ pub(crate) fn deployments() -> ArgValueCompleter {
 /// A namespace that holds a deployment.
 pub(crate) fn namespaces() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
-        let names = known(Resource::Deployments).into_iter().filter_map(|name| name.parse::<DeploymentName>().ok());
+        let names = [Resource::Deployments, Resource::Aliases].into_iter().flat_map(known);
+        let names = names.filter_map(|name| name.parse::<DeploymentName>().ok());
         let all: BTreeSet<String> = names.map(|name| name.namespace().to_owned()).collect();
         let begins = word.to_string_lossy();
         all.into_iter().filter(|name| name.starts_with(&*begins)).map(CompletionCandidate::new).collect()

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use berth_spec::DeploymentName;
-use berth_wire::api::{DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
+use berth_wire::api::{AliasView, DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
 use clap::Args;
 
 use super::{
-    namespace::{NamespaceArgs, path_of},
+    namespace::{NamespaceArgs, path_in, path_of},
     output::{Form, progress, table, yaml},
     resource::{Resource, Target, not_found},
 };
@@ -20,6 +20,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth describe deployment iris             spec, status, conditions, replicas, recent events
+  berth describe alias iris-live             targets with their shares, recent events
   berth describe node a                      capacity, load, replicas, drain progress, recent events")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
@@ -42,11 +43,14 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
             Resource::Deployments => {
                 deployment(&client, &DeploymentName::new(name).map_err(|e| Failure::Usage(e.to_string()))?).await
             }
+            Resource::Aliases => {
+                alias(&client, &DeploymentName::new(name).map_err(|e| Failure::Usage(e.to_string()))?).await
+            }
             Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
             Resource::Sources => super::source::described(&client, name).await,
             other => {
-                let known = "deployments, nodes, workers and sources";
+                let known = "deployments, aliases, nodes, workers and sources";
                 Err(Failure::Usage(format!("describe knows {known}, not {}", other.plural())))
             }
         };
@@ -105,6 +109,29 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
         "Events",
         &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
     );
+    Ok(text)
+}
+
+async fn alias(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    let view: AliasView = client.get(&path_in(Resource::Aliases, name)).await?;
+    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await?.items;
+    let metadata = &view.metadata;
+    let mut text = facts(&[
+        ("Name", metadata.name.clone()),
+        ("Namespace", metadata.namespace.clone()),
+        ("Labels", labels(&metadata.labels)),
+        ("Declared by", format!("{}, {} ago", metadata.origin, age(metadata.creation_timestamp))),
+        ("Generation", metadata.generation.to_string()),
+    ]);
+    section(&mut text, "Spec", &yaml(&view.spec)?);
+    let mut rows = Rows::new(&["TARGET", "WEIGHT", "SHARE", "PHASE"]);
+    for target in &view.status.targets {
+        let share = format!("{}%", target.share);
+        rows.add([target.deployment.clone(), target.weight.to_string(), share, target.phase.clone()]);
+    }
+    section(&mut text, "Targets", &rows.render());
+    let events = if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) };
+    section(&mut text, "Events", &events);
     Ok(text)
 }
 

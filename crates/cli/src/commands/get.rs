@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    namespace::{NamespaceArgs, path_of},
+    namespace::{NamespaceArgs, path_in},
     output::{Form, Row, print_value, table, table_of_namespaces},
     resource::{Resource, Target, not_found},
 };
@@ -27,6 +27,7 @@ use crate::{
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
   berth get deployment iris -o yaml          one, in a form that can be applied again
+  berth get aliases                          other names for deployments, with the share of each
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the leading node
   berth get deployments --watch              changes as they happen
@@ -39,7 +40,7 @@ pub(crate) struct GetArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Only deployments or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, separated by commas
+    /// Only deployments, aliases or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
     /// Keep printing changes (deployments and events)
@@ -59,8 +60,9 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let (resource, names) = args.target.parse()?;
     let written = |name: &String| args.namespace.written(resource, name);
     let names = names.iter().map(written).collect::<Result<Vec<_>, _>>()?;
-    if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Nodes) {
-        return Err(Failure::Usage(format!("--selector is for deployments and nodes, not for {}", resource.plural())));
+    if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes) {
+        let message = format!("--selector is for deployments, aliases and nodes, not for {}", resource.plural());
+        return Err(Failure::Usage(message));
     }
     if args.watch {
         return watch(&client, args, resource, &names).await;
@@ -135,9 +137,10 @@ fn labels(args: &GetArgs) -> Vec<(&'static str, String)> {
 
 /// One thing by its name, from its own address where it has one.
 async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
-    if matches!(resource, Resource::Deployments | Resource::Nodes | Resource::Workers) {
-        let deployment = DeploymentName::new(name).ok().filter(|_| resource == Resource::Deployments);
-        let path = deployment.as_ref().map_or_else(|| vec![resource.plural(), name], path_of);
+    if matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes | Resource::Workers) {
+        let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
+        let inside = DeploymentName::new(name).ok().filter(|_| inside);
+        let path = inside.as_ref().map_or_else(|| vec![resource.plural(), name], |name| path_in(resource, name));
         return match client.get(&path).await {
             Err(Failure::NotFound(_)) => Err(not_found(client, resource, name).await),
             other => other,

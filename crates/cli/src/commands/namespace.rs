@@ -40,9 +40,14 @@ impl NamespaceArgs {
 
 /// The segments of a deployment's address.
 pub(crate) fn path_of(name: &DeploymentName) -> Vec<&str> {
+    path_in(Resource::Deployments, name)
+}
+
+/// The segments of the address of a thing in a namespace.
+pub(crate) fn path_in(resource: Resource, name: &DeploymentName) -> Vec<&str> {
     match name.namespace() {
-        berth_spec::id::DEFAULT_NAMESPACE => vec!["deployments", name.name()],
-        namespace => vec!["namespaces", namespace, "deployments", name.name()],
+        berth_spec::id::DEFAULT_NAMESPACE => vec![resource.plural(), name.name()],
+        namespace => vec!["namespaces", namespace, resource.plural(), name.name()],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use berth_spec::DeploymentName;
 use berth_wire::api::{
-    AliasView, DeploymentView, EventView, Progress, ReplicaView, RevisionView, SeverityView, WorkerView,
+    AliasTarget, AliasView, DeploymentView, EventView, Progress, ReplicaView, RevisionView, SeverityView, WorkerView,
 };
 use clap::ValueEnum;
 use serde::Serialize;
@@ -243,23 +243,32 @@ impl Row for RevisionView {
 }
 
 impl Row for AliasView {
-    const HEADS: (&'static [&'static str], &'static [&'static str]) = (&["NAME", "REVISIONS"], &[]);
+    const HEADS: (&'static [&'static str], &'static [&'static str]) =
+        (&["NAME", "TARGETS", "AGE"], &["STICKY", "MISSING"]);
 
     fn name(&self) -> String {
-        self.metadata.name.clone()
+        self.metadata.written()
     }
 
     fn namespace(&self) -> Option<String> {
-        namespace_of(&self.metadata.name)
+        Some(self.metadata.namespace.clone())
     }
 
     fn cells(&self) -> Vec<String> {
-        let revisions = &self.status.revisions;
-        let all: u32 = revisions.iter().map(|share| share.weight).sum();
-        let share = |weight: u32| u64::from(weight) * 100 / u64::from(all.max(1));
-        let shares: Vec<String> =
-            revisions.iter().map(|revision| format!("{} {}%", revision.revision, share(revision.weight))).collect();
-        vec![self.metadata.name.clone(), if shares.is_empty() { "-".to_owned() } else { shares.join(", ") }]
+        let share = |target: &AliasTarget| format!("{} {}%", target.deployment, target.share);
+        let targets: Vec<String> = self.status.targets.iter().map(share).collect();
+        let sticky = match self.spec.get("sticky") {
+            Some(serde_json::Value::String(word)) => word.clone(),
+            Some(by) => by.as_object().into_iter().flatten().map(|(key, value)| format!("{key} {value}")).collect(),
+            None => String::new(),
+        };
+        vec![
+            self.metadata.name.clone(),
+            or_dash(&targets.join(", ")),
+            age(self.metadata.creation_timestamp),
+            or_dash(&sticky),
+            or_dash(&self.status.missing.join(", ")),
+        ]
     }
 }
 

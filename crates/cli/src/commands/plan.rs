@@ -11,6 +11,7 @@ use super::{
     apply::post,
     namespace::NamespaceArgs,
     output::{Form, print_value},
+    resource::Resource,
 };
 use crate::{
     client::ApiArgs,
@@ -64,7 +65,13 @@ fn render(plan: &PlanView) -> String {
     let mut text = String::new();
     // Formatting into a string cannot fail.
     for document in &plan.documents {
-        let _ = writeln!(text, "deployment/{} would be {}", document.name, document.outcome.as_str());
+        let _ = writeln!(
+            text,
+            "{}/{} would be {}",
+            Resource::of_document(&document.kind),
+            document.name,
+            document.outcome.as_str()
+        );
         for warning in &document.warnings {
             let _ = writeln!(text, "  warning: {warning}");
         }

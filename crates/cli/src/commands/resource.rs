@@ -55,6 +55,11 @@ impl Resource {
         matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases | Self::Events)
     }
 
+    /// The kind of a document as commands write it: `deployment` for `ModelDeployment`.
+    pub(crate) fn of_document(kind: &str) -> String {
+        kind.parse::<Self>().map_or_else(|_| kind.to_lowercase(), |resource| resource.singular().to_owned())
+    }
+
     fn names(self) -> &'static [&'static str] {
         Self::NAMES.iter().find(|(resource, _)| *resource == self).map_or(&["", ""], |(_, names)| names)
     }

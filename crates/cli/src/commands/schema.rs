@@ -11,6 +11,7 @@ use crate::{failure::Failure, terminal};
   berth schema manifest > berth.schema.json  schema of manifests for `berth apply`
   # then, first line of a manifest, for editors with the YAML language server:
   # yaml-language-server: $schema=berth.schema.json
+  berth schema alias                         schema of aliases
   berth schema model-card --version 3.0.0 -o yaml
   berth schema deployment                    a file in models/ of a registry
   berth schema matrix                        the compatibility matrix of model card versions")]
@@ -41,6 +42,8 @@ enum Kind {
     /// A manifest for `berth apply` (apiVersion: berth.dev/v1)
     #[default]
     Manifest,
+    /// A manifest of an alias (kind: Alias)
+    Alias,
     /// model-card.yaml of a model repository
     ModelCard,
     /// A deployment of a registry: a file below models/
@@ -66,6 +69,10 @@ pub(crate) fn run(args: &SchemaArgs) -> Result<(), Failure> {
         Kind::Manifest => {
             let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
             print_value(berth_spec::manifest::json_schema(), form)
+        }
+        Kind::Alias => {
+            let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
+            print_value(berth_spec::manifest::alias_json_schema(), form)
         }
         Kind::ModelCard => published(SchemaKind::ModelCard),
         Kind::Deployment => published(SchemaKind::Deployment),

@@ -64,6 +64,17 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/replicas", &["get"], get(tell::replicas)),
         ("/v1/revisions", &["get"], get(tell::revisions)),
         ("/v1/aliases", &["get"], get(tell::aliases)),
+        (
+            "/v1/aliases/{name}",
+            &["get", "put", "delete"],
+            get(tell::alias).put(declare::put_alias).merge(delete(declare::delete_alias)),
+        ),
+        ("/v1/namespaces/{namespace}/aliases", &["get"], get(tell::aliases)),
+        (
+            "/v1/namespaces/{namespace}/aliases/{name}",
+            &["get", "put", "delete"],
+            get(tell::alias).put(declare::put_alias).merge(delete(declare::delete_alias)),
+        ),
         ("/v1/events", &["get"], get(tell::events)),
         ("/v1/sources", &["get"], get(sources::sources)),
         ("/v1/sources/{name}", &["get"], get(sources::source)),
@@ -129,6 +140,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         tell::replicas,
         tell::revisions,
         tell::aliases,
+        tell::alias,
         tell::events,
         tell::top,
         sources::sources,
@@ -140,6 +152,8 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         sources::secrets,
         declare::put,
         declare::delete,
+        declare::put_alias,
+        declare::delete_alias,
         declare::apply,
         declare::plan,
         declare::validate,
@@ -165,15 +179,18 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 )]
 struct Document;
 
-/// Builds the OpenAPI document. Paths below `/v1/deployments` are also there below a namespace.
+/// Kinds of things that are in namespaces.
+const INSIDE: [&str; 2] = ["deployments", "aliases"];
+
+/// Builds the OpenAPI document. Paths of deployments and aliases are also there below a namespace.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
     let paths = &mut document.paths.paths;
     let inside: Vec<_> = paths
         .iter()
         .filter_map(|(path, item)| {
-            let rest = path.strip_prefix("/v1/deployments")?;
-            Some((format!("/v1/namespaces/{{namespace}}/deployments{rest}"), item.clone()))
+            let rest = path.strip_prefix("/v1/").filter(|rest| INSIDE.iter().any(|kind| rest.starts_with(kind)))?;
+            Some((format!("/v1/namespaces/{{namespace}}/{rest}"), item.clone()))
         })
         .collect();
     for (path, mut item) in inside {

@@ -13,7 +13,7 @@ use berth_wire::api::{ReadinessView, VersionView};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use declare::{Declared, Delete, Expect, Write};
+pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
 use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, top::Sampler};
@@ -91,10 +91,18 @@ impl Service {
     async fn explained(&self, error: Error) -> ApiError {
         // Looking further would make every typing error cost as much as a listing of everything.
         const LOOKED_AT: usize = 500;
+        if let Error::NoAlias(name) = &error {
+            let request = ListRequest { limit: LOOKED_AT, ..ListRequest::default() };
+            let Ok(page) = self.handle.aliases(request).await else { return error.into() };
+            return match nearest(name.as_str(), page.items.iter().map(|found| found.alias.name.as_str())) {
+                Some(near) => ApiError::not_found(format!("there is no alias {name:?}: did you mean {near:?}?")),
+                None => error.into(),
+            };
+        }
         let Error::NotFound(name) = &error else { return error.into() };
         let request = ListRequest { limit: LOOKED_AT, ..ListRequest::default() };
-        let Ok(page) = self.handle.aliases(request).await else { return error.into() };
-        match nearest(name.as_str(), page.items.iter().map(|alias| alias.name.as_str())) {
+        let Ok(page) = self.handle.names(request).await else { return error.into() };
+        match nearest(name.as_str(), page.items.iter().map(DeploymentName::as_str)) {
             Some(near) => ApiError::not_found(format!("there is no deployment {name:?}: did you mean {near:?}?")),
             None => error.into(),
         }

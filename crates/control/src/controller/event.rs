@@ -7,6 +7,7 @@ use berth_spec::{
     WorkerId, WorkerInfo, WorkerTerms, event::Severity,
 };
 
+use super::AliasChange;
 use crate::store::Rev;
 
 /// Something that happened. It says so; it does not say what to do.
@@ -19,6 +20,8 @@ pub enum Event {
         /// Changes in order.
         changes: Vec<Declared>,
     },
+    /// The store took changes of aliases. They come before the [`Event::Changed`] of the same commit.
+    Aliases(Vec<AliasChange>),
     /// The store took a word on a worker.
     Cordon {
         /// Name of the worker.

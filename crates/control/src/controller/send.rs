@@ -61,7 +61,7 @@ impl Controller {
         if ready_changed || !routes.is_empty() || !unset.is_empty() {
             let base = Some(self.route_seq);
             self.route_seq += 1;
-            let change = RouteChange { seq: self.route_seq, base, set: routes, unset, readiness };
+            let change = RouteChange { seq: self.route_seq, base, set: routes, unset, aliases: Vec::new(), readiness };
             out.push(Effect::SendRoutes { to: To::All, change });
         }
         for gateway in std::mem::take(&mut self.unwelcomed) {

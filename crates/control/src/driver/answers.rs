@@ -1,6 +1,6 @@
 //! Answering questions from the world. A question costs no more than what it returns.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_plan::{World, preview, report, world::Liveness};
 use berth_spec::{DeploymentName, RevisionId, WorkerInfo};
@@ -9,7 +9,7 @@ use super::Driver;
 use crate::{
     controller::Event,
     handle::{
-        Error, ReplicaView, Request,
+        Error, ReplicaView, Request, aliases,
         view::{Known, Scan, Scanned},
     },
 };
@@ -25,6 +25,8 @@ impl Driver {
         let _asker_gone = match request {
             Request::Status { name, reply } => reply.send(self.known(&name)).is_err(),
             Request::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
+            Request::Aliases { scan, reply } => reply.send(self.scan_aliases(&scan)).is_err(),
+            Request::AliasTargets { alias, reply } => reply.send(report::alias_targets(world, &alias, now)).is_err(),
             Request::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
             Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
             Request::Workers { reply } => reply.send(self.workers(world, now)).is_err(),
@@ -87,6 +89,27 @@ impl Driver {
             let Some(deployment) = self.brain.world().deployment(name) else { continue };
             if scan.labels.iter().all(|(key, value)| deployment.labels.get(key) == Some(value)) {
                 scanned.found.extend(self.known(name));
+            }
+        }
+        scanned
+    }
+
+    fn scan_aliases(&self, scan: &Scan) -> aliases::Scanned {
+        let (world, now) = (self.brain.world(), (self.clock)());
+        let mut scanned = aliases::Scanned { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
+        let (mut last, mut looked) = (None, 0);
+        for (name, rev) in self.brain.declared_aliases(scan.namespace.as_ref(), scan.after.as_ref()) {
+            if looked >= STEP || scanned.found.len() == scan.limit {
+                scanned.next = last;
+                break;
+            }
+            last = Some(name.clone());
+            let Some(alias) = world.alias(name) else { continue };
+            looked += 1;
+            if scan.labels.iter().all(|(key, value)| alias.labels.get(key) == Some(value)) {
+                looked += alias.targets.len();
+                let targets = report::alias_targets(world, alias, now);
+                scanned.found.push((Arc::clone(alias), rev, targets));
             }
         }
         scanned

@@ -22,7 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::{Driver, persist::each_at, relist};
 use crate::{
     controller::Controller,
-    store::{Rev, Store, StoreError, layout, terms},
+    store::{Rev, Store, StoreError, aliases, layout, terms},
 };
 
 /// Interval between audits. Reading 100,000 deployments costs little at this rate.
@@ -42,6 +42,8 @@ pub(super) struct Audit {
 pub(super) struct Found {
     /// Deployments, with the rev by which the brain went.
     deployments: BTreeMap<DeploymentName, Option<Rev>>,
+    /// Aliases, with the rev by which the brain went.
+    aliases: BTreeMap<DeploymentName, Option<Rev>>,
     /// Workers, with what the brain took people to say of them.
     workers: BTreeMap<WorkerId, Cordon>,
     /// Workers, with what the brain took the registry to say of them.
@@ -101,6 +103,7 @@ impl Driver {
     fn repair(&mut self, mut found: Found) {
         // What was told meanwhile is known.
         found.deployments.retain(|name, rev| self.brain.rev_of(name) == *rev);
+        found.aliases.retain(|name, rev| self.brain.rev_of_alias(name) == *rev);
         found.workers.retain(|worker, cordon| said(self.brain.cordons(), worker) == *cordon);
         let world = self.brain.world();
         found.terms.retain(|worker, terms| world.terms(worker) == terms.as_ref());
@@ -124,15 +127,17 @@ impl Driver {
 impl Found {
     fn keys(&self) -> impl Iterator<Item = String> {
         let deployments = self.deployments.keys().map(layout::deployment_key);
+        let aliases = self.aliases.keys().map(aliases::alias_key);
         let unknown = self.unknown.map(|_| layout::UNKNOWN_WORKERS.to_owned());
         let workers = self.workers.keys().map(layout::worker_key).chain(self.terms.keys().map(terms::terms_key));
-        deployments.chain(workers).chain(unknown)
+        deployments.chain(aliases).chain(workers).chain(unknown)
     }
 }
 
 /// State that the brain knows.
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
+    aliases: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
     unknown: UnknownWorkers,
@@ -142,6 +147,7 @@ impl Known {
     fn of(brain: &Controller) -> Self {
         Self {
             revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
+            aliases: brain.declared_aliases(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
             cordons: brain.cordons().clone(),
             terms: brain.world().all_terms().clone(),
             unknown: brain.world().unknown_workers(),
@@ -163,6 +169,16 @@ async fn read(store: &dyn Store, mut known: Known, seen: Rev) -> Result<Found, S
     })
     .await?;
     found.deployments.extend(known.revs.into_iter().map(|(name, rev)| (name, Some(rev))));
+    each_at(store, aliases::ALIASES, seen, |entry| {
+        let Some(name) = layout::name_in(&entry.key, aliases::ALIASES) else { return };
+        let before = known.aliases.remove(&name);
+        let readable = || aliases::StoredAlias::read_alias(entry).is_ok();
+        if before != Some(entry.modified) && entry.modified <= seen && readable() {
+            found.aliases.insert(name, before);
+        }
+    })
+    .await?;
+    found.aliases.extend(known.aliases.into_iter().map(|(name, rev)| (name, Some(rev))));
     let (mut cordons, mut newer) = (BTreeMap::new(), BTreeSet::new());
     each_at(store, layout::WORKERS, seen, |entry| {
         let Some(worker) = layout::worker_in(&entry.key) else { return };

@@ -12,10 +12,11 @@ use berth_spec::{
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
-    controller::{self, Declared, Event, Restored},
+    controller::{self, AliasChange, Declared, Event, Restored},
     events::EventRing,
     store::{
         Change, Commit, Compare, Entry, Op, Outcome, Page, Rev, Store, StoreError, Txn,
+        aliases::{self, StoredAlias},
         layout::{self, StoredDeployment},
         terms,
     },
@@ -77,6 +78,11 @@ pub(super) async fn restore(
             }
             restored.deployments.push(deployment);
         }
+        Err(error) => unreadable(&error, events, now),
+    })
+    .await?;
+    each(store, aliases::ALIASES, |entry| match StoredAlias::read_alias(entry) {
+        Ok(alias) => restored.aliases.push((alias, entry.modified)),
         Err(error) => unreadable(&error, events, now),
     })
     .await?;
@@ -176,13 +182,17 @@ pub(super) fn unreadable_event(error: &StoreError, now: Time) -> berth_spec::Eve
 
 /// What one commit of the store means for the controller.
 pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> Vec<Event> {
-    let mut changes = Vec::new();
-    let mut others = Vec::new();
+    let (mut changes, mut renamed, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for change in &commit.changes {
         let key = change.key();
         if let Some(name) = layout::name_in(key, layout::DEPLOYMENTS) {
             match declared(name, change) {
                 Ok(declared) => changes.push(declared),
+                Err(error) => unreadable(&error, events, now),
+            }
+        } else if let Some(name) = layout::name_in(key, aliases::ALIASES) {
+            match alias_change(name, change) {
+                Ok(change) => renamed.push(change),
                 Err(error) => unreadable(&error, events, now),
             }
         } else if let Some(worker) = layout::worker_in(key) {
@@ -200,6 +210,9 @@ pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> V
                 Err(error) => unreadable(&error, events, now),
             }
         }
+    }
+    if !renamed.is_empty() {
+        others.push(Event::Aliases(renamed));
     }
     // Also a commit that changes no deployment moves on what has been seen.
     others.push(Event::Changed { rev: commit.rev, changes });
@@ -223,6 +236,13 @@ fn declared(name: DeploymentName, change: &Change) -> Result<Declared, StoreErro
     match change {
         Change::Deleted { .. } => Ok(Declared::Gone(name)),
         Change::Put(entry) => StoredDeployment::read_deployment(entry).map(Declared::Set),
+    }
+}
+
+fn alias_change(name: DeploymentName, change: &Change) -> Result<AliasChange, StoreError> {
+    match change {
+        Change::Deleted { .. } => Ok(AliasChange::Gone(name)),
+        Change::Put(entry) => Ok(AliasChange::Set { alias: StoredAlias::read_alias(entry)?, rev: entry.modified }),
     }
 }
 

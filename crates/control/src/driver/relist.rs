@@ -17,9 +17,10 @@ use super::{
     persist::{PlanKey, each, plan_rev, unreadable_event},
 };
 use crate::{
-    controller::{Controller, Declared, Event},
+    controller::{AliasChange, Controller, Declared, Event},
     store::{
         Rev, Store, StoreError, Watch,
+        aliases::{self, StoredAlias},
         layout::{self, StoredDeployment},
         terms,
     },
@@ -42,6 +43,7 @@ pub(super) struct Relisted {
 pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Relist {
     let known = Known {
         revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
+        aliases: brain.declared_aliases(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
         cordons: brain.cordons().clone(),
         terms: brain.world().all_terms().clone(),
     };
@@ -69,6 +71,7 @@ impl Driver {
 /// State that the brain knows.
 struct Known {
     revs: BTreeMap<DeploymentName, Rev>,
+    aliases: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
 }
@@ -95,6 +98,19 @@ async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted
     .await?;
     // What was not met is gone.
     changes.extend(known.revs.into_keys().map(Declared::Gone));
+    let mut renamed = Vec::new();
+    each(store, aliases::ALIASES, |entry| {
+        let before = layout::name_in(&entry.key, aliases::ALIASES).and_then(|name| known.aliases.remove(&name));
+        if before == Some(entry.modified) {
+            return;
+        }
+        match StoredAlias::read_alias(entry) {
+            Ok(alias) => renamed.push(AliasChange::Set { alias, rev: entry.modified }),
+            Err(error) => unreadable.push(unreadable_event(&error, now)),
+        }
+    })
+    .await?;
+    renamed.extend(known.aliases.into_keys().map(AliasChange::Gone));
     let mut cordons = BTreeMap::new();
     each(store, layout::WORKERS, |entry| match (layout::worker_in(&entry.key), layout::read_cordon(entry)) {
         (Some(worker), Ok(cordon)) => drop(cordons.insert(worker, cordon)),
@@ -106,6 +122,9 @@ async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted
     differences.extend(retold(store, known.terms, (&mut unreadable, now)).await?);
     let key = PlanKey(plan_rev(store).await?);
     let watch = store.watch("/", rev.next()).await?;
+    if !renamed.is_empty() {
+        differences.push(Event::Aliases(renamed));
+    }
     differences.push(Event::Changed { rev, changes });
     Ok(Relisted { differences, unreadable, key, watch })
 }
@@ -176,6 +195,7 @@ mod tests {
         }
         let known = Known {
             revs: [(name("same"), same), (name("gone"), Rev(1))].into(),
+            aliases: BTreeMap::new(),
             cordons: [(worker("both"), Cordon::Draining), (worker("before"), Cordon::Cordoned)].into(),
             terms: BTreeMap::new(),
         };

@@ -18,13 +18,13 @@ use crate::{
     resolve::Resolution,
     source::without_revision,
     store::{
-        Compare, Entry, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn,
+        Compare, Entry, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn, aliases,
         layout::{self, StoredDeployment},
     },
 };
 
 /// Attempts of a write that lost to another writer. Each failure means that another writer succeeded.
-const ATTEMPTS: usize = 8;
+pub(super) const ATTEMPTS: usize = 8;
 
 /// Deployments in one transaction of [`Handle::apply_all`]: below the store's limit on operations.
 const BATCH: usize = 100;
@@ -168,6 +168,18 @@ struct Decision {
     deployment: Arc<Deployment>,
 }
 
+impl Decision {
+    /// A deployment is created.
+    fn is_new(&self) -> bool {
+        self.write.is_some() && self.applied.outcome == ApplyOutcome::Created
+    }
+}
+
+/// Fails where an alias was created since: it may have the name of a new deployment.
+fn no_later_alias(last: Rev) -> Compare {
+    Compare::Modified { key: aliases::MARK.to_owned(), rev: last }
+}
+
 impl Handle {
     /// Declares a deployment, or changes it.
     ///
@@ -183,9 +195,13 @@ impl Handle {
     async fn write(&self, request: &ApplyRequest) -> Result<Applied, Error> {
         let resolution = self.resolver.resolve(&request.manifest.spec.model).await;
         for _ in 0..ATTEMPTS {
-            let Decision { mut applied, write, .. } = self.decide(request, &resolution).await?;
+            let last_alias = self.last_new_alias().await?;
+            let decision = self.decide(request, &resolution).await?;
+            let is_new = decision.is_new();
+            let Decision { mut applied, write, .. } = decision;
             let Some((compare, op)) = write else { return Ok(applied) };
-            let txn = Txn { compare: vec![compare], ops: vec![op] };
+            let mut txn = Txn { compare: vec![compare], ops: vec![op] };
+            txn.compare.extend(is_new.then(|| no_later_alias(last_alias)));
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
                 applied.rev = rev;
                 return Ok(applied);
@@ -268,6 +284,9 @@ impl Handle {
 
     async fn decide(&self, request: &ApplyRequest, resolution: &Resolution) -> Result<Decision, Error> {
         let existing = self.existing(&request.manifest.name).await?;
+        if existing.is_none() {
+            self.check_no_alias(&request.manifest.name).await?;
+        }
         decide(request, resolution, existing, (self.clock)())
     }
 
@@ -282,9 +301,12 @@ impl Handle {
         if names.len() < batch.len() {
             return None;
         }
+        let last_alias = self.last_new_alias().await.ok()?;
         let deciding: Vec<_> = batch.iter().map(|request| self.resolve_and_decide(request).boxed()).collect();
         let decisions: Vec<Result<Decision, Error>> = stream::iter(deciding).buffered(READS).collect().await;
         let mut txn = Txn::default();
+        let any_new = decisions.iter().flatten().any(Decision::is_new);
+        txn.compare.extend(any_new.then(|| no_later_alias(last_alias)));
         for (compare, op) in decisions.iter().flatten().filter_map(|decision| decision.write.clone()) {
             txn.compare.push(compare);
             txn.ops.push(op);
@@ -413,14 +435,19 @@ fn expected_in(manifest: &ManifestDeployment) -> Option<Rev> {
     manifest.resource_version.as_ref().map(|text| text.parse().map_or(Rev(u64::MAX), Rev))
 }
 
-fn check_owner(name: &DeploymentName, owner: &Origin, by: &Origin, ownership: Ownership) -> Result<(), Error> {
+pub(super) fn check_owner(
+    name: &DeploymentName,
+    owner: &Origin,
+    by: &Origin,
+    ownership: Ownership,
+) -> Result<(), Error> {
     if owner == by || ownership == Ownership::TakeOver {
         return Ok(());
     }
     Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: by.clone() })
 }
 
-fn check_expected(name: &DeploymentName, expect: Option<Rev>, found: Rev) -> Result<(), Error> {
+pub(super) fn check_expected(name: &DeploymentName, expect: Option<Rev>, found: Rev) -> Result<(), Error> {
     match expect {
         Some(expected) if expected != found => Err(Error::Stale { name: name.clone(), expected, found }),
         _ => Ok(()),

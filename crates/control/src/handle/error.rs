@@ -12,6 +12,19 @@ pub enum Error {
     /// There is no such deployment.
     #[error("there is no deployment {0:?}: `berth get deployments` lists them")]
     NotFound(DeploymentName),
+    /// There is no such alias.
+    #[error("there is no alias {0:?}: `berth get aliases` lists them")]
+    NoAlias(DeploymentName),
+    /// A deployment and an alias want the same name.
+    #[error(
+        "{name:?} is the name of {by} already, and clients could not tell them apart: choose another name, or delete {by}"
+    )]
+    NameInUse {
+        /// The name that both want.
+        name: DeploymentName,
+        /// The one that has it: `a deployment` or `an alias`.
+        by: &'static str,
+    },
     /// There is no such worker.
     #[error("there is no worker {0:?}: `berth get workers` lists them")]
     NoWorker(WorkerId),
@@ -29,7 +42,7 @@ pub enum Error {
     Unlisted(WorkerId),
     /// Another source declared it.
     #[error(
-        "deployment {name:?} belongs to {}, not to {}: change it there, or take it over with --force",
+        "{name:?} belongs to {}, not to {}: change it there, or take it over with --force",
         owner_text(owner),
         owner_text(by)
     )]
@@ -43,7 +56,7 @@ pub enum Error {
     },
     /// Somebody changed it since the caller read it.
     #[error(
-        "deployment {name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat the change"
+        "{name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat the change"
     )]
     Stale {
         /// Name of the deployment.
@@ -54,7 +67,7 @@ pub enum Error {
         found: Rev,
     },
     /// Others changed it again and again while this was tried.
-    #[error("deployment {0:?} is being changed by others all the time: try again")]
+    #[error("{0:?} is being changed by others all the time: try again")]
     Contended(DeploymentName),
     /// A watch did not keep up.
     #[error("the watch fell behind: list again and watch from there")]
@@ -78,10 +91,13 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::NotFound(_) | Self::NoWorker(_) => Class::NotFound,
-            Self::NameTaken(_) | Self::Unlisted(_) | Self::Owned { .. } | Self::Stale { .. } | Self::Lagged => {
-                Class::Conflict
-            }
+            Self::NotFound(_) | Self::NoAlias(_) | Self::NoWorker(_) => Class::NotFound,
+            Self::NameInUse { .. }
+            | Self::NameTaken(_)
+            | Self::Unlisted(_)
+            | Self::Owned { .. }
+            | Self::Stale { .. }
+            | Self::Lagged => Class::Conflict,
             Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
             Self::Store(error) => error.class(),
             Self::Busy { retry_in } => Class::Waiting { retry_in: *retry_in },
@@ -93,7 +109,8 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NotFound(_) | Self::NoWorker(_) => "NotFound",
+            Self::NotFound(_) | Self::NoAlias(_) | Self::NoWorker(_) => "NotFound",
+            Self::NameInUse { .. } => "NameInUse",
             Self::NameTaken(_) => "NameTaken",
             Self::Unlisted(_) => "WorkerUnlisted",
             Self::Owned { .. } => "OwnedElsewhere",

@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
     Cordon, Error, Handle, Request,
-    view::{AliasView, DeploymentPage, DeploymentView, Known, ListRequest, RevisionView, Scan},
+    view::{DeploymentPage, DeploymentView, Known, ListRequest, RevisionView, Scan},
 };
 use crate::store::{
     Op, Rev, Txn,
@@ -16,10 +16,10 @@ use crate::store::{
 };
 
 /// The most deployments in one page.
-const MAX_PAGE: usize = 500;
+pub(super) const MAX_PAGE: usize = 500;
 
 /// Manifests that are read from the store at once. More does not help: they are reads of one file.
-const READS: usize = 16;
+pub(super) const READS: usize = 16;
 
 /// Something that might be changed: what would follow from it?
 #[derive(Debug, Clone)]
@@ -69,19 +69,6 @@ impl Handle {
         Ok(DeploymentPage { items, next: page.next, rev: page.rev })
     }
 
-    /// Names and the revisions that share their traffic.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`], [`Error::Busy`].
-    pub async fn aliases(&self, request: ListRequest) -> Result<DeploymentPage<AliasView>, Error> {
-        let page = self.page(request).await?;
-        let alias = |known: &Known| AliasView {
-            name: known.deployment.name.clone(),
-            targets: known.status.iter().filter_map(|status| Some((status.serving.clone()?, 100))).collect(),
-        };
-        Ok(DeploymentPage { items: page.items.iter().map(alias).collect(), next: page.next, rev: page.rev })
-    }
-
     /// Previews the changes: loads, evictions, memory before and after. Changes nothing.
     ///
     /// # Errors
@@ -124,7 +111,7 @@ impl Handle {
     }
 
     /// Names alone, a page at a time.
-    pub(super) async fn names(&self, request: ListRequest) -> Result<DeploymentPage<DeploymentName>, Error> {
+    pub(crate) async fn names(&self, request: ListRequest) -> Result<DeploymentPage<DeploymentName>, Error> {
         let page = self.page(request).await?;
         let items = page.items.into_iter().map(|known| known.deployment.name.clone()).collect();
         Ok(DeploymentPage { items, next: page.next, rev: page.rev })

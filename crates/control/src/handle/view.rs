@@ -161,15 +161,6 @@ pub struct RevisionView {
     pub ready: u32,
 }
 
-/// An alias: a name and the revisions that share its traffic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AliasView {
-    /// The name that clients use.
-    pub name: DeploymentName,
-    /// Revisions with weights; empty until something was ready once.
-    pub targets: Vec<(RevisionId, u32)>,
-}
-
 /// A deployment as the controller knows it, without its manifest.
 #[derive(Debug, Clone)]
 pub struct Known {

@@ -5,9 +5,12 @@
 //! snapshot ───┤
 //!             └─ the rest ──▶ apply                          owned and absent ──▶ delete
 //! ```
-//! All of it is idempotent: what is stored as it should be is not written. The revision that a manifest is annotated with
+//! Aliases that are absent go first, since their names may be those of new deployments; those that are wanted come after
+//! the deployments that they lead to. All of it is idempotent: what is stored as it should be is not written. The revision that a manifest is annotated with
 //! is the one that last changed it. What was applied is remembered, so that a round in which nothing changed reads the
 //! names that are owned, and nothing else.
+
+mod aliases;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,6 +73,8 @@ struct Basis {
 #[derive(Default)]
 struct Memory {
     applied: BTreeMap<DeploymentName, Basis>,
+    /// A hash of the manifest of each alias, without its revision.
+    aliases: BTreeMap<DeploymentName, u64>,
     /// The origin whose deployments are taken over.
     formerly: Option<Origin>,
 }
@@ -98,10 +103,13 @@ impl Reconciler {
         let formerly = self.memory().formerly.clone();
         let owned = self.owned(formerly.as_ref()).await?;
         let mut done = Reconciled::default();
+        let aliases = self.owned_aliases(formerly.as_ref()).await?;
+        self.prune_aliases(snapshot, &aliases, &mut done).await?;
         let changed = self.changed(&wanted, &owned).await;
         let (disabled, rest): (Vec<_>, Vec<_>) = changed.into_iter().partition(|(manifest, _)| is_disabled(manifest));
         self.apply(disabled, &owned, &mut done).await?;
         self.apply(rest, &owned, &mut done).await?;
+        self.apply_aliases(snapshot, &aliases, &mut done).await?;
         let gone = owned.iter().filter(|(name, _)| !wanted.contains_key(name) && snapshot.prune.deletes(name));
         for (name, origin) in gone {
             self.delete(name, origin, &mut done).await?;

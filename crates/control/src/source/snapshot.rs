@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{DeploymentName, UnknownWorkers, WorkerId, WorkerTerms, manifest::ManifestDeployment};
+use berth_spec::{
+    DeploymentName, UnknownWorkers, WorkerId, WorkerTerms,
+    manifest::{ManifestAlias, ManifestDeployment},
+};
 use serde_json::Value;
 
 /// The annotation with the revision that last changed a deployment. A manifest that differs in nothing else is unchanged.
@@ -15,13 +18,15 @@ pub struct Snapshot {
     pub revision: String,
     /// Its deployments. Of two with one name, the first counts.
     pub deployments: Vec<ManifestDeployment>,
-    /// The deletion of deployments that the source owns and this snapshot lacks.
+    /// Its aliases. Of two with one name, the first counts.
+    pub aliases: Vec<ManifestAlias>,
+    /// The deletion of deployments and aliases that the source owns and this snapshot lacks.
     pub prune: Prune,
     /// The settings of workers; `None`: the source has none to give, and those in the store stay.
     pub workers: Option<WorkerSettings>,
 }
 
-/// The fate of deployments that a source owns and its snapshot lacks.
+/// The fate of deployments and aliases that a source owns and its snapshot lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Prune {
     /// Deletes them: the snapshot is complete.

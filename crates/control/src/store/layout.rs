@@ -9,6 +9,8 @@
 //! | key | value | only writer |
 //! |---|---|---|
 //! | `/deployments/NAME` | [`StoredDeployment`]: the manifest as the user wrote it, and what the system adds | a person, through a source; the controller removes it once a deletion is done |
+//! | `/aliases/NAME` | [`StoredAlias`](super::aliases::StoredAlias): the manifest of an alias as the user wrote it, and what the system adds. No deployment has the same NAME | a person, through a source |
+//! | `/meta/aliases` | written with every new alias, so that a new deployment of its name notices it | a person |
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |

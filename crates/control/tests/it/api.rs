@@ -1,5 +1,6 @@
 //! The control API over loopback, on a real control plane with a store in memory.
 
+mod aliases;
 mod formats;
 mod nodes;
 mod rest;

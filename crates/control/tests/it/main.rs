@@ -1,6 +1,7 @@
 //! The control plane from outside: stores, the brain, the driver, restarts, folders.
 
 mod alerts;
+mod aliases;
 mod api;
 mod brain;
 mod conformance;

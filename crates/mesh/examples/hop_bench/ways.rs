@@ -122,7 +122,8 @@ async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAd
         endpoint: None,
     };
     let readiness = Readiness { planned: true, ..Readiness::default() };
-    let change = RouteChange { seq: 1, base: None, set: vec![route], unset: Vec::new(), readiness };
+    let change =
+        RouteChange { seq: 1, base: None, set: vec![route], unset: Vec::new(), aliases: Vec::new(), readiness };
     routes.send(change).await.expect("it listens");
     while !handle.ready() {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -6,11 +6,12 @@ use std::{
 };
 
 use berth_spec::{InferError, NameKey, RevisionId, inference::Shed};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::Permit,
+    alias::Via,
     body::{reply::ReplyBody, upload::Upload},
     deployment::{DeploymentState, Leased},
     endpoint::{
@@ -29,6 +30,7 @@ use crate::{
     metrics::{Outcome, Protocol},
     not_run::NotRun,
     stack::Stack,
+    sticky::Caller,
 };
 
 /// When to try again after a deployment had all the requests that it takes.
@@ -40,6 +42,8 @@ pub(crate) struct Call<'a> {
     pub(crate) model: NameKey<'a>,
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
+    /// Who asks, for aliases whose requests keep together.
+    pub(crate) caller: Caller<'a>,
     pub(crate) protocol: Protocol,
     /// The longest that the caller waits, if the head says so.
     pub(crate) timeout: Option<Duration>,
@@ -58,6 +62,8 @@ pub(crate) struct Admitted<'a> {
     left_here: bool,
     /// True for an inference; false for a question about a model.
     counted: bool,
+    /// The alias by which it came.
+    via: Option<Via>,
     /// The revision that it was given to last.
     revision: Option<RevisionId>,
     /// The own replica that it is for; `None`: of whichever revision the route says.
@@ -93,9 +99,20 @@ impl Admitted<'_> {
         &self.context.entry
     }
 
+    /// The deployment that answers, where the client asked for an alias: as the value of a header.
+    pub(crate) fn behind_alias(&self) -> Option<HeaderValue> {
+        self.via.as_ref()?;
+        HeaderValue::from_str(&self.context.entry.name.coded()).ok()
+    }
+
     /// The head for another node.
     pub(super) fn head(&mut self, codec: &impl Codec) -> Result<Head, InferError> {
-        let head = codec.head(self.context.stack, &self.context.entry);
+        let head = codec.head(self.context.stack, &self.context.entry).map(|mut head| {
+            if let Some(via) = &self.via {
+                head.named(&via.alias.model_name);
+            }
+            head
+        });
         head.map_err(|error| self.failed(error))
     }
 
@@ -168,6 +185,9 @@ impl Drop for Admitted<'_> {
         if self.counted {
             let (hot, took) = (self.context.entry.hot(), self.started.elapsed());
             hot.stats.record(self.protocol, self.outcome, took);
+            if let Some(via) = &self.via {
+                via.counters.record(self.outcome);
+            }
             if let Some(revision) = &self.revision {
                 hot.outcomes.record(revision, self.outcome, took);
             }
@@ -194,7 +214,10 @@ impl Runner for Admitted<'_> {
     }
 
     fn model_name(&self) -> Arc<str> {
-        Arc::clone(&self.context.entry.hot().model_name)
+        match &self.via {
+            Some(via) => Arc::clone(&via.alias.model_name),
+            None => Arc::clone(&self.context.entry.hot().model_name),
+        }
     }
 
     fn received(&self, bytes: usize) {
@@ -232,8 +255,8 @@ impl Runner for Admitted<'_> {
             Some(leased) => leased,
             None if self.context.stack.forwarding.is_some() => return Ok(LocalOutcome::Moved(MOVED)),
             None => {
-                let RequestContext { entry, version, stack, .. } = &self.context;
-                match stack.parking.lease(entry, *version, self.context.latest_start()).await {
+                let RequestContext { entry, stack, .. } = &self.context;
+                match stack.parking.lease(entry, self.context.wanted(), self.context.latest_start()).await {
                     Ok(leased) => leased,
                     Err(error) => return Err(self.failed(error)),
                 }
@@ -279,17 +302,18 @@ impl Stack {
         version: Option<&'a str>,
         timeout: Option<Duration>,
     ) -> Result<Admitted<'a>, InferError> {
-        let (started, entry) = (Instant::now(), self.find(model)?);
+        let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model)?);
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
         Ok(Admitted {
-            context: RequestContext { stack: self, entry, version, deadline, exchange: false },
+            context: RequestContext { stack: self, entry, version, key: None, deadline, exchange: false },
             protocol: Protocol::Rest,
             started,
             outcome: Outcome::Cancelled,
             permit: Some(permit),
             left_here: false,
             counted: false,
+            via,
             revision: None,
             target: None,
         })
@@ -298,8 +322,8 @@ impl Stack {
     /// Lets a request in, or says why not. Reads nothing but its head.
     pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<Admitted<'a>, InferError> {
         let started = Instant::now();
-        let entry = match self.find(call.model) {
-            Ok(entry) => entry,
+        let (entry, via) = match self.choose(call.model, call.version, &call.caller) {
+            Ok(chosen) => chosen,
             Err(error) => {
                 self.totals.error(&error);
                 self.totals.unknown.record(call.protocol, Outcome::of(&error), started.elapsed());
@@ -324,6 +348,7 @@ impl Stack {
                     stack: self,
                     entry,
                     version: call.version,
+                    key: via.as_ref().and_then(|via| via.key),
                     deadline: started + timeout,
                     exchange: call.exchange,
                 },
@@ -333,12 +358,16 @@ impl Stack {
                 permit: Some(permit),
                 left_here: false,
                 counted: true,
+                via,
                 revision: None,
                 target: None,
             }),
             Err(error) => {
                 self.totals.error(&error);
                 entry.hot().stats.record(call.protocol, Outcome::of(&error), started.elapsed());
+                if let Some(via) = via {
+                    via.counters.record(Outcome::of(&error));
+                }
                 Err(error)
             }
         }

@@ -9,6 +9,7 @@ use crate::{
     deployment::{DeploymentState, Leased},
     endpoint::target::LocalTarget,
     local::Model,
+    resolved::Wanted,
     stack::Stack,
 };
 
@@ -18,6 +19,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) entry: Arc<DeploymentState>,
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
+    /// Requests of an alias with the same key keep to one revision.
+    pub(crate) key: Option<u64>,
     pub(crate) deadline: Instant,
     /// The model answers by itself, perhaps with a stream: nobody knows when the head of its answer is late.
     pub(crate) exchange: bool,
@@ -61,12 +64,17 @@ impl RequestContext<'_> {
         ))
     }
 
+    /// The wishes that concern the revision.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        Wanted { version: self.version, key: self.key }
+    }
+
     /// A lease here, if it can be had now.
     pub(crate) fn lease(&self, here: Option<&LocalTarget>) -> Option<Leased> {
         let replicas = &self.stack.parking.replicas;
         match here {
             Some(here) => self.entry.lease_of(here, replicas),
-            None => self.entry.lease(self.version, replicas).ok(),
+            None => self.entry.lease(self.wanted(), replicas).ok(),
         }
     }
 }

@@ -77,8 +77,14 @@ impl Stack {
 
     /// Returns once a replica can be had, here or elsewhere.
     pub(crate) async fn reachable(&self, entry: &Arc<DeploymentState>, deadline: Instant) -> Result<(), InferError> {
-        let context =
-            RequestContext { stack: self, entry: Arc::clone(entry), version: None, deadline, exchange: false };
+        let context = RequestContext {
+            stack: self,
+            entry: Arc::clone(entry),
+            version: None,
+            key: None,
+            deadline,
+            exchange: false,
+        };
         RetryState::default().next(&context).await.map(drop)
     }
 

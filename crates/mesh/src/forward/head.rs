@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `berth-revision` | which replica is to answer: the endpoint asks no routes |
 //! | `berth-version` | the version's name, for the answer |
+//! | `berth-model-name` | the name that the client asked for, where that is an alias, percent-coded |
 //! | `berth-versions` | every version that clients can reach, one header each: only where a model is described |
 //! | `berth-deadline-ms` | how long the answer is waited for |
 //! | `berth-hop` | that it was forwarded: it is not forwarded again |
@@ -13,6 +14,7 @@
 //! | `berth-not-run` | in an answer with status 503: nothing was run, send it elsewhere; and why |
 
 use berth_peer::PeerBody;
+use berth_spec::id::percent_encode;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header, request::Parts};
 use tokio::time::Instant;
 
@@ -21,6 +23,8 @@ use crate::config::PropagateHook;
 pub(crate) const REVISION: HeaderName = HeaderName::from_static("berth-revision");
 pub(crate) const VERSION: HeaderName = HeaderName::from_static("berth-version");
 pub(crate) const VERSIONS: HeaderName = HeaderName::from_static("berth-versions");
+/// The name of the model in the answer, where it is not the deployment's.
+pub(crate) const MODEL_NAME: HeaderName = HeaderName::from_static("berth-model-name");
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("berth-deadline-ms");
 pub(crate) const HOP: HeaderName = HeaderName::from_static("berth-hop");
 /// Marks a request whose answer may be a stream of its own, and an answer that is one.
@@ -33,7 +37,7 @@ pub(crate) const LOST: HeaderName = HeaderName::from_static("berth-lost");
 
 /// Of one connection only (RFC 9110 §7.6.1), the client's identity (the other node trusts this one, and needs no
 /// secrets), and what only nodes say to each other.
-static STRIPPED: [HeaderName; 21] = [
+static STRIPPED: [HeaderName; 22] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -49,6 +53,7 @@ static STRIPPED: [HeaderName; 21] = [
     REVISION,
     VERSION,
     VERSIONS,
+    MODEL_NAME,
     DEADLINE,
     HOP,
     NOT_RUN,
@@ -61,7 +66,7 @@ static STRIPPED: [HeaderName; 21] = [
 pub(crate) const EXCHANGE: &str = "/v2/exchange";
 
 /// Headers that an endpoint is told, and room for a trace.
-const ADDED: usize = 8;
+const ADDED: usize = 9;
 
 /// A head that can be sent more than once.
 #[derive(Clone)]
@@ -128,6 +133,13 @@ impl Head {
     pub(crate) fn into_get(mut self) -> Self {
         self.method = Method::GET;
         self
+    }
+
+    /// Says which name the client asked for.
+    pub(crate) fn named(&mut self, name: &str) {
+        if let Ok(name) = HeaderValue::from_str(&percent_encode(name)) {
+            self.headers.insert(MODEL_NAME, name);
+        }
     }
 
     /// Says which versions clients can reach.

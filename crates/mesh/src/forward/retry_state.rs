@@ -62,7 +62,7 @@ impl RetryState {
             if look == Look::Again {
                 tried.clear();
             }
-            let found = context.entry.find(context.version, &parking.replicas, tried);
+            let found = context.entry.find(context.wanted(), &parking.replicas, tried);
             match found {
                 Err(_) if std::mem::take(full) => Ok(None),
                 found => found.map(Some),

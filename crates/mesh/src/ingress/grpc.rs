@@ -194,10 +194,8 @@ impl GrpcInferenceService for GrpcFace {
         let loaded = if asked.name.is_empty() {
             statistics::here(&self.stack, namespace(&headers))
         } else {
-            let entry =
-                self.stack.find(NameKey { namespace: namespace(&headers), name: &asked.name }).map_err(status)?;
-            entry.knows(wanted).map_err(|no| status(crate::parking::refusal(&entry, wanted, no)))?;
-            statistics::everywhere(&self.stack, &entry, wanted, &headers).await
+            let model = NameKey { namespace: namespace(&headers), name: &asked.name };
+            statistics::of(&self.stack, model, wanted, &headers).await.map_err(status)?
         };
         let stats = loaded.iter().map(|one| ModelStats::new(one.name.name(), &one.version, &one.statistics));
         Ok(Response::new(ModelStatistics { model_stats: stats.collect() }.to_proto()))
@@ -212,7 +210,7 @@ impl GrpcInferenceService for GrpcFace {
         self.stack.told().map_err(status)?;
         let mut models = Vec::new();
         for entry in repository::entries(&self.stack, namespace(metadata.as_ref())) {
-            repository::index(&entry, ready_only, |row| models.push(row.to_proto()));
+            entry.index(ready_only, |row| models.push(row.to_proto()));
             if models.len() > INDEX {
                 let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
                 return Err(status(Fault::new(Class::TooLarge, "too_large", message)));

@@ -11,7 +11,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_peer::PeerBody;
-use berth_spec::{InferError, RevisionId, inference::Shed};
+use berth_spec::{InferError, RevisionId, id::percent_decode, inference::Shed};
 use berth_wire::oip as wire;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -31,7 +31,7 @@ use crate::{
     config::{Limits, SpanHook},
     forward::{
         buffered::{Failure, boxed},
-        head::{DEADLINE, EXCHANGE, LOST, NOT_RUN, REVISION, STREAM, VERSION, VERSIONS},
+        head::{DEADLINE, EXCHANGE, LOST, MODEL_NAME, NOT_RUN, REVISION, STREAM, VERSION, VERSIONS},
         run::Codec as _,
         runner::{Held, LocalOutcome, Runner},
     },
@@ -77,6 +77,8 @@ struct Inner {
 /// The part of a request's head that nodes say to each other.
 struct Asked {
     revision: RevisionId,
+    /// The name that the client asked for, where that is not the deployment's.
+    name: Option<Arc<str>>,
     version: Arc<str>,
     deadline: Instant,
     arrived: Instant,
@@ -272,7 +274,10 @@ impl Runner for PeerRun<'_> {
     }
 
     fn model_name(&self) -> Arc<str> {
-        self.asked.revision.deployment().name().into()
+        match &self.asked.name {
+            Some(name) => Arc::clone(name),
+            None => self.asked.revision.deployment().name().into(),
+        }
     }
 
     fn received(&self, _: usize) {}
@@ -329,7 +334,9 @@ impl Asked {
         let version = headers.get(VERSION).map_or_else(String::new, |version| text(version).into_owned());
         let millis = headers.get(DEADLINE).and_then(|value| value.to_str().ok()?.parse().ok());
         let timeout = millis.map_or(limits.deadline, Duration::from_millis).min(limits.deadline);
-        Ok(Self { revision, version: version.into(), deadline: arrived + timeout, arrived })
+        let name = headers.get(MODEL_NAME).and_then(|name| percent_decode(name.to_str().ok()?));
+        let name = name.map(|name| name.as_ref().into());
+        Ok(Self { revision, name, version: version.into(), deadline: arrived + timeout, arrived })
     }
 }
 

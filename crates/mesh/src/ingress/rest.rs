@@ -1,6 +1,7 @@
 //! The REST face of the Open Inference Protocol.
 
 pub(super) mod document;
+mod field;
 mod index;
 pub(super) mod infer;
 
@@ -28,7 +29,7 @@ use crate::{
         runner::Runner as _,
     },
     ingress::{
-        EXTENSIONS, SERVER,
+        DEPLOYMENT, EXTENSIONS, SERVER,
         fault::{Fault, Reply},
         path::{Operation, Resource, split_namespace},
         rest::infer::Inference,
@@ -45,6 +46,7 @@ use crate::{
     repository,
     stack::Stack,
     statistics,
+    sticky::Caller,
 };
 
 /// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
@@ -216,9 +218,8 @@ impl Rest {
                 Ok(response)
             }
             Operation::Statistics => {
-                let entry = self.stack.find(model)?;
-                entry.knows(version).map_err(|no| crate::parking::refusal(&entry, version, no))?;
-                Ok(statistics(&statistics::everywhere(&self.stack, &entry, version, &head.headers).await))
+                let loaded = statistics::of(&self.stack, model, version, &head.headers).await?;
+                Ok(statistics(&loaded))
             }
             Operation::Metadata | Operation::Config | Operation::Infer | Operation::Call => {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
@@ -237,8 +238,10 @@ impl Rest {
 
     fn list(&self, namespace: &str) -> Reply {
         self.stack.told()?;
-        let entries = self.stack.routes.all_in(namespace);
-        let names: Vec<_> = entries.iter().map(|entry| entry.name.name()).collect();
+        let (entries, aliases) = (self.stack.routes.all_in(namespace), self.stack.routes.aliases_in(namespace));
+        let deployments = entries.iter().map(|entry| entry.name.name());
+        let mut names: Vec<_> = deployments.chain(aliases.iter().map(|alias| alias.name.name())).collect();
+        names.sort_unstable();
         Ok(described(&serde_json::json!({ "models": names })))
     }
 }
@@ -252,16 +255,29 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
     codec: impl FnOnce(Arc<Parts>, Coding) -> C,
 ) -> Reply {
     let timeout = timeout(&head.headers)?;
-    let call = Call { model, version, protocol: Protocol::Rest, timeout, exchange: false };
+    let mut caller = Caller::of(head);
+    let mut whole = None;
+    if let Some(path) = stack.sticky_field(model) {
+        let (bytes, field) = field::read(stack, head, body, &path).await?;
+        (whole, caller.field) = (Some(bytes), field);
+    }
+    let call = Call { model, version, caller, protocol: Protocol::Rest, timeout, exchange: false };
     let mut admitted = stack.admit(call)?;
     let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
-    let Some(incoming) = body.take() else { return Err(Fault::from(InferError::Cancelled)) };
-    let mut upload = Upload::new(incoming, stack.bounds());
+    let mut upload = match (whole, body.take()) {
+        (Some(whole), _) => Upload::whole(whole, stack.bounds()),
+        (None, Some(incoming)) => Upload::new(incoming, stack.bounds()),
+        (None, None) => return Err(Fault::from(InferError::Cancelled)),
+    };
     let reply = run(&mut admitted, &mut codec(Arc::clone(head), coding), &mut upload).await;
     if reply.is_err() {
         *body = upload.untouched();
     }
-    Ok(reply?)
+    let mut response = reply?;
+    if let Some(deployment) = admitted.behind_alias() {
+        response.headers_mut().insert(DEPLOYMENT, deployment);
+    }
+    Ok(response)
 }
 
 /// The answer about a replica.

@@ -81,7 +81,13 @@ pub(super) async fn serve(
     ingress: Arc<Ingress>,
     ends: Ends,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let service = service_fn(move |request: Request<Incoming>| Arc::clone(&ingress).serve(request).map(infallible));
+    let client = stream.peer_addr().ok().map(|address| address.ip());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(client) = client {
+            ingress.note_client(&mut request, client);
+        }
+        Arc::clone(&ingress).serve(request).map(infallible)
+    });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.
     let mut parts = FuturesUnordered::from_iter([

@@ -1,4 +1,5 @@
-//! The form of the file: eight bytes that say what it is and in which version, then the routes in postcard.
+//! The form of the file: eight bytes that say what it is and in which version, then the routes in postcard, then the
+//! aliases, which version 2 has not.
 //!
 //! The structs here are the format. A change of them is a new version, and an older file is then refused, not guessed at:
 //! routes are with the controller anyway.
@@ -8,14 +9,17 @@ use std::time::Duration;
 use berth_spec::{
     DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId,
     deployment::Concurrency,
-    routes::{OnMiss, Readiness, Version},
+    routes::{AliasRoute, OnMiss, Readiness, Stickiness, Version},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{deployment::DeploymentState, routes::Routes};
+use crate::{alias::AliasState, deployment::DeploymentState, routes::Routes};
 
 /// The first bytes of the file; the last of them is the version.
-const MAGIC: [u8; 8] = *b"berthrt\x02";
+const MAGIC: [u8; 8] = *b"berthrt\x03";
+
+/// Those of a file without aliases.
+const WITHOUT_ALIASES: [u8; 8] = *b"berthrt\x02";
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,21 @@ struct KeptRoute {
 }
 
 #[derive(Serialize, Deserialize)]
+struct KeptAlias {
+    name: DeploymentName,
+    targets: Vec<(DeploymentName, u32)>,
+    sticky: KeptSticky,
+}
+
+#[derive(Serialize, Deserialize)]
+enum KeptSticky {
+    None,
+    Header(String),
+    Client,
+    Field(String),
+}
+
+#[derive(Serialize, Deserialize)]
 struct KeptVersion {
     name: String,
     revision: RevisionId,
@@ -78,19 +97,28 @@ pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
         missing: readiness.missing.clone(),
         routes: kept,
     };
-    postcard::to_extend(&kept, MAGIC.to_vec()).expect("a Vec takes everything, and every length is known")
+    let aliases: Vec<KeptAlias> = routes.aliases().iter().map(|alias| KeptAlias::of(alias)).collect();
+    let bytes = postcard::to_extend(&kept, MAGIC.to_vec());
+    let bytes = bytes.and_then(|bytes| postcard::to_extend(&aliases, bytes));
+    bytes.expect("a Vec takes everything, and every length is known")
 }
 
 /// The whole change that leads to what was kept.
 pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
-    let body = bytes.strip_prefix(&MAGIC).ok_or(Unreadable::Foreign)?;
-    let Kept { planned, expected, ready, missing, routes } = postcard::from_bytes(body)?;
+    let (body, has_aliases) = match (bytes.strip_prefix(&MAGIC), bytes.strip_prefix(&WITHOUT_ALIASES)) {
+        (Some(body), _) => (body, true),
+        (None, Some(body)) => (body, false),
+        (None, None) => return Err(Unreadable::Foreign),
+    };
+    let (Kept { planned, expected, ready, missing, routes }, rest) = postcard::take_from_bytes(body)?;
+    let aliases: Vec<KeptAlias> = if has_aliases { postcard::from_bytes(rest)? } else { Vec::new() };
     let set = routes.into_iter().map(Route::from).collect();
     Ok(RouteChange {
         seq: 0,
         base: None,
         set,
         unset: Vec::new(),
+        aliases: aliases.into_iter().map(AliasRoute::from).collect(),
         readiness: Readiness { planned, expected, ready, missing },
     })
 }
@@ -141,6 +169,32 @@ impl From<KeptRoute> for Route {
             idempotent: kept.idempotent,
             endpoint: kept.endpoint,
         }
+    }
+}
+
+impl KeptAlias {
+    fn of(alias: &AliasState) -> Self {
+        let targets = alias.targets();
+        let sticky = match &targets.sticky {
+            Stickiness::None => KeptSticky::None,
+            Stickiness::Header(name) => KeptSticky::Header(name.clone()),
+            Stickiness::Client => KeptSticky::Client,
+            Stickiness::Field(path) => KeptSticky::Field(path.clone()),
+        };
+        let leads_to = targets.list.iter().map(|target| (target.name.clone(), target.weight)).collect();
+        Self { name: alias.name.clone(), targets: leads_to, sticky }
+    }
+}
+
+impl From<KeptAlias> for AliasRoute {
+    fn from(kept: KeptAlias) -> Self {
+        let sticky = match kept.sticky {
+            KeptSticky::None => Stickiness::None,
+            KeptSticky::Header(name) => Stickiness::Header(name),
+            KeptSticky::Client => Stickiness::Client,
+            KeptSticky::Field(path) => Stickiness::Field(path),
+        };
+        Self { name: kept.name, targets: kept.targets, sticky }
     }
 }
 
@@ -213,7 +267,7 @@ mod tests {
         };
         let set = vec![iris];
         let readiness = Readiness { planned: true, expected: 2, ready: 1, missing: vec![name("rose")] };
-        let change = RouteChange { seq: 0, base: None, set, unset: Vec::new(), readiness };
+        let change = RouteChange { seq: 0, base: None, set, unset: Vec::new(), aliases: Vec::new(), readiness };
         let routes = Arc::new(Routes::new());
         let resolver = Resolver { me: me.clone(), replicas: Arc::new(LocalReplicas::default()), remotes: None };
         Applier::new(Arc::clone(&routes), resolver).apply(change.clone()).expect("it is whole");

@@ -1,5 +1,6 @@
 //! The planner as its callers see it: stories in tables, laws as properties.
 
+mod aliases;
 mod copies;
 mod drifting;
 mod eviction;

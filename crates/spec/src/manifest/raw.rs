@@ -1,6 +1,7 @@
 //! The hub version of a manifest, field by field: the single definition. The JSON schema, the checker and
 //! `docs/manifest.md` are made from these structs; their doc comments are its text. Dialects convert to and from them.
 
+mod alias;
 mod card;
 mod copies;
 mod place;
@@ -12,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    alias::{AliasKind, RawAlias, RawAliasSpec, RawSticky, RawTarget, StickyBy, StickyWord},
     card::RawCard,
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, RegionRange, ReplicaRange},
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::schema::{Kinds, branches, json_schema};
+use super::schema::{Kinds, alias_json_schema, branches, json_schema};
 
 const INTRODUCTION: &str = "# Manifest reference
 
 <!-- Generated from crates/spec/src/manifest/raw: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
 
-A manifest declares models. It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
+A manifest declares a model (`kind: ModelDeployment`) or another name for models (`kind: Alias`). It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
 
 ```yaml
 apiVersion: berth.dev/v1
@@ -22,8 +22,31 @@ spec:
 ```
 
 Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB` or a number of bytes.
-`berth validate -f FILE` checks a manifest without a server; `berth schema manifest` prints the JSON schema that
-editors understand. Defaults are applied in memory and shown in the status; what you wrote is never changed.
+`berth validate -f FILE` checks a manifest without a server; `berth schema manifest` and `berth schema alias` print
+the JSON schemas that editors understand. Defaults are applied in memory and shown in the status; what you wrote is never changed.
+
+## ModelDeployment
+
+| field | type | default | meaning |
+|---|---|---|---|
+";
+
+const ALIAS: &str = "
+## Alias
+
+An alias is a name that leads to deployments of its namespace, by weight ([serving.md](serving.md)). Deployments and aliases share their names.
+
+```yaml
+apiVersion: berth.dev/v1
+kind: Alias
+metadata:
+  name: iris
+spec:
+  targets:
+  - {deployment: iris-v1, weight: 90}
+  - {deployment: iris-v2, weight: 10}
+  sticky: {header: x-user}
+```
 
 | field | type | default | meaning |
 |---|---|---|---|
@@ -34,6 +57,8 @@ editors understand. Defaults are applied in memory and shown in the status; what
 pub fn reference_markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     fields(json_schema(), "", &mut out);
+    out.push_str(ALIAS);
+    fields(alias_json_schema(), "", &mut out);
     out
 }
 

@@ -1,6 +1,8 @@
 //! From the fields of a manifest that is right in form to what the system holds: defaults applied, locations absolute,
 //! and the rules that concern more than one field.
 
+mod alias;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
@@ -19,6 +21,8 @@ use crate::{
         Settings, Spread, Strategy, Warmup, WhenFull,
     },
 };
+
+pub(super) use alias::resolve as alias;
 
 /// Problems by the path of the field that they are reported at.
 pub(super) type Problems = Vec<(&'static str, Problem)>;

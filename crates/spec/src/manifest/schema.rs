@@ -2,26 +2,34 @@
 
 use std::sync::OnceLock;
 
-use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value as Json;
 
 use super::{
     node::Value,
-    raw::RawDeployment,
+    raw::{RawAlias, RawDeployment},
     scalar::{Location, Size, Span},
 };
 
 /// The JSON schema (draft 2020-12, without references) of a `ModelDeployment`.
 pub fn json_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
-    SCHEMA.get_or_init(|| {
-        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-        let mut schema = settings.into_generator().into_root_schema_for::<RawDeployment>().to_value();
-        if let Some(object) = schema.as_object_mut() {
-            object.insert("title".to_owned(), "ModelDeployment".into());
-        }
-        schema
-    })
+    SCHEMA.get_or_init(|| schema_of::<RawDeployment>("ModelDeployment"))
+}
+
+/// The JSON schema of an `Alias`.
+pub fn alias_json_schema() -> &'static Json {
+    static SCHEMA: OnceLock<Json> = OnceLock::new();
+    SCHEMA.get_or_init(|| schema_of::<RawAlias>("Alias"))
+}
+
+fn schema_of<T: JsonSchema>(title: &str) -> Json {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("title".to_owned(), title.into());
+    }
+    schema
 }
 
 /// The alternatives of a schema, nested ones laid flat. Empty: anything goes.

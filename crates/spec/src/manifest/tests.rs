@@ -302,7 +302,9 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "ModelDeployment",
         "Deployment",
-        &["iris.yaml:3:7: kind: \"Deployment\" is not a kind that Berth knows; write kind: ModelDeployment"],
+        &[
+            "iris.yaml:3:7: kind: \"Deployment\" is not a kind that Berth knows; write kind: ModelDeployment or kind: Alias",
+        ],
     ),
     (
         "berth.dev/v1",

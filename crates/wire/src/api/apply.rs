@@ -25,7 +25,7 @@ pub struct Validated {
     pub api_version: String,
     /// Always `Validated`.
     pub kind: String,
-    /// The names of the deployments, in their order.
+    /// The names in the documents, in their order.
     pub documents: Vec<String>,
 }
 
@@ -33,7 +33,10 @@ pub struct Validated {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
-    /// Deployment name.
+    /// Kind of the document: `ModelDeployment` or `Alias`.
+    #[serde(default = "deployment_kind")]
+    pub kind: String,
+    /// Name of what it declares.
     pub name: String,
     /// Outcome for the document.
     pub outcome: Outcome,
@@ -44,6 +47,11 @@ pub struct ApplyResult {
     /// Warnings, for example about a missing artifact.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// The kind of every document that an earlier version speaks of.
+fn deployment_kind() -> String {
+    "ModelDeployment".to_owned()
 }
 
 /// Outcome for a document.

@@ -1,4 +1,4 @@
-//! Workers, replicas, revisions and aliases.
+//! Workers, replicas and revisions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -158,40 +158,4 @@ pub struct RevisionState {
     pub replicas: u32,
     /// Number of ready replicas.
     pub ready: u32,
-}
-
-/// An alias: a name that clients use, and the revisions that share its traffic.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AliasView {
-    /// Always `berth.dev/v1`.
-    pub api_version: String,
-    /// Always `Alias`.
-    pub kind: String,
-    /// The name that clients use.
-    pub metadata: Metadata,
-    /// Target of the alias.
-    pub status: AliasStatus,
-}
-
-impl Kind for AliasView {
-    const KIND: &'static str = "Alias";
-}
-
-/// Target of an alias.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AliasStatus {
-    /// The revisions that share the traffic; empty while nothing was ready yet.
-    pub revisions: Vec<WeightedRevision>,
-}
-
-/// A revision and its share.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct WeightedRevision {
-    /// Revision of the target.
-    pub revision: String,
-    /// Its weight among the others.
-    pub weight: u32,
 }

@@ -9,6 +9,7 @@ use berth_spec::{
 };
 
 use super::{
+    aliases,
     name::{hash_of, hash_to, nanos},
     parts::{Budget, InParts, Numbering, fill},
     v1,
@@ -29,9 +30,10 @@ impl InParts for RouteChange {
     type Context = ();
 
     fn in_parts(self) -> impl Iterator<Item = v1::RoutePart> + Send + 'static {
-        let Self { seq, base, set, unset, readiness } = self;
+        let Self { seq, base, set, unset, aliases: named, readiness } = self;
         let mut set = set.into_iter().peekable();
         let mut unset = unset.into_iter().map(|name| name.to_string()).peekable();
+        let mut named = named.into_iter().peekable();
         let (mut readiness, mut numbering) = (Some(readiness_to(readiness)), Numbering::default());
         std::iter::from_fn(move || {
             let (part, mut budget) = (numbering.next()?, Budget::default());
@@ -43,8 +45,9 @@ impl InParts for RouteChange {
                 workers,
                 set: routes,
                 unset: fill(&mut unset, &mut budget, String::len),
+                aliases: fill(&mut named, &mut budget, aliases::bound).into_iter().map(aliases::to).collect(),
                 readiness: readiness.take(),
-                more: numbering.more(set.peek().is_some() || unset.peek().is_some()),
+                more: numbering.more(set.peek().is_some() || unset.peek().is_some() || named.peek().is_some()),
             })
         })
     }
@@ -55,15 +58,17 @@ impl InParts for RouteChange {
 
     fn begin((): &(), first: &mut v1::RoutePart) -> Self {
         let readiness = first.readiness.take().map(readiness_of).unwrap_or_default();
-        Self { seq: first.seq, base: first.base, set: Vec::new(), unset: Vec::new(), readiness }
+        Self { seq: first.seq, base: first.base, readiness, ..Self::default() }
     }
 
     fn add(&mut self, part: v1::RoutePart) -> usize {
-        let listed = part.set.len() + part.unset.len() + self.set.len() + self.unset.len();
+        let count = |change: &Self| change.set.len() + change.unset.len() + change.aliases.len();
+        let listed = part.set.len() + part.unset.len() + part.aliases.len() + count(self);
         let workers: Vec<Option<WorkerId>> = part.workers.iter().map(|name| WorkerId::new(name).ok()).collect();
         self.set.extend(part.set.into_iter().filter_map(|route| route_of(route, &workers)));
         self.unset.extend(part.unset.iter().filter_map(|name| DeploymentName::new(name).ok()));
-        listed - self.set.len() - self.unset.len()
+        self.aliases.extend(part.aliases.into_iter().filter_map(aliases::of));
+        listed - count(self)
     }
 }
 

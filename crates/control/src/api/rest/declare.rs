@@ -9,13 +9,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_spec::manifest::ParseContext;
-use berth_wire::api::{Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
+use berth_wire::api::{AliasView, Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
 
 use super::ask::{Answer, Of, RawParameters, expect, namespace, write};
 use crate::api::{
     body::Manifests,
     error::ApiError,
-    service::{Declared, Delete, Service, coded_name},
+    service::{ALIAS, DEPLOYMENT, Declared, Delete, Service, coded_name},
 };
 
 /// Declares every document of the body, YAML or JSON; none where one is refused beforehand. If writing fails halfway,
@@ -130,9 +130,13 @@ pub(super) async fn put(
     let write = write(&asked.read(&["dryRun", "force"])?)?;
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
-    let result = service.put(&of, documents, write, expect(&headers)?).await?;
+    let result = service.put((DEPLOYMENT, &of), documents, write, expect(&headers)?).await?;
+    Ok(written(result))
+}
+
+fn written(result: ApplyResult) -> Response {
     let status = if result.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(result)).into_response())
+    (status, Json(result)).into_response()
 }
 
 /// Asks for a deployment to go: its replicas drain, then it is forgotten. Asking again changes nothing.
@@ -160,4 +164,63 @@ pub(super) async fn delete(
     let write = write(&asked.read(&["dryRun", "force"])?)?;
     let delete = Delete { write, expect: expect(&headers)? };
     service.delete(&of, delete).await.map(Json)
+}
+
+/// Declare one alias. `If-Match` (or `metadata.resourceVersion` in the body) detects other writers; `If-None-Match: *`
+/// requires that it is new.
+#[utoipa::path(
+    put, path = "/v1/aliases/{name}", tag = "declare",
+    params(
+        ("name" = String, Path, description = "The alias"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Take over what another source declared"),
+        ("if-match" = Option<String>, Header, description = "The ETag that the change is for"),
+    ),
+    request_body(content = AliasView, description = "The manifest; status and what the server adds to metadata are ignored"),
+    responses(
+        (status = 200, description = "Changed, or unchanged", body = ApplyResult),
+        (status = 201, description = "Created", body = ApplyResult),
+        (status = 409, description = "Changed meanwhile, declared by another source, or a deployment has the name", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+        (status = 422, description = "The manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn put_alias(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+    headers: HeaderMap,
+    Manifests { text, context, permit: _permit }: Manifests,
+) -> Result<Response, ApiError> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let context = ParseContext { namespace: of.to_namespace(), ..context };
+    let documents = Declared::parse(text, context).await?;
+    service.put((ALIAS, &of), documents, write, expect(&headers)?).await.map(written)
+}
+
+/// Deletes an alias. The deployments that it leads to stay.
+#[utoipa::path(
+    delete, path = "/v1/aliases/{name}", tag = "declare",
+    params(
+        ("name" = String, Path, description = "The alias"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Delete it even if another source declared it"),
+        ("if-match" = Option<String>, Header, description = "The ETag that the deletion is for"),
+    ),
+    responses(
+        (status = 200, description = "It is deleted", body = ApplyResult),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+        (status = 409, description = "Declared by another source", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete_alias(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+    headers: HeaderMap,
+) -> Answer<ApplyResult> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let delete = Delete { write, expect: expect(&headers)? };
+    service.delete_alias(&of, delete).await.map(Json)
 }

@@ -154,20 +154,44 @@ pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawPar
     service.revisions(&page(&query)?.equalities_only()?).await.map(Json)
 }
 
-/// The names that clients use, and the revisions that share their traffic.
+/// Aliases, by name, a page at a time.
 #[utoipa::path(
     get, path = "/v1/aliases", tag = "tell",
     params(
         ("namespace" = Option<String>, Query, description = "Only this namespace"),
-        ("labelSelector" = Option<String>, Query, description = "Labels of the deployment: `key=value`, joined by commas"),
+        ("labelSelector" = Option<String>, Query, description = "`key=value`, `key!=value`, `key`, `!key`, joined by commas"),
         ("limit" = Option<u32>, Query, description = "The most in one page, up to 500"),
         ("continue" = Option<String>, Query, description = "metadata.continue of the page before"),
     ),
     responses((status = 200, description = "By name", body = List<AliasView>))
 )]
-pub(super) async fn aliases(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<AliasView>> {
+pub(super) async fn aliases(
+    State(service): State<Arc<Service>>,
+    Inside(inside): Inside,
+    asked: RawParameters,
+) -> Answer<List<AliasView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
-    service.aliases(&page(&query)?.equalities_only()?).await.map(Json)
+    let inside = inside.map_or_else(|| namespace(&query), |inside| Ok(Some(inside)))?;
+    service.aliases(&Page { namespace: inside, ..page(&query)? }).await.map(Json)
+}
+
+/// Show an alias.
+#[utoipa::path(
+    get, path = "/v1/aliases/{name}", tag = "tell",
+    params(("name" = String, Path, description = "The alias")),
+    responses(
+        (status = 200, description = "The alias; its version is the ETag", body = AliasView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn alias(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let found = service.alias(&of).await?;
+    Ok(tagged(&found.metadata.resource_version.clone(), found))
 }
 
 /// List recent events, oldest first; with `watch=true`, stream them.

@@ -1,9 +1,11 @@
 //! Declaring, previewing and deleting. All documents of a request are checked, against the manifest's rules and against
 //! what is stored, before the first is taken.
 
+use std::collections::BTreeMap;
+
 use berth_spec::{
     Class, DeploymentName, Namespace, Origin,
-    manifest::{self, ManifestDeployment, ManifestError, ParseContext},
+    manifest::{self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ParseContext},
 };
 use berth_wire::api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated};
 use futures::future::BoxFuture;
@@ -11,13 +13,18 @@ use futures::future::BoxFuture;
 use super::Service;
 use crate::{
     api::{error::ApiError, view},
-    handle::{ApplyMode, ApplyRequest, DeleteRequest, Error, Ownership, PreviewRequest},
+    handle::{ApplyAlias, ApplyMode, ApplyRequest, DeleteAlias, DeleteRequest, Error, Ownership, PreviewRequest},
     store::{Rev, StoreError},
 };
 
+/// The kind of deployments.
+pub(crate) const DEPLOYMENT: &str = "ModelDeployment";
+/// The kind of aliases.
+pub(crate) const ALIAS: &str = "Alias";
+
 /// Documents that passed the manifest's checks.
 #[derive(Debug)]
-pub(crate) struct Declared(Vec<ManifestDeployment>);
+pub(crate) struct Declared(Vec<Manifest>);
 
 /// Options of a write.
 #[derive(Debug, Clone)]
@@ -62,7 +69,7 @@ impl Expect {
 impl Declared {
     /// Reads a text of many documents.
     pub(crate) async fn parse(text: String, context: ParseContext) -> Result<Self, ApiError> {
-        Self::read(move || manifest::parse(&text, &context)).await
+        Self::read(move || manifest::parse_all(&text, &context)).await
     }
 
     /// Reads a text whose documents belong to `namespace`, if one is given: those that name none are in it, and one that
@@ -74,10 +81,10 @@ impl Declared {
     ) -> Result<Self, ApiError> {
         let Some(namespace) = namespace else { return Self::parse(text, context).await };
         let read = Self::parse(text, ParseContext { namespace: namespace.clone(), ..context }).await?;
-        match read.0.iter().find(|document| document.name.namespace() != namespace.as_str()) {
+        match read.0.iter().find(|document| document.name().namespace() != namespace.as_str()) {
             None => Ok(read),
             Some(other) => {
-                let message = format!("{} is in another namespace than {namespace}", other.name);
+                let message = format!("{} is in another namespace than {namespace}", other.name());
                 let remedy = "leave metadata.namespace out, or give the same namespace with the request";
                 Err(ApiError::invalid("metadata.namespace", message, remedy))
             }
@@ -87,7 +94,7 @@ impl Declared {
     /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would
     /// plan nothing.
     async fn read(
-        read: impl FnOnce() -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> + Send + 'static,
+        read: impl FnOnce() -> Result<Vec<Manifest>, Vec<ManifestError>> + Send + 'static,
     ) -> Result<Self, ApiError> {
         match tokio::task::spawn_blocking(read).await {
             Ok(Ok(documents)) => Self::some(documents),
@@ -99,22 +106,60 @@ impl Declared {
         }
     }
 
-    fn some(documents: Vec<ManifestDeployment>) -> Result<Self, ApiError> {
+    fn some(documents: Vec<Manifest>) -> Result<Self, ApiError> {
         if documents.is_empty() {
-            let remedy = "send at least one document with kind: ModelDeployment";
+            let remedy = "send at least one document with kind: ModelDeployment or kind: Alias";
             return Err(ApiError::invalid("body", "there is no document in the request", remedy));
         }
         Ok(Self(documents))
     }
 
-    fn requests(self, write: &Write, expect: Expect) -> Vec<ApplyRequest> {
-        let request = |manifest| ApplyRequest {
-            expect: expect.rev(),
-            mode: write.mode,
-            ownership: write.ownership,
-            ..ApplyRequest::new(manifest, Origin::API)
-        };
-        self.0.into_iter().map(request).collect()
+    fn requests(self, write: &Write) -> Requests {
+        let order = self.0.iter().enumerate().map(|(at, document)| (document.name().to_string(), at)).collect();
+        let mut requests = Requests { order, deployments: Vec::new(), aliases: Vec::new() };
+        for document in self.0 {
+            match document {
+                Manifest::Deployment(manifest) => {
+                    requests.deployments.push(write.deployment(*manifest, Expect::Anything));
+                }
+                Manifest::Alias(manifest) => requests.aliases.push(write.alias(*manifest, Expect::Anything)),
+            }
+        }
+        requests
+    }
+}
+
+/// Documents to apply. Deployments come first, so that aliases find their targets.
+#[derive(Clone)]
+struct Requests {
+    /// The places of the documents in the request.
+    order: BTreeMap<String, usize>,
+    deployments: Vec<ApplyRequest>,
+    aliases: Vec<ApplyAlias>,
+}
+
+impl Requests {
+    fn len(&self) -> usize {
+        self.deployments.len() + self.aliases.len()
+    }
+
+    fn rehearsal(&self) -> Self {
+        let mut rehearsal = self.clone();
+        rehearsal.deployments.iter_mut().for_each(|request| request.mode = ApplyMode::DryRun);
+        rehearsal.aliases.iter_mut().for_each(|request| request.mode = ApplyMode::DryRun);
+        rehearsal
+    }
+}
+
+impl Write {
+    fn deployment(&self, manifest: ManifestDeployment, expect: Expect) -> ApplyRequest {
+        let (mode, ownership) = (self.mode, self.ownership);
+        ApplyRequest { expect: expect.rev(), mode, ownership, ..ApplyRequest::new(manifest, Origin::API) }
+    }
+
+    fn alias(&self, manifest: ManifestAlias, expect: Expect) -> ApplyAlias {
+        let (mode, ownership) = (self.mode, self.ownership);
+        ApplyAlias { expect: expect.rev(), mode, ownership, ..ApplyAlias::new(manifest, Origin::API) }
     }
 }
 
@@ -122,10 +167,9 @@ impl Service {
     /// Declares all documents, or none if one is refused. If a later transaction fails (another writer, a failed
     /// store), earlier ones stay, and the error lists them.
     pub(crate) async fn apply(&self, documents: Declared, write: Write) -> Result<Applied, ApiError> {
-        let requests = documents.requests(&write, Expect::Anything);
+        let requests = documents.requests(&write);
         if requests.len() > 1 && write.mode == ApplyMode::Commit {
-            let rehearsal = requests.iter().map(|request| ApplyRequest { mode: ApplyMode::DryRun, ..request.clone() });
-            self.apply_each(rehearsal.collect()).await?;
+            self.apply_each(requests.rehearsal()).await?;
         }
         let results = self.apply_each(requests).await?;
         Ok(Applied {
@@ -136,38 +180,43 @@ impl Service {
         })
     }
 
-    /// Declares the one document of a PUT, which must be about `name`.
+    /// Declares the one document of a PUT, which must be of this kind and about `name`.
     pub(crate) async fn put(
         &self,
-        name: &DeploymentName,
+        (kind, name): (&str, &DeploymentName),
         mut documents: Declared,
         write: Write,
         expect: Expect,
     ) -> Result<ApplyResult, ApiError> {
-        let peer_queries = documents.0.len() - 1;
-        let found = &documents.0[0].name;
-        if peer_queries > 0 {
-            let message = format!("a PUT takes one document, this one has {}", peer_queries + 1);
+        let count = documents.0.len();
+        let found = documents.0[0].name();
+        if count > 1 {
+            let message = format!("a PUT takes one document, this one has {count}");
             return Err(ApiError::invalid("body", message, "use POST /v1/apply for many"));
+        }
+        if documents.0[0].kind() != kind {
+            let message = format!("the path is for kind: {kind}, the document has kind: {}", documents.0[0].kind());
+            return Err(ApiError::invalid("kind", message, "use POST /v1/apply, which takes every kind"));
         }
         if found != name {
             let message = format!("the path names {name:?}, the document {found:?}");
             return Err(ApiError::invalid("metadata.name", message, "make them the same"));
         }
-        documents.0.truncate(1);
-        let mut requests = documents.requests(&write, expect);
-        let Some(request) = requests.pop() else { return Err(ApiError::manifests(Vec::new())) };
-        let applied = self.handle.apply(request).await.map_err(|error| expect.refused(error))?;
-        Ok(view::applied(applied))
+        let Some(document) = documents.0.pop() else { return Err(ApiError::manifests(Vec::new())) };
+        let applied = match document {
+            Manifest::Deployment(manifest) => self.handle.apply(write.deployment(*manifest, expect)).await,
+            Manifest::Alias(manifest) => self.handle.apply_alias(&write.alias(*manifest, expect)).await,
+        };
+        Ok(view::applied(kind, applied.map_err(|error| expect.refused(error))?))
     }
 
     /// Previews applying the documents and deleting those of `deleted` that exist.
     pub(crate) async fn plan(&self, documents: Declared, deleted: Vec<DeploymentName>) -> Result<PlanView, ApiError> {
         // Whoever owns it: nothing is changed, and who may change it is told.
         let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Warn };
-        let requests = documents.requests(&write, Expect::Anything);
+        let requests = documents.requests(&write);
         let results = self.apply_each(requests.clone()).await?;
-        let applied = requests.into_iter().map(|request| PreviewRequest::Apply(Box::new(request)));
+        let applied = requests.deployments.into_iter().map(|request| PreviewRequest::Apply(Box::new(request)));
         let changes = applied.chain(deleted.into_iter().map(PreviewRequest::Delete)).collect();
         let preview = self.handle.preview(changes).await?;
         Ok(view::plan(&preview, results))
@@ -178,7 +227,7 @@ impl Service {
         Validated {
             api_version: API_VERSION.to_owned(),
             kind: "Validated".to_owned(),
-            documents: documents.0.iter().map(|document| document.name.to_string()).collect(),
+            documents: documents.0.iter().map(|document| document.name().to_string()).collect(),
         }
     }
 
@@ -193,7 +242,7 @@ impl Service {
         let generation = found.as_ref().map_or(0, |found| found.deployment.generation.0);
         if delete.write.mode == ApplyMode::DryRun {
             let Some(found) = found else {
-                return Ok(view::deleted(name.as_str(), generation, String::new()));
+                return Ok(view::deleted(DEPLOYMENT, name.as_str(), generation, String::new()));
             };
             let owner = &found.deployment.origin;
             if delete.write.ownership == Ownership::Respect && *owner != Origin::API {
@@ -203,26 +252,45 @@ impl Service {
                 let stale = Error::Stale { name: name.clone(), expected, found: found.rev };
                 return Err(delete.expect.refused(stale));
             }
-            return Ok(view::deleted(name.as_str(), generation, found.rev.to_string()));
+            return Ok(view::deleted(DEPLOYMENT, name.as_str(), generation, found.rev.to_string()));
         }
         let request =
             DeleteRequest { origin: Origin::API, expect: delete.expect.rev(), ownership: delete.write.ownership };
         let deleted = self.handle.delete(name, request).await.map_err(|error| delete.expect.refused(error))?;
-        Ok(view::deleted(name.as_str(), generation, deleted.rev.to_string()))
+        Ok(view::deleted(DEPLOYMENT, name.as_str(), generation, deleted.rev.to_string()))
+    }
+
+    /// Deletes an alias. Its targets stay.
+    pub(crate) async fn delete_alias(&self, name: &DeploymentName, delete: Delete) -> Result<ApplyResult, ApiError> {
+        let request = DeleteAlias {
+            mode: delete.write.mode,
+            of: DeleteRequest { origin: Origin::API, expect: delete.expect.rev(), ownership: delete.write.ownership },
+        };
+        let deleted = self.handle.delete_alias(name, request).await.map_err(|error| delete.expect.refused(error))?;
+        Ok(view::deleted(ALIAS, name.as_str(), deleted.generation.0, deleted.rev.to_string()))
     }
 
     /// Applies each; one answer for all of them.
-    async fn apply_each(&self, requests: Vec<ApplyRequest>) -> Result<Vec<ApplyResult>, ApiError> {
-        let names: Vec<DeploymentName> = requests.iter().map(|request| request.manifest.name.clone()).collect();
-        let mode = requests.first().map_or(ApplyMode::DryRun, |request| request.mode);
-        let (mut applied, mut refused) = (Vec::with_capacity(requests.len()), Vec::new());
-        let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(requests));
+    async fn apply_each(&self, requests: Requests) -> Result<Vec<ApplyResult>, ApiError> {
+        let Requests { order, deployments, aliases } = requests;
+        let names: Vec<DeploymentName> = deployments.iter().map(|request| request.manifest.name.clone()).collect();
+        let modes = deployments.iter().map(|request| request.mode).chain(aliases.iter().map(|request| request.mode));
+        let mode = modes.min_by_key(|mode| *mode == ApplyMode::DryRun).unwrap_or(ApplyMode::DryRun);
+        let (mut applied, mut refused) = (Vec::with_capacity(names.len() + aliases.len()), Vec::new());
+        let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(deployments));
         for (name, result) in names.into_iter().zip(applying.await) {
             match result {
-                Ok(result) => applied.push(view::applied(result)),
+                Ok(result) => applied.push(view::applied(DEPLOYMENT, result)),
                 Err(error) => refused.push((name, error)),
             }
         }
+        for request in &aliases {
+            match self.handle.apply_alias(request).await {
+                Ok(result) => applied.push(view::applied(ALIAS, result)),
+                Err(error) => refused.push((request.manifest.name.clone(), error)),
+            }
+        }
+        applied.sort_by_key(|result| order.get(&result.name));
         one_answer(applied, &refused, mode)
     }
 }
@@ -274,7 +342,7 @@ mod tests {
     fn what_was_applied_before_an_error_is_listed_unless_it_was_a_rehearsal() {
         let name = |name| DeploymentName::new(name).expect("a name");
         for (mode, details) in [(ApplyMode::Commit, 2), (ApplyMode::DryRun, 1)] {
-            let applied = vec![view::deleted("wine", 1, "7".to_owned())];
+            let applied = vec![view::deleted(DEPLOYMENT, "wine", 1, "7".to_owned())];
             let refused = [(name("iris"), Error::Contended(name("iris")))];
             let error = one_answer(applied, &refused, mode).expect_err("one was refused");
             let text = format!("{error:?}");

@@ -85,7 +85,16 @@ impl Service {
     }
 
     pub(crate) async fn aliases(&self, page: &Page) -> Result<List<AliasView>, ApiError> {
-        Ok(list(&self.handle.aliases(page.request()).await?, view::alias))
+        let mut found = self.handle.aliases(page.request()).await?;
+        found.items.retain(|item| page.selector.matches(&item.alias.labels));
+        Ok(list(&found, view::alias))
+    }
+
+    pub(crate) async fn alias(&self, name: &DeploymentName) -> Result<AliasView, ApiError> {
+        match self.handle.alias(name).await {
+            Ok(found) => Ok(view::alias(&found)),
+            Err(error) => Err(self.explained(error).await),
+        }
     }
 
     pub(crate) async fn workers(&self) -> Result<List<WorkerView>, ApiError> {

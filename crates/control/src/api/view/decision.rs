@@ -14,9 +14,10 @@ use berth_wire::api::{
 use super::{deployment, fleet, head};
 use crate::handle;
 
-/// Result of applying a document.
-pub(crate) fn applied(applied: handle::Applied) -> ApplyResult {
+/// Result of applying a document of a kind.
+pub(crate) fn applied(kind: &str, applied: handle::Applied) -> ApplyResult {
     ApplyResult {
+        kind: kind.to_owned(),
         name: applied.name.to_string(),
         outcome: match applied.outcome {
             handle::ApplyOutcome::Created => Outcome::Created,
@@ -29,9 +30,10 @@ pub(crate) fn applied(applied: handle::Applied) -> ApplyResult {
     }
 }
 
-/// Result of a deletion; `generation` is the deployment's.
-pub(crate) fn deleted(name: &str, generation: u64, resource_version: String) -> ApplyResult {
-    ApplyResult { name: name.to_owned(), outcome: Outcome::Deleted, generation, resource_version, warnings: Vec::new() }
+/// Result of a deletion; `generation` is that of what is deleted.
+pub(crate) fn deleted(kind: &str, name: &str, generation: u64, resource_version: String) -> ApplyResult {
+    let (kind, name) = (kind.to_owned(), name.to_owned());
+    ApplyResult { kind, name, outcome: Outcome::Deleted, generation, resource_version, warnings: Vec::new() }
 }
 
 /// An event and its number.

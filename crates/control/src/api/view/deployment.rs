@@ -11,18 +11,13 @@ use berth_wire::api::{
 };
 use serde_json::Value;
 
-use super::head;
+use super::{annotations, head};
 use crate::{handle, store::Rev};
 
 /// A deployment: what was declared as it was written, and what is true of it.
 pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
     let (api_version, kind) = head::<DeploymentView>();
     let deployment = &view.deployment;
-    let annotations = view.manifest.pointer("/metadata/annotations").and_then(Value::as_object);
-    let annotations = annotations.into_iter().flatten().filter_map(|(key, value)| {
-        let text = value.as_str()?;
-        Some((key.clone(), text.to_owned()))
-    });
     DeploymentView {
         api_version,
         kind,
@@ -30,7 +25,7 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
             name: deployment.name.name().to_owned(),
             namespace: deployment.name.namespace().to_owned(),
             labels: (*deployment.labels).clone(),
-            annotations: annotations.collect(),
+            annotations: annotations(&view.manifest),
             generation: deployment.generation.0,
             resource_version: view.rev.to_string(),
             creation_timestamp: Some(Timestamp(deployment.created)),

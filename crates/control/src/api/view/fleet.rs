@@ -1,9 +1,9 @@
-//! Workers, replicas, revisions, aliases.
+//! Workers, replicas, revisions.
 
 use berth_spec::{ByteSize, Residency};
 use berth_wire::api::{
-    AliasStatus, AliasView, Memory, Metadata, ReplicaState, ReplicaView, RevisionState, RevisionView, Timestamp,
-    WeightedRevision, WorkerSpec, WorkerStatus, WorkerView,
+    Memory, Metadata, ReplicaState, ReplicaView, RevisionState, RevisionView, Timestamp, WorkerSpec, WorkerStatus,
+    WorkerView,
 };
 
 use super::{deployment::ResidencyText, head};
@@ -83,14 +83,4 @@ pub(crate) fn revision(view: &handle::RevisionView) -> RevisionView {
             ready: view.ready,
         },
     }
-}
-
-/// Converts an alias.
-pub(crate) fn alias(view: &handle::AliasView) -> AliasView {
-    let (api_version, kind) = head::<AliasView>();
-    let targets = view.targets.iter();
-    let revisions = targets
-        .map(|(revision, weight)| WeightedRevision { revision: revision.to_string(), weight: *weight })
-        .collect();
-    AliasView { api_version, kind, metadata: Metadata::named(view.name.to_string()), status: AliasStatus { revisions } }
 }

@@ -12,7 +12,7 @@ use std::{
 use aws_lc_rs::digest::{Context as Hasher, SHA256};
 use berth_spec::{
     DeploymentName,
-    manifest::{self, ManifestDeployment, ParseContext},
+    manifest::{self, Manifest, ParseContext},
 };
 use url::Url;
 
@@ -30,7 +30,7 @@ const REVISION_BYTES: usize = 6;
 struct File {
     text: Option<Text>,
     /// Last valid content; `None` if there was none.
-    good: Option<Vec<ManifestDeployment>>,
+    good: Option<Vec<Manifest>>,
     /// True if the current content is invalid.
     broken: bool,
 }
@@ -57,7 +57,7 @@ impl Manifests {
             problems.push(problem("FolderIncomplete", format!("{reason}; nothing is deleted")));
         }
         self.read(scanned, &mut problems);
-        let deployments = self.wanted(&mut problems);
+        let wanted = self.wanted(&mut problems);
         let prune = if incomplete {
             Prune::None
         } else if self.files.values().any(|file| file.broken && file.good.is_none()) {
@@ -65,8 +65,15 @@ impl Manifests {
         } else {
             Prune::All
         };
-        self.seen.extend(deployments.iter().map(|manifest| manifest.name.clone()));
-        (Snapshot { revision: self.revision(), deployments, prune, workers: None }, problems)
+        self.seen.extend(wanted.iter().map(|manifest| manifest.name().clone()));
+        let mut snapshot = Snapshot { revision: self.revision(), prune, ..Snapshot::default() };
+        for manifest in wanted {
+            match manifest {
+                Manifest::Deployment(manifest) => snapshot.deployments.push(*manifest),
+                Manifest::Alias(manifest) => snapshot.aliases.push(*manifest),
+            }
+        }
+        (snapshot, problems)
     }
 
     /// The local artifacts that the manifests name.
@@ -97,18 +104,18 @@ impl Manifests {
         }
     }
 
-    /// The deployments of all files; where two declare the same, the first by path counts.
-    fn wanted(&self, problems: &mut Vec<Problem>) -> Vec<ManifestDeployment> {
-        let mut wanted: BTreeMap<&DeploymentName, (&Path, &ManifestDeployment)> = BTreeMap::new();
+    /// The deployments and aliases of all files; where two declare the same, the first by path counts.
+    fn wanted(&self, problems: &mut Vec<Problem>) -> Vec<Manifest> {
+        let mut wanted: BTreeMap<&DeploymentName, (&Path, &Manifest)> = BTreeMap::new();
         for (path, file) in &self.files {
             for manifest in file.good.iter().flatten() {
-                if let Some((first, _)) = wanted.get(&manifest.name) {
-                    let (name, first, second) = (&manifest.name, first.display(), path.display());
+                if let Some((first, _)) = wanted.get(manifest.name()) {
+                    let (name, first, second) = (manifest.name(), first.display(), path.display());
                     let message = format!("{name} is declared in {first} and again in {second}: the first one counts");
                     let deployment = Some(name.clone());
                     problems.push(Problem { deployment, reason: "DeclaredTwice", message });
                 } else {
-                    wanted.insert(&manifest.name, (path, manifest));
+                    wanted.insert(manifest.name(), (path, manifest));
                 }
             }
         }
@@ -135,11 +142,11 @@ fn problem(reason: &'static str, message: String) -> Problem {
     Problem { deployment: None, reason, message }
 }
 
-fn parse(path: &Path, text: &Text) -> Result<Vec<ManifestDeployment>, String> {
+fn parse(path: &Path, text: &Text) -> Result<Vec<Manifest>, String> {
     let text = text.as_ref().map_err(Clone::clone)?;
     let base = path.parent().and_then(|folder| Url::from_directory_path(folder).ok()).map(String::from);
     let context = ParseContext { file: path.display().to_string(), base, ..ParseContext::default() };
-    manifest::parse(text, &context)
+    manifest::parse_all(text, &context)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
@@ -173,6 +180,18 @@ mod tests {
         assert!(third.deployments.len() == 2 && problems[0].message.ends_with("what it declared before stays"));
         let (fourth, _) = manifests.take_in(scanned(&[("/f/a.yaml", &a)], true));
         assert_eq!((fourth.deployments.len(), &fourth.prune), (2, &Prune::None));
+    }
+
+    #[test]
+    fn aliases_stand_beside_deployments_and_share_their_names() {
+        let alias = "apiVersion: berth.dev/v1\nkind: Alias\nmetadata: {name: b}\nspec: {targets: [{deployment: a}]}\n";
+        let (a, b) = (declares("a"), declares("b"));
+        let mut manifests = Manifests::default();
+        let (first, _) = manifests.take_in(scanned(&[("/f/a.yaml", &a), ("/f/b.yaml", alias)], false));
+        assert_eq!((first.deployments.len(), first.aliases.len()), (1, 1));
+        let (_, problems) =
+            manifests.take_in(scanned(&[("/f/a.yaml", &a), ("/f/b.yaml", alias), ("/f/c.yaml", &b)], false));
+        assert_eq!(problems[0].reason, "DeclaredTwice", "{}", problems[0].message);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use super::world::{PATIENCE, World, answer, manifest};
 async fn declare_look_and_delete() {
     let mut world = World::start().await;
     world.worker("node-1", ByteSize::gib(1)).await;
+    let live = "apiVersion: berth.dev/v1\nkind: Alias\nmetadata: {name: live}\nspec: {targets: [{deployment: iris}]}\n";
+    let declared = world.post("/v1/apply", live).await.ok(200)["results"][0].clone();
+    assert_eq!((&declared["kind"], &declared["outcome"]), (&json!("Alias"), &json!("created")));
     let body = format!("{}---\n{}", manifest("iris"), manifest("wine"));
     let applied = world.post("/v1/apply", body.clone()).await.ok(200);
     let results = applied["results"].as_array().expect("one per document");

@@ -27,7 +27,7 @@ use crate::{
         run::{Codec, run},
         runner::{LocalOutcome, Runner},
     },
-    ingress::namespace,
+    ingress::{DEPLOYMENT, namespace},
     metrics::Protocol,
     oip::{
         content::Coding,
@@ -38,6 +38,7 @@ use crate::{
         },
     },
     stack::Stack,
+    sticky::Caller,
 };
 
 /// The form of the answer.
@@ -137,9 +138,11 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let coding = coding(&head.headers).unwrap_or(Coding::Identity);
     let message = unframed(body.clone(), coding, limits.body).await?;
     let names = named(&message).await?;
+    let model = NameKey { namespace: namespace(&head.headers), name: names.model };
     let call = Call {
-        model: NameKey { namespace: namespace(&head.headers), name: names.model },
+        model,
         version: version(names.version),
+        caller: Caller { field: sticky_field(stack, model, &message), ..Caller::of(&head) },
         protocol: Protocol::Grpc,
         timeout: wait,
         exchange: false,
@@ -147,7 +150,16 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, stack.bounds());
     let mut codec = Inference { head: Arc::clone(&head), form: Form::Unary, message: Some(message.clone()) };
-    Ok(run(&mut admitted, &mut codec, &mut upload).await?.response)
+    let mut response = run(&mut admitted, &mut codec, &mut upload).await?.response;
+    if let Some(deployment) = admitted.behind_alias() {
+        response.headers_mut().insert(DEPLOYMENT, deployment);
+    }
+    Ok(response)
+}
+
+/// The hash of the field that requests of this name keep together by: `id`, or a parameter.
+pub(super) fn sticky_field(stack: &Stack, model: NameKey<'_>, message: &[u8]) -> Option<u64> {
+    stack.sticky_field(model).and_then(|path| model_name::field(message, &path))
 }
 
 /// The names in a message.

@@ -23,6 +23,7 @@ use crate::{
     ingress::{grpc::status, model_name, namespace},
     metrics::Protocol,
     stack::Stack,
+    sticky::Caller,
 };
 
 /// A call that the model answers by itself.
@@ -80,7 +81,8 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     };
     let version = model_name::version_of_metadata(&headers).map_err(status)?;
     let model = NameKey { namespace: namespace(&headers), name: &model };
-    let call = Call { model, version, protocol: Protocol::Grpc, timeout, exchange: true };
+    let caller = Caller { headers: Some(&headers), client: head.extensions.get().copied(), field: None };
+    let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::new(incoming, stack.bounds().of_stream());
     Ok(run(&mut admitted, &mut Opaque { head: Arc::new(head) }, &mut upload).await?)

@@ -27,7 +27,7 @@ use tonic::Status;
 
 use self::messages::{Message, MessageReader};
 use super::{
-    infer::{Form, Inference, named},
+    infer::{Form, Inference, named, sticky_field},
     message::coding,
     status, version, whole_call,
 };
@@ -48,6 +48,7 @@ use crate::{
         grpc::{frame::framed, methods::STREAM_INFER},
     },
     stack::Stack,
+    sticky::Caller,
 };
 
 /// Requests of one stream that run at once: enough to fill a batch, and little of a model's queue.
@@ -165,9 +166,11 @@ fn ended(status: Status) -> Messages {
 /// Runs one request, here or elsewhere.
 async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messages, Status> {
     let names = named(&request.message).await?;
+    let model = NameKey { namespace: namespace(&manner.head.headers), name: names.model };
     let call = Call {
-        model: NameKey { namespace: namespace(&manner.head.headers), name: names.model },
+        model,
         version: version(names.version),
+        caller: Caller { field: sticky_field(stack, model, &request.message), ..Caller::of(&manner.head) },
         protocol: Protocol::Grpc,
         timeout: manner.patience.now(),
         exchange: false,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use berth_spec::{InferError, routes::OnMiss};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::json;
 
@@ -30,6 +30,7 @@ use crate::{
         runner::{LocalOutcome, Runner},
     },
     ingress::{
+        DEPLOYMENT,
         fault::Fault,
         rest::{ask, infer},
     },
@@ -40,9 +41,6 @@ use crate::{
     },
     stack::Stack,
 };
-
-/// Says which deployment answered.
-const DEPLOYMENT: HeaderName = HeaderName::from_static("berth-deployment");
 
 /// The methods of such a path.
 const ALLOWED: &str = "GET, HEAD, POST";

@@ -1,14 +1,11 @@
 //! The index of the model repository: any number of deployments, made piece by piece as the client reads it.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::{Response, header};
 
 use crate::{
     body::reply::{JSON, ReplyBody},
-    deployment::DeploymentState,
-    repository,
+    repository::Indexed,
 };
 
 /// Deployments per piece: some 60 KiB of JSON, a good size for a write.
@@ -26,7 +23,7 @@ enum Stage {
 }
 
 /// The answer for these deployments.
-pub(super) fn index(entries: Vec<Arc<DeploymentState>>, ready_only: bool) -> Response<ReplyBody> {
+pub(super) fn index(entries: Vec<Indexed>, ready_only: bool) -> Response<ReplyBody> {
     let mut entries = entries.into_iter();
     let mut stage = Stage::Opening;
     let pieces = std::iter::from_fn(move || match stage {
@@ -38,12 +35,12 @@ pub(super) fn index(entries: Vec<Arc<DeploymentState>>, ready_only: bool) -> Res
     response
 }
 
-fn piece(entries: &mut std::vec::IntoIter<Arc<DeploymentState>>, ready_only: bool, stage: &mut Stage) -> Bytes {
+fn piece(entries: &mut std::vec::IntoIter<Indexed>, ready_only: bool, stage: &mut Stage) -> Bytes {
     let mut piece = Vec::with_capacity(64 * PIECE.min(entries.len() + 1));
     // A piece must not be empty, and few deployments may be ready: go on until something was told.
     while piece.is_empty() && entries.len() > 0 {
         for entry in entries.by_ref().take(PIECE) {
-            repository::index(&entry, ready_only, |row| {
+            entry.index(ready_only, |row| {
                 piece.push(if matches!(stage, Stage::Opening) { b'[' } else { b',' });
                 *stage = Stage::Telling;
                 serde_json::to_writer(&mut piece, &row).expect("a Vec takes everything, and strings are always JSON");

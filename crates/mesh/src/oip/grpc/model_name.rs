@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use berth_wire::oip::{InferParameter, infer_parameter::ParameterChoice};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint};
 
+use crate::resolved::rendezvous::hash;
+
 /// The fields of `model_name`, `model_version`, `id` and `parameters`.
 const NAME: u32 = 1;
 const VERSION: u32 = 2;
@@ -53,6 +55,32 @@ pub(crate) fn names(mut message: &[u8]) -> Option<Names<'_>> {
         }
     }
     Some(names)
+}
+
+/// The hash of a field of a request: `id`, or `parameters.NAME`. `None` where it has none.
+pub(crate) fn field(message: &[u8], path: &str) -> Option<u64> {
+    /// The fields of `ModelInferRequest` that requests may keep together by; all others are passed over.
+    #[derive(prost::Message)]
+    struct Fields {
+        #[prost(string, tag = "3")]
+        id: String,
+        #[prost(map = "string, message", tag = "4")]
+        parameters: HashMap<String, InferParameter>,
+    }
+    let fields = <Fields as prost::Message>::decode(message).ok()?;
+    if path == "id" {
+        return Some(hash(fields.id.as_bytes())).filter(|_| !fields.id.is_empty());
+    }
+    let parameter = fields.parameters.get(path.strip_prefix("parameters.")?)?;
+    // As JSON writes them: REST and gRPC lead to the same target.
+    let text = match parameter.parameter_choice.as_ref()? {
+        ParameterChoice::StringParam(text) => text.clone(),
+        ParameterChoice::BoolParam(value) => value.to_string(),
+        ParameterChoice::Int64Param(value) => value.to_string(),
+        ParameterChoice::Uint64Param(value) => value.to_string(),
+        ParameterChoice::DoubleParam(value) => value.to_string(),
+    };
+    Some(hash(text.as_bytes()))
 }
 
 /// The value of the parameter [`ASKS_LAST`], if the entry is that one.

@@ -9,7 +9,7 @@ use berth_spec::{
     WorkerLimits, WorkerState,
     deployment::{Batching, Concurrency, GpuNeed, ModelFormat, RuntimeOptions, Warmup},
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
-    routes::{OnMiss, Readiness, Version},
+    routes::{AliasRoute, OnMiss, Readiness, Stickiness, Version},
     worker::{BreakerState, DependencyKind},
 };
 use berth_wire::fleet::Reporter;
@@ -317,11 +317,32 @@ fn route() -> impl Strategy<Value = Route> {
     })
 }
 
+fn alias() -> impl Strategy<Value = AliasRoute> {
+    let sticky = prop_oneof![
+        Just(Stickiness::None),
+        Just(Stickiness::Client),
+        text().prop_map(Stickiness::Header),
+        text().prop_map(Stickiness::Field),
+    ];
+    (name(), vec((name(), any::<u32>()), 0..4), sticky).prop_map(|(name, targets, sticky)| AliasRoute {
+        name,
+        targets,
+        sticky,
+    })
+}
+
 pub(super) fn routes() -> impl Strategy<Value = RouteChange> {
     let readiness = (any::<bool>(), any::<u32>(), any::<u32>(), vec(name(), 0..3))
         .prop_map(|(planned, expected, ready, missing)| Readiness { planned, expected, ready, missing });
-    (any::<u64>(), option::of(any::<u64>()), vec(route(), 0..6), vec(name(), 0..4), readiness)
-        .prop_map(|(seq, base, set, unset, readiness)| RouteChange { seq, base, set, unset, readiness })
+    (any::<u64>(), option::of(any::<u64>()), vec(route(), 0..6), vec(name(), 0..4), vec(alias(), 0..4), readiness)
+        .prop_map(|(seq, base, set, unset, aliases, readiness)| RouteChange {
+            seq,
+            base,
+            set,
+            unset,
+            aliases,
+            readiness,
+        })
 }
 
 pub(super) fn demands() -> impl Strategy<Value = Vec<Demand>> {

@@ -1,0 +1,277 @@
+//! Declaring, deleting and reading aliases: optimistic writes to the store, as for deployments.
+//!
+//! ```text
+//! read alias and deployment of the name → decide (pure) → compare-and-set of both ──▶ wait until requests are routed by it
+//! ```
+//! An alias and a deployment never have the same name: the write of a new one compares the key of the other.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_spec::{Alias, DeploymentName, Generation, Origin, Time, alias::TargetStatus, manifest::ManifestAlias};
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::{
+    Applied, ApplyMode, ApplyOutcome, Comparison, DeleteRequest, Error, Handle, Ownership, Request,
+    declare::{ATTEMPTS, check_expected, check_owner},
+    queries::{MAX_PAGE, READS},
+    view::{DeploymentPage, ListRequest, Scan},
+};
+use crate::{
+    source::without_revision,
+    store::{
+        Compare, Op, Outcome, Rev, Txn,
+        aliases::{self, StoredAlias},
+        layout,
+    },
+};
+
+/// An alias to be declared.
+#[derive(Debug, Clone)]
+pub struct ApplyAlias {
+    /// The checked manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
+    pub manifest: ManifestAlias,
+    /// The source that declares it.
+    pub origin: Origin,
+    /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
+    pub expect: Option<Rev>,
+    /// Commit or dry run.
+    pub mode: ApplyMode,
+    /// The rule for an alias that another source declared.
+    pub ownership: Ownership,
+    /// Which differences count.
+    pub compare: Comparison,
+}
+
+impl ApplyAlias {
+    /// Declares it, if nobody else owns it.
+    #[must_use]
+    pub fn new(manifest: ManifestAlias, origin: Origin) -> Self {
+        let (mode, ownership, compare) = (ApplyMode::Commit, Ownership::Respect, Comparison::Whole);
+        Self { manifest, origin, expect: None, mode, ownership, compare }
+    }
+}
+
+/// An alias to be deleted.
+#[derive(Debug, Clone)]
+pub struct DeleteAlias {
+    /// Commit or dry run.
+    pub mode: ApplyMode,
+    /// Source and conditions.
+    pub of: DeleteRequest,
+}
+
+/// An alias that was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletedAlias {
+    /// The generation that it had.
+    pub generation: Generation,
+    /// The resource version of the deletion.
+    pub rev: Rev,
+}
+
+/// A page of aliases as the driver knows them.
+pub(crate) struct Scanned {
+    pub(crate) found: Vec<(Arc<Alias>, Rev, Vec<TargetStatus>)>,
+    /// Start of the next page; `None` after the last.
+    pub(crate) next: Option<DeploymentName>,
+    pub(crate) rev: Rev,
+}
+
+/// An alias and its state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeclaredAlias {
+    /// The alias.
+    pub alias: Arc<Alias>,
+    /// The manifest as the user wrote it.
+    pub manifest: serde_json::Value,
+    /// The resource version.
+    pub rev: Rev,
+    /// The state of each target, in declared order; empty until the controller has seen it.
+    pub targets: Vec<TargetStatus>,
+}
+
+impl Handle {
+    /// Declares an alias, or changes it.
+    ///
+    /// # Errors
+    /// [`Error::NameInUse`] where a deployment has the name; otherwise as [`Handle::apply`].
+    pub async fn apply_alias(&self, request: &ApplyAlias) -> Result<Applied, Error> {
+        let name = &request.manifest.name;
+        let (key, deployment) = (aliases::alias_key(name), layout::deployment_key(name));
+        for _ in 0..ATTEMPTS {
+            if self.store.get(&deployment).await?.is_some() {
+                return Err(Error::NameInUse { name: name.clone(), by: "a deployment" });
+            }
+            let existing = self.store.get(&key).await?;
+            let before = match &existing {
+                Some(entry) => Some((StoredAlias::read(entry)?, StoredAlias::read_alias(entry).ok())),
+                None => None,
+            };
+            let rev = existing.as_ref().map_or(Rev::NONE, |entry| entry.modified);
+            let (alias, outcome) = decide(request, before.as_ref(), rev, (self.clock)())?;
+            let warnings = self.missing_targets(&alias).await?;
+            let applied = Applied { name: name.clone(), outcome, generation: alias.generation, rev, warnings };
+            if outcome == ApplyOutcome::Unchanged || request.mode == ApplyMode::DryRun {
+                return Ok(applied);
+            }
+            let value = StoredAlias::of(&alias, request.manifest.raw.clone()).bytes();
+            let mut txn = Txn {
+                compare: vec![
+                    Compare::Modified { key: key.clone(), rev },
+                    Compare::Modified { key: deployment.clone(), rev: Rev::NONE },
+                ],
+                ops: vec![Op::Put { key: key.clone(), value }],
+            };
+            if rev == Rev::NONE {
+                txn.ops.push(Op::Put { key: aliases::MARK.to_owned(), value: bytes::Bytes::from_static(b"{\"v\":1}") });
+            }
+            if let Outcome::Committed(rev) = self.store.commit(txn).await? {
+                self.until_in_force(rev).await;
+                return Ok(Applied { rev, ..applied });
+            }
+        }
+        Err(Error::Contended(name.clone()))
+    }
+
+    /// A warning for each target that no deployment has the name of.
+    async fn missing_targets(&self, alias: &Alias) -> Result<Vec<String>, Error> {
+        let mut warnings = Vec::new();
+        for (target, _) in &alias.targets {
+            if self.store.get(&layout::deployment_key(target)).await?.is_none() {
+                warnings.push(format!(
+                    "there is no deployment {target:?}: its share goes to the other targets until there is one"
+                ));
+            }
+        }
+        Ok(warnings)
+    }
+
+    /// Deletes an alias. Its targets stay.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
+    pub async fn delete_alias(&self, name: &DeploymentName, delete: DeleteAlias) -> Result<DeletedAlias, Error> {
+        let DeleteAlias { mode, of: request } = delete;
+        let key = aliases::alias_key(name);
+        for _ in 0..ATTEMPTS {
+            let entry = self.store.get(&key).await?.ok_or_else(|| Error::NoAlias(name.clone()))?;
+            // What cannot be read can still be deleted.
+            let stored = StoredAlias::read(&entry).ok();
+            if let Some(stored) = &stored {
+                check_owner(name, &stored.origin(), &request.origin, request.ownership)?;
+            }
+            check_expected(name, request.expect, entry.modified)?;
+            let generation = Generation(stored.map_or(0, |stored| stored.generation));
+            if mode == ApplyMode::DryRun {
+                return Ok(DeletedAlias { generation, rev: entry.modified });
+            }
+            let compare = vec![Compare::Modified { key: key.clone(), rev: entry.modified }];
+            let txn = Txn { compare, ops: vec![Op::Delete { key: key.clone() }] };
+            if let Outcome::Committed(rev) = self.store.commit(txn).await? {
+                self.until_in_force(rev).await;
+                return Ok(DeletedAlias { generation, rev });
+            }
+        }
+        Err(Error::Contended(name.clone()))
+    }
+
+    /// One declared alias.
+    ///
+    /// # Errors
+    /// [`Error::NoAlias`]; [`Error::Store`].
+    pub async fn alias(&self, name: &DeploymentName) -> Result<DeclaredAlias, Error> {
+        let entry = self.store.get(&aliases::alias_key(name)).await?;
+        let entry = entry.ok_or_else(|| Error::NoAlias(name.clone()))?;
+        let stored = StoredAlias::read(&entry)?;
+        let alias = StoredAlias::read_alias(&entry)?;
+        let targets = self.ask(|reply| Request::AliasTargets { alias: Arc::clone(&alias), reply }).await?;
+        Ok(DeclaredAlias { alias, manifest: stored.manifest, rev: entry.modified, targets })
+    }
+
+    /// Declared aliases by name, a page at a time.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::Stopped`], [`Error::Busy`].
+    pub async fn aliases(&self, request: ListRequest) -> Result<DeploymentPage<DeclaredAlias>, Error> {
+        let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
+        let scan = Scan { namespace: request.namespace, labels: request.labels, after: request.after, limit };
+        let Scanned { found, next, rev } = self.ask(|reply| Request::Aliases { scan, reply }).await?;
+        let items: Vec<Option<DeclaredAlias>> =
+            stream::iter(found).map(|found| self.with_alias_manifest(found)).buffered(READS).try_collect().await?;
+        Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next, rev })
+    }
+
+    /// The names and owners of all aliases.
+    pub(crate) async fn alias_owners(&self) -> Result<Vec<(DeploymentName, Origin)>, Error> {
+        let (mut owners, mut after) = (Vec::new(), None);
+        loop {
+            let scan = Scan { namespace: None, labels: BTreeMap::new(), after, limit: MAX_PAGE };
+            let scanned = self.ask(|reply| Request::Aliases { scan, reply }).await?;
+            owners.extend(scanned.found.iter().map(|(alias, ..)| (alias.name.clone(), alias.origin.clone())));
+            match scanned.next {
+                Some(last) => after = Some(last),
+                None => return Ok(owners),
+            }
+        }
+    }
+
+    /// Adds the manifest; `None` if the alias has gone meanwhile.
+    async fn with_alias_manifest(
+        &self,
+        (alias, rev, targets): (Arc<Alias>, Rev, Vec<TargetStatus>),
+    ) -> Result<Option<DeclaredAlias>, Error> {
+        let Some(entry) = self.store.get(&aliases::alias_key(&alias.name)).await? else { return Ok(None) };
+        let manifest = StoredAlias::read(&entry)?.manifest;
+        Ok(Some(DeclaredAlias { alias, manifest, rev, targets }))
+    }
+
+    /// The last time that an alias was created. New deployments compare it, so that none takes the name of an alias.
+    pub(super) async fn last_new_alias(&self) -> Result<Rev, Error> {
+        Ok(self.store.get(aliases::MARK).await?.map_or(Rev::NONE, |entry| entry.modified))
+    }
+
+    /// Fine if no alias has the name of a new deployment.
+    pub(super) async fn check_no_alias(&self, name: &DeploymentName) -> Result<(), Error> {
+        match self.store.get(&aliases::alias_key(name)).await? {
+            Some(_) => Err(Error::NameInUse { name: name.clone(), by: "an alias" }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The alias that applying makes, and whether that is a change.
+fn decide(
+    request: &ApplyAlias,
+    before: Option<&(StoredAlias, Option<Arc<Alias>>)>,
+    found: Rev,
+    now: Time,
+) -> Result<(Alias, ApplyOutcome), Error> {
+    let manifest = &request.manifest;
+    let expected = manifest.resource_version.as_ref().map(|text| text.parse().map_or(Rev(u64::MAX), Rev));
+    check_expected(&manifest.name, request.expect.or(expected), found)?;
+    let mut alias = Alias {
+        name: manifest.name.clone(),
+        generation: Generation::default().next(),
+        labels: manifest.labels.clone(),
+        origin: request.origin.clone(),
+        created: now,
+        targets: manifest.targets.clone(),
+        sticky: manifest.sticky.clone(),
+    };
+    let Some((stored, known)) = before else { return Ok((alias, ApplyOutcome::Created)) };
+    if request.ownership != Ownership::Warn {
+        check_owner(&manifest.name, &stored.origin(), &request.origin, request.ownership)?;
+    }
+    let same = known.as_ref().is_some_and(|known| known.targets == alias.targets && known.sticky == alias.sticky);
+    alias.generation = if same { Generation(stored.generation) } else { Generation(stored.generation).next() };
+    alias.created = Time(stored.created);
+    let same_text = match request.compare {
+        Comparison::Whole => stored.manifest == manifest.raw,
+        Comparison::ExceptRevision => {
+            stored.manifest == manifest.raw || without_revision(&stored.manifest) == without_revision(&manifest.raw)
+        }
+    };
+    let unchanged = same && same_text && stored.origin() == alias.origin;
+    Ok((alias, if unchanged { ApplyOutcome::Unchanged } else { ApplyOutcome::Configured }))
+}
