@@ -90,7 +90,7 @@ def test_the_command_line_knows_aliases(berth, tmp_path):
     berth.start()
     said = berth.apply(manifest("iris-v1"), alias("iris", ("iris-v1", 3), ("iris-v2", 1), sticky="client"))
     assert said.splitlines() == ["deployment/iris-v1 created", "alias/iris created"]
-    assert 'no deployment "iris-v2"' in berth.stderr
+    assert "no deployment iris-v2" in berth.stderr
     berth.available("iris-v1")
     table = berth.run("get", "aliases", "-o", "wide")
     assert "iris-v1 100%, iris-v2 0%" in table and "client" in table, table
@@ -102,9 +102,9 @@ def test_the_command_line_knows_aliases(berth, tmp_path):
     assert "alias/other would be created" in planned
     assert '"title": "Alias"' in berth.run("schema", "alias")
     berth.run("apply", "-f", "-", stdin=json.dumps(manifest("iris")), code=None)
-    assert 'the name of an alias' in berth.stderr, berth.stderr
+    assert "the name of an alias" in berth.stderr, berth.stderr
     berth.run("apply", "-f", "-", stdin=json.dumps(alias("iris-v1", ("iris", 1))), code=None)
-    assert 'the name of a deployment' in berth.stderr, berth.stderr
+    assert "the name of a deployment" in berth.stderr, berth.stderr
 
 
 def test_a_folder_declares_aliases(berth, tmp_path):

@@ -193,12 +193,11 @@ fn now() -> Time {
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::{DeploymentName, GatewayEvent, Route, deployment::Concurrency};
+    use berth_spec::{DeploymentName, GatewayEvent};
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::resolved::{Resolved, Terms};
 
     fn cold(name: &str) -> Arc<DeploymentState> {
         Arc::new(DeploymentState::cold(DeploymentName::new(name).expect("a name")))
