@@ -21,6 +21,7 @@ use crate::{
     deployment::DeploymentState,
     metrics::Outcome,
     resolved::{rendezvous, schedule::Schedule},
+    routes::Routes,
 };
 
 /// One alias.
@@ -48,8 +49,8 @@ pub(crate) struct Target {
     pub(crate) weight: u32,
     /// A hash of the name.
     hash: u64,
-    /// `None`: no such deployment is declared.
-    pub(crate) entry: Option<Arc<DeploymentState>>,
+    /// Such a deployment is declared.
+    pub(crate) exists: bool,
     pub(crate) counters: Arc<AliasCounters>,
 }
 
@@ -82,40 +83,41 @@ impl AliasCounters {
 
 impl Targets {
     fn new(list: Box<[Target]>, sticky: Stickiness) -> Self {
-        let weight = |target: &Target| if target.entry.is_some() { target.weight } else { 0 };
-        let schedule = Schedule::of(&list.iter().map(weight).collect::<Vec<_>>());
+        let schedule = Schedule::of(&list.iter().map(Target::share).collect::<Vec<_>>());
         Self { list, sticky, schedule }
     }
 
-    /// The deployments that exist and have a share, those with the largest first.
-    pub(crate) fn existing(&self) -> Vec<Arc<DeploymentState>> {
-        let mut existing: Vec<_> = self.list.iter().filter(|target| target.weight > 0).collect();
+    /// The names of the deployments that exist and have a share, those with the largest first.
+    pub(crate) fn existing(&self) -> Vec<DeploymentName> {
+        let mut existing: Vec<_> = self.list.iter().filter(|target| target.share() > 0).collect();
         existing.sort_by_key(|target| std::cmp::Reverse(target.weight));
-        existing.into_iter().filter_map(|target| target.entry.clone()).collect()
+        existing.into_iter().map(|target| target.name.clone()).collect()
     }
 
     fn pick(&self, key: Option<u64>, draw: impl FnOnce() -> u32) -> Option<&Target> {
         let Some(key) = key else { return self.list.get(self.schedule.as_ref()?.at(draw())) };
-        let existing = |target: &Target| if target.entry.is_some() { target.weight } else { 0 };
-        let candidates = self.list.iter().map(|target| (target.hash, existing(target)));
+        let candidates = self.list.iter().map(|target| (target.hash, target.share()));
         self.list.get(rendezvous::winner(key, candidates)?)
     }
 }
 
+impl Target {
+    /// The weight that counts.
+    fn share(&self) -> u32 {
+        if self.exists { self.weight } else { 0 }
+    }
+}
+
 impl AliasState {
-    /// The state of a route; `find` looks deployments up. Counters of the state `before` go on.
-    pub(crate) fn new(
-        route: &AliasRoute,
-        before: Option<&Self>,
-        find: impl Fn(&DeploymentName) -> Option<Arc<DeploymentState>>,
-    ) -> Self {
+    /// The state of a route; `exists` knows the deployments. Counters of the state `before` go on.
+    pub(crate) fn new(route: &AliasRoute, before: Option<&Self>, exists: impl Fn(&DeploymentName) -> bool) -> Self {
         let before = before.map(Self::targets);
         let known = |name: &DeploymentName| before.as_ref()?.list.iter().find(|target| target.name == *name);
         let target = |(name, weight): &(DeploymentName, u32)| Target {
             name: name.clone(),
             weight: *weight,
             hash: rendezvous::hash(name.as_str().as_bytes()),
-            entry: find(name),
+            exists: exists(name),
             counters: known(name).map(|target| Arc::clone(&target.counters)).unwrap_or_default(),
         };
         let targets = Targets::new(route.targets.iter().map(target).collect(), route.sticky.clone());
@@ -133,26 +135,43 @@ impl AliasState {
     }
 
     /// Looks the targets up again.
-    pub(crate) fn refresh(&self, find: impl Fn(&DeploymentName) -> Option<Arc<DeploymentState>>) {
+    pub(crate) fn refresh(&self, exists: impl Fn(&DeploymentName) -> bool) {
         let targets = self.targets();
-        let list = targets.list.iter().map(|target| Target { entry: find(&target.name), ..target.clone() });
+        let list = targets.list.iter().map(|target| Target { exists: exists(&target.name), ..target.clone() });
         self.route.store(Arc::new(Targets::new(list.collect(), targets.sticky.clone())));
     }
 
     /// The deployment for a request: with a version, one that has it, if any does.
     pub(crate) fn choose(
         self: &Arc<Self>,
-        key: Option<u64>,
-        version: Option<&str>,
+        (key, version): (Option<u64>, Option<&str>),
+        routes: &Routes,
     ) -> Result<(Arc<DeploymentState>, Via), InferError> {
         let targets = self.targets();
         let picked = targets.pick(key, || self.draws.fetch_add(1, Relaxed));
-        let has = |target: &&Target| target.entry.as_ref().is_some_and(|entry| entry.knows(version).is_ok());
-        let picked = picked.filter(has).or_else(|| targets.list.iter().filter(has).max_by_key(|t| t.weight)).or(picked);
-        let found = picked.and_then(|target| Some((Arc::clone(target.entry.as_ref()?), target)));
-        let (entry, target) = found.ok_or_else(|| self.leads_nowhere())?;
-        let via = Via { alias: Arc::clone(self), counters: Arc::clone(&target.counters), key };
-        Ok((entry, via))
+        let has = |target: &&Target| routes.peek(&target.name).is_some_and(|entry| entry.knows(version).is_ok());
+        let picked = match version {
+            Some(_) => picked.filter(has).or_else(|| self.heaviest(&targets, has)).or(picked),
+            None => picked,
+        };
+        let found = |target: &Target| Some((routes.find(target.name.key())?, Arc::clone(&target.counters)));
+        // One that was deleted at this moment leaves its share to another.
+        let found = picked.and_then(found).or_else(|| targets.list.iter().find_map(found));
+        let (entry, counters) = found.ok_or_else(|| self.leads_nowhere())?;
+        Ok((entry, Via { alias: Arc::clone(self), counters, key }))
+    }
+
+    /// The deployment that stands for all of them in descriptions: the one with the largest share, of several the first.
+    pub(crate) fn main(self: &Arc<Self>, routes: &Routes) -> Result<(Arc<DeploymentState>, Via), InferError> {
+        let targets = self.targets();
+        let main = self.heaviest(&targets, |target| target.exists);
+        let found = main.and_then(|target| Some((routes.find(target.name.key())?, Arc::clone(&target.counters))));
+        let (entry, counters) = found.ok_or_else(|| self.leads_nowhere())?;
+        Ok((entry, Via { alias: Arc::clone(self), counters, key: None }))
+    }
+
+    fn heaviest<'a>(&self, targets: &'a Targets, which: impl Fn(&&Target) -> bool) -> Option<&'a Target> {
+        targets.list.iter().rev().filter(which).max_by_key(|target| target.weight)
     }
 
     /// The error of an alias without a deployment.
@@ -180,33 +199,32 @@ mod tests {
         AliasRoute { name: name("live"), targets, sticky: Stickiness::None }
     }
 
-    fn entry(called: &DeploymentName) -> Arc<DeploymentState> {
-        Arc::new(DeploymentState::cold(called.clone()))
-    }
-
-    fn chosen(alias: &Arc<AliasState>, key: Option<u64>) -> String {
-        alias.choose(key, None).map_or_else(|error| error.to_string(), |(entry, _)| entry.name.to_string())
+    /// The name that is picked; `none` where there is none.
+    fn chosen(alias: &AliasState, key: Option<u64>) -> String {
+        let picked =
+            alias.targets().pick(key, || alias.draws.fetch_add(1, Relaxed)).map(|target| target.name.to_string());
+        picked.unwrap_or_else(|| "none".to_owned())
     }
 
     #[test]
     fn shares_are_smooth_and_those_of_missing_targets_go_to_the_others() {
         let route = route(&[("v1", 60), ("v2", 30), ("v3", 10)]);
-        let alias = Arc::new(AliasState::new(&route, None, |called| Some(entry(called))));
+        let alias = AliasState::new(&route, None, |_| true);
         let mut ten: Vec<String> = (0..10).map(|_| chosen(&alias, None)).collect();
         ten.sort();
         assert_eq!(ten.join(" "), "v1 v1 v1 v1 v1 v1 v2 v2 v2 v3");
-        alias.refresh(|called| (*called != name("v1")).then(|| entry(called)));
+        alias.refresh(|called| *called != name("v1"));
         let mut eight: Vec<String> = (0..8).map(|_| chosen(&alias, None)).collect();
         eight.sort();
         assert_eq!(eight.join(" "), "v2 v2 v2 v2 v2 v2 v3 v3");
-        alias.refresh(|_| None);
-        assert!(chosen(&alias, None).contains("v1, v2, v3"), "{}", chosen(&alias, None));
+        alias.refresh(|_| false);
+        assert_eq!((chosen(&alias, None), chosen(&alias, Some(7))), ("none".to_owned(), "none".to_owned()));
+        assert!(alias.leads_nowhere().to_string().contains("v1, v2, v3"));
     }
 
     #[test]
     fn a_key_keeps_its_target_while_others_come_and_go() {
-        let alias =
-            |targets: &[(&str, u32)]| Arc::new(AliasState::new(&route(targets), None, |name| Some(entry(name))));
+        let alias = |targets: &[(&str, u32)]| AliasState::new(&route(targets), None, |_| true);
         let (two, three) = (alias(&[("v1", 50), ("v2", 50)]), alias(&[("v1", 50), ("v2", 50), ("v3", 10)]));
         for user in 0..200_u64 {
             let key = Some(rendezvous::hash(&user.to_be_bytes()));
@@ -219,9 +237,9 @@ mod tests {
 
     #[test]
     fn counters_outlive_a_change_of_weights() {
-        let first = Arc::new(AliasState::new(&route(&[("v1", 1)]), None, |name| Some(entry(name))));
-        first.choose(None, None).expect("one").1.counters.record(Outcome::Ok);
-        let second = AliasState::new(&route(&[("v2", 1), ("v1", 9)]), Some(&first), |name| Some(entry(name)));
+        let first = AliasState::new(&route(&[("v1", 1)]), None, |_| true);
+        first.targets().list[0].counters.record(Outcome::Ok);
+        let second = AliasState::new(&route(&[("v2", 1), ("v1", 9)]), Some(&first), |_| true);
         assert_eq!(second.targets().list[1].counters.counts(), [1, 0, 0]);
     }
 }

@@ -106,14 +106,15 @@ async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> 
 /// Something that the index tells.
 pub(crate) enum Indexed {
     Deployment(Arc<DeploymentState>),
-    Alias(Arc<AliasState>),
+    /// An alias, and its targets that exist.
+    Alias(Arc<AliasState>, Vec<Arc<DeploymentState>>),
 }
 
 impl Indexed {
     fn name(&self) -> &DeploymentName {
         match self {
             Self::Deployment(entry) => &entry.name,
-            Self::Alias(alias) => &alias.name,
+            Self::Alias(alias, _) => &alias.name,
         }
     }
 
@@ -121,14 +122,19 @@ impl Indexed {
     pub(crate) fn index(&self, ready_only: bool, each: impl FnMut(IndexEntry<'_>)) {
         match self {
             Self::Deployment(entry) => index(entry, ready_only, each),
-            Self::Alias(alias) => index_alias(alias, ready_only, each),
+            Self::Alias(alias, targets) => index_alias(alias, targets, ready_only, each),
         }
     }
 }
 
 /// One row without a version: ready while one of the targets is.
-fn index_alias(alias: &AliasState, ready_only: bool, mut each: impl FnMut(IndexEntry<'_>)) {
-    let ready = alias.targets().existing().iter().any(|entry| entry.route().any_ready());
+fn index_alias(
+    alias: &AliasState,
+    targets: &[Arc<DeploymentState>],
+    ready_only: bool,
+    mut each: impl FnMut(IndexEntry<'_>),
+) {
+    let ready = targets.iter().any(|entry| entry.route().any_ready());
     let (state, reason) = if ready { (State::Ready, "") } else { (State::Unavailable, "no target is ready") };
     if ready || !ready_only {
         each(IndexEntry { name: alias.name.name(), version: "", state, reason });
@@ -178,7 +184,11 @@ pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Indexed> {
     let mut entries: Vec<_> = stack.routes.all_in(namespace).into_iter().map(Indexed::Deployment).collect();
     let aliases = stack.routes.aliases_in(namespace);
     if !aliases.is_empty() {
-        entries.extend(aliases.into_iter().map(Indexed::Alias));
+        entries.extend(aliases.into_iter().map(|alias| {
+            let targets = alias.targets().existing();
+            let targets = targets.iter().filter_map(|name| stack.routes.peek(name)).collect();
+            Indexed::Alias(alias, targets)
+        }));
         entries.sort_by(|one, other| one.name().cmp(other.name()));
     }
     entries

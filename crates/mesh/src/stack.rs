@@ -79,7 +79,7 @@ impl Stack {
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
         let key = caller.key(&alias.targets().sticky);
-        alias.choose(key, version).map(|(entry, via)| (entry, Some(via)))
+        alias.choose((key, version), &self.routes).map(|(entry, via)| (entry, Some(via)))
     }
 
     /// The deployment that a description is about: of an alias the one with the largest share.
@@ -91,13 +91,7 @@ impl Stack {
             return Ok((entry, None));
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
-        let targets = alias.targets();
-        let existing = targets.list.iter().filter(|target| target.entry.is_some());
-        // Of several with the same weight the first: a description does not change with every question.
-        let main = existing.rev().max_by_key(|target| target.weight);
-        let found = main.and_then(|target| Some((target.entry.clone()?, Arc::clone(&target.counters))));
-        let (entry, counters) = found.ok_or_else(|| alias.leads_nowhere())?;
-        Ok((entry, Some(Via { alias: Arc::clone(&alias), counters, key: None })))
+        alias.main(&self.routes).map(|(entry, via)| (entry, Some(via)))
     }
 
     /// The deployments behind a name: the one of this name, or those that the alias of this name leads to.
@@ -106,10 +100,9 @@ impl Stack {
             return Ok(vec![entry]);
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
-        match alias.targets().existing() {
-            none if none.is_empty() => Err(alias.leads_nowhere()),
-            existing => Ok(existing),
-        }
+        let existing: Vec<_> = alias.targets().existing();
+        let existing: Vec<_> = existing.iter().filter_map(|name| self.routes.find(name.key())).collect();
+        if existing.is_empty() { Err(alias.leads_nowhere()) } else { Ok(existing) }
     }
 
     /// The path of the field that requests of this name keep together by, where the name is an alias that says so.

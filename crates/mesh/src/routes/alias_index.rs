@@ -41,7 +41,7 @@ impl AliasIndex {
 
     /// Takes in new and changed aliases, and lets all that have to look their targets up.
     pub(super) fn set(&mut self, routes: &Routes, changed: &[AliasRoute]) {
-        let find = |name: &DeploymentName| routes.find(name.key());
+        let exists = |name: &DeploymentName| routes.entries.pin().contains_key(name);
         let aliases = routes.aliases.pin();
         for route in changed {
             let before = aliases.get(&route.name).cloned();
@@ -54,11 +54,11 @@ impl AliasIndex {
             if let Some(counter) = counter(routes, &route.sticky) {
                 counter.fetch_add(1, Relaxed);
             }
-            aliases.insert(route.name.clone(), Arc::new(AliasState::new(route, before.as_deref(), find)));
+            aliases.insert(route.name.clone(), Arc::new(AliasState::new(route, before.as_deref(), exists)));
             self.stale.remove(&route.name);
         }
         for alias in std::mem::take(&mut self.stale).iter().filter_map(|name| aliases.get(name)) {
-            alias.refresh(find);
+            alias.refresh(exists);
         }
     }
 

@@ -87,6 +87,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::resolved::Wanted;
 
     fn route(change: impl FnOnce(&mut Route)) -> Route {
         let deployment = DeploymentName::new("iris").expect("a name");
@@ -125,8 +126,12 @@ mod tests {
             assert_eq!(&*resolved.targets[0].version, route.versions[0].name);
             assert_eq!(resolved.targets[0].revision, route.versions[0].revision);
             assert_eq!(resolved.split.len(), usize::from(shared));
-            assert_eq!(resolved.pick(None, || 0).is_ok(), shared, "a route that shares nothing out is a miss");
-            assert!(resolved.pick(Some("2"), || 0).is_err());
+            assert_eq!(
+                resolved.pick(Wanted::default(), || 0).is_ok(),
+                shared,
+                "a route that shares nothing out is a miss"
+            );
+            assert!(resolved.pick(Wanted::of(Some("2")), || 0).is_err());
         }
     }
 

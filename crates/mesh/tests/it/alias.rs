@@ -122,7 +122,11 @@ async fn callers_keep_to_their_target() {
                 request.get_mut().parameters.insert("user".to_owned(), parameter);
                 request.metadata_mut().insert("x-user", user.parse().expect("text"));
                 let answer = client.model_infer(request).await.expect("an answer");
-                assert_eq!(answer.metadata().get("berth-deployment").expect("told"), chosen.as_str(), "REST and gRPC choose the same");
+                assert_eq!(
+                    answer.metadata().get("berth-deployment").expect("told"),
+                    chosen.as_str(),
+                    "REST and gRPC choose the same"
+                );
             }
         }
         let share = |first: &BTreeMap<String, String>, of: &str| first.values().filter(|chosen| *chosen == of).count();
@@ -171,7 +175,11 @@ async fn the_name_goes_along_to_other_nodes() {
     let path = "x%2Flive%20%C3%BC";
     for _ in 0..2 {
         let answer = house.infer(path, &[]).await;
-        assert_eq!((answer.status.as_u16(), &answer.json()["model_name"]), (200, &json!("x/live \u{fc}")), "{answer:?}");
+        assert_eq!(
+            (answer.status.as_u16(), &answer.json()["model_name"]),
+            (200, &json!("x/live \u{fc}")),
+            "{answer:?}"
+        );
     }
     assert_eq!([&one, &two].map(|echo| echo.runs.load(std::sync::atomic::Ordering::SeqCst)), [1, 1]);
 }
