@@ -25,13 +25,19 @@ pub(crate) struct Options {
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change); `gitops` the way from a
-    /// commit to a running fleet.
+    /// commit to a running fleet; `paging` more models in use than fit.
     parts: Vec<String>,
+    /// Options of `bench/paging/measure.py`, to run it smaller: `paging -- --forests 200 --memory 512MiB --requests 1000`.
+    #[arg(last = true)]
+    rest: Vec<String>,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.parts.iter().any(|part| part == "gitops") {
         return gitops(workspace);
+    }
+    if options.parts.iter().any(|part| part == "paging") {
+        return paging(workspace, &options.rest);
     }
     let made = setup::engine_and_models(workspace)?;
     step("building for release");
@@ -105,6 +111,25 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     measure
         .env("BERTH", workspace.target("release").join("berth"))
         .env("BERTH_UV", python::uv(workspace)?)
+        .env("ORT_DYLIB_PATH", &made.engine)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    execute(&mut measure)
+}
+
+/// More models in use than fit: the figures of docs/benchmarks-paging.md, which is written by a whole run only.
+fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
+    let made = setup::engine_and_models(workspace)?;
+    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+    step("building for release");
+    execute(cargo(workspace).args(["build", "--release", "--bin", "berth", "--package", "berth-cli"]))?;
+    step("measuring more models in use than fit");
+    let mut measure = Command::new(python.program("python"));
+    measure.arg(workspace.path("bench/paging/measure.py")).args(options);
+    if options.is_empty() {
+        measure.arg("--out").arg(workspace.path("docs/benchmarks-paging.md"));
+    }
+    measure
+        .env("BERTH", workspace.target("release").join("berth"))
         .env("ORT_DYLIB_PATH", &made.engine)
         .env("PYTHONDONTWRITEBYTECODE", "1");
     execute(&mut measure)

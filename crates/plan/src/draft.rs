@@ -3,6 +3,7 @@
 
 mod bucket;
 mod room;
+mod runtimes;
 mod version;
 mod works;
 
@@ -18,6 +19,7 @@ pub use self::bucket::{LoadLevel, Queue};
 pub(crate) use self::{
     bucket::WorkerBucket,
     room::WorkerDraft,
+    runtimes::{RuntimeClaim, RuntimeLimit, RuntimeUse},
     works::{Slot, Works},
 };
 use self::{bucket::WorkerBuckets, room::WorkerChanges, version::Version};
@@ -271,7 +273,7 @@ impl<'w> Draft<'w> {
             if claim > replica.claim {
                 grown.insert(replica.revision.clone());
             }
-            self.resize(replica, claim);
+            self.resize(work.entry, replica, claim);
             replica.claim = claim;
         }
     }

@@ -7,6 +7,7 @@ use berth_spec::{ByteSize, Gpu, RevisionId, WorkerId, deployment::GpuNeed};
 use super::{
     Draft,
     bucket::{WorkerBucket, WorkerBuckets},
+    runtimes::RuntimeChange,
     version::newest_joined,
 };
 use crate::{
@@ -48,6 +49,8 @@ pub(super) struct WorkerChanges {
     /// Replicas with GPUs that leave, and what those have that come.
     gpus_left: BTreeSet<RevisionId>,
     gpus_came: BTreeMap<RevisionId, GpuNeed>,
+    /// Replicas whose claims on a runtime with limits change; `None`: it leaves.
+    pub(super) in_runtimes: BTreeMap<RevisionId, Option<RuntimeChange>>,
 }
 
 /// A worker as the plan has it, found once for all that is asked of it.
@@ -134,6 +137,7 @@ impl<'w> Draft<'w> {
             coming: draft.usage.coming + comes(draft.tracked, replica),
         };
         self.set_usage(&draft, usage);
+        self.note_in_runtime(entry, replica, Some(replica.claim));
     }
 
     /// Gives back what a replica claimed.
@@ -155,13 +159,15 @@ impl<'w> Draft<'w> {
             coming: draft.usage.coming.saturating_sub(if came { comes(draft.tracked, replica) } else { was_coming }),
         };
         self.set_usage(&draft, usage);
+        self.note_in_runtime(entry, replica, None);
     }
 
     /// Changes what is set aside for a replica that stays.
-    pub(super) fn resize(&mut self, replica: &Replica, claim: ByteSize) {
+    pub(super) fn resize(&mut self, entry: &TrackedDeployment, replica: &Replica, claim: ByteSize) {
         let Some(draft) = self.worker(&replica.worker) else { return };
         let memory = draft.usage.memory.saturating_sub(replica.claim) + claim;
         self.set_usage(&draft, Usage { memory, ..draft.usage });
+        self.note_in_runtime(entry, replica, Some(claim));
     }
 
     /// The bucket of a worker: all that ranks it for any replica but free memory.

@@ -1,8 +1,8 @@
-//! Nothing is claimed twice: memory, cores, GPUs, places.
+//! Nothing is claimed twice: memory, cores, GPUs, places, and what runtimes may take of their own.
 
 use std::collections::BTreeMap;
 
-use berth_spec::{ByteSize, DeploymentName, Gpu, WorkerId, WorkerInfo, deployment::GpuNeed};
+use berth_spec::{ByteSize, DeploymentName, Gpu, ModelFormat, WorkerId, WorkerInfo, deployment::GpuNeed};
 
 use crate::{Record, World};
 
@@ -13,6 +13,8 @@ struct Claimed<'a> {
     thousandths: u64,
     models: usize,
     gpus: Vec<&'a GpuNeed>,
+    /// Format, memory and device memory of each replica.
+    each: Vec<(&'a ModelFormat, u64, u64)>,
 }
 
 /// Claims never exceed what a worker has.
@@ -24,6 +26,11 @@ pub(super) fn capacity(world: &World, records: &BTreeMap<&DeploymentName, &Recor
             let sum = claimed.entry(&replica.worker).or_default();
             sum.bytes += replica.claim.0;
             sum.models += 1;
+            let revision = record.revisions.get(&replica.revision);
+            if let Some((spec, revision)) = spec.zip(revision) {
+                let device = spec.gpu.as_ref().map_or(0, |need| u64::from(need.count) * need.memory.map_or(0, |m| m.0));
+                sum.each.push((&revision.format, replica.claim.0, device));
+            }
             if let Some(spec) = spec {
                 sum.thousandths += thousandths(spec.cpu.unwrap_or(0.0));
                 sum.gpus.extend(&spec.gpu);
@@ -48,6 +55,18 @@ fn on_one(worker: &WorkerId, info: &WorkerInfo, sum: &Claimed<'_>, broken: &mut 
     }
     if let Some(max) = info.max_models.filter(|max| sum.models > *max as usize) {
         broken.push(format!("{worker} is to hold {} models of {max}", sum.models));
+    }
+    for runtime in &info.runtimes {
+        let first = |format: &ModelFormat| info.runtimes.iter().find(|other| other.takes(format));
+        let own: Vec<_> = sum.each.iter().filter(|(format, ..)| first(format) == Some(runtime)).collect();
+        let (memory, device): (u64, u64) =
+            own.iter().fold((0, 0), |(memory, device), (_, more, there)| (memory + more, device + there));
+        if runtime.memory.is_some_and(|most| memory > most.0)
+            || runtime.device_memory.is_some_and(|most| device > most.0)
+            || runtime.max_models.is_some_and(|most| own.len() > most as usize)
+        {
+            broken.push(format!("{worker}: {} models claim {memory} and {device} of {runtime:?}", own.len()));
+        }
     }
     if let Some(lacking) = overdrawn(&info.gpus, &sum.gpus) {
         broken.push(format!("{worker} is claimed more GPUs than it has: {lacking:?} of {:?}", info.gpus));

@@ -8,7 +8,7 @@
 //! What the process takes beside its models counts, too, but no resident leaves for it: that would be an outage for a
 //! number that the worker cannot keep otherwise.
 
-use berth_spec::{ByteSize, Residency, RevisionId, WorkerId};
+use berth_spec::{ByteSize, Residency, RevisionId, RuntimeInfo, WorkerId};
 
 use super::{
     evict,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     claim::{Cores, cores, gpus},
-    draft::Draft,
+    draft::{Draft, RuntimeClaim},
     scale::EvictionScope,
     world::{Hold, Rank, TrackedDeployment},
 };
@@ -38,16 +38,18 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 
 /// Resource of which more is claimed than a worker has.
 #[derive(Debug, Clone, Copy)]
-enum Excess {
+enum Excess<'w> {
     Memory(ByteSize),
     /// Memory that is missing for what the process takes beside its models.
     Overhead(ByteSize),
     Cores,
     Gpus,
     Models,
+    /// A runtime with limits of its own holds more than they allow.
+    Runtime(&'w RuntimeInfo),
 }
 
-fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
+fn excess<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Option<Excess<'w>> {
     let tracked = draft.world.workers.get(worker).filter(|tracked| tracked.alive())?;
     let info = tracked.info.as_ref()?;
     let usage = draft.worker(worker)?.usage;
@@ -65,6 +67,10 @@ fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
     if !gpus::serves(devices, held.into_values()) {
         return Some(Excess::Gpus);
     }
+    let over = draft.limited_runtimes(worker).find(|held| held.exceeded(RuntimeClaim::default(), 0, &[]).is_some());
+    if let Some(name) = over.map(|held| held.runtime.name.clone()) {
+        return info.runtimes.iter().find(|runtime| runtime.name == name).map(Excess::Runtime);
+    }
     if usage.memory + tracked.overhead <= info.memory {
         return None;
     }
@@ -77,7 +83,12 @@ fn excess(draft: &Draft<'_>, worker: &WorkerId) -> Option<Excess> {
 type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
 
 /// Next replica to leave, and the one it leaves for.
-fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionId>, excess: Excess) -> Option<Leaver> {
+fn next_to_leave(
+    draft: &Draft<'_>,
+    worker: &WorkerId,
+    grown: &mut Vec<RevisionId>,
+    excess: Excess<'_>,
+) -> Option<Leaver> {
     grown.retain(|revision| draft.eviction_order(worker).any(|rank| rank.revision == *revision));
     if let (Some(important), Excess::Memory(memory) | Excess::Overhead(memory)) = (grown.last(), excess) {
         let entry = draft.world.entries.get(important.deployment())?;
@@ -99,8 +110,13 @@ fn next_to_leave(draft: &Draft<'_>, worker: &WorkerId, grown: &mut Vec<RevisionI
         let leaver = draft.eviction_order(worker).filter(may_leave).min_by_key(|rank| !waits(draft, worker, rank));
         return leaver.map(|rank| vec![(rank.revision.clone(), None)]);
     }
+    let info = draft.world.workers.get(worker).and_then(|tracked| tracked.info.as_ref());
     let holds = |entry: &&TrackedDeployment| match excess {
         Excess::Memory(_) | Excess::Overhead(_) | Excess::Models => true,
+        Excess::Runtime(runtime) => {
+            let own = info.and_then(|info| info.runtime_for(&entry.deployment.spec.model.format));
+            own.is_some_and(|own| own.name == runtime.name)
+        }
         Excess::Cores => cores(&entry.deployment.spec) > Cores::ZERO,
         Excess::Gpus => entry.deployment.spec.gpu.is_some(),
     };

@@ -178,7 +178,8 @@ fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<St
     });
     // One that has the memory and lacks something else is nearer than one that lacks the memory.
     let other = refusals.iter().find(|(_, rejection)| {
-        matches!(rejection, Rejection::Cpu { .. } | Rejection::Gpu { .. } | Rejection::Models { .. })
+        use Rejection::{Cpu, Gpu, InRuntime, Models};
+        matches!(rejection, Cpu { .. } | Gpu { .. } | Models { .. } | InRuntime { .. })
     });
     if let Some((worker, rejection)) = other {
         return Some(format!(

@@ -77,6 +77,28 @@ pub enum Rejection {
         /// Devices that will do, whoever has them.
         total: u32,
     },
+    /// There is too little device memory for its runtime's models, even after evicting what may be evicted.
+    DeviceMemory {
+        /// Device memory of one replica, as declared.
+        need: ByteSize,
+        /// Device memory that is not claimed.
+        free: ByteSize,
+        /// Device memory that may be evicted for it.
+        evictable: ByteSize,
+        /// Device memory that may be evicted later.
+        busy: ByteSize,
+        /// When the first of that may leave, as far as that is a matter of time.
+        again: Time,
+        /// All that its models may take.
+        total: ByteSize,
+    },
+    /// The runtime for its format has limits of its own, and is short of something.
+    InRuntime {
+        /// Name of the runtime.
+        runtime: String,
+        /// Resource that the runtime is short of.
+        short: Box<Rejection>,
+    },
     /// Holds as many models as it may.
     Models {
         /// Models that it may hold.
@@ -146,6 +168,8 @@ impl Rejection {
             Self::Cpu { .. } => "Cpu",
             Self::Gpu { .. } => "Gpu",
             Self::Models { .. } => "Models",
+            Self::DeviceMemory { .. } => "DeviceMemory",
+            Self::InRuntime { .. } => "Runtime",
             Self::Region { .. } => "Region",
             Self::RegionFull { .. } => "RegionFull",
             Self::Lost => "Lost",
@@ -167,7 +191,9 @@ impl Rejection {
     /// then there is none.
     pub(crate) fn room_from(&self) -> Option<Time> {
         match self {
-            Self::Memory { need, free, evictable, busy, again, .. } => {
+            Self::InRuntime { short, .. } => short.room_from(),
+            Self::Memory { need, free, evictable, busy, again, .. }
+            | Self::DeviceMemory { need, free, evictable, busy, again, .. } => {
                 (*free + *evictable + *busy >= *need).then_some(*again)
             }
             Self::Cpu { need, free, evictable, busy, again, .. } => {
@@ -189,6 +215,10 @@ impl Rejection {
             Self::Gpu { need, .. } => Some(gpus(need)),
             Self::Models { .. } => Some("a place among the models of a worker".to_owned()),
             Self::KeepsAll { short } => short.short_of(),
+            Self::DeviceMemory { need, .. } => Some(format!("{need} of device memory")),
+            Self::InRuntime { runtime, short } => {
+                short.short_of().map(|short| format!("{short} in the runtime {runtime}"))
+            }
             _ => None,
         }
     }
@@ -254,6 +284,14 @@ impl fmt::Display for Rejection {
                 let (need, free) = (need.beside(*free), free.beside(*need));
                 write!(f, "needs {need}, has {free} free and {evictable} that may be evicted{soon}, of {total}")
             }
+            Self::DeviceMemory { need, free, evictable, busy, total, .. } => {
+                let soon = soon(busy, &ByteSize::ZERO);
+                write!(
+                    f,
+                    "needs {need} of device memory, has {free} free and {evictable} that may be evicted{soon}, of {total}"
+                )
+            }
+            Self::InRuntime { runtime, short } => write!(f, "{short} in its runtime {runtime}"),
             Self::Cpu { need, free, evictable, busy, total, .. } => {
                 let soon = soon(busy, &Cores::ZERO);
                 write!(f, "needs {need} cores, has {free} free and {evictable} that may be evicted{soon}, of {total}")

@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, Gpu, RevisionId, Time, WorkerId, deployment::GpuNeed}
 use super::Rejection;
 use crate::{
     claim::{self, Cores, gpus},
-    draft::{Draft, WorkerDraft},
+    draft::{Draft, RuntimeClaim, RuntimeLimit, RuntimeUse, WorkerDraft},
     world::TrackedDeployment,
 };
 
@@ -21,6 +21,8 @@ pub(super) struct Shortfall<'a> {
     models: u32,
     /// The devices, and who claims of them; `None`: enough of them are left, or none is needed.
     gpus: Option<Gpus<'a>>,
+    /// The runtime, where it has limits of its own and not enough is left of them.
+    runtime: Option<InRuntime<'a>>,
 }
 
 /// Resources of one replica.
@@ -43,6 +45,47 @@ impl Gpus<'_> {
     fn spare(&self, left: &[RevisionId]) -> u32 {
         let held = self.held.iter().filter(|(revision, _)| !left.contains(revision)).map(|(_, need)| *need);
         gpus::spare(self.devices, held, self.need)
+    }
+}
+
+/// One more replica in a runtime with limits.
+#[derive(Debug)]
+struct InRuntime<'a> {
+    held: RuntimeUse<'a>,
+    need: RuntimeClaim,
+}
+
+impl InRuntime<'_> {
+    /// The limit that it would exceed once some have left.
+    fn exceeded(&self, left: &[RevisionId]) -> Option<RuntimeLimit> {
+        self.held.exceeded(self.need, 1, left)
+    }
+
+    /// Why there is no room for it, where `now` may leave, and `later` from `again` on.
+    fn rejection(&self, now: &Freed, both: &Freed, again: Time) -> Rejection {
+        let runtime = self.held.runtime;
+        let limit = self.exceeded(&both.revisions).or_else(|| self.exceeded(&now.revisions));
+        let used = [&[][..], &now.revisions, &both.revisions].map(|left| self.held.used(left));
+        let sizes = |of: fn(&RuntimeClaim) -> ByteSize, total: Option<ByteSize>| {
+            let [all, after, last] = used.map(|(claims, _)| of(&claims));
+            let total = total.unwrap_or_default();
+            (of(&self.need), total - all, all - after, after - last, total)
+        };
+        let short = match limit {
+            Some(RuntimeLimit::Models) => {
+                let [_, after, last] = used.map(|(_, models)| models);
+                Rejection::Models { max: runtime.max_models.unwrap_or_default(), busy: after - last, again }
+            }
+            Some(RuntimeLimit::DeviceMemory) => {
+                let (need, free, evictable, busy, total) = sizes(|claim| claim.device_memory, runtime.device_memory);
+                Rejection::DeviceMemory { need, free, evictable, busy, again, total }
+            }
+            Some(RuntimeLimit::Memory) | None => {
+                let (need, free, evictable, busy, total) = sizes(|claim| claim.memory, runtime.memory);
+                Rejection::Memory { need, free, evictable, busy, again, total }
+            }
+        };
+        Rejection::InRuntime { runtime: runtime.name.clone(), short: Box::new(short) }
     }
 }
 
@@ -87,6 +130,7 @@ enum Resource {
     Cores,
     Gpus,
     Models,
+    Runtime,
 }
 
 impl<'a> Shortfall<'a> {
@@ -104,7 +148,11 @@ impl<'a> Shortfall<'a> {
             let gpus = Gpus { need, devices, held };
             (gpus.spare(&[]) < need.count).then_some(gpus)
         });
+        let runtime = draft.limited_runtime(candidate.id, spec);
+        let runtime = runtime.map(|held| InRuntime { held, need: RuntimeClaim::of(memory, spec) });
+        let runtime = runtime.filter(|runtime| runtime.exceeded(&[]).is_some());
         Self {
+            runtime,
             worker: candidate.id,
             need,
             memory: memory.saturating_sub(candidate.free_for(memory)),
@@ -117,16 +165,20 @@ impl<'a> Shortfall<'a> {
     /// Memory alone that has to be given back on a worker.
     pub(super) fn of_memory(worker: &'a WorkerId, memory: ByteSize) -> Self {
         let need = Need { memory, cores: Cores::ZERO, gpu: None };
-        Self { worker, need, memory, cores: Cores::ZERO, models: 0, gpus: None }
+        Self { worker, need, memory, cores: Cores::ZERO, models: 0, gpus: None, runtime: None }
     }
 
     pub(super) fn is_none(&self) -> bool {
-        self.memory == ByteSize::ZERO && self.cores == Cores::ZERO && self.models == 0 && self.gpus.is_none()
+        self.memory == ByteSize::ZERO
+            && self.cores == Cores::ZERO
+            && self.models == 0
+            && self.gpus.is_none()
+            && self.runtime.is_none()
     }
 
     /// First resource that is still lacking once some have left, in this order.
     fn first(&self, freed: &Freed) -> Option<Resource> {
-        [Resource::Memory, Resource::Cores, Resource::Gpus, Resource::Models]
+        [Resource::Memory, Resource::Cores, Resource::Gpus, Resource::Models, Resource::Runtime]
             .into_iter()
             .find(|resource| self.lacks(*resource, freed))
     }
@@ -137,6 +189,9 @@ impl<'a> Shortfall<'a> {
             Resource::Cores => self.cores > freed.cores,
             Resource::Gpus => self.gpus.as_ref().is_some_and(|gpus| gpus.spare(&freed.revisions) < gpus.need.count),
             Resource::Models => self.models > freed.models(),
+            Resource::Runtime => {
+                self.runtime.as_ref().is_some_and(|runtime| runtime.exceeded(&freed.revisions).is_some())
+            }
         }
     }
 
@@ -152,6 +207,8 @@ impl<'a> Shortfall<'a> {
             || self.lacks(Resource::Models, freed)
             || (self.gpus.as_ref().is_some_and(|gpus| gpus.held.contains_key(revision))
                 && self.lacks(Resource::Gpus, freed))
+            || (self.runtime.as_ref().is_some_and(|runtime| runtime.held.holds(revision))
+                && self.lacks(Resource::Runtime, freed))
     }
 
     /// Why there is no room, where `now` may leave, and `later` from `again` on: what is short even then, or else now.
@@ -173,6 +230,7 @@ impl<'a> Shortfall<'a> {
                 busy: later.models(),
                 again,
             },
+            Some(Resource::Runtime) if let Some(runtime) = &self.runtime => runtime.rejection(now, &both, again),
             Some(Resource::Gpus) if let Some(gpus) = &self.gpus => {
                 let free = gpus.spare(&[]);
                 let evictable = gpus.spare(&now.revisions) - free;

@@ -11,7 +11,7 @@ use berth_plan::{
 };
 use berth_spec::{
     ByteSize, Cordon, FailureCategory, GatewayId, Gpu, Load, Replicas, Residency, Spec, UnknownWorkers,
-    deployment::{GpuNeed, Selector, Spread, WhenFull},
+    deployment::{GpuNeed, ModelFormat, Selector, Spread, WhenFull},
     member::{REGION, ZONE},
 };
 use proptest::prelude::*;
@@ -96,6 +96,8 @@ enum Placing {
     Colocation(bool),
     /// The model has a card, of one of two versions.
     Card(Option<bool>),
+    /// Another format than ONNX, with a runtime of its own.
+    Python(bool),
 }
 
 /// What a worker has beside memory.
@@ -106,6 +108,8 @@ struct Hardware {
     max_models: Option<u8>,
     newer: bool,
     labelled: bool,
+    /// Limits of its runtime for ONNX: memory, device memory, models.
+    runtime: Option<(u8, u8, u8)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -178,12 +182,22 @@ fn placing() -> impl Strategy<Value = Placing> {
         any::<bool>().prop_map(Placing::Pinned),
         any::<bool>().prop_map(Placing::Colocation),
         prop::option::of(any::<bool>()).prop_map(Placing::Card),
+        any::<bool>().prop_map(Placing::Python),
     ]
 }
 
 fn hardware() -> impl Strategy<Value = Hardware> {
-    (1_u8..5, 0_u8..4, prop::option::of(1_u8..5), any::<bool>(), any::<bool>())
-        .prop_map(|(cores, gpus, max_models, newer, labelled)| Hardware { cores, gpus, max_models, newer, labelled })
+    let runtime = prop::option::of((1_u8..20, 0_u8..6, 1_u8..5));
+    (1_u8..5, 0_u8..4, prop::option::of(1_u8..5), any::<bool>(), any::<bool>(), runtime).prop_map(
+        |(cores, gpus, max_models, newer, labelled, runtime)| Hardware {
+            cores,
+            gpus,
+            max_models,
+            newer,
+            labelled,
+            runtime,
+        },
+    )
 }
 
 fn size(n: u8) -> ByteSize {
@@ -276,6 +290,9 @@ fn place(spec: &mut Spec, how: &Placing) {
         Placing::Labelled(yes) => mark(&mut spec.selector.required, *yes),
         Placing::Preferring(yes) => mark(&mut spec.selector.preferred, *yes),
         Placing::Pinned(yes) => spec.pinned = *yes,
+        Placing::Python(yes) => {
+            spec.model.format = if *yes { ModelFormat::PYTHON } else { ModelFormat::ONNX };
+        }
         Placing::Card(newer) => spec.model.card = newer.map(registered::card),
         Placing::Colocation(yes) => spec.spread = if *yes { Spread::Worker } else { Spread::Zone },
     }
@@ -303,6 +320,11 @@ fn join(w: &mut Fixture, which: u8, memory: u8, fresh: bool, hardware: Hardware)
     info.gpus = (0..hardware.gpus).map(gpu).collect();
     info.max_models = hardware.max_models.map(u32::from);
     info.version = if hardware.newer { "0.2.0" } else { "0.1.9" }.to_owned();
+    if let Some((memory, device, models)) = hardware.runtime {
+        info.runtimes[0].memory = Some(size(memory));
+        info.runtimes[0].device_memory = Some(ByteSize::gib(device.into()));
+        info.runtimes[0].max_models = Some(models.into());
+    }
     mark(&mut info.labels, hardware.labelled);
     if let Some(region) = ["eu", "eu", "us"].get(usize::from(which)) {
         info.labels.insert(REGION.to_owned(), (*region).to_owned());

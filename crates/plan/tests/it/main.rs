@@ -17,3 +17,4 @@ mod refusals;
 mod regions;
 mod registered;
 mod rollouts;
+mod runtimes;

@@ -1,0 +1,105 @@
+//! Limits of the runtimes of a worker: each counts for the models of its formats alone.
+
+use berth_plan::{
+    fixture::{Fixture, gib, world},
+    report::{self, WorkerVerdict},
+};
+use berth_spec::{
+    ByteSize, RuntimeInfo,
+    deployment::{GpuNeed, ModelFormat},
+};
+
+fn triton(limit: impl FnOnce(&mut RuntimeInfo)) -> Fixture {
+    let mut runtime = RuntimeInfo::unlimited("triton", &["tensorrt".parse().expect("a format")]);
+    limit(&mut runtime);
+    world().worker_with("w", gib(100), |info| {
+        info.runtimes.push(runtime);
+        info.gpus =
+            (0..4).map(|n| berth_spec::Gpu { id: n.to_string(), kind: "a".to_owned(), memory: gib(24) }).collect();
+    })
+}
+
+fn engine() -> ModelFormat {
+    "tensorrt".parse().expect("a format")
+}
+
+/// On demand, of the limited runtime's format, used a second after the one before.
+fn comes(w: Fixture, called: &str, memory: ByteSize, device: Option<ByteSize>) -> Fixture {
+    let mut w = w.on_demand(called, memory);
+    w.change(called, |spec| {
+        spec.model.format = engine();
+        spec.gpu = device.map(|memory| GpuNeed { count: 1, kind: None, memory: Some(memory) });
+    });
+    w.after(std::time::Duration::from_secs(1));
+    w.demand(called, 1);
+    w.settle();
+    w.demand(called, 0);
+    w
+}
+
+fn there(w: &Fixture) -> String {
+    ["a", "b", "c", "d"].into_iter().filter(|called| !w.placed(called).is_empty()).collect()
+}
+
+fn rejected(w: &Fixture, called: &str) -> String {
+    let explained = report::explain(&w.world, &berth_plan::fixture::name(called), w.now).expect("known");
+    match &explained.workers[0].verdict {
+        WorkerVerdict::Rejected(rejection) => format!("{}: {rejection}", rejection.reason()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_longest_unused_of_the_runtime_leaves_for_its_next_model() {
+    let none: fn(u64) -> Option<ByteSize> = |_| None;
+    let some: fn(u64) -> Option<ByteSize> = |n| Some(gib(n));
+    for (what, limit, device) in [
+        ("memory", (|runtime| runtime.memory = Some(gib(4))) as fn(&mut RuntimeInfo), none),
+        ("models", |runtime| runtime.max_models = Some(2), none),
+        ("device memory", |runtime| runtime.device_memory = Some(gib(20)), some),
+    ] {
+        let mut w = triton(limit).on_demand("d", gib(2));
+        w.demand("d", 1);
+        w.settle();
+        w.demand("d", 0);
+        for called in ["a", "b", "c"] {
+            w = comes(w, called, gib(2), device(10));
+        }
+        assert_eq!(there(&w), "bcd", "{what}: d is in another runtime, and older than all of them");
+    }
+}
+
+#[test]
+fn what_does_not_fit_into_the_runtime_is_refused_with_its_name_and_numbers() {
+    let mut w = triton(|runtime| runtime.memory = Some(gib(4))).resident("a", gib(3));
+    w.change("a", |spec| spec.model.format = engine());
+    w.settle();
+    let w = comes(w, "b", gib(2), None);
+    assert_eq!(there(&w), "a");
+    let rejection = rejected(&w, "b");
+    assert!(rejection.starts_with("Runtime: needs 2GiB, has 1GiB free"), "{rejection}");
+    assert!(rejection.ends_with("of 4GiB in its runtime triton"), "{rejection}");
+    let w = triton(|runtime| runtime.device_memory = Some(gib(8)));
+    let w = comes(w, "a", gib(1), Some(gib(16)));
+    assert!(rejected(&w, "a").contains("needs 16GiB of device memory"), "{}", rejected(&w, "a"));
+    let mut w = triton(|runtime| runtime.max_models = Some(0)).resident("a", gib(1));
+    w.change("a", |spec| spec.model.format = engine());
+    w.settle();
+    assert!(w.status("a").conditions[0].message.contains("in its runtime triton"), "{:?}", w.status("a").conditions);
+}
+
+#[test]
+fn a_runtime_that_comes_back_smaller_is_relieved() {
+    let mut w = triton(|runtime| runtime.max_models = Some(3)).on_demand("d", gib(2));
+    w.demand("d", 1);
+    w.settle();
+    for called in ["a", "b", "c"] {
+        w = comes(w, called, gib(2), None);
+    }
+    assert_eq!(there(&w), "abcd");
+    let mut info = w.world.workers().next().and_then(|(_, tracked)| tracked.said.clone()).expect("a worker");
+    info.runtimes.last_mut().expect("triton").max_models = Some(1);
+    w.world.set_worker(info);
+    w.settle();
+    assert_eq!(there(&w), "cd");
+}
