@@ -55,15 +55,15 @@ use unreported::UnreportedWorkers;
 
 use crate::{debouncer::Debouncer, store::Rev};
 
-/// How long declarations wait for others that come with them. Halved, a folder of manifests is planned in more pieces;
-/// doubled, an apply takes effect that much later.
+/// The pause before declarations are planned, in which others may join them. A folder of manifests arrives within it,
+/// and nobody notices it after an apply.
 pub const DEBOUNCE: Duration = Duration::from_millis(10);
 
-/// How long to wait before a plan is made again that could not be stored. Halved, a failing store is asked twice as
-/// often; doubled, a lost race takes that much longer.
+/// The pause before a plan that could not be stored is made again: short after a lost race, long enough to spare a
+/// failing store.
 pub const RETRY: Duration = Duration::from_millis(100);
 
-/// What the store held at start.
+/// The content of the store at the start.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// The store's rev when this was read.
@@ -78,9 +78,9 @@ pub struct Restored {
     pub measured: Vec<(Digest, ByteSize)>,
     /// Workers that are cordoned or drained.
     pub cordons: BTreeMap<WorkerId, Cordon>,
-    /// What the registry says of workers.
+    /// The registry's settings of workers.
     pub terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
-    /// What becomes of those that it does not name.
+    /// The treatment of workers that the registry does not name.
     pub unknown: UnknownWorkers,
     /// The number of the last plan that was stored.
     pub generation: Generation,
@@ -92,7 +92,7 @@ pub struct Controller {
     phase: Phase,
     /// When to plan.
     due: Debouncer,
-    /// What plans that were not stored were for.
+    /// The scope of the plans that could not be stored; it is planned again.
     again: Option<Scope>,
     /// The first plan has not been made.
     fresh: bool,
@@ -107,7 +107,7 @@ pub struct Controller {
     /// Workers that are to be empty before they go, with the replicas that they still had when it was last said.
     emptying: BTreeMap<WorkerId, usize>,
     cordons: BTreeMap<WorkerId, Cordon>,
-    /// What the members think of nodes; empty where there are none but this process.
+    /// The health of nodes as the members see it; empty if this process is alone.
     members: BTreeMap<WorkerId, Health>,
     /// Changes that came while a plan was being stored.
     held: Vec<Event>,
@@ -142,9 +142,9 @@ struct InFlight {
 /// A worker that is attached.
 #[derive(Debug, Default)]
 struct Attached {
-    /// It has said what it holds since.
+    /// True once it has reported what it holds.
     reported: bool,
-    /// It has been sent its whole assignment since.
+    /// True once it has been sent its whole assignment.
     greeted: bool,
 }
 
@@ -315,7 +315,7 @@ impl Controller {
         &self.cordons
     }
 
-    /// Whether a plan is being stored: [`Event::Changed`] is put by until it is, so it is better left where it is.
+    /// True while a plan is being stored. [`Event::Changed`] is put off until then, so leave it in the queue.
     #[must_use]
     pub fn committing(&self) -> bool {
         matches!(self.phase, Phase::Committing(_))
@@ -361,8 +361,8 @@ impl Controller {
         self.phase = Phase::Committing(Box::new(InFlight { planned, scope, covers }));
     }
 
-    /// What to plan for. The very first plan is for what should always be resident, so that its loads go out before
-    /// those of models that nobody has asked for yet.
+    /// Chooses the scope of the next plan. The very first plan covers only what should always be resident, so that its
+    /// loads go out before those of models that nobody has asked for yet.
     fn scope(&mut self, now: Time) -> Scope {
         let due = join(self.again.take(), self.world.due(now));
         if !std::mem::take(&mut self.fresh) {

@@ -55,20 +55,20 @@ pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// Questions that may wait. Halved, bursts of API calls wait outside; doubled, the last one waits longer inside.
+/// The most questions that may wait: a burst of API calls fits, and the last of them still gets its answer soon.
 const REQUESTS: usize = 256;
 
 /// Touches that a watch may be behind before it must list again.
 const BEHIND: usize = 4_096;
 
-/// How often gauges that need a walk over all workers are set, and the loop looks at things though nothing happens.
+/// The interval of the gauges that need a walk over all workers, and the longest sleep of the loop.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a plan on its way to the store is waited for at the end. Halved, a slow disk may lose it, and workers hold
-/// what the next controller did not ask for; doubled, a stuck disk holds up the end for that much longer.
+/// The longest wait at the end for a plan on its way to the store: a slow disk ends within it, and a stuck one does not
+/// hold up the shutdown for long.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
 
-/// How long to wait before the store's changes are watched again after a failure.
+/// The pause after a failed watch of the store.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// Settings of the control plane.
@@ -78,7 +78,7 @@ pub struct Config {
     pub policy: Policy,
     /// Tells the time.
     pub clock: Clock,
-    /// Who the nodes are and how they are; `None`: this process is alone.
+    /// The members of the cluster; `None` if this process is alone.
     pub members: Option<Members>,
 }
 
@@ -88,10 +88,10 @@ impl Default for Config {
     }
 }
 
-/// How a controller ended.
+/// The end of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to.
+    /// Stopped on request.
     Stopped,
     /// Its term of leadership is over: another one may decide by now.
     Deposed,
@@ -154,9 +154,9 @@ struct Inputs {
 }
 
 struct Outputs {
-    /// What has been taken in.
+    /// The revision of the store that the controller has taken in.
     seen: watch::Sender<Rev>,
-    /// What requests are routed by.
+    /// The revision that gateways route by.
     in_force: watch::Sender<Rev>,
     readiness: watch::Sender<Readiness>,
     touched: broadcast::Sender<Touched>,
@@ -239,7 +239,7 @@ struct Driver {
     ticked: bool,
 }
 
-/// What the loop woke up for.
+/// The reason why the loop woke up.
 enum Wake {
     Shutdown,
     Stored(Stored),

@@ -53,7 +53,7 @@ pub struct GitConfig {
     pub branch: String,
     /// The protocols that repositories may be reached by, those of model cards too.
     pub protocols: Protocols,
-    /// How they are entered: by the origin of their URL (`https://host:port`).
+    /// The credentials of repositories, by the origin of their URL (`https://host:port`).
     pub credentials: BTreeMap<String, GitCredentials>,
     /// The interval between polls of the branch.
     pub interval: Duration,

@@ -39,23 +39,22 @@ use self::{
 };
 use crate::{GitConfig, SourceMetrics};
 
-/// Words that may wait. Halved, a burst of incidents loses messages; doubled, a dead target holds twice the memory.
+/// The most commands that may wait: a burst of incidents fits.
 const WORDS: usize = 256;
 
-/// Deliveries at once. Halved, one slow target delays the others; doubled, twice the connections.
+/// The most deliveries at once, so that one slow target does not delay the others.
 const AT_ONCE: usize = 16;
 
-/// How long one attempt may take.
+/// The time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long what is under way may take when the term ends. Halved, a message to a slow chat is lost; doubled, the next
-/// leader waits that long.
+/// The time for deliveries under way when the term ends; the next leader waits for it.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// What marks are called in logs and metrics.
+/// The name of commit statuses in logs and metrics.
 const MARKS: &str = "commit status";
 
-/// What is to be told.
+/// A command to the notifier.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// These settings hold from now on.
@@ -68,7 +67,7 @@ pub(crate) enum Command {
     Mark { sha: String, mark: Mark, words: String },
 }
 
-/// How far messages have come.
+/// The progress of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeliveryProgress {
     /// Up to this number they were taken in.
@@ -84,7 +83,7 @@ impl DeliveryProgress {
         Self { taken, waiting: BTreeSet::new() }
     }
 
-    /// Whether a message has arrived wherever it was to, or was given up.
+    /// True if a message has arrived at every target, or was given up.
     pub(crate) fn is_through(&self, number: u64) -> bool {
         number <= self.taken && !self.waiting.contains(&number)
     }
@@ -98,7 +97,7 @@ pub(crate) struct NotifierHandle {
     metrics: SourceMetrics,
 }
 
-/// What a [`NotifierHandle`] says comes out here.
+/// The receiving end of a [`NotifierHandle`].
 pub(crate) struct NotifierReceiver {
     words: mpsc::Receiver<Command>,
     progress: watch::Sender<DeliveryProgress>,
@@ -123,7 +122,7 @@ impl NotifierHandle {
         self.words.capacity() / 2
     }
 
-    /// How far messages have come.
+    /// The progress of messages.
     pub(crate) fn progress(&self) -> DeliveryProgress {
         self.progress.borrow().clone()
     }
@@ -165,7 +164,7 @@ struct Target {
 struct QueuedMessage {
     number: u64,
     notice: Arc<Notice>,
-    /// How many others were held back before it.
+    /// The number of messages that were held back before this one.
     held: u64,
     /// The target has heard nothing of the matter yet.
     first: bool,
@@ -380,7 +379,7 @@ impl Notifier {
     }
 }
 
-/// How a queue stands.
+/// The state of a queue as a circuit breaker.
 fn breaker<T: Clone>(queue: &Queue<T>) -> SourceBreaker {
     let failures = queue.failures();
     SourceBreaker { state: queue.breaker(), failures, retry_at: queue.wake_at().filter(|_| failures > 0) }
@@ -407,12 +406,12 @@ impl Target {
     }
 }
 
-/// Whether two messages are about one thing.
+/// True if two messages concern the same thing.
 fn is_same(one: &Notice, other: &Notice) -> bool {
     one.kind == other.kind && one.subject == other.subject
 }
 
-/// What a target is called in logs and metrics.
+/// The name of a target in logs and metrics.
 fn name(target: &Notification) -> String {
     let kind = match target.kind {
         NotificationKind::Webhook => "webhook",
@@ -456,13 +455,13 @@ mod tests {
         Target { name: name(&settings), settings, desk: Deduplicator::default(), queue: Queue::default() }
     }
 
-    /// What happens to a matter and to its target: a letter each.
+    /// A letter for each event: a matter begins, gets worse or ends, and a message arrives.
     const BEGINS: char = 'b';
     const GETS_WORSE: char = 'w';
     const ENDS: char = 'e';
     const ARRIVES: char = 'a';
 
-    /// What arrives when the target is well again.
+    /// The message that arrives when the target is well again.
     fn arrives(story: &str) -> String {
         let (mut target, metrics) = (target(), GitMetrics::register(&mut Registry::default()).of("git"));
         let word = |letter: &QueuedMessage| match (letter.notice.resolved, letter.notice.severity) {

@@ -25,7 +25,7 @@ pub(crate) struct Refusal {
     /// In one line each.
     pub(crate) problems: Vec<String>,
     pub(crate) audience: BTreeSet<Audience>,
-    /// What is wrong may pass by itself.
+    /// True if the reason may pass by itself.
     pub(crate) passing: bool,
     pub(crate) at: Time,
     /// When it is validated again, if what is wrong may pass.

@@ -51,7 +51,7 @@ const SHARE: u32 = 20;
 /// The slot of the checkpoint with the alerts.
 const NOTIFIED: &str = "notified";
 
-/// How long one write may take.
+/// The time limit of one write.
 const WRITE: Duration = Duration::from_secs(2 * 60);
 
 /// The pause before the store is asked who leads, after a later term was found on the branch. The leader then knows that the
@@ -102,7 +102,7 @@ pub(crate) struct ReporterState {
     recalled: bool,
     /// Reading the branch has succeeded, failed, or is not to be.
     settled: bool,
-    /// What controllers before have written there is not known yet.
+    /// True while the files that controllers before have written are not known yet.
     inherits: bool,
     /// The later term that has written, and since when that is known.
     overtaken: Option<(u64, Time)>,
@@ -171,7 +171,7 @@ impl StatusReporter {
 
     /// The term is over: what has arrived in its last moment need not be told again.
     async fn finish(mut self, mut state: ReporterState) {
-        /// How long a store that is away may delay the next leader.
+        /// The time by which an unreachable store may delay the next leader.
         const LAST_WRITE: Duration = Duration::from_secs(1);
         self.notifier.ended().await;
         if !state.recalled {

@@ -1,4 +1,4 @@
-//! How long the codec takes, beside serde_json with typed structs on the same bodies: one JSON line per case.
+//! Measures the codec beside serde_json with typed structs on the same bodies: one JSON line per case.
 //!
 //! `cargo run --release -p berth-mesh --example codec_bench`
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Each figure is the best of this many runs: the machine's noise only ever adds.
 const RUNS: u32 = 15;
 
-/// What people write first: structs, and the data as numbers.
+/// A plain implementation for comparison: structs, and the data as numbers.
 #[derive(Serialize, Deserialize)]
 struct TypedRequest {
     id: Option<String>,

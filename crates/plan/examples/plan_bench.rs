@@ -1,7 +1,7 @@
-//! How long a plan takes and what a registered deployment costs, at 1,000 workers. Prints one JSON line per measure;
-//! `cargo xtask bench` reads them. `plan_bench full 100000` makes one full plan from nothing in a process of its own, with its
-//! processor time, which a busy machine changes little, and the peak of its memory; `plan_bench mixed 50000` one for a fleet
-//! of unlike workers.
+//! Measures how long a plan takes and what a registered deployment costs, at 1,000 workers. Prints one JSON line per
+//! measure; `cargo xtask bench` reads them. `plan_bench full 100000` makes one full plan from nothing in a process of
+//! its own, with its processor time, which a busy machine changes little, and the peak of its memory; `plan_bench mixed
+//! 50000` makes one for a fleet of unlike workers.
 #![expect(clippy::print_stdout, reason = "the lines are the result")]
 
 use std::{sync::Arc, time::Instant};
@@ -16,7 +16,7 @@ use berth_spec::{
 };
 
 const WORKERS: usize = 1_000;
-/// What each replica takes where it takes anything.
+/// The memory of each replica in cases where replicas take memory.
 const SIZE: ByteSize = ByteSize::mib(64);
 const NOW: Time = Time(1_000_000_000_000);
 
@@ -270,13 +270,13 @@ fn line(measure: &str, deployments: usize, ms: f64) {
     println!(r#"{{"measure":"{measure}","workers":{WORKERS},"deployments":{deployments},"ms":{ms:.3}}}"#);
 }
 
-/// How long this thread has run on a processor; 0 where the system does not say.
+/// The processor time of this thread in milliseconds; 0 where the system does not say.
 fn ran_ms() -> f64 {
     let ran = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     ran.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e6
 }
 
-/// What Linux says of this process's memory under a name, in bytes; 0 where the system does not say.
+/// A figure of this process's memory by its name in Linux, in bytes; 0 where the system does not say.
 fn process(called: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(called)?.strip_prefix(':'));

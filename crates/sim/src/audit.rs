@@ -8,14 +8,14 @@ use berth_control::controller::Commit;
 use berth_plan::{Record, Rollout, World};
 use berth_spec::{ByteSize, DeploymentName, RevisionId, RouteChange, WorkerId};
 
-/// What the store's records come to.
+/// Totals of the store's records.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     /// Claims by worker and revision.
     claims: BTreeMap<WorkerId, BTreeMap<RevisionId, ByteSize>>,
     /// Where the replicas of each deployment are.
     seats: BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>>,
-    /// How many replicas were put somewhere or taken away.
+    /// The number of replicas that were placed or removed.
     pub(crate) moves: u64,
 }
 

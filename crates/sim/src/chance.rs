@@ -56,7 +56,7 @@ impl Chance {
     }
 }
 
-/// How often things are used, the first most: the n-th about 1/n as often as the first (Zipf's law, exponent 1).
+/// A distribution of use: the n-th thing is used about 1/n as often as the first (Zipf's law, exponent 1).
 #[derive(Debug, Clone)]
 pub struct Zipf {
     /// For each the sum of the weights up to it.

@@ -7,16 +7,16 @@ use berth_spec::{ByteSize, Deployment, FailureCategory, Replicas, WorkerInfo, de
 
 use crate::{cluster::Cluster, node::Model};
 
-/// How many deployments, workers and artifacts there are: few enough to get into each other's way.
+/// The number of deployments, workers and artifacts: few enough to get into each other's way.
 const DEPLOYMENTS: u64 = 12;
 const WORKERS: u64 = 3;
 const VERSIONS: u64 = 4;
 
-/// How many steps lie between two things that people or fate do. Halved: more of them overlap.
+/// The steps between two actions of people or faults: few, so that many of them overlap.
 const STEPS_BETWEEN: u64 = 8;
 
-/// How long everything has to settle once nothing goes wrong any more: longer than the longest back-off, rollout
-/// deadline and memory of a failure together.
+/// The time to settle once nothing goes wrong any more: longer than the longest back-off, rollout deadline and memory
+/// of a failure together.
 const SETTLE: Duration = Duration::from_secs(3 * 3600);
 
 /// Runs so many steps, with the full linter every so many. `Err`: what was wrong, with the last things that happened.

@@ -52,23 +52,23 @@ const BEGIN: Time = Time(1_000_000_000_000);
 /// The only controller and the only gateway of a cluster of one machine.
 pub const SOLO: (&str, &str) = ("controller", "gateway");
 
-/// How closely a cluster is looked at.
+/// The strictness of the checks on a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     /// The linter looks at everything every so many steps. 1: after each.
     pub lint_every: u64,
-    /// How long clients wait. `None`: until they are told to give up.
+    /// The time that clients wait. `None`: until they are told to give up.
     pub patience: Option<Duration>,
-    /// Whether what lies in memory may never be more than there is: only where claims are never too small.
+    /// The check of memory in use; exact only where claims are never too small.
     pub memory: Memory,
 }
 
-/// What is known of the memory that models take.
+/// The knowledge of the memory that models take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// Enough that no worker may ever hold more than it has.
     Declared,
-    /// It is found out by loading.
+    /// Found out by loading.
     Found,
 }
 
@@ -78,9 +78,9 @@ pub struct Cluster {
     pub now: Time,
     /// Where chance comes from.
     pub chance: Chance,
-    /// How closely it is looked at.
+    /// The strictness of the checks.
     pub watch: Watch,
-    /// Who reaches whom.
+    /// The network: which node reaches which.
     pub net: Net,
     /// The store.
     pub store: Store,
@@ -94,19 +94,19 @@ pub struct Cluster {
     pub gates: BTreeMap<WorkerId, Gate>,
     /// The workers that run.
     pub machines: BTreeMap<WorkerId, Machine>,
-    /// What clients want, and what became of it.
+    /// The clients' requests, and their outcomes.
     pub requests: Requests,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
-    /// What happened, for people.
+    /// The log, for people.
     pub log: Vec<String>,
     /// Laws that were broken.
     pub broken: Vec<String>,
-    /// How many steps there were.
+    /// The number of steps so far.
     pub steps: u64,
     /// Steps since time went on.
     at_once: u32,
-    /// What workers say of themselves, also while they are down.
+    /// The descriptions of workers, also of those that are down.
     infos: BTreeMap<WorkerId, WorkerInfo>,
     /// Nodes that start again once they have ended.
     returning: BTreeSet<WorkerId>,
@@ -256,13 +256,13 @@ impl Cluster {
         reached
     }
 
-    /// Whether a node runs and is not paused.
+    /// True if a node runs and is not paused.
     #[must_use]
     pub fn awake(&self, node: &WorkerId) -> bool {
         self.processes.get(node).is_some_and(Process::awake)
     }
 
-    /// How many replicas were put somewhere or taken away.
+    /// The number of replicas that were placed or removed.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.audit.moves

@@ -1,4 +1,4 @@
-//! How a controller comes to lead and ceases to: a stand-in for the real candidate with the same rules.
+//! Election of a controller: a stand-in for the real candidate with the same rules.
 //!
 //! ```text
 //! Following ──nobody leads──▶ Campaigning ──Won──▶ Leading ──deposed, or too long without a renewal──▶ Following
@@ -13,14 +13,14 @@ use berth_spec::{Time, WorkerId};
 
 use crate::store::{LEASE, Stored};
 
-/// How often a leader renews. Halved: twice the writes. Doubled: one lost renewal costs the lead.
+/// The interval of a leader's renewals: one lost renewal does not cost the lead.
 const RENEW: Duration = Duration::from_millis(1_000);
 
-/// How long after it last asked for a renewal that was granted a leader still acts. Halved: a slow store deposes it.
-/// Doubled: two act at once, and only the fence keeps them apart.
+/// The time that a leader still acts after asking for the last renewal that was granted: below the lease, so that two
+/// do not act at once, and enough for a slow store.
 const ACTS: Duration = Duration::from_millis(2_400);
 
-/// How often those who follow look who leads. Halved: twice the reads. Doubled: a dead leader is missed that much later.
+/// The interval at which followers look who leads; a dead leader is missed that much later.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Where a candidate is.
@@ -31,7 +31,7 @@ pub(crate) enum Election {
     Leading { granted: Time, renew: Time },
 }
 
-/// What a candidate wants.
+/// An action that a candidate asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Campaign,

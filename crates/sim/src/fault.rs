@@ -1,4 +1,4 @@
-//! What goes wrong: each kind of fault by name, and which of them are going on.
+//! Faults: each kind by name, and which of them are going on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,10 +9,10 @@ use berth_spec::{Time, WorkerId};
 
 use crate::{chance::Chance, node::Disk};
 
-/// How many times as long everything takes on a slow node.
+/// The factor by which a slow node is slower.
 const SLOW: u32 = 50;
 
-/// How long after its end a fault still counts as going on: streams and membership have to recover from it.
+/// The time after its end for which a fault still counts: streams and membership have to recover from it.
 const AFTERMATH: Duration = Duration::from_secs(10);
 
 /// Names a fault.
@@ -89,7 +89,7 @@ kinds! {
     RollingRestart = "rolling restart",
 }
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Debug, Clone)]
 pub(crate) enum Undo {
     /// Nothing has to be done, or it ends by itself.
@@ -112,7 +112,7 @@ pub(crate) enum Undo {
     Churn(u32),
 }
 
-/// What is wrong.
+/// The faults that are going on.
 #[derive(Debug, Default)]
 pub struct Faults {
     pub(crate) active: BTreeMap<FaultId, (Kind, Undo)>,
@@ -140,7 +140,7 @@ impl Faults {
         Some(fault)
     }
 
-    /// How many faults are going on, or were a moment ago.
+    /// The number of faults that are going on, or were a moment ago.
     pub(crate) fn troubles(&mut self, now: Time) -> usize {
         self.ended.retain(|_, at| *at + AFTERMATH > now);
         self.active.len() + self.ended.len()
@@ -155,7 +155,7 @@ impl Faults {
         self.refuse_one_in > 0 && chance.once_in(self.refuse_one_in)
     }
 
-    /// Whether a node has no power.
+    /// True if a node has no power.
     pub(crate) fn is_dark(&self, node: &WorkerId) -> bool {
         self.dark.contains(node)
     }

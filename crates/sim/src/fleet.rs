@@ -18,20 +18,20 @@ use crate::{
     node::Model,
 };
 
-/// How large a fleet is, and what befalls it.
+/// The size of a fleet, and its faults.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many workers.
+    /// The number of workers.
     pub workers: u64,
-    /// How many models.
+    /// The number of models.
     pub models: u64,
-    /// What may go wrong; each kind strikes in turn.
+    /// The kinds of fault; each strikes in turn.
     pub kinds: Vec<Kind>,
-    /// How many steps the storm has.
+    /// The number of steps in the storm.
     pub steps: u64,
-    /// How long a fault lasts: between these.
+    /// The shortest and longest duration of a fault.
     pub lasts: (Duration, Duration),
-    /// How long it is until the next: between these.
+    /// The shortest and longest pause between faults.
     pub pause: (Duration, Duration),
 }
 
@@ -75,27 +75,27 @@ const MOST_MODELS: u32 = 20;
 const WORKER: ByteSize = ByteSize::gib(4);
 const LARGEST_MIB: u64 = 400;
 
-/// How often clients send something.
+/// The interval between requests of clients.
 const CLIENTS: Duration = Duration::from_millis(40);
 
-/// How often somebody declares, deletes or pages something out: once in so many requests.
+/// The requests between two in which somebody declares, deletes or pages something out.
 const DECLARE_ONE_IN: u64 = 25;
 
-/// How long the founding may take.
+/// The time limit of the founding.
 const FOUNDING: Duration = Duration::from_secs(120);
 
-/// How long everything has to settle in the calm: longer than the longest back-off, idle time and memory of a failure
-/// one after the other.
+/// The time to settle in the calm: longer than the longest back-off, idle time and memory of a failure one after the
+/// other.
 const SETTLE: Duration = Duration::from_secs(2_700);
 
-/// How much longer where clocks were up to an hour off, one ahead and one behind: what was used in the future is idle
+/// The extra time where clocks were up to an hour off, one ahead and one behind: what was used in the future is idle
 /// only after that.
 const CLOCKS: Duration = Duration::from_secs(2 * 3600);
 
-/// How long nothing may move after that.
+/// The time after that in which nothing may move.
 const STILL: Duration = Duration::from_secs(900);
 
-/// How often the linter looks at everything.
+/// The number of steps between full checks by the linter.
 const LINT_EVERY: u64 = 5_000;
 
 /// A fleet in the making.

@@ -9,7 +9,7 @@ use berth_spec::{Demand, DeploymentName, RevisionId, Route, RouteChange, Time, W
 
 use crate::{chance::Chance, request::RequestId};
 
-/// How often use is told that nobody waits for.
+/// The interval at which use is reported that nobody waits for.
 pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 
 /// A gateway.
@@ -21,7 +21,7 @@ pub struct Gate {
     pub(crate) parked: BTreeMap<DeploymentName, BTreeSet<RequestId>>,
     /// Requests that were forwarded, by where to.
     pub(crate) flying: BTreeMap<WorkerId, BTreeSet<RequestId>>,
-    /// How many of them are for which deployment.
+    /// The number of them for each deployment.
     in_flight: BTreeMap<DeploymentName, u32>,
     /// Workers that the members say are gone.
     pub(crate) gone: BTreeSet<WorkerId>,

@@ -1,4 +1,4 @@
-//! What the controller wants done.
+//! Effects of the controller, which its driver carries out.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,7 +23,7 @@ pub enum Effect {
     SendAssignment {
         /// Which worker.
         worker: WorkerId,
-        /// What differs.
+        /// The difference to the last assignment sent.
         change: AssignmentChange,
         /// The same in the words of logs and metrics.
         commands: Vec<Command>,
@@ -32,7 +32,7 @@ pub enum Effect {
     SendRoutes {
         /// Which.
         to: To,
-        /// What differs.
+        /// The difference to the last routes sent.
         change: RouteChange,
     },
     /// End a worker's connection: the members take it for dead, so what it seems to be connected by is not to be relied
@@ -60,14 +60,14 @@ pub enum Effect {
     BecameReady {
         /// Which deployment.
         deployment: DeploymentName,
-        /// How long it took.
+        /// The time that the plan took.
         took: Duration,
     },
     /// A plan was made and taken over: for metrics.
     Planned(Tally),
 }
 
-/// What a plan has to store before anything of it may be sent.
+/// The part of a plan that must be stored before anything of it is sent.
 #[derive(Debug, Clone)]
 pub struct Commit {
     /// The plan's number.
@@ -89,27 +89,27 @@ pub enum To {
     One(GatewayId),
 }
 
-/// How a deployment was touched.
+/// A change of a deployment, as watchers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// It is new.
+    /// A new deployment.
     Added,
-    /// It, or what is true of it, changed.
+    /// A changed declaration or status.
     Modified,
-    /// It is gone.
+    /// A deleted deployment.
     Deleted,
 }
 
-/// What an assignment asks of a worker for one replica.
+/// An instruction to a worker about one replica, as the difference of two assignments implies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// What to do.
+    /// The instruction.
     pub kind: CommandKind,
     /// With which revision.
     pub revision: RevisionId,
 }
 
-/// What to do with a replica.
+/// An instruction about a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommandKind {
     /// Load it.
@@ -132,7 +132,7 @@ impl CommandKind {
     }
 }
 
-/// What a plan came to, in numbers.
+/// The size of a plan's result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Deployments that were planned for; `None`: all.

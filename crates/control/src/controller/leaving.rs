@@ -1,4 +1,4 @@
-//! What people are told of workers that are to be empty: cordoned, drained, or about to leave by themselves.
+//! Events for people about workers that are to be empty: cordoned, drained, or about to leave by themselves.
 //!
 //! ```text
 //! berth drain, or the worker says that it leaves ──▶ WorkerDraining | WorkerLeaving (so many replicas)

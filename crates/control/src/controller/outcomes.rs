@@ -16,7 +16,7 @@ pub(crate) struct OutcomeTable {
     by_revision: BTreeMap<RevisionId, Window>,
 }
 
-/// What one revision did since `began`, and in the window before.
+/// Counts of one revision since `began`, and in the window before.
 #[derive(Debug)]
 struct Window {
     began: Time,

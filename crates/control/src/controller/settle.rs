@@ -18,9 +18,8 @@ use super::{Controller, Phase};
 /// plan.
 pub const SETTLE: Duration = Duration::from_millis(500);
 
-/// The same in a cluster, where workers have to find the new leader first: they notice that the old one is gone, ask one
-/// controller after the other, and send what they hold. Halved, a leader may plan without workers that live, and load
-/// again what they hold; doubled, nothing is placed for that much longer when a worker hangs.
+/// The same in a cluster. Workers first have to notice that the old leader is gone, find the new one, and send what
+/// they hold; three seconds are enough for that, and delay the first plan by no more when a worker hangs.
 pub const SETTLE_CLUSTER: Duration = Duration::from_secs(3);
 
 impl Controller {

@@ -29,12 +29,12 @@ const BATCH: usize = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlanKey(pub(super) Rev);
 
-/// How often in a row the store has failed, which says how long to leave it alone.
+/// The number of store failures in a row; it sets the pause before the next attempt.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failing(u32);
 
 impl Failing {
-    /// Halved, a store that fails is asked and logged twice as often; doubled, plans go on that much later.
+    /// The first pause after a failure: short enough that plans go on soon, long enough to spare the store and the log.
     const FIRST: Duration = Duration::from_millis(250);
 
     /// A full disk that was cleared is noticed within this.
@@ -53,10 +53,10 @@ impl Failing {
     }
 }
 
-/// What became of storing a plan.
+/// The outcome of storing a plan.
 pub(super) struct Stored {
     pub(super) key: PlanKey,
-    /// Whether all of it was stored.
+    /// `true` if all of it was stored.
     pub(super) result: Result<bool, StoreError>,
     pub(super) took: Duration,
 }
@@ -180,7 +180,7 @@ pub(super) fn unreadable_event(error: &StoreError, now: Time) -> berth_spec::Eve
     }
 }
 
-/// What one commit of the store means for the controller.
+/// Converts one commit of the store to events for the controller.
 pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> Vec<Event> {
     let (mut changes, mut renamed, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for change in &commit.changes {
@@ -219,7 +219,7 @@ pub(super) fn events_of(commit: &Commit, events: &mut EventRing, now: Time) -> V
     others
 }
 
-/// What a change of what the registry says of workers means; `None`: it is none.
+/// Converts a change of the registry's settings of workers to an event; `None` if the key is another.
 fn of_terms(key: &str, change: &Change) -> Option<Result<Event, StoreError>> {
     let entry = match change {
         Change::Put(entry) => Some(entry),

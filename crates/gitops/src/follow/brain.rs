@@ -108,7 +108,7 @@ struct Refused {
     commit: Oid,
     /// The refusal; where only controllers wrote since, it is of the commit before.
     refusal: Refusal,
-    /// How often, and when it is validated again; `None`: not before something changes.
+    /// The failed validations so far, and the time of the next; `None`: not before something changes.
     again: Option<(u32, Time)>,
 }
 
@@ -279,9 +279,9 @@ impl Brain {
         self.applied.clone().filter(|_| !self.restored).map(Effect::Restore)
     }
 
-    /// What is to be declared though nothing was pushed: what is pending; what is in force, since somebody may have taken a
-    /// part of it away. A process that has declared nothing first validates what is in force, if the newest commit is not
-    /// to be had: whoever led before may have declared it, or a commit after it, by halves.
+    /// Finds what to declare although nothing was pushed: the pending commit; or the applied one, since somebody may
+    /// have removed a part of it. A process that has declared nothing first validates the applied commit if the newest
+    /// cannot be fetched: the leader before it may have declared that commit, or a later one, in part.
     fn declares(&self) -> Option<Effect> {
         match (&self.pending, &self.applied) {
             (Some(commit), _) => Some(Effect::Apply(commit.clone())),

@@ -12,10 +12,10 @@ use berth_spec::Time;
 use super::verdict::Fault;
 use crate::{GitConfig, refusal};
 
-/// How long a poll of the branch may take: a slow link answers within it, and a host that hangs delays nothing for longer.
+/// The time limit of a poll of the branch: enough for a slow link, and a host that hangs delays nothing for longer.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How long fetching and validating a commit may take: a first pass over many large model repositories ends within it.
+/// The time limit of fetching and validating a commit: a first pass over many large model repositories ends within it.
 const CHECK: Duration = Duration::from_secs(10 * 60);
 
 /// Bytes of one file that is read outside of validation.

@@ -26,13 +26,13 @@ pub(crate) struct RefusedCommit {
 /// The verdict of a validation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
-    /// It is valid.
+    /// A valid commit.
     Good(Box<Candidate>),
-    /// It differs from the last one only in what controllers write.
+    /// A commit that differs from the last one only in files that controllers write.
     OwnOnly,
-    /// It is refused.
+    /// A refused commit.
     Refused(Box<RefusedCommit>),
-    /// It could not be validated.
+    /// A commit that could not be validated.
     Failed(Fault),
 }
 
@@ -41,6 +41,6 @@ pub(crate) enum Verdict {
 pub(crate) struct Fault {
     /// For people.
     pub(crate) message: String,
-    /// It may succeed later without anybody acting.
+    /// True if it may succeed later without anybody acting.
     pub(crate) passing: bool,
 }

@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::{progress::StoredStop, reader::RegistryReader};
 
-/// How long a validation may last before the tip is read for what it disables: most validations are over by then, and read
-/// once.
+/// The time that a validation may last before the tip is read for what it disables. Most validations are over by then,
+/// so that the tip is read once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The deployments that a commit disables which is not in force.
@@ -71,7 +71,7 @@ pub(crate) struct HeadReport {
 /// Reads newer commits while one is being validated.
 pub(crate) struct Watcher {
     pub(crate) reader: Arc<RegistryReader>,
-    /// How often.
+    /// The interval between reads.
     pub(crate) interval: Duration,
     pub(crate) validating: watch::Receiver<Validating>,
     pub(crate) found: mpsc::Sender<HeadReport>,

@@ -37,7 +37,7 @@ pub(crate) struct DeliveryError {
     pub(crate) attempt: Attempt,
 }
 
-/// What a person may mend while it waits.
+/// The error for a problem that a person may mend while the message waits.
 fn unready(problem: String) -> DeliveryError {
     DeliveryError { problem, attempt: Attempt::Later }
 }
@@ -137,7 +137,7 @@ impl Delivery {
     }
 }
 
-/// How the registry is entered. A token may be in a file.
+/// Reads the credentials for the registry. A token may be in a file.
 async fn own_credentials(config: &Arc<GitConfig>) -> Credentials {
     let config = Arc::clone(config);
     let asked = tokio::task::spawn_blocking(move || config.credentials_for(&config.remote));

@@ -1,4 +1,4 @@
-//! What waits to be sent to one target: in order, one at a time, tried again until it is too old. Pure.
+//! The queue of one target: messages go in order, one at a time, and are tried again until they are too old. Pure.
 //!
 //! ```text
 //! put ──▶ waiting ── next ──▶ under way ── Yes ──────────────▶ gone
@@ -10,29 +10,29 @@ use std::{collections::VecDeque, time::Duration};
 
 use berth_spec::{Time, worker::BreakerState};
 
-/// Messages that wait for one target. Halved, an outage of a chat loses messages sooner; doubled, it gets that many at
-/// once when it is back.
+/// The most messages that wait for one target: enough for an outage of a chat, and few enough to be read at once
+/// afterwards.
 const MOST: usize = 64;
 
 /// Pauses between attempts; the last one from then on. Half of them: a chat that restarts is asked more often; twice: it
 /// hears later.
 const PAUSES: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(60)];
 
-/// How long a message is worth sending. Halved, an outage of half an hour loses it; doubled, people read what was two
-/// hours ago.
+/// The age at which a message is dropped: an outage of half an hour loses none, and nobody reads about what was hours
+/// ago.
 const WORTH: Duration = Duration::from_secs(60 * 60);
 
 /// Failures in a row after which the breaker is shown as open.
 pub(crate) const THRESHOLD: u32 = 5;
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// It was taken.
+    /// The target accepted it.
     Taken,
-    /// It may be taken later.
+    /// The target may accept it later.
     Later,
-    /// It will never be taken.
+    /// The target will never accept it.
     Never,
 }
 
@@ -83,14 +83,14 @@ impl<T: Clone> Queue<T> {
         (!self.under_way && !self.waiting.is_empty()).then_some(self.next)
     }
 
-    /// What is to be sent now. [`Queue::done`] must follow.
+    /// The next message to send. [`Queue::done`] must follow.
     pub(crate) fn next(&mut self, now: Time) -> Option<T> {
         self.wake_at().filter(|at| *at <= now)?;
         self.under_way = true;
         self.waiting.front().map(|(what, _)| what.clone())
     }
 
-    /// What became of it; `true`: it was given up.
+    /// Records the outcome of an attempt; `true` if the message was given up.
     pub(crate) fn done(&mut self, attempt: Attempt, now: Time) -> bool {
         self.under_way = false;
         if attempt == Attempt::Taken {

@@ -13,7 +13,7 @@ use lettre::{
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// How long a server may take for each step.
+/// The time limit of each step of the exchange with a server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// An email and the server that takes it.
@@ -53,7 +53,7 @@ impl Mail {
     }
 }
 
-/// What went wrong, with its causes.
+/// The error with its causes, as a text.
 fn words(error: &lettre::transport::smtp::Error) -> String {
     let mut words = error.to_string();
     let mut source = std::error::Error::source(error);

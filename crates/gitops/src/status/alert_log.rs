@@ -1,4 +1,4 @@
-//! What people were told of: what is new or worse is told, once; what is over is told, too. Pure.
+//! The record of alerts: each new or worse matter is announced once, and so is its end. Pure.
 //!
 //! ```text
 //!            seen: told                 not seen for a while: told          that has arrived
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::incident::blank;
 use crate::notify::DeliveryProgress;
 
-/// How long something must not have been seen before it is over. Halved, what comes and goes is told twice as often;
-/// doubled, people learn that much later that it is over.
+/// The time that a matter must not have been seen before it is over: what comes and goes is announced once, and people
+/// learn soon that it is over.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// Matters that are kept in the store. Beyond that a new leader tells some again; doubled, the value is 0.5 MiB at most.
@@ -41,7 +41,7 @@ pub(crate) struct AlertLog {
     alerts: BTreeMap<Subject, Alert>,
     /// The number of the last message.
     said: u64,
-    /// It differs from what is in the store.
+    /// True if it differs from what is in the store.
     changed: bool,
 }
 
@@ -51,19 +51,19 @@ struct Alert {
     message: String,
     /// Since when it is not seen.
     missing: Option<Time>,
-    /// It is over, and people may not know yet.
+    /// True if it is over and people may not know yet.
     over: bool,
     word: LastMessage,
 }
 
-/// How far the last message about a matter has come.
+/// The progress of the last message about a matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastMessage {
-    /// It has this number.
+    /// Sent under this number.
     Said(u64),
     /// The leader before said it, and ended before it knew that it has arrived.
     Cut,
-    /// It has arrived, or was given up.
+    /// Delivered, or given up.
     Arrived,
 }
 
@@ -98,7 +98,7 @@ struct StoredAlert {
     message: String,
     #[serde(default, skip_serializing_if = "is_false")]
     over: bool,
-    /// It may not have arrived.
+    /// True if it may not have arrived.
     #[serde(default, skip_serializing_if = "is_false")]
     under_way: bool,
 }
@@ -108,7 +108,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What one message is about: of models the deployment alone.
+/// The subject that one message covers: of a model, its deployment alone.
 fn matter_of(subject: &Subject) -> Subject {
     match subject.kind {
         IncidentKind::LoadFailure | IncidentKind::RuntimeFailure => Subject { worker: None, ..subject.clone() },
@@ -128,7 +128,7 @@ impl AlertLog {
         Self { alerts, ..Self::default() }
     }
 
-    /// What has to be in the store, if it is not. [`AlertLog::kept`] must follow.
+    /// The content for the store, if the store does not have it yet. [`AlertLog::kept`] must follow.
     pub(crate) fn unkept(&self) -> Option<Bytes> {
         if !self.changed {
             return None;
@@ -147,7 +147,7 @@ impl AlertLog {
         serde_json::to_vec(&stored).ok().map(Bytes::from)
     }
 
-    /// It is in the store.
+    /// Records that the content is in the store.
     pub(crate) fn kept(&mut self) {
         self.changed = false;
     }
@@ -166,7 +166,7 @@ impl AlertLog {
         self.alerts.iter().map(|(subject, matter)| (last_word(subject, matter), matter.word == LastMessage::Arrived))
     }
 
-    /// What people were told of, and not yet of its end.
+    /// Subjects that were announced and whose end was not.
     pub(crate) fn open(&self) -> impl Iterator<Item = &Subject> {
         self.alerts.iter().filter(|(_, matter)| !matter.over).map(|(subject, _)| subject)
     }
@@ -181,8 +181,8 @@ impl AlertLog {
         self.alerts.retain(|_, matter| !(matter.over && matter.word == LastMessage::Arrived));
     }
 
-    /// What is to be told after a look: at most `most`, the rest after the next one. `open`: what may still be so, though it
-    /// is not seen.
+    /// Lists what to announce after a look at the fleet: at most `most`, the rest after the next look. `open`: subjects
+    /// that may still be so, though they are not seen.
     pub(crate) fn look(
         &mut self,
         incidents: &[Incident],
@@ -308,7 +308,7 @@ mod tests {
         assert!(AlertLog::read(b"{}").all().next().is_none(), "what cannot be understood is told anew");
     }
 
-    /// How far a notifier is that has sent so many.
+    /// The progress of a notifier that has sent so many messages.
     fn through(taken: u64) -> DeliveryProgress {
         DeliveryProgress::all_through(taken)
     }

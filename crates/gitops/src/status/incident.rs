@@ -1,4 +1,4 @@
-//! What somebody has to look at, made of what is true of the fleet. Pure.
+//! Incidents: what a person has to look at, derived from the state of the fleet. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +21,7 @@ use super::observe::{FleetSnapshot, replicas};
 /// Lines of earlier attempts in an error file.
 const MOST_ATTEMPTS: usize = 4;
 
-/// Deployments that the error file of a lost worker names. Halved, a busy worker's loss is told less whole; doubled, the file
-/// is a list that nobody reads.
+/// The most deployments that the error file of a lost worker names; a longer list would not be read.
 const MOST_NAMES: usize = 100;
 
 /// The same failure as before, seen again. Since the first time, and with the most attempts: a worker that starts anew
@@ -48,7 +47,7 @@ pub(crate) fn as_of(incident: &Incident, state: &ActualState) -> Incident {
     incident
 }
 
-/// Whether what another controller told of is known to be over.
+/// True if an incident that another controller announced is known to be over.
 pub(crate) fn is_past(subject: &Subject, fleet: &FleetSnapshot<'_>, now: Time) -> bool {
     let status = || {
         let known = fleet
@@ -139,7 +138,7 @@ pub(crate) fn failed(status: &Status) -> impl Iterator<Item = (&RevisionId, &Wor
     remembered.chain(reported)
 }
 
-/// Whether a failed load is of no interest any more: it is ready there, or all that is wanted is ready elsewhere.
+/// True if a failed load no longer matters: the revision is ready there, or enough copies are ready elsewhere.
 pub(crate) fn is_over(status: &Status, revision: &RevisionId, worker: &str) -> bool {
     let of_it = || status.replicas.iter().filter(|replica| replica.revision == *revision && !replica.lost);
     let is_ready = |replica: &&ReplicaStatus| replica.residency.as_ref().is_some_and(Residency::is_ready);
@@ -197,7 +196,7 @@ pub(crate) fn load_failure(
     }
 }
 
-/// How the process of a replica dies, if it does again and again.
+/// The deaths of a replica's process, if it dies again and again.
 pub(crate) fn dying(replica: &ReplicaStatus, now: Time) -> Option<&Deaths> {
     let Some(Residency::Ready(ready)) = &replica.residency else { return None };
     ready.deaths.as_deref().filter(|deaths| !replica.lost && deaths.again_and_again(now))
@@ -294,7 +293,7 @@ pub(crate) fn blank(kind: IncidentKind, deployment: Option<String>, worker: Opti
 
 /// The first line. Bounded: what model code says may have no end.
 pub(crate) fn one_line(text: &str) -> String {
-    /// Characters. Halved, the cause at the end of a line is cut; doubled, messages are books.
+    /// The most characters of a message: the cause at the end of a long error still fits.
     const LONGEST: usize = 500;
     text.lines().next().unwrap_or_default().chars().take(LONGEST).collect()
 }

@@ -1,4 +1,4 @@
-//! What is true of the fleet, in the words of the registry: the actual state, and what somebody has to look at. Pure.
+//! Observes the fleet in the registry's terms: the actual state, and what a person has to look at. Pure.
 //!
 //! A failure is remembered until it is over, not only while a worker reports it: between two attempts the replica is
 //! nowhere, and what is wrong is as wrong as before.
@@ -23,7 +23,7 @@ use super::incident::{
 };
 use crate::refusal::Refusal;
 
-/// What is remembered from one look to the next.
+/// The memory from one look to the next.
 #[derive(Debug, Default)]
 pub(crate) struct IncidentTracker {
     /// Versions of revisions: that of one that is not wanted any more is said nowhere else.
@@ -34,7 +34,7 @@ pub(crate) struct IncidentTracker {
     failures: BTreeMap<Subject, Remembered>,
     /// Deployments that had replicas on a worker when it was lost.
     bereft: BTreeMap<WorkerId, BTreeSet<DeploymentName>>,
-    /// What the controller before has told of, and of which nobody knows yet whether it is over.
+    /// Incidents that the controller before has announced and that may be over.
     inherited: BTreeSet<Subject>,
     /// Since when something else is wrong.
     since: BTreeMap<Subject, Time>,
@@ -49,7 +49,7 @@ struct Remembered {
     last: Time,
 }
 
-/// What is looked at.
+/// A view of the fleet at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct FleetSnapshot<'a> {
     pub(crate) workers: &'a [WorkerView],
@@ -255,7 +255,8 @@ fn lost_ones<'a>(fleet: &FleetSnapshot<'a>) -> impl Iterator<Item = &'a WorkerVi
     fleet.workers.iter().filter(|worker| worker.state == WorkerState::Lost && !has_left(worker))
 }
 
-/// Whether nobody misses it: it said that it goes, or the registry does not let it in, and nothing is counted there any more.
+/// True if nobody misses the worker: it announced its leaving, or the registry does not let it in, and it is assigned
+/// nothing any more.
 fn has_left(worker: &WorkerView) -> bool {
     worker.state == WorkerState::Lost && (worker.leaving || worker.unlisted) && worker.assigned == 0
 }

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// How long a host that lets nobody rewrite the branch is not asked for it again.
+/// The pause before a host that lets nobody rewrite the branch is asked for it again.
 const UNSQUASHED: Duration = Duration::from_secs(6 * 60 * 60);
 
 impl StatusReporter {

@@ -25,15 +25,15 @@ use berth_spec::Epoch;
 /// The trailer with the term of the leader that wrote.
 const TERM: &str = "Berth-Term";
 
-/// Attempts on a branch that keeps moving. Halved, many clusters on one branch give up on each other; doubled, a busy branch
-/// keeps the thread longer.
+/// The most attempts on a branch that keeps moving: several clusters on one branch all get through, and a busy branch
+/// does not hold the thread for long.
 const ATTEMPTS: u32 = 6;
 
 /// First pause between them; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Commits of the branch of its own, before it is squashed into one. Halved, the history that can be browsed is shorter;
-/// doubled, the repository grows further.
+/// The commits on the branch of its own before it is squashed into one: months of history for people, and a bounded
+/// repository.
 pub(crate) const MOST_COMMITS: usize = 1_000;
 
 /// Bytes of a file that is read back.
@@ -47,7 +47,7 @@ const SEARCHED: usize = 50;
 pub(crate) struct Publisher {
     pub(crate) mirror: Arc<Mirror>,
     pub(crate) branch: String,
-    /// It is the branch that people write to.
+    /// True if people write to the branch, too.
     pub(crate) shared: bool,
     pub(crate) credentials: Credentials,
     pub(crate) identity: Identity,
@@ -62,10 +62,10 @@ pub(crate) struct Publisher {
     pub(crate) most_commits: Option<usize>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It is the tip.
+    /// The change is the tip.
     Commit {
         /// The tip.
         tip: Oid,
@@ -76,7 +76,7 @@ pub(crate) enum Written {
     Unchanged,
     /// Our files are not what they were when the change was made: nothing was written.
     Touched {
-        /// Who did it; `None`: a controller of this cluster.
+        /// The author; `None`: a controller of this cluster.
         by: Option<String>,
         /// Our files that differ; none: the branch was removed, or its history rewritten.
         paths: Vec<String>,
@@ -86,7 +86,7 @@ pub(crate) enum Written {
 }
 
 impl Publisher {
-    /// What the branch holds of ours, and its tip.
+    /// Reads the files of controllers on the branch, and its tip.
     pub(crate) fn read(&self, stop: &Stop) -> Result<(BranchContents, Option<Oid>), GitError> {
         let Some(tip) = self.tip(stop)? else { return Ok((BranchContents::default(), None)) };
         let repository = self.mirror.repository();
@@ -169,7 +169,8 @@ impl Publisher {
         Ok(term.filter(|term| *term > self.epoch.0.max(self.passed)))
     }
 
-    /// Whether our files are others at `tip` than at `known`, which the change was made for. Other files may differ.
+    /// Finds out if our files at `tip` differ from those at `known`, which the change was made for. Other files may
+    /// differ.
     fn touched(&self, known: Option<&Oid>, tip: Option<&Oid>, stop: &Stop) -> Result<Option<Written>, GitError> {
         if known == tip {
             return Ok(None);

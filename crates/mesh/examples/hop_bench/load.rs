@@ -19,7 +19,7 @@ const GRPC: &str = "/inference.GRPCInferenceService/ModelInfer";
 /// Streams on one connection of a gRPC client.
 const STREAMS: usize = 16;
 
-/// What is spoken.
+/// The protocol of the requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// HTTP/1.1, a connection per caller.
@@ -28,7 +28,7 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// How long each request took, in nanoseconds.
+/// Sends requests and returns the time of each, in nanoseconds.
 pub(crate) async fn run(to: SocketAddr, protocol: Protocol, callers: usize, time: Duration) -> Vec<u32> {
     let until = Instant::now() + time;
     let mut tasks = Vec::new();
@@ -69,7 +69,7 @@ async fn rest(to: SocketAddr, until: Instant) -> Vec<u32> {
     took
 }
 
-/// Whether an answer is there; it has a content length, and its status is 200.
+/// True if the answer is complete; it has a content length, and its status is 200.
 fn is_whole(buffer: &[u8]) -> bool {
     let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();

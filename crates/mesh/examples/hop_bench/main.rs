@@ -1,5 +1,5 @@
-//! What a hop costs: the same requests to the worker's own gateway, through another node's gateway, and through a proxy
-//! that does nothing but pass HTTP/2 on to the worker's gateway, without TLS.
+//! Measures the cost of a hop: the same requests to the worker's own gateway, through another node's gateway, and
+//! through a proxy that only passes HTTP/2 on to the worker's gateway, without TLS.
 //!
 //! `cargo run --release -p berth-mesh --example hop_bench [SECONDS [ROUNDS [ENVOY]]]` prints one JSON object per line. Worker,
 //! gateway and proxy are processes of their own, with as many threads as there are cores, as they would be. All share one
@@ -67,7 +67,7 @@ impl Drop for Way {
     }
 }
 
-/// What one way did in one round.
+/// The figures of one way in one round.
 #[derive(Clone, Copy)]
 struct Figures {
     per_second: f64,

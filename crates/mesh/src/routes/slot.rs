@@ -28,7 +28,7 @@ pub(super) enum Slot {
 #[derive(Clone)]
 pub(super) struct ColdRoute {
     terms: Arc<Terms>,
-    /// What tells the revision from others of the deployment.
+    /// Bytes that tell the revision from others of the deployment.
     hash: [u8; 6],
     /// The share of requests that the revision gets, where the route gives shares.
     weight: Option<u32>,

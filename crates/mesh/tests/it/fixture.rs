@@ -48,7 +48,7 @@ pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What comes of it, which must come.
+/// Awaits a result that must come.
 pub(crate) async fn soon<T>(what: &str, comes: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, comes).await.unwrap_or_else(|_| panic!("never came: {what}"))
 }
@@ -282,7 +282,7 @@ impl House {
         replica
     }
 
-    /// What the gateway says next.
+    /// The next event of the gateway.
     pub(crate) async fn event(&mut self) -> GatewayEvent {
         soon("a word of the gateway", self.events.recv()).await.expect("the gateway speaks")
     }

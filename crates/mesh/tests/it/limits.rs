@@ -1,4 +1,4 @@
-//! What clients may not do.
+//! Limits for clients.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What Prometheus and `berth top` see.
+//! Metrics as Prometheus and `berth top` see them.
 
 use prometheus_client::encoding::text::encode;
 

@@ -43,7 +43,7 @@ async fn a_gateway_that_missed_changes_asks_for_everything_once() {
     }
 }
 
-/// What it answers about a model that it does not know, over every face: the HTTP status.
+/// The HTTP status of each face's answer about an unknown model.
 async fn unknown(house: &House) -> Vec<u16> {
     let mut seen = Vec::new();
     for path in ["/v2/models/iris", "/v2/models/iris/ready", "/v2/models/iris/config", "/v2/models/iris/stats"] {
@@ -55,7 +55,7 @@ async fn unknown(house: &House) -> Vec<u16> {
     seen
 }
 
-/// Who was never told which models there are does not know that one is missing.
+/// A gateway that was never told which models there are says so, and does not call one missing.
 #[tokio::test]
 async fn a_gateway_that_was_never_told_anything_says_that_and_not_that_a_model_is_missing() {
     let mut house = House::new();

@@ -1,4 +1,4 @@
-//! What a replica claims beside memory: processor cores and GPUs.
+//! Claims of a replica beside memory: processor cores and GPUs.
 
 use std::{
     fmt,
@@ -59,7 +59,7 @@ impl fmt::Display for Cores {
     }
 }
 
-/// What a replica claims beside memory. The author's word alone counts: nothing of it is measured.
+/// The claims of a replica beside memory. Only the author's figures count: none of them is measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hardware {
     pub(crate) cores: Cores,
@@ -67,7 +67,7 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    /// What each replica of a deployment claims.
+    /// The claims of each replica of a deployment.
     pub(crate) fn of(spec: &Spec) -> Self {
         Self { cores: cores(spec), gpu: spec.gpu.clone() }
     }
@@ -82,7 +82,7 @@ pub(crate) fn cores(spec: &Spec) -> Cores {
     spec.cpu.map_or(Cores::ZERO, Cores::of)
 }
 
-/// Whether a device will do for a need.
+/// True if a device meets a need.
 pub(crate) fn suits(device: &Gpu, need: &GpuNeed) -> bool {
     device.suits(need)
 }

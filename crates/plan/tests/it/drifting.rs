@@ -1,4 +1,4 @@
-//! What differs between what is wanted and what workers say, kind by kind.
+//! Drift: differences between desired state and workers' reports, kind by kind.
 
 use berth_plan::{
     Scope,

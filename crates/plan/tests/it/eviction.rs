@@ -1,4 +1,4 @@
-//! Who leaves for whom.
+//! Choice of victims.
 
 use std::time::Duration;
 

@@ -265,7 +265,7 @@ fn a_revision_on_its_way_is_no_reason_to_wait_for_a_model_whose_process_died() {
     assert_eq!((w.status("iris").phase, w.answers("iris")), (Phase::Available, vec!["a".to_owned()]));
 }
 
-/// What would be told is half a minute away at least, and what comes is the only hope.
+/// Requests wait for a revision on its way where nothing else is coming: a refusal is half a minute away at least.
 #[test]
 fn requests_wait_for_a_revision_on_its_way_where_nothing_else_is_coming() {
     let mut w = world().worker("a", gib(1)).deploy("iris", |spec| {

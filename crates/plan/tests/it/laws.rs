@@ -82,7 +82,7 @@ enum Happening {
     Pass(u16),
 }
 
-/// What is said of where a deployment's replicas may be.
+/// The constraints on where a deployment's replicas may be.
 #[derive(Debug, Clone)]
 enum Placing {
     Cpu(Option<u8>),
@@ -100,7 +100,7 @@ enum Placing {
     Python(bool),
 }
 
-/// What a worker has beside memory.
+/// The hardware of a worker beside memory.
 #[derive(Debug, Clone, Copy)]
 struct Hardware {
     cores: u8,

@@ -1,4 +1,4 @@
-//! What would change.
+//! Dry runs.
 
 use std::sync::Arc;
 

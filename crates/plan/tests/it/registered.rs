@@ -1,4 +1,4 @@
-//! What the registry says of workers, and what model cards ask of them.
+//! The registry's settings of workers, and the demands of model cards.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,7 +29,7 @@ fn terms() -> WorkerTerms {
     }
 }
 
-/// What the stories here say beside the fixture's own words.
+/// Steps of these stories beside those of the fixture.
 trait Registered {
     fn under(&mut self, worker: &str, change: impl FnOnce(&mut WorkerTerms));
     /// Why a deployment cannot be on a worker.

@@ -13,8 +13,8 @@ use crate::{
     seat::Seat,
 };
 
-/// Steps at one moment beyond which time stands still: somebody asks to be woken for nothing. Halved: half of all workers
-/// that return at once come near it. Doubled: it is noticed later.
+/// The most steps at one moment; beyond that somebody asks to be woken for nothing. Half of all workers that return at
+/// once stay below it.
 const AT_ONCE: u32 = 20_000;
 
 impl Cluster {
@@ -65,7 +65,7 @@ impl Cluster {
         self.now = until;
     }
 
-    /// What the linter says of what the leader would decide now.
+    /// Runs the linter on what the leader would decide now.
     pub fn lint(&mut self) {
         let Some(world) = self.world() else { return };
         let violations = lint::lint(world, &plan(world, &berth_plan::Scope::All, self.now));
@@ -160,12 +160,12 @@ impl Cluster {
         }
     }
 
-    /// Whether this is the process that something was meant for.
+    /// True if this is the process that something was meant for.
     fn is(&self, node: &WorkerId, start: u64) -> bool {
         self.processes.get(node).is_some_and(|process| process.start == start && !process.is_gone())
     }
 
-    /// Whether this process was the last, and runs no more.
+    /// True if this process was the last, and runs no more.
     fn was(&self, node: &WorkerId, start: u64) -> bool {
         self.processes.get(node).is_some_and(|process| process.start == start && process.is_gone())
     }

@@ -1,4 +1,4 @@
-//! What befalls nodes: they die, stop, return; and who notices.
+//! Faults of nodes: they die, stop and return, and others notice.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     seat::Seat,
 };
 
-/// How long a node that leaves waits at most until what it holds has moved away.
+/// The longest wait of a node that leaves, until what it holds has moved away.
 const LEAVE: Duration = Duration::from_secs(20);
 
-/// Whether a machine says of its process that it is gone.
+/// The last message of a machine about a process that is gone: sent, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LastWord {
     Said,
@@ -168,7 +168,7 @@ impl Cluster {
         self.doubt_lines();
     }
 
-    /// They hear each other again.
+    /// Reconnects a node with the others.
     pub fn heal(&mut self, name: &str) {
         if self.net.heal(name) {
             self.log("network", &format!("healed {name}"));

@@ -13,8 +13,7 @@ use crate::{
     process::{Role, Uplink},
 };
 
-/// How long a node waits for a controller's answer. Halved: a slow one is given up. Doubled: a dead one costs as much
-/// more.
+/// The time that a node waits for a controller's answer: enough for a slow one, and little to lose on a dead one.
 const DIAL: Duration = Duration::from_secs(1);
 
 impl Cluster {
@@ -185,7 +184,7 @@ impl Cluster {
         }
     }
 
-    /// Whether an open end hears nothing from the other.
+    /// True if an open end hears nothing from the other.
     fn is_silent(&self, line: &Line, end: End) -> bool {
         let (here, there) = line.ends(end);
         let other = if end == End::Node { End::Controller } else { End::Node };

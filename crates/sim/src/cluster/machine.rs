@@ -72,7 +72,7 @@ impl Cluster {
     }
 }
 
-/// What a machine holds beyond what it has.
+/// The excess of what a machine holds over what it has.
 fn overfull(machine: &Machine, memory: Memory) -> Option<String> {
     let (held, info) = (machine.really_held(), &machine.info);
     (memory == Memory::Declared && held > info.memory)

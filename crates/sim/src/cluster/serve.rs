@@ -13,11 +13,11 @@ use crate::{
     request::{Answer, Attempt, Place, Request, RequestId},
 };
 
-/// How long a model runs.
+/// The time that a model runs.
 const RUN: Duration = Duration::from_millis(10);
 
-/// How many places a request is sent to whose connection broke under it. Halved: one node's death shows. Doubled: a
-/// request that kills its worker kills more of them.
+/// The number of places that get a request whose connection broke under it: one node's death does not show, and a
+/// request that kills its worker kills few of them.
 const PLACES: u32 = 3;
 
 impl Cluster {
@@ -295,7 +295,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a request failed though it could have been answered: two copies have long been ready where its gateway
+    /// True if a request failed though it could have been answered: two copies have long been ready where its gateway
     /// reaches them, and no more than one thing is wrong.
     fn needless(&mut self, request: &Request) -> Option<String> {
         const LONG: Duration = Duration::from_secs(10);
@@ -321,7 +321,7 @@ impl Cluster {
     }
 }
 
-/// How a request ends.
+/// The end of a request.
 enum End {
     Answered(RevisionId),
     Refused(&'static str, String),

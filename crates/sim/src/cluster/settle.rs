@@ -1,4 +1,4 @@
-//! What must be true once nothing goes wrong any more and there was time.
+//! Properties that must hold once nothing goes wrong any more and there was time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use berth_spec::{DeploymentName, RevisionId, WorkerId, status::Phase};
 use super::Cluster;
 
 impl Cluster {
-    /// What is not as it should be, once everything had time to settle: writes that are lost, replicas that were
+    /// Lists what is not as it should be once everything had time to settle: writes that are lost, replicas that were
     /// assigned and are not there, deployments that neither arrive nor say why, requests that nobody answers, gateways
     /// that do not know what was declared.
     #[must_use]
@@ -80,7 +80,7 @@ impl Cluster {
         self.audit.seats().clone()
     }
 
-    /// What workers answer for, by what they say themselves.
+    /// The replicas that workers answer for, by their own reports.
     #[must_use]
     pub fn callable(&self) -> BTreeSet<(WorkerId, RevisionId)> {
         let each = |(id, machine): (&WorkerId, &crate::node::Machine)| {

@@ -16,7 +16,7 @@ use crate::{
     store::{Quorum, STORE, Stored},
 };
 
-/// How long a controller waits for the store. Halved: a slow store refuses. Doubled: a dead one is noticed that late.
+/// The time that a controller waits for the store: enough for a slow one, and a dead one is noticed soon.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn store() -> WorkerId {

@@ -1,4 +1,4 @@
-//! How each kind of fault strikes, and how it ends.
+//! Start and end of each kind of fault.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,16 +13,16 @@ use crate::{
     store::Quorum,
 };
 
-/// How much a rough network delays messages at most.
+/// The longest delay of messages in a rough network.
 const ROUGH: Duration = Duration::from_millis(150);
 
-/// How long a node of a rolling restart has until the next one goes.
+/// The time that a node of a rolling restart has until the next one goes.
 const ROLL: Duration = Duration::from_secs(3);
 
-/// How long a node is away that a rolling restart stopped.
+/// The time that a node is away in a rolling restart.
 const AWAY: Duration = Duration::from_secs(1);
 
-/// How often the lead is lost in a churn.
+/// The number of times that the lead is lost in a churn.
 const CHURNS: u32 = 4;
 
 /// Artifacts of which one is corrupted.
@@ -279,7 +279,7 @@ impl Cluster {
         Undo::Nothing
     }
 
-    /// Who is restarted, the last first: every controller and gateway, and some workers.
+    /// The order of a rolling restart, last first: every controller and gateway, and some workers.
     fn roll_call(&mut self) -> Vec<WorkerId> {
         let workers = self.some_of(Role::Worker, 10);
         let others = self.names(Role::Gateway).into_iter().chain(self.names(Role::Controller));

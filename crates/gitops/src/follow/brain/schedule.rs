@@ -22,10 +22,10 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// Failures in a row that open the breaker.
 const THRESHOLD: u32 = 5;
 
-/// How long an open breaker keeps everybody, webhooks too, from asking.
+/// The time for which an open breaker stops all polls, also those that webhooks ask for.
 const OPEN_FOR: Duration = Duration::from_secs(60);
 
-/// How long webhooks wait after a poll: whoever sends them causes one poll a second at most.
+/// The pause between a poll and one for a webhook: senders cause at most one poll a second.
 const APART: Duration = Duration::from_secs(1);
 
 /// The reason for the next poll, besides the clock.
@@ -47,7 +47,7 @@ pub(crate) struct PollSchedule {
     trigger: Trigger,
     /// A person has asked, and nothing has come of it yet.
     unanswered: bool,
-    /// What is wrong with Git, since how many attempts.
+    /// The failure of Git, and the attempts since then.
     fault: Option<Fault>,
     failures: u32,
     /// When the clock asks.
@@ -137,7 +137,7 @@ impl PollSchedule {
         self.fault = Some(fault);
     }
 
-    /// What is wrong.
+    /// The failure of Git, if there is one.
     pub(crate) const fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
     }

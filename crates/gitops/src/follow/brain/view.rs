@@ -90,7 +90,7 @@ impl Brain {
         }
     }
 
-    /// What keeps it from following the branch, or from declaring what has passed.
+    /// The fault that keeps it from following the branch, or from declaring a validated commit.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         self.schedule.fault().or(self.undeclared.as_ref().map(|(_, fault)| fault))
     }

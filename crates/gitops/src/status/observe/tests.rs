@@ -1,4 +1,4 @@
-//! What is told and written of worlds that the planner's own fixtures make.
+//! Incidents and files for worlds that the planner's own fixtures make.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use berth_spec::{
 
 use super::*;
 
-/// What a look at the world sees.
+/// Looks at the world once.
 fn look(memory: &mut IncidentTracker, w: &Fixture, named: Option<&BTreeSet<String>>, synced: bool) -> Observed {
     look_without(&[], memory, w, named, synced)
 }

@@ -17,7 +17,7 @@ impl Flaky {
         Self { store: MemoryStore::default(), fails: fails.to_vec(), asked: AtomicUsize::new(0) }
     }
 
-    /// How often it has failed.
+    /// The number of failures so far.
     pub(super) fn failed(&self) -> usize {
         let asked = self.asked.load(Ordering::Relaxed);
         self.fails.iter().filter(|nth| **nth <= asked).count()

@@ -1,4 +1,4 @@
-//! What people and hosts are told, as a small host of the test takes it.
+//! Messages to people and hosts, received by a small host of the test.
 
 use std::{
     net::SocketAddr,
@@ -65,7 +65,7 @@ fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<To
     (told, host)
 }
 
-/// What the host is told next.
+/// The next message that the host receives.
 async fn next(told: &mut mpsc::Receiver<Told>) -> Told {
     tokio::time::timeout(PATIENCE, told.recv()).await.expect("it is told something").expect("open")
 }

@@ -1,4 +1,4 @@
-//! What is written back across leaders.
+//! The actual state across leaders.
 
 use std::{sync::Arc, time::Duration};
 

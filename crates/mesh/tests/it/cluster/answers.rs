@@ -1,4 +1,4 @@
-//! What comes back over a hop is what the worker's own gateway says, byte for byte.
+//! An answer over a hop equals the answer of the worker's own gateway, byte for byte.
 
 use berth_wire::oip::{self as wire, ModelInferRequest};
 use bytes::{BufMut as _, Bytes, BytesMut};

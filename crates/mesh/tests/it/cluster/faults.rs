@@ -195,7 +195,8 @@ async fn a_node_that_comes_back_answers_who_waited() {
     assert_eq!(asked.await.expect("it ran").status, 200);
 }
 
-/// What a full model was not given goes to the other copy; where all are full the client is told, in its own protocol.
+/// A request that a full model refuses goes to the other copy; where all are full the client is told, in its own
+/// protocol.
 #[tokio::test]
 async fn a_full_model_sends_requests_to_the_other_copy() {
     let mut town = Town::new(&["a", "b", "c"]).await;

@@ -70,7 +70,7 @@ async fn use_is_told_once() {
     assert_eq!(metric(town.house("a"), "berth_gateway_requests_total", &["iris", "200"]), 1);
 }
 
-/// What a worker says is gone by before the controller's route says so.
+/// A worker's hint takes effect before the controller's route does.
 #[tokio::test]
 async fn hints_come_before_routes() {
     let mut town = Town::new(&["a", "b", "c"]).await;

@@ -139,7 +139,7 @@ async fn a_client_that_leaves_is_not_run_for() {
     assert_eq!(held.runs.load(SeqCst), 0);
 }
 
-/// Who sends a short body slowly is not in flight yet, and takes nobody's place.
+/// A client that sends a short body slowly is not in flight yet, and takes nobody's place.
 #[tokio::test]
 async fn a_slow_client_leaves_the_model_to_the_others() {
     let mut town = Town::new(&["a", "b"]).await;

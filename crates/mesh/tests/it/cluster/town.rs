@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) house: House,
     pub(crate) roster: MembersWriter,
-    /// It ends with everything that is connected, as a process does.
+    /// The runtime of the port. Dropping it ends all connections, as the end of a process does.
     port: Option<Runtime>,
 }
 

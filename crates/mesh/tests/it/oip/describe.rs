@@ -1,4 +1,4 @@
-//! What is told about servers and models, as JSON and as messages.
+//! Descriptions of servers and models, as JSON and as messages.
 
 use std::time::Duration;
 

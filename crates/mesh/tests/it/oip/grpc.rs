@@ -165,7 +165,7 @@ fn classes_instead_of_numbers() {
     assert_eq!(answer.raw_output_contents, [texts(&[b"4.000000:1"])]);
 }
 
-/// What is only passed on is no effort, what is looked at element by element is.
+/// Passing bytes on is no effort; looking at each element is.
 #[test]
 fn effort_is_what_is_not_passed_on() {
     const MANY: usize = 100_000;

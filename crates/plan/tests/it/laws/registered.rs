@@ -1,4 +1,4 @@
-//! What a registry may say: of workers, and in model cards.
+//! Input from a registry: settings of workers, and model cards.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use berth_spec::{
 };
 use proptest::prelude::*;
 
-/// What is said of a worker.
+/// The registry's settings of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
     memory: Option<u8>,
