@@ -109,7 +109,7 @@ impl Outcome {
         }
     }
 
-    /// Who is to blame, in one of three words.
+    /// The result by the party to blame, in one of three words.
     pub(crate) fn result(self) -> OutcomeResult {
         match self {
             Self::Ok => OutcomeResult::Ok,

@@ -30,6 +30,7 @@ use berth_spec::{Deployment, Time, WorkerId, WorkerInfo};
 use crate::{
     audit::Audit,
     chance::Chance,
+    controller_node::ControllerNode,
     election::Election,
     fault::Faults,
     gate::Gate,
@@ -41,7 +42,6 @@ use crate::{
     post::Queue,
     process::{Process, Role},
     request::Requests,
-    seat::Seat,
     store::Store,
     wakes::Wakes,
 };
@@ -89,7 +89,7 @@ pub struct Cluster {
     /// The processes of all nodes.
     pub processes: BTreeMap<WorkerId, Process>,
     /// The controllers.
-    pub seats: BTreeMap<WorkerId, Seat>,
+    pub controllers: BTreeMap<WorkerId, ControllerNode>,
     /// The gateways.
     pub gates: BTreeMap<WorkerId, Gate>,
     /// The workers that run.
@@ -155,7 +155,7 @@ impl Cluster {
             store: Store::default(),
             models: BTreeMap::new(),
             processes: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            controllers: BTreeMap::new(),
             gates: BTreeMap::new(),
             machines: BTreeMap::new(),
             requests: Requests::default(),
@@ -178,8 +178,8 @@ impl Cluster {
 
     fn add_controller(&mut self, name: WorkerId, election: Option<Election>) {
         self.processes.insert(name.clone(), Process::new(Role::Controller, None));
-        self.seats.insert(name.clone(), Seat::new(election));
-        self.take_the_only_seat(&name);
+        self.controllers.insert(name.clone(), ControllerNode::new(election));
+        self.lead_alone(&name);
         self.rewake(&name);
     }
 
@@ -214,16 +214,16 @@ impl Cluster {
     /// The controller that leads as far as the store knows, if it runs and knows it.
     #[must_use]
     pub fn leader(&self) -> Option<&WorkerId> {
-        let leads = |(name, seat): &(&WorkerId, &Seat)| {
-            self.awake(name) && seat.leads().is_some_and(|(epoch, _)| self.store.is_led_by(name, epoch))
+        let leads = |(name, controller): &(&WorkerId, &ControllerNode)| {
+            self.awake(name) && controller.leads().is_some_and(|(epoch, _)| self.store.is_led_by(name, epoch))
         };
-        self.seats.iter().find(leads).map(|(name, _)| name)
+        self.controllers.iter().find(leads).map(|(name, _)| name)
     }
 
     /// All that the leader knows.
     #[must_use]
     pub fn world(&self) -> Option<&berth_plan::World> {
-        self.leader().and_then(|name| self.seats[name].leads()).map(|(_, brain)| brain.world())
+        self.leader().and_then(|name| self.controllers[name].leads()).map(|(_, brain)| brain.world())
     }
 
     /// Declares or changes a deployment. Says whether that was acknowledged: without a leader nothing is.

@@ -200,8 +200,10 @@ impl Fleet {
         let after = (self.cluster.placement(), self.cluster.callable());
         let mut wrong = std::mem::take(&mut self.cluster.broken);
         wrong.extend(self.cluster.unsettled());
-        for (name, seats) in before.0.iter().filter(|(name, seats)| after.0.get(*name) != Some(*seats)) {
-            wrong.push(format!("{name} moved from {seats:?} to {:?} in the calm", after.0.get(name)));
+        for (name, controllers) in
+            before.0.iter().filter(|(name, controllers)| after.0.get(*name) != Some(*controllers))
+        {
+            wrong.push(format!("{name} moved from {controllers:?} to {:?} in the calm", after.0.get(name)));
         }
         wrong.extend(before.1.difference(&after.1).map(|(worker, lost)| format!("{worker} let {lost} go in the calm")));
         if wrong.is_empty() { Ok(()) } else { Err(story(&self.cluster, &wrong)) }

@@ -25,7 +25,7 @@ pub struct Gate {
     in_flight: BTreeMap<DeploymentName, u32>,
     /// Workers that the members say are gone.
     pub(crate) gone: BTreeSet<WorkerId>,
-    /// What to tell with the next flush: requests since the last, and when the last one came.
+    /// The use to report with the next flush: requests since the last one, and the time of the latest request.
     used: BTreeMap<DeploymentName, (u64, Time)>,
     pub(crate) flush_at: Option<Time>,
 }
@@ -35,7 +35,7 @@ pub struct Gate {
 pub(crate) enum Way {
     /// There.
     To { worker: WorkerId, revision: RevisionId, version: String },
-    /// It waits.
+    /// Waits at its gateway.
     Park,
     /// Back to the client, with the reason and what the route says.
     Refuse(&'static str, String),
@@ -111,7 +111,7 @@ impl Gate {
         lot.insert(id) && lot.len() == 1
     }
 
-    /// It waits no longer. Says whether it was the last.
+    /// Ends a wait. Returns true if it was the last.
     pub(crate) fn unpark(&mut self, name: &DeploymentName, id: RequestId) -> bool {
         let Some(lot) = self.parked.get_mut(name) else { return false };
         let was = lot.remove(&id);
@@ -150,7 +150,7 @@ impl Gate {
         self.flush_at.get_or_insert(now + FLUSH);
     }
 
-    /// What the leader is told: what was used, and, as long as they wait or fly, what is in demand.
+    /// The reports to the leader: what was used, and, as long as requests wait or are in flight, what is in demand.
     pub(crate) fn flush(&mut self, now: Time) -> Vec<Demand> {
         let used = std::mem::take(&mut self.used);
         let demands: Vec<Demand> = used
@@ -178,7 +178,7 @@ impl Gate {
         self.parked.keys().chain(self.in_flight.keys()).cloned().collect()
     }
 
-    /// What waits, by deployment.
+    /// The requests that wait, by deployment.
     #[must_use]
     pub fn parked(&self) -> &BTreeMap<DeploymentName, BTreeSet<RequestId>> {
         &self.parked

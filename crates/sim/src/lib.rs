@@ -28,12 +28,12 @@ mod wakes;
 mod election;
 pub mod store;
 
+pub mod controller_node;
 pub mod fault;
 pub mod gate;
 pub mod node;
 pub mod process;
 pub mod request;
-pub mod seat;
 
 mod audit;
 mod oracle;

@@ -25,7 +25,7 @@ pub(crate) enum End {
     Controller,
 }
 
-/// What goes over a stream.
+/// A message on a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Word {
     /// A worker reports.

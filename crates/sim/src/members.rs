@@ -1,5 +1,5 @@
-//! What the members think of each other, as a model of SWIM: who cannot be reached, neither directly nor through others,
-//! is suspected and then failed; who comes back refutes it.
+//! Membership as a model of SWIM: a node that cannot be reached, neither directly nor through others, is suspected and
+//! then failed; a node that comes back refutes it.
 //!
 //! ```text
 //! Alive ──SUSPECT──▶ Suspect ──FAILED──▶ Failed
@@ -11,19 +11,19 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{Health, WorkerId};
 
-/// How long until a node that does not answer is suspected: between these.
+/// The shortest and longest time until a node that does not answer is suspected.
 pub(crate) const SUSPECT: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(900));
 
-/// How long until it counts as failed: between these.
+/// The shortest and longest time until it counts as failed.
 pub(crate) const FAILED: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(2_000));
 
-/// How long until word of a node that is back has gone round: between these.
+/// The shortest and longest time until all have heard that a node is back.
 pub(crate) const GOSSIP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 
-/// What is thought of a node, and between when and when from now.
+/// A belief about a node, and the earliest and latest time from now at which it is formed.
 pub(crate) type Thought = (Health, (Duration, Duration));
 
-/// What each thinks of each.
+/// The beliefs of all members about each other.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     seen: BTreeMap<(WorkerId, WorkerId), Seen>,
@@ -36,19 +36,20 @@ struct Seen {
     news: u64,
 }
 
-/// What is true of a node, seen from another.
+/// The truth about a node, seen from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It answers.
+    /// Answers.
     Answers,
-    /// It does not.
+    /// Does not answer.
     Silent,
-    /// It said that it goes, and went.
+    /// Announced its leaving, and left.
     Left,
 }
 
 impl Members {
-    /// What is true now of `of`, seen from `observer`. Says what is thought next, with the number of this change.
+    /// Takes in what is true now of `of`, seen from `observer`. Returns the next belief, with the number of this
+    /// change.
     pub(crate) fn look(&mut self, observer: &WorkerId, of: &WorkerId, reached: Reach) -> Option<(u64, Vec<Thought>)> {
         let seen = self.seen.entry((observer.clone(), of.clone())).or_insert(Seen { reached: Reach::Left, news: 0 });
         if seen.reached == reached {
@@ -63,7 +64,7 @@ impl Members {
         Some((seen.news, next))
     }
 
-    /// Whether a change is still the last one.
+    /// True if a change is still the last one.
     pub(crate) fn is_news(&self, observer: &WorkerId, of: &WorkerId, news: u64) -> bool {
         self.seen.get(&(observer.clone(), of.clone())).is_some_and(|seen| seen.news == news)
     }

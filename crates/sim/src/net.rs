@@ -1,4 +1,4 @@
-//! Who reaches whom, and how long a message takes.
+//! The network: which node reaches which, and the time that a message takes.
 //!
 //! A cut keeps what one group of nodes sends from another group; a partition is a cut in both directions. The store is
 //! a node like others here. What is sent over a cut is not lost at once: see [`line`](crate::line).
@@ -12,14 +12,14 @@ use berth_spec::WorkerId;
 
 use crate::chance::Chance;
 
-/// How long a message takes between two nodes when nothing is wrong.
+/// The time of a message between two nodes when nothing is wrong.
 pub const HOP: Duration = Duration::from_millis(1);
 
-/// How long a request takes to the store, and as long its answer.
+/// The time of a request to the store; its answer takes as long.
 pub const TO_STORE: Duration = Duration::from_micros(500);
 
-/// How long it takes until one end of a silent connection gives it up. Halved: a hiccup breaks streams. Doubled: those
-/// who wait behind a cut wait twice as long for another way.
+/// The time until one end of a silent connection gives it up: a hiccup breaks no stream, and those behind a cut soon
+/// look for another way.
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// Which way a cut keeps messages from going.
@@ -61,13 +61,13 @@ impl Net {
         self.cuts.remove(name).is_some()
     }
 
-    /// Whether nothing is cut.
+    /// True if nothing is cut.
     #[must_use]
     pub fn whole(&self) -> bool {
         self.cuts.is_empty()
     }
 
-    /// Whether `to` hears `from`.
+    /// True if `to` hears `from`.
     #[must_use]
     pub fn passes(&self, from: &WorkerId, to: &WorkerId) -> bool {
         let stops = |cut: &Cut| {
@@ -77,13 +77,13 @@ impl Net {
         !self.cuts.values().any(stops)
     }
 
-    /// Whether both hear each other.
+    /// True if both hear each other.
     #[must_use]
     pub fn joined(&self, one: &WorkerId, other: &WorkerId) -> bool {
         self.passes(one, other) && self.passes(other, one)
     }
 
-    /// How long this message takes.
+    /// The time that this message takes.
     pub(crate) fn delay(&self, least: Duration, chance: &mut Chance) -> Duration {
         least + chance.up_to(self.jitter)
     }

@@ -17,26 +17,26 @@ use berth_worker::{
     replica::Facts,
 };
 
-/// How long small things take on a machine that is well.
+/// The time of small operations on a healthy machine.
 const SOON: Duration = Duration::from_millis(5);
 
-/// What is behind a location.
+/// The model at a location.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The memory that it takes once loaded.
     pub memory: ByteSize,
-    /// How long it takes to fetch.
+    /// The time to fetch it.
     pub fetch: Duration,
-    /// How long it takes to load.
+    /// The time to load it.
     pub load: Duration,
-    /// How it fails.
+    /// The failure of its loads, if they fail.
     pub fails: Option<FailureCategory>,
 }
 
 /// A worker's disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
-    /// It has room.
+    /// Has room.
     Roomy,
     /// Nothing can be fetched.
     Full,
@@ -44,19 +44,19 @@ pub enum Disk {
 
 /// One worker.
 pub struct Machine {
-    /// What it says of itself.
+    /// The worker's description of itself.
     pub info: WorkerInfo,
     /// Its brain.
     pub agent: Agent,
     /// Revisions that answer requests, and since when.
     pub callable: BTreeMap<RevisionId, Time>,
-    /// How many times as long everything takes.
+    /// The factor by which everything is slower.
     pub pace: u32,
     /// Its disk.
     pub disk: Disk,
-    /// It said that it leaves, and does so when it holds nothing any more.
+    /// True if the worker announced that it leaves; it does so once it holds nothing any more.
     pub(crate) leaves: bool,
-    /// What really lies in memory, by what was loaded: weights that are shared count once.
+    /// The models in memory, by what was loaded: weights that are shared count once.
     resident: BTreeMap<RevisionId, Resident>,
     /// Requests that are being run.
     running: BTreeMap<RevisionId, u32>,
@@ -66,18 +66,18 @@ pub struct Machine {
     down: BTreeSet<RevisionId>,
 }
 
-/// What one replica really takes.
+/// The true memory of one replica.
 #[derive(Debug, Clone)]
 struct Resident {
     memory: ByteSize,
     shares: Option<RevisionId>,
 }
 
-/// What a worker does next.
+/// The next step of a worker.
 pub(crate) enum Next {
-    /// It hears this after a while.
+    /// An event for the agent, after a while.
     Hear(Duration, Event),
-    /// It tells the controller.
+    /// A report to the controller.
     Report(InventoryChange),
 }
 
@@ -108,7 +108,7 @@ impl Machine {
         effects.into_iter().filter_map(|effect| self.perform(effect, now, models)).collect()
     }
 
-    /// What lies in memory, loads in progress included.
+    /// The memory in use, loads in progress included.
     #[must_use]
     pub fn really_held(&self) -> ByteSize {
         self.resident.values().filter(|resident| resident.shares.is_none()).map(|resident| resident.memory).sum()
@@ -134,12 +134,12 @@ impl Machine {
         self.draining.remove(revision).then(|| Event::Drained { revision: revision.clone() })
     }
 
-    /// How long something takes here.
+    /// The time of an operation on this machine.
     pub(crate) fn takes(&self, when_well: Duration) -> Duration {
         when_well * self.pace
     }
 
-    /// What has ended frees what it took.
+    /// Frees the memory of what has ended.
     fn account_for(&mut self, event: &Event) {
         match event {
             Event::Loaded { revision, result: Err(_), .. } | Event::Unloaded { revision } => {
@@ -156,7 +156,7 @@ impl Machine {
         }
     }
 
-    /// What shared this one's weights has them to itself now.
+    /// Frees a replica. The one that shared its weights has them to itself now.
     fn free(&mut self, revision: &RevisionId) {
         let Some(freed) = self.resident.remove(revision) else { return };
         let mut heir: Option<RevisionId> = None;

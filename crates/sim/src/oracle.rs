@@ -1,5 +1,5 @@
-//! What must hold whatever goes wrong: no acknowledged write is lost, and no request is answered by what nobody
-//! declared or by what was deleted. It knows only what clients were told.
+//! Checks what must hold whatever goes wrong: no acknowledged write is lost, and no request is answered by what nobody
+//! declared or by what was deleted. The oracle knows only what clients were told.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,10 @@ use berth_spec::{Deployment, DeploymentName, RevisionId, RouteChange, WorkerId};
 
 use crate::{request::Request, store::Store};
 
-/// What clients were told, and what follows from it.
+/// The answers to clients, and what follows from them.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// What was acknowledged last of each deployment.
+    /// The last acknowledged state of each deployment.
     acknowledged: BTreeMap<DeploymentName, Arc<Deployment>>,
     /// Those of which that was that it is deleted.
     deleted: BTreeSet<DeploymentName>,

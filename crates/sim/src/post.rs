@@ -1,4 +1,4 @@
-//! What is on its way: one queue, by time; what is due at the same time goes in the order of posting.
+//! Messages on their way: one queue, by time; messages due at the same time go in the order of posting.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -53,7 +53,7 @@ pub(crate) enum Post {
     Restart { node: WorkerId, start: u64 },
 }
 
-/// What a controller asks of the store.
+/// A request of a controller to the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Ask {
     /// To lead.

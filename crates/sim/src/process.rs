@@ -16,30 +16,30 @@ use crate::line::LineId;
 /// The shortest and the longest time between two attempts to find the leader.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// What a node does. In a simulation each does one thing.
+/// The role of a node. In a simulation each has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It stands for election.
+    /// Stands for election.
     Controller,
-    /// It holds models.
+    /// Holds models.
     Worker,
     /// Clients come to it.
     Gateway,
 }
 
-/// Whether a process runs.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It does.
+    /// Runs.
     Running,
-    /// It is stopped (SIGSTOP) and does not know it.
+    /// Stopped (SIGSTOP), without knowing it.
     Paused {
         /// When it goes on.
         until: Time,
     },
-    /// It does not.
+    /// Does not run.
     Down,
-    /// It said that it goes, and went.
+    /// Announced its leaving, and left.
     Left,
 }
 
@@ -54,11 +54,11 @@ pub(crate) enum Uplink {
 /// One node's process.
 #[derive(Debug)]
 pub struct Process {
-    /// What it does.
+    /// The role.
     pub role: Role,
-    /// Whether it runs.
+    /// The state of the process.
     pub life: Life,
-    /// How often it was started: what was meant for an earlier one is lost.
+    /// The number of starts: messages for an earlier process are lost.
     pub start: u64,
     /// Where it is.
     pub region: Option<String>,
@@ -69,7 +69,7 @@ pub struct Process {
     pub(crate) uplink: Uplink,
     /// The latest term that it has seen.
     pub(crate) best: u64,
-    /// Who leads, as far as it was told.
+    /// The leader, as far as the process was told.
     pub(crate) hint: Option<WorkerId>,
     /// Attempts since it was connected last.
     pub(crate) tries: u32,
@@ -91,7 +91,7 @@ impl Process {
         }
     }
 
-    /// It starts anew.
+    /// Starts the process anew.
     pub(crate) fn starts(&mut self) {
         self.start += 1;
         self.life = Life::Running;
@@ -101,19 +101,19 @@ impl Process {
         self.tries = 0;
     }
 
-    /// Whether it runs, and is not paused.
+    /// True if it runs and is not paused.
     #[must_use]
     pub fn awake(&self) -> bool {
         self.life == Life::Running
     }
 
-    /// Whether it is gone, rather than paused.
+    /// True if it is gone, rather than paused.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self.life, Life::Down | Life::Left)
     }
 
-    /// What its clock shows.
+    /// The time on its clock.
     #[must_use]
     pub fn clock(&self, now: Time) -> Time {
         Time(now.0.saturating_add_signed(self.skew))
@@ -125,7 +125,7 @@ impl Process {
         Time(clock.0.saturating_add_signed(self.skew.saturating_neg()))
     }
 
-    /// How long to wait before the next attempt.
+    /// The pause before the next attempt.
     pub(crate) fn back_off(&self) -> Duration {
         (BACK_OFF.0 * (1 << self.tries.min(5))).min(BACK_OFF.1)
     }

@@ -21,12 +21,12 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 
-/// What a worker answers.
+/// The answer of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was run by this revision.
+    /// Run by this revision.
     By(RevisionId),
-    /// It was not run: sending it elsewhere is safe.
+    /// Not run: sending it elsewhere is safe.
     NotRun,
     /// The connection broke: it may have been run.
     Broken,
@@ -35,9 +35,9 @@ pub(crate) enum Answer {
 /// A request (or a few that came together) on its way.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What it asks for.
+    /// The deployment that it asks for.
     pub name: DeploymentName,
-    /// How many came together.
+    /// The number of requests that came together.
     pub count: u32,
     /// The gateway that it came to.
     pub gate: WorkerId,
@@ -47,20 +47,20 @@ pub struct Request {
     pub place: Place,
     /// Workers that did not answer it.
     pub tried: Vec<WorkerId>,
-    /// How often its connection broke under it.
+    /// The number of connections that broke under it.
     pub broken: u32,
     /// The attempt that counts.
     pub attempt: Attempt,
-    /// How often it was run.
+    /// The number of runs.
     pub runs: u32,
 }
 
 /// Where a request is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// It waits at its gateway.
+    /// Waits at its gateway.
     Parked,
-    /// It was forwarded.
+    /// Forwarded.
     At {
         /// To this worker.
         worker: WorkerId,
@@ -69,7 +69,7 @@ pub enum Place {
     },
 }
 
-/// What became of requests.
+/// Counts of requests by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Answered.
@@ -87,7 +87,7 @@ pub struct Tally {
 pub struct Requests {
     /// On their way.
     pub open: BTreeMap<RequestId, Request>,
-    /// What became of the others.
+    /// The outcomes of the other requests.
     pub tally: Tally,
     last: u64,
 }

@@ -16,27 +16,27 @@ use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generatio
 /// The name of the store among the nodes.
 pub const STORE: &str = "store";
 
-/// How long the leader key outlives its last renewal, by the store's clock.
+/// The time that the leader key outlives its last renewal, by the store's clock.
 pub const LEASE: Duration = Duration::from_secs(3);
 
-/// What the store says.
+/// An answer of the store.
 #[derive(Debug, Clone)]
 pub enum Stored {
-    /// It leads from now on.
+    /// The controller leads from now on.
     Won {
         /// The rev at which its key was created.
         epoch: u64,
     },
     /// Another one leads.
     Taken,
-    /// It goes on leading.
+    /// The controller goes on leading.
     Renewed {
         /// When that was asked, by the clock of who asked.
         asked: Time,
     },
     /// A plan is stored.
     Committed,
-    /// It is not, or nobody knows.
+    /// The controller does not lead, or nobody knows.
     Refused,
     /// Whoever asked leads no longer.
     Deposed,
@@ -47,7 +47,7 @@ pub enum Stored {
     },
 }
 
-/// Who leads.
+/// The leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
     /// The controller.
@@ -58,7 +58,7 @@ pub struct Leader {
     pub until: Option<Time>,
 }
 
-/// How the store does.
+/// The state of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quorum {
     /// Well.
@@ -72,7 +72,7 @@ pub enum Quorum {
 /// The store.
 #[derive(Debug)]
 pub struct Store {
-    /// How it does.
+    /// The state of the store.
     pub quorum: Quorum,
     /// Its clock runs this much faster than it should, in percent (100: right).
     pub pace_percent: u64,
@@ -83,7 +83,7 @@ pub struct Store {
     measured: BTreeMap<Digest, ByteSize>,
     cordons: BTreeMap<WorkerId, Cordon>,
     generation: Generation,
-    /// What watchers are told, by rev.
+    /// The events for watchers, by rev.
     changes: BTreeMap<u64, Change>,
 }
 
@@ -118,7 +118,7 @@ impl Store {
         self.rev
     }
 
-    /// Who leads at `now`: an expired key is gone.
+    /// The leader at `now`: an expired key is gone.
     pub fn leader(&mut self, now: Time) -> Option<&Leader> {
         if self.leader.as_ref().is_some_and(|leader| leader.until.is_some_and(|until| until <= now)) {
             // Leases are not ended by a store that cannot write.
@@ -164,7 +164,7 @@ impl Store {
         self.leader = None;
     }
 
-    /// Whether this controller leads in this epoch, as far as the store was asked last.
+    /// True if this controller leads in this epoch, by the store's last answer.
     #[must_use]
     pub fn is_led_by(&self, name: &WorkerId, epoch: u64) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.name == *name && leader.epoch == epoch)
@@ -178,7 +178,7 @@ impl Store {
         lease * 100 / u32::try_from(self.pace_percent).unwrap_or(100)
     }
 
-    /// What a controller that starts now reads.
+    /// The content that a controller reads when it starts now.
     #[must_use]
     pub fn restore(&self) -> Restored {
         Restored {
@@ -223,7 +223,7 @@ impl Store {
         self.deployments.values()
     }
 
-    /// What was decided for a deployment.
+    /// The record of a deployment.
     #[must_use]
     pub fn record(&self, name: &DeploymentName) -> Option<&Record> {
         self.records.get(name)
@@ -268,7 +268,7 @@ impl Store {
         self.measured.insert(digest, size);
     }
 
-    /// What a controller that was told everything up to `told` is told next.
+    /// The next events for a controller that has heard of everything up to `told`.
     pub(crate) fn changes(&self, told: u64, upto: u64) -> Vec<Event> {
         let mut events = Vec::new();
         let mut declared = Vec::new();

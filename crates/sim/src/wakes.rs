@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{Time, WorkerId};
 
-/// Who wakes, by node; at the same time controllers go before gateways and those before workers.
+/// The next wake-up of each node; at the same time controllers go before gateways and those before workers.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     at: BTreeMap<WorkerId, (Time, u8)>,
@@ -26,7 +26,7 @@ impl Wakes {
         }
     }
 
-    /// Who wakes first.
+    /// The first node to wake.
     pub(crate) fn first(&self) -> Option<(Time, &WorkerId)> {
         self.order.first().map(|(at, _, node)| (*at, node))
     }

@@ -1,4 +1,4 @@
-//! What somebody wants: a deployment, checked, with defaults applied in memory. Illegal ones cannot be built
+//! The declaration of a model: a deployment, checked, with defaults applied in memory. Illegal ones cannot be built
 //! (see [`manifest`](crate::manifest) for the file format and its errors).
 
 mod labels;
@@ -36,7 +36,7 @@ pub struct Deployment {
     pub deleting: bool,
     /// The store's number of its last change; 0 where the store does not have it (yet, or any more).
     pub resource_version: u64,
-    /// What is wanted.
+    /// The declared settings.
     pub spec: Spec,
     /// The digest of the artifact where it is known before any worker fetched it: given in the manifest, or computed
     /// by the source for a local file.
@@ -45,7 +45,8 @@ pub struct Deployment {
     pub artifact: Option<ByteSize>,
 }
 
-/// What is wanted of a deployment: a model and its [`Settings`], whose fields are read and written as if they were here.
+/// The declared settings of a deployment: a model and its [`Settings`], whose fields are read and written as if they
+/// were here.
 ///
 /// Clones share the settings, and so do deployments that went through one [`Sharing`]: most of 100,000 leave nearly
 /// everything at its default. Writing to shared ones copies them.
@@ -56,30 +57,30 @@ pub struct Spec {
     settings: Arc<Settings>,
 }
 
-/// What is wanted of a deployment, whatever its model is.
+/// The declared settings of a deployment that do not depend on its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How many replicas.
+    /// The number of replicas.
     pub replicas: Replicas,
     /// An on-demand deployment without requests for this long is paged out even where there is room. `None`: only when space is needed.
     pub idle_after: Option<Duration>,
     /// 1 (evicted first) to 100.
     pub priority: u8,
-    /// What the author says it needs; otherwise predicted, then measured.
+    /// The memory of a replica by the author's word; otherwise predicted, then measured.
     pub memory: Option<ByteSize>,
     /// CPU cores, if the author says so. Counted against the worker's cores, not enforced for in-process runtimes.
     pub cpu: Option<f32>,
     /// Which workers may hold it.
     pub selector: Selector,
-    /// How a new revision replaces the old one.
+    /// The way in which a new revision replaces the old one.
     pub rollout: Rollout,
-    /// How a new replica proves itself.
+    /// The validation of a new replica.
     pub warmup: Warmup,
     /// The longest a request may take, parked time included, when the caller sets no deadline.
     pub timeout: Duration,
-    /// How many requests at once.
+    /// The limits of requests at once.
     pub concurrency: Concurrency,
-    /// How requests are joined into batches.
+    /// The joining of requests into batches.
     pub batching: Batching,
     /// Settings of the engine.
     pub runtime: RuntimeOptions,
@@ -87,9 +88,9 @@ pub struct Settings {
     pub gpu: Option<GpuNeed>,
     /// The model's type, for what is said of all models of a type; its format unless the author says otherwise.
     pub model_type: Option<Box<str>>,
-    /// How many replicas in which region. Empty: `replicas` counts all regions together.
+    /// The number of replicas per region. Empty: `replicas` counts all regions together.
     pub regions: BTreeMap<String, Replicas>,
-    /// What copies are kept apart by.
+    /// The distance between copies.
     pub spread: Spread,
     /// Once loaded, its replicas are never evicted for others.
     pub pinned: bool,
@@ -133,7 +134,7 @@ pub struct ModelSource {
     details: Arc<ModelDetails>,
 }
 
-/// What is said of a model beside its location. Most models of a fleet differ in nothing of it.
+/// Details of a model beside its location. Most models of a fleet share them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDetails {
     /// The kind of artifact, which decides the runtime.
@@ -144,7 +145,7 @@ pub struct ModelDetails {
     pub version: Option<String>,
     /// The signature, where the author gives it: it must agree with the artifact's own.
     pub signature: Option<Box<Signature>>,
-    /// How its code is run: for [`ModelFormat::PYTHON`], and only there.
+    /// The model card, which says how its code is run: for [`ModelFormat::PYTHON`], and only there.
     pub card: Option<Arc<PinnedCard>>,
 }
 
@@ -169,7 +170,7 @@ impl DerefMut for ModelSource {
     }
 }
 
-/// How many replicas.
+/// The number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replicas {
     /// As many are kept whatever happens. 0: on demand.
@@ -189,7 +190,7 @@ impl Replicas {
 /// GPUs that one replica needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuNeed {
-    /// How many.
+    /// The number of copies.
     pub count: u32,
     /// The only kind that will do ([`Gpu::kind`](crate::Gpu::kind)); `None`: any.
     pub kind: Option<String>,
@@ -197,7 +198,7 @@ pub struct GpuNeed {
     pub memory: Option<ByteSize>,
 }
 
-/// What copies are kept apart by, as far as there are enough of them. Never two copies of a revision on one worker.
+/// The distance between copies, as far as there are enough places. Two copies of a revision are never on one worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Spread {
     /// Over regions, then zones, then workers.
@@ -214,11 +215,11 @@ pub struct Scaling {
     pub target_rate: Option<f32>,
     /// Requests in flight that one copy should have at most, on average. `None`: the policy's.
     pub target_concurrency: Option<f32>,
-    /// Whether use that comes back keeps a second copy.
+    /// The rule for a second copy.
     pub second_copy: SecondCopy,
 }
 
-/// Whether a model in regular use gets a second copy.
+/// The rule that gives a model in regular use a second copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SecondCopy {
     /// When it was used now and also some while ago, and there is room.
@@ -237,16 +238,16 @@ pub struct Selector {
     pub preferred: BTreeMap<String, String>,
 }
 
-/// How a new revision replaces the old one.
+/// The way in which a new revision replaces the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rollout {
     /// The way traffic moves.
     pub strategy: Strategy,
-    /// What to do when old and new do not fit beside each other.
+    /// The behaviour if old and new do not fit beside each other.
     pub when_full: WhenFull,
-    /// How long requests in flight have, once a replica drains.
+    /// The time that requests in flight have once a replica drains.
     pub drain_timeout: Duration,
-    /// How long the new revision has to become ready before it is given up.
+    /// The time in which the new revision must become ready before it is given up.
     pub deadline: Duration,
 }
 
@@ -257,7 +258,7 @@ pub enum Strategy {
     BlueGreen,
 }
 
-/// What to do when a surge does not fit.
+/// The behaviour if a surge does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
     /// Keep the old one and say so until there is room.
@@ -277,7 +278,7 @@ pub enum Warmup {
     Off,
 }
 
-/// How many requests at once, per replica, and how many may wait.
+/// The limits per replica: requests at once, and requests that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Concurrency {
     /// Requests in one replica at once, queue included. `None`: the worker's default.
@@ -286,12 +287,12 @@ pub struct Concurrency {
     pub queue: u32,
 }
 
-/// How requests are joined into batches.
+/// The joining of requests into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// The most rows in one run of the engine; 1 turns batching off.
     pub max_rows: u32,
-    /// How long the first request of a batch may wait for others. 0: only what is there already is joined.
+    /// The longest wait of a batch's first request for others. 0: only requests that are there already are joined.
     pub max_delay: Duration,
 }
 

@@ -18,7 +18,7 @@ pub use self::{
     worker::{InvalidWorkerId, MAX_WORKER_ID, WorkerId},
 };
 
-/// How often something has been changed. Starts at 1; 0 means "nothing yet".
+/// The number of changes of something. Starts at 1; 0 means "nothing yet".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Generation(pub u64);

@@ -1,4 +1,4 @@
-//! What a worker says of itself.
+//! The description that a worker gives of itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use crate::{
     member::{REGION, ZONE},
 };
 
-/// What a worker is and how much it can hold. Sent when it joins; changes are a new incarnation.
+/// The identity and capacity of a worker. Sent when it joins; a change is a new incarnation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerInfo {
     /// Its name.
@@ -108,8 +108,7 @@ impl RuntimeInfo {
     }
 }
 
-/// What the registry says of a worker: it overrides what the worker says of itself (seed G §3.3). Written by the Git
-/// source only.
+/// The registry's settings of a worker; they override the worker's own. Written by the Git source only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTerms {
     /// Labels, over the worker's own.
@@ -124,16 +123,16 @@ pub struct WorkerTerms {
     pub max_gpus: Option<u32>,
     /// The versions of model cards that it may be given.
     pub schema_versions: Vec<String>,
-    /// How room is made on it.
+    /// The rules for making room on it.
     pub eviction: Eviction,
 }
 
-/// How room is made on a worker.
+/// The rules for making room on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Eviction {
-    /// What goes first.
+    /// The order in which models are evicted.
     pub strategy: EvictionStrategy,
-    /// Whether anything goes at all to make room for another model.
+    /// True if models may be evicted to make room for another.
     pub automatic: bool,
 }
 
@@ -143,7 +142,7 @@ impl Default for Eviction {
     }
 }
 
-/// What goes first. A model of higher priority never goes for one of lower priority.
+/// The order in which models are evicted. A model of higher priority never goes for one of lower priority.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
     /// The lowest priority, and among equals the one that was not used for longest.
@@ -169,21 +168,21 @@ impl WorkerTerms {
         under
     }
 
-    /// What the worker has to keep to by itself.
+    /// The limits that the worker itself must keep to.
     #[must_use]
     pub fn limits(&self) -> WorkerLimits {
         WorkerLimits { memory: self.memory, models: self.max_models }
     }
 }
 
-/// A circuit breaker towards one dependency of a worker, unless it is closed and counts nothing (seed G §8.3).
+/// A circuit breaker towards one dependency of a worker. Reported only if it is not closed or counts failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breaker {
     /// The dependency: `s3://bucket`, `https://host`.
     pub dependency: Arc<str>,
-    /// What it is.
+    /// The kind of dependency.
     pub kind: DependencyKind,
-    /// How it stands.
+    /// The state of the breaker.
     pub state: BreakerState,
     /// Failures in a row.
     pub failures: u32,
@@ -193,7 +192,7 @@ pub struct Breaker {
     pub retry_at: Option<Time>,
 }
 
-/// What a dependency is.
+/// The kind of a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DependencyKind {
     /// An object store or web server.
@@ -216,7 +215,7 @@ impl DependencyKind {
     }
 }
 
-/// How a circuit breaker stands.
+/// The state of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerState {
     /// All goes through; failures are counted.
@@ -239,17 +238,17 @@ impl BreakerState {
     }
 }
 
-/// What becomes of a worker that the registry does not name, where there is a registry.
+/// The treatment of a worker that the registry does not name, where there is a registry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownWorkers {
-    /// It is a worker like any other, by its own word.
+    /// A worker like any other, with its own settings.
     #[default]
     Allow,
-    /// It is connected and gets no models; what it holds moves elsewhere.
+    /// Connected without models; what it holds moves elsewhere.
     Ignore,
-    /// It is not let in. One that is connected already is treated as with [`Self::Ignore`] until it holds nothing, and then
-    /// turned away.
+    /// Refused. A worker that is connected already is treated as with [`Self::Ignore`] until it holds nothing, and then
+    /// disconnected.
     Refuse,
 }
 
@@ -270,7 +269,7 @@ impl UnknownWorkers {
 pub struct Gpu {
     /// The name by which `CUDA_VISIBLE_DEVICES` takes it: its UUID, or its number where an operator declared it.
     pub id: String,
-    /// What it is, as its driver names it, in lower case with dashes: `nvidia-h200`.
+    /// The driver's name of the device, in lower case with dashes: `nvidia-h200`.
     pub kind: String,
     /// Its memory.
     pub memory: ByteSize,
@@ -283,7 +282,7 @@ impl Gpu {
         need.kind.as_ref().is_none_or(|kind| self.is_a(kind)) && need.memory.is_none_or(|memory| self.memory >= memory)
     }
 
-    /// Whether it is of the kind that somebody asked for: all words of that are words of its own kind. `T4` asks for a
+    /// True if the device is of the requested kind: all words of the request are words of its own kind. `T4` asks for a
     /// `tesla-t4` or an `nvidia-t4`, `nvidia-a100` for an `nvidia-a100-sxm4-80gb`, and `nvidia` for any of them.
     #[must_use]
     pub fn is_a(&self, kind: &str) -> bool {
@@ -294,7 +293,7 @@ impl Gpu {
     }
 }
 
-/// How busy a GPU is.
+/// The load of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuLoad {
     /// Its [`id`](Gpu::id).
@@ -305,17 +304,17 @@ pub struct GpuLoad {
     pub utilization_percent: u32,
 }
 
-/// Whether a worker means to stay.
+/// The intention of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerState {
-    /// It does.
+    /// Stays.
     #[default]
     Serving,
-    /// It was told to stop: its models move elsewhere while it still answers.
+    /// Leaves: it was told to stop, and its models move elsewhere while it still answers.
     Leaving,
 }
 
-/// What a worker says of its load (seed G §6.3, §6.4). Told when it changes noticeably.
+/// The load that a worker reports of itself. Sent when it changes noticeably.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Load {
     /// When it was looked at.
@@ -328,9 +327,9 @@ pub struct Load {
     pub queue: u32,
     /// Requests per minute over the last minute.
     pub requests_per_minute: u32,
-    /// Memory is short: more than 80 % of the machine's or control group's is in use (seed G §6.4).
+    /// True if memory is short: more than 80 % of the machine's or control group's is in use.
     pub degraded: bool,
-    /// How busy its GPUs are, where it can tell.
+    /// The load of its GPUs, where it can be read.
     pub gpus: Arc<[GpuLoad]>,
 }
 

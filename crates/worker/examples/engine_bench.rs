@@ -1,5 +1,5 @@
-//! What the batcher costs and gains: the engine in a loop, beside the same model through the batcher at concurrency 1,
-//! 8 and 64. One JSON line per measurement on stdout.
+//! Measures the cost and the gain of the batcher: the engine in a loop, beside the same model through the batcher at
+//! concurrency 1, 8 and 64. One JSON line per measurement on stdout.
 //!
 //! ```text
 //! cargo run --release -p berth-worker --example engine_bench -- MODEL.onnx [LIBRARY] [SECONDS]

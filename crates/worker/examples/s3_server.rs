@@ -20,7 +20,7 @@ use s3s::{
 use s3s_fs::FileSystem;
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// Who may read, as the file says now.
+/// The keys that may read, as the file lists them now.
 struct Keys(PathBuf);
 
 #[async_trait::async_trait]

@@ -53,9 +53,9 @@ pub struct Agent {
     state: WorkerState,
     /// The number of the credentials that it was given.
     credentials: Generation,
-    /// What the process takes beside its models, as the driver has seen it.
+    /// The memory of the process beside its models, as the driver has seen it.
     beside_models: ByteSize,
-    /// What of that models cannot have, as it was told last.
+    /// The part of that which models cannot have, as last reported.
     overhead: ByteSize,
     /// The last that was told.
     load: Option<Load>,
@@ -63,14 +63,14 @@ pub struct Agent {
     /// The last that was told of each replica's use.
     usage: BTreeMap<RevisionId, Usage>,
     breakers: Breakers,
-    /// What was told of them last.
+    /// The breakers as last reported.
     told: Vec<worker::Breaker>,
     arrivals: u64,
     tickets: u64,
     unreported: Unreported,
 }
 
-/// What the controller does not know yet.
+/// Changes that the controller does not know yet.
 #[derive(Debug, Default)]
 struct Unreported {
     whole: bool,
@@ -159,13 +159,13 @@ impl Agent {
         self.replicas.values().filter_map(Replica::wake_at).min()
     }
 
-    /// Whether [`Event::Stop`] was obeyed: nothing is left.
+    /// True once [`Event::Stop`] was obeyed: nothing is left.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stopping && self.replicas.is_empty()
     }
 
-    /// What is true of each replica.
+    /// The residency of each replica.
     pub fn residencies(&self) -> impl Iterator<Item = (&RevisionId, Residency)> {
         self.replicas.iter().map(|(id, replica)| (id, replica.residency()))
     }

@@ -50,22 +50,22 @@ use self::{
 };
 use crate::{fault::Fault, metrics::CacheMetrics};
 
-/// Connections per fetch. Doubled, a fetch crowds out requests on a shared line; halved, one slow connection is a
-/// quarter of a fetch instead of an eighth, but far stores are fetched at half their rate.
+/// The connections per fetch: enough to fill a line to a far store, few enough to leave requests on a shared line their
+/// part.
 pub const PARALLEL_RANGES: usize = 6;
 
 /// A checked artifact on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// What it is, and where.
+    /// The artifact, and its place.
     pub source: Source,
-    /// What its bytes hash to; of a folder, its sorted lines `DIGEST  PATH`.
+    /// The digest of its bytes; of a folder, of its sorted lines `DIGEST  PATH`.
     pub digest: Digest,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: ByteSize,
 }
 
-/// What a runtime loads.
+/// The form in which a runtime gets an artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file on this machine.
@@ -78,7 +78,7 @@ pub enum Source {
         kind: String,
         /// Where it is, in the runtime's own terms.
         path: String,
-        /// What the runtime needs to get at it; may be empty.
+        /// The key that the runtime needs for access; may be empty.
         key: String,
     },
 }

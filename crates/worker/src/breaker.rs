@@ -14,7 +14,7 @@ use berth_spec::{
 /// Failures in a row that open it: more than two models with a bad address cause, few enough that a dead host is soon
 /// left alone.
 pub const THRESHOLD: u32 = 5;
-/// How long it stays open: a host that restarts takes about so long.
+/// The time that it stays open: a host that restarts takes about so long.
 pub const OPEN_FOR: Duration = Duration::from_secs(60);
 
 const LIMITS: Limits = Limits { threshold: THRESHOLD, open_for: OPEN_FOR };
@@ -45,7 +45,7 @@ impl Dependency {
         Self { kind: DependencyKind::Packages, name: origin.into() }
     }
 
-    /// What it is.
+    /// The kind of dependency.
     #[must_use]
     pub const fn kind(&self) -> DependencyKind {
         self.kind
@@ -90,7 +90,7 @@ pub struct Breakers(BTreeMap<Dependency, CircuitBreaker>);
 const MOST: usize = 256;
 
 impl Breakers {
-    /// Whether an operation on it may start now; if not, when to ask again.
+    /// Asks to start an operation on it now; the error is the time to ask again.
     pub fn admit(&mut self, dependency: &Dependency, now: Time) -> Result<(), Time> {
         self.0.get_mut(dependency).map_or(Ok(()), |breaker| breaker.admit(now))
     }
@@ -103,14 +103,14 @@ impl Breakers {
             .try_for_each(|(_, breaker)| breaker.admit(now))
     }
 
-    /// It did not answer, or with a passing fault.
+    /// Records that it did not answer, or with a passing fault.
     pub fn failed(&mut self, dependency: &Dependency, now: Time) {
         if self.0.len() < MOST || self.0.contains_key(dependency) {
             self.0.entry(dependency.clone()).or_insert(CircuitBreaker::new(LIMITS)).failed(now);
         }
     }
 
-    /// It answered. Whether it had been left alone until now.
+    /// Records that it answered. Returns true if it had been left alone until now.
     pub fn answered(&mut self, dependency: &Dependency) -> bool {
         self.0.remove(dependency).is_some_and(|breaker| breaker.state() != BreakerState::Closed)
     }

@@ -1,4 +1,4 @@
-//! How much memory and how many cores there are for models, where nobody says so.
+//! Memory and cores for models, where nobody configures them.
 //!
 //! The tightest of: control group v2 (`memory.max`, `cpu.max`) at its own path and every one above it, control group
 //! v1 (`memory.limit_in_bytes`, `cpu.cfs_quota_us`), and the machine itself.
@@ -23,7 +23,7 @@ pub const MODEL_SHARE: f64 = 0.8;
 /// Limits of a control group above this are "none": v1 writes a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// What there is.
+/// The memory and cores of this process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
     /// Memory in all.
@@ -35,7 +35,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What this process may use.
+    /// Reads what this process may use.
     #[must_use]
     pub fn probe() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);

@@ -1,4 +1,4 @@
-//! What a worker is told when it is built.
+//! The settings of a worker.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,8 +8,8 @@ use crate::{prepare, runtime::spi};
 
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
-/// Fetches at once. Each has up to [`PARALLEL_RANGES`](crate::artifacts::PARALLEL_RANGES) connections: doubled, they
-/// take each other's bandwidth and all models are late together; halved, a slow host holds up the fast ones.
+/// The fetches at once. Each has up to [`PARALLEL_RANGES`](crate::artifacts::PARALLEL_RANGES) connections: with four, a
+/// slow host does not hold up the fast ones, and models do not all come late together.
 pub const DEFAULT_PARALLEL_FETCHES: usize = 4;
 
 /// The settings of a worker.
@@ -45,7 +45,7 @@ pub struct Config {
     /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
     /// stores, by the names that their own tools use.
     pub credentials: BTreeMap<String, String>,
-    /// How code and environments of model cards come about.
+    /// The preparation of code and environments of model cards.
     pub cards: prepare::Settings,
 }
 
@@ -104,7 +104,7 @@ impl Config {
         }
     }
 
-    /// Whether a variable of the environment belongs into [`credentials`](Self::credentials).
+    /// True if a variable of the environment belongs into [`credentials`](Self::credentials).
     #[must_use]
     pub fn is_credential(name: &str) -> bool {
         ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix))

@@ -67,20 +67,20 @@ use crate::{
 /// Completions that may wait for the agent; when full, the work waits. It covers what comes in during one step of the agent.
 const COMPLETIONS: usize = 256;
 
-/// How long the stop may take beyond the longest drain. Halved, a load that was under way is cut; doubled, a stuck
-/// engine holds up the end of the process.
+/// The time that the stop may take beyond the longest drain: a load under way can end, and a stuck engine does not hold
+/// up the end of the process for long.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
-/// How long the last report of a worker that holds nothing any more may wait for a controller. Halved, a busy one may not
-/// hear it and takes the worker for lost; doubled, a cluster that is stopped whole takes that much longer.
+/// The time that the last report of a worker that holds nothing any more may wait for a controller: a busy one hears
+/// it, and a cluster that stops whole is not held up.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// The ends of the channels to the controller.
 pub struct WorkerLink {
-    /// What the worker should hold, and that a controller was attached, which comes first. When it closes, the worker
+    /// The assignments, and the news that a controller was attached, which comes first. When it closes, the worker
     /// keeps what it has.
     pub assignments: mpsc::Receiver<FromController>,
-    /// What it holds.
+    /// The reports of what it holds.
     pub reports: mpsc::Sender<InventoryChange>,
 }
 
@@ -94,7 +94,7 @@ pub struct Worker {
     leaving: CancellationToken,
 }
 
-/// What a worker left behind when it stopped.
+/// The state that a worker left behind when it stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stopped {
     /// Replicas that were unloaded after their last request.
@@ -232,7 +232,7 @@ fn numbered(gpus: Vec<Gpu>) -> Vec<Gpu> {
 }
 
 impl Worker {
-    /// What it tells of itself when it joins.
+    /// The description that it sends when it joins.
     #[must_use]
     pub fn info(&self) -> &WorkerInfo {
         &self.info

@@ -8,11 +8,11 @@ use crate::runtime::LoadError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// What kind, which decides whether it is tried again.
+    /// The kind of failure, which decides if it is tried again.
     pub category: FailureCategory,
     /// For people: what went wrong and what to do.
     pub message: String,
-    /// What somebody else's program said: a traceback, the words of an installer. Bounded.
+    /// The output of another program: a traceback, the words of an installer. Bounded.
     pub trace: Option<Box<str>>,
 }
 

@@ -54,7 +54,7 @@ impl Gpus {
         &self.devices
     }
 
-    /// How busy each device is. Takes some microseconds for each; a device that does not answer is left out.
+    /// The load of each device. Takes some microseconds for each; a device that does not answer is left out.
     #[must_use]
     pub fn load(&self) -> Vec<GpuLoad> {
         self.nvml.iter().flat_map(Nvml::load).collect()

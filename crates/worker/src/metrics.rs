@@ -1,4 +1,4 @@
-//! What a worker counts, under the names of the Git PRD (seed G §9.1) where it names one.
+//! Metrics of a worker, under the names of docs/observability.md where it has one.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
@@ -215,7 +215,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// How busy they are.
+    /// Sets the load of the GPUs.
     pub(crate) fn gpu_load(&self, gpus: &[GpuLoad]) {
         for gpu in gpus {
             let device = Device { gpu: gpu.id.to_string() };
@@ -260,7 +260,7 @@ impl WorkerMetrics {
         self.phases.get_or_create(&Phase { phase }).observe(milliseconds / 1e3);
     }
 
-    /// How a circuit breaker stands; `None`: it is simply closed again.
+    /// Sets the state of a circuit breaker; `None`: it is simply closed again.
     pub(crate) fn breaker(&self, breaker: &Breaker, state: Option<BreakerState>) {
         let towards = Towards { kind: breaker.kind.as_str(), dependency: breaker.dependency.to_string() };
         match state {
@@ -273,7 +273,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// What environments take on disk, and how many there are.
+    /// Sets the disk space of environments, and their number.
     pub(crate) fn environments(&self, size: ByteSize, count: usize) {
         self.environment_bytes.set(i64::try_from(size.0).unwrap_or(i64::MAX));
         self.environments.set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -25,14 +25,14 @@ pub struct Limits {
     pub memory: ByteSize,
     /// Models in memory at once; `None`: as many as fit.
     pub models: Option<u32>,
-    /// Loads and validations at once. Doubled, loads slow each other and the requests beside them; at 1, a large model
-    /// holds up every small one.
+    /// The loads and validations at once. With one, a large model holds up every small one; with many, loads slow each
+    /// other and the requests beside them.
     pub parallel_loads: usize,
     /// Fetches at once. Each has several connections of its own.
     pub parallel_fetches: usize,
 }
 
-/// What a waiting replica waits for.
+/// The next thing that a waiting replica needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
     /// Its code and environment to be made.
@@ -46,7 +46,7 @@ pub enum Want {
     Load {
         /// The memory that it needs; nothing where another replica already holds the weights.
         claim: ByteSize,
-        /// It claims GPUs.
+        /// True if it claims GPUs.
         gpus: bool,
         /// Names the loaded model: replicas with the same key share one.
         key: ModelKey,
@@ -60,8 +60,8 @@ pub enum Want {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModelKey(String);
 
-/// Cards that are got ready at once. Halved, one that builds a package from its source holds up the others; doubled, they
-/// take each other's cores, and those of the models that answer.
+/// The cards that are prepared at once: one that builds a package from its source does not hold up the others, and the
+/// models that answer keep their cores.
 pub const PARALLEL_PREPARATIONS: usize = 2;
 
 impl ModelKey {
@@ -80,9 +80,9 @@ impl ModelKey {
 pub enum SharedLoad {
     /// None.
     Absent,
-    /// It is being loaded: wait for it.
+    /// The same content is being loaded: wait for it.
     OnItsWay,
-    /// It is in memory: share it.
+    /// The same content is in memory: share it.
     Loaded,
 }
 
@@ -95,11 +95,11 @@ pub struct Waiting {
     pub urgent: bool,
     /// When it was assigned among others.
     pub arrival: u64,
-    /// What for.
+    /// The next thing that it needs.
     pub want: Want,
 }
 
-/// What goes on now.
+/// The work in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
     /// Cards that are being got ready.
@@ -121,7 +121,7 @@ pub struct Busy {
     pub freeing: bool,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// Get its card ready.
@@ -134,9 +134,9 @@ pub enum Start {
     Refuse {
         /// Which.
         revision: RevisionId,
-        /// What it needs.
+        /// The memory that it needs.
         need: ByteSize,
-        /// What is free.
+        /// The memory that is free.
         free: ByteSize,
     },
 }

@@ -54,11 +54,11 @@ pub struct Prepared {
     pub code: PathBuf,
     /// The interpreter of the environment, shared by all models with the same packages.
     pub python: PathBuf,
-    /// What `artifacts.config_path` names, on disk.
+    /// The file that `artifacts.config_path` names, on disk.
     pub config: Option<PathBuf>,
     /// The environment's content hash.
     pub environment: String,
-    /// What the environment takes on disk.
+    /// The disk space of the environment.
     pub environment_size: ByteSize,
     /// Things worth knowing that did not stop it, for the replica's note.
     pub notes: Vec<String>,
@@ -83,7 +83,7 @@ impl Prepared {
     }
 }
 
-/// What was made for a card, before its artifact came.
+/// The preparations for a card, made before its artifact came.
 #[derive(Debug, Clone)]
 pub struct PreparedModel {
     code: PathBuf,
@@ -107,11 +107,11 @@ impl PreparedModel {
 /// Why preparing failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Miss {
-    /// It was tried, and failed.
+    /// Tried, and failed.
     Failed(Fault),
-    /// It was not tried: somebody has to be asked who is left alone until then.
+    /// Not tried: it needs a dependency that is left alone until then.
     HeldOff {
-        /// Who.
+        /// The dependency.
         dependency: Dependency,
         /// Until when.
         until: Time,
@@ -124,12 +124,12 @@ impl From<Fault> for Miss {
     }
 }
 
-/// What came of preparing a card.
+/// The result of preparing a card.
 #[derive(Debug)]
 pub struct Outcome {
     /// The prepared model, or why it could not be prepared.
     pub result: Result<PreparedModel, Miss>,
-    /// Who was asked, and whether there was an answer.
+    /// The dependencies that were asked, and `true` for those that answered.
     pub outcomes: Vec<(Dependency, bool)>,
 }
 
@@ -177,7 +177,7 @@ impl Preparer {
         Outcome { result, outcomes: outcomes.take() }
     }
 
-    /// What environments take on disk, and how many there are.
+    /// The disk space of environments, and their number.
     #[must_use]
     pub fn environments(&self) -> (ByteSize, usize) {
         self.environments.taken()

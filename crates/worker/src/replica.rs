@@ -37,10 +37,10 @@ pub use self::input::{Action, Input};
 pub use crate::fault::Fault;
 use crate::{agent::PATIENCE, artifacts::Artifact};
 
-/// Retries after the first failure (seed G §8.2). Doubled, a broken model keeps a slot busy for half an hour;
-/// halved, an outage of two minutes is a permanent failure.
+/// The retries after the first failure: an outage of two minutes passes, and a broken model does not keep a slot busy
+/// for half an hour.
 pub const MAX_RETRIES: u32 = 3;
-/// The delay before the first retry; each later one doubles. Halved, three retries are over before a small outage is.
+/// The delay before the first retry; each later one doubles. Three retries outlast a small outage.
 pub const RETRY_BASE: Duration = Duration::from_secs(30);
 /// The longest delay before a retry.
 pub const RETRY_CAP: Duration = Duration::from_secs(300);
@@ -49,7 +49,7 @@ pub const RETRY_CAP: Duration = Duration::from_secs(300);
 /// minute is long for a load that works, and short for an engine that restarts.
 pub const LOST_EARLY: Duration = Duration::from_secs(60);
 
-/// How long to wait after the `attempts`-th failure in a row; `None`: not again.
+/// The delay after the `attempts`-th failure in a row; `None`: no retry.
 #[must_use]
 pub fn retry_delay(attempts: u32) -> Option<Duration> {
     (attempts <= MAX_RETRIES).then(|| {
@@ -58,14 +58,14 @@ pub fn retry_delay(attempts: u32) -> Option<Duration> {
     })
 }
 
-/// What is known of a model once the runtime has loaded it.
+/// The facts about a model that the runtime has loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// The memory that it takes.
     pub memory: ByteSize,
-    /// Whether `memory` was measured.
+    /// True if `memory` was measured.
     pub measured: bool,
-    /// What it takes and gives, where the runtime knows that.
+    /// The inputs and outputs, where the runtime knows them.
     pub signature: Option<Arc<Signature>>,
     /// Something worth knowing that did not stop it.
     pub note: Option<String>,
@@ -76,7 +76,7 @@ pub struct Facts {
 pub enum State {
     /// Waits for its turn to be fetched; a model card, to be prepared.
     Queued,
-    /// What its card needs beside the artifact is being made.
+    /// Prepares what its card needs beside the artifact.
     Preparing(Preparing),
     /// Its code and environment are here; waits for its turn to be fetched.
     Prepared,
@@ -95,15 +95,15 @@ pub enum State {
     Loading(Artifact),
     /// The validation inference is running.
     Validating(Artifact, Facts),
-    /// It answers requests.
+    /// Answers requests.
     Ready(Arc<Ready>),
-    /// It takes no new request and finishes those in flight.
+    /// Takes no new request and finishes those in flight.
     Draining {
         /// Since when.
         since: Time,
         /// Requests in flight.
         in_flight: u32,
-        /// What it holds meanwhile.
+        /// The model that it holds meanwhile.
         ready: Arc<Ready>,
     },
     /// The model is being freed; then it has failed, or is gone.
@@ -114,10 +114,10 @@ pub enum State {
         memory: ByteSize,
         /// Whose weights they are.
         digest: Digest,
-        /// It did not prove itself.
+        /// The failed validation, if that is the reason.
         failure: Option<Arc<Failure>>,
     },
-    /// It could not be made ready.
+    /// Could not be made ready.
     Failed(Arc<Failure>),
 }
 
@@ -126,7 +126,7 @@ pub enum State {
 pub struct Replica {
     /// As it was assigned last.
     pub placed: Placed,
-    /// It is assigned; otherwise it is on its way out.
+    /// True if it is assigned; otherwise it is on its way out.
     pub wanted: bool,
     /// When it was assigned among others: the first goes first.
     pub arrival: u64,
@@ -180,7 +180,7 @@ impl Replica {
         self.since
     }
 
-    /// What the worker says of it.
+    /// The residency that the worker reports.
     #[must_use]
     pub fn residency(&self) -> Residency {
         match &self.state {
@@ -373,7 +373,7 @@ impl Replica {
         }
     }
 
-    /// What becomes of one that is being loaded.
+    /// The transitions while it is being loaded.
     fn loading(&mut self, artifact: Artifact, input: Input, elapsed_ms: f64, now: Time) -> Next {
         match input {
             Input::Loaded(facts) => {
@@ -423,7 +423,7 @@ impl Replica {
         early.then(|| self.held_off(Fault::new(FailureCategory::Runtime, message), now + RETRY_BASE, now))
     }
 
-    /// It was not tried: no attempt, and nothing to remember.
+    /// The failure of an operation that was not tried: no attempt, and nothing to remember.
     fn held_off(&self, fault: Fault, until: Time, now: Time) -> Arc<Failure> {
         let Fault { category, message, trace } = fault;
         let (attempts, retry_at, history) = (self.attempts, Some(until), self.history.clone());
@@ -452,10 +452,10 @@ enum Next {
     Gone(Option<Action>),
 }
 
-/// What came of an input.
+/// The result of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// What is to be done.
+    /// The action to carry out.
     pub action: Option<Action>,
     /// The replica is gone.
     pub gone: bool,

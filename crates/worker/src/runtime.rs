@@ -39,7 +39,7 @@ use crate::{
     prepare::Prepared,
 };
 
-/// What to load.
+/// The request to load a model.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
     /// The revision; its `runtime` options and declared signature are obeyed.
@@ -49,7 +49,7 @@ pub struct LoadRequest {
     pub artifact: Source,
     /// The digest of the artifact's bytes.
     pub digest: Digest,
-    /// How to serve it. Later changes go to [`LoadedModel::set_serving`].
+    /// The settings by which it is served. Later changes go to [`LoadedModel::set_serving`].
     pub serving: Arc<Serving>,
     /// For a model card: its code and environment.
     pub prepared: Option<Arc<Prepared>>,
@@ -82,7 +82,7 @@ pub struct Loaded {
     pub model: Arc<dyn LoadedModel>,
     /// The memory that it takes.
     pub memory: ByteSize,
-    /// Whether `memory` was measured; otherwise it is an estimate from the artifact's size.
+    /// True if `memory` was measured; otherwise it is an estimate from the artifact's size.
     pub measured: bool,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
@@ -92,11 +92,12 @@ pub struct Loaded {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LoadError {
-    /// What kind, which decides what happens next.
+    /// The kind of failure, which decides what happens next.
     pub category: FailureCategory,
     /// For people: what went wrong and what to do, without paths of the cache.
     pub message: String,
-    /// What the model's own code said, e.g. a traceback; see [`fault::bounded_trace`](crate::fault::bounded_trace).
+    /// The output of the model's own code, for example a traceback; see
+    /// [`fault::bounded_trace`](crate::fault::bounded_trace).
     pub trace: Option<Box<str>>,
 }
 
@@ -113,7 +114,7 @@ impl LoadError {
         Self { trace: bounded_trace(trace), ..self }
     }
 
-    /// What to do about it.
+    /// The class of the error, which says what to do about it.
     #[must_use]
     pub fn class(&self) -> Class {
         match self.category {
@@ -124,12 +125,12 @@ impl LoadError {
     }
 }
 
-/// How a loaded model is.
+/// The health of a loaded model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     /// The most memory that it was seen to take, where that is measured.
     pub memory: Option<ByteSize>,
-    /// How its process has died; `None`: it has not, or there is none.
+    /// The deaths of its process; `None`: it has not died, or there is none.
     pub deaths: Option<Arc<Deaths>>,
     /// Why the runtime has it no more; it is then loaded again.
     pub lost: Option<String>,
@@ -156,7 +157,7 @@ pub trait Runtime: Send + Sync + 'static {
         None
     }
 
-    /// It finds artifacts by itself: nothing is fetched for it, and a load gets [`Source::Opaque`].
+    /// True if the runtime finds artifacts by itself: nothing is fetched for it, and a load gets [`Source::Opaque`].
     fn is_opaque(&self) -> bool {
         false
     }
@@ -165,7 +166,7 @@ pub trait Runtime: Send + Sync + 'static {
 /// A model in memory, as the worker sees it. The gateway sees it as [`Model`]: `Arc<dyn LoadedModel>` coerces to
 /// `Arc<dyn Model>`.
 pub trait LoadedModel: Model {
-    /// What it takes and gives; `None`: its runtime does not say. [`Model::signature`] is empty then.
+    /// The inputs and outputs; `None`: the runtime does not say. [`Model::signature`] is empty then.
     fn known_signature(&self) -> Option<Arc<Signature>> {
         Some(Arc::clone(self.signature()))
     }
@@ -178,7 +179,7 @@ pub trait LoadedModel: Model {
     /// An engine that cannot does nothing: its model goes with the last request.
     fn end(&self) {}
 
-    /// How it is. Asked now and then, on a thread that must not wait.
+    /// The health now. Called now and then, on a thread that must not wait.
     fn health(&self) -> Health {
         Health::default()
     }

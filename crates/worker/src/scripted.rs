@@ -55,7 +55,7 @@ pub struct Settings {
     /// Methods that it lists, with the path of field numbers where it wants the model's id; see
     /// [`RuntimeStatusResponse`](berth_wire::mmesh::RuntimeStatusResponse).
     pub methods: Vec<(String, Vec<u32>)>,
-    /// It takes methods beside those.
+    /// True if it takes methods beside those.
     pub any_method: bool,
     /// Requests at once that it says each model takes; 0: it does not say.
     pub concurrency: u32,
@@ -168,7 +168,7 @@ async fn answer(models: Arc<Models>, request: Request<Incoming>) -> Result<Respo
     Ok(answers::of(&models, request).await)
 }
 
-/// What a server did so far.
+/// The counts of a server so far.
 #[derive(Clone)]
 pub struct Counts(Arc<Models>);
 

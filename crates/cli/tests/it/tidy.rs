@@ -63,15 +63,6 @@ const IMAGES: [&str; 40] = [
     "Vacancy",
 ];
 
-/// Folders whose prose is still being rewritten. A folder leaves the list when it is done; the list ends empty.
-const UNFINISHED: [&str; 5] = [
-    "crates/sim",
-    "crates/spec/src/deployment.rs",
-    "crates/spec/src/id.rs",
-    "crates/spec/src/worker.rs",
-    "crates/worker",
-];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -145,10 +136,9 @@ fn rooms_have_names_that_say_something() {
     assert!(vague.is_empty(), "name the thing: {vague:#?}");
 }
 
-/// Files of finished folders.
-fn finished() -> Vec<(String, String)> {
-    let files = sources().into_iter().map(|(path, text)| (shown(&path), text));
-    files.filter(|(path, _)| !UNFINISHED.iter().any(|folder| path.contains(folder))).collect()
+/// Every Rust file with the name that messages show.
+fn named_sources() -> impl Iterator<Item = (String, String)> {
+    sources().into_iter().map(|(path, text)| (shown(&path), text))
 }
 
 /// Doc comments of a file: the line of each, and its text.
@@ -190,7 +180,7 @@ fn unplain(comment: &str) -> Option<&'static str> {
 #[test]
 fn doc_comments_are_plain() {
     let mut wrong = Vec::new();
-    for (path, text) in finished() {
+    for (path, text) in named_sources() {
         for (line, comment) in doc_comments(&text) {
             let why = unplain(&comment);
             wrong.extend(why.map(|why| format!("{path}:{line}: {why}: {:.60}", comment)));
@@ -202,7 +192,7 @@ fn doc_comments_are_plain() {
 #[test]
 fn types_have_the_names_of_the_field() {
     let mut wrong = Vec::new();
-    for (path, text) in finished() {
+    for (path, text) in named_sources() {
         for line in text.lines() {
             let mut words =
                 line.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty());
@@ -214,17 +204,6 @@ fn types_have_the_names_of_the_field() {
         }
     }
     assert!(wrong.is_empty(), "use the field's term: {wrong:#?}");
-}
-
-/// True if a folder, or the file of its module, exists.
-fn is_there(folder: &str) -> bool {
-    root().join(folder).exists() || root().join(folder).with_extension("rs").exists()
-}
-
-#[test]
-fn finished_folders_leave_the_list() {
-    let gone: Vec<_> = UNFINISHED.iter().filter(|folder| !is_there(folder)).collect();
-    assert!(gone.is_empty(), "these folders are gone: {gone:?}");
 }
 
 /// The table of docs/architecture.md: crate → crates that it may use; `None`: any.

@@ -42,7 +42,7 @@ pub(crate) struct Call<'a> {
     pub(crate) model: NameKey<'a>,
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
-    /// Who asks, for aliases whose requests keep together.
+    /// The caller, for aliases whose requests keep together.
     pub(crate) caller: Caller<'a>,
     pub(crate) protocol: Protocol,
     /// The longest that the caller waits, if the head says so.

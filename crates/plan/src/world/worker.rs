@@ -133,8 +133,9 @@ impl TrackedWorker {
         self.info.as_ref().map_or(ByteSize::ZERO, |info| info.memory)
     }
 
-    /// What of the overhead keeps others out, where a replica of this claim is the largest: a claim that fits into the worker
-    /// alone is never kept out, since the author's word counts, and a measured one cannot be made smaller.
+    /// The part of the overhead that keeps others out, where a replica of this claim is the largest: a claim that fits
+    /// into the worker alone is never kept out, since the author's word counts, and a measured one cannot be made
+    /// smaller.
     #[must_use]
     pub fn overhead_beside(&self, claim: ByteSize) -> ByteSize {
         self.overhead.min(self.memory().saturating_sub(claim))

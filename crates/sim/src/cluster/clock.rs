@@ -7,10 +7,10 @@ use berth_spec::{Time, WorkerId};
 
 use super::Cluster;
 use crate::{
+    controller_node::ControllerNode,
     election::Election,
     post::Post,
     process::{Life, Role},
-    seat::Seat,
 };
 
 /// The most steps at one moment; beyond that somebody asks to be woken for nothing. Half of all workers that return at
@@ -76,12 +76,13 @@ impl Cluster {
     pub(super) fn rewake(&mut self, node: &WorkerId) {
         let Some(process) = self.processes.get(node) else { return };
         let (rank, at) = match process.role {
-            Role::Controller => (0, self.seats.get(node).and_then(Seat::brain_wakes_at)),
+            Role::Controller => (0, self.controllers.get(node).and_then(ControllerNode::brain_wakes_at)),
             Role::Gateway => (1, self.gates.get(node).and_then(|gate| gate.flush_at)),
             Role::Worker => (2, self.machines.get(node).and_then(|machine| machine.agent.wake_at())),
         };
         // An election is timed by a clock that does not jump.
-        let election = self.seats.get(node).and_then(|seat| seat.election.as_ref()).map(Election::wake_at);
+        let election =
+            self.controllers.get(node).and_then(|controller| controller.election.as_ref()).map(Election::wake_at);
         let at = match process.life {
             Life::Running => at.map(|at| process.when(at)).into_iter().chain(election).min(),
             Life::Paused { until } => Some(until),

@@ -6,6 +6,7 @@ use berth_spec::{Health, WorkerId};
 
 use super::Cluster;
 use crate::{
+    controller_node::ControllerNode,
     election::Election,
     gate::Gate,
     line::End,
@@ -14,7 +15,6 @@ use crate::{
     post::{Ask, Post},
     process::{Life, Role},
     request::{Answer, Place},
-    seat::Seat,
 };
 
 /// The longest wait of a node that leaves, until what it holds has moved away.
@@ -62,7 +62,7 @@ impl Cluster {
                 self.post(LEAVE, Post::Done { worker: id.clone(), start, event });
             }
             Role::Controller => {
-                if let Some(epoch) = self.seats[id].leads().map(|(epoch, _)| epoch) {
+                if let Some(epoch) = self.controllers[id].leads().map(|(epoch, _)| epoch) {
                     self.end_term(id, "hands over");
                     self.ask_and_go(id, epoch);
                 }
@@ -95,8 +95,8 @@ impl Cluster {
                 self.break_requests(id, word);
             }
             Role::Controller => {
-                if let Some(seat) = self.seats.get_mut(id) {
-                    seat.term = None;
+                if let Some(controller) = self.controllers.get_mut(id) {
+                    controller.term = None;
                 }
             }
             Role::Gateway => self.lose_clients(id),
@@ -147,11 +147,11 @@ impl Cluster {
                 self.boot_worker(id);
             }
             Role::Controller => {
-                let elected = self.seats.get(id).is_some_and(|seat| seat.election.is_some());
-                self.seats.insert(id.clone(), Seat::new(elected.then(|| Election::new(self.now))));
+                let elected = self.controllers.get(id).is_some_and(|controller| controller.election.is_some());
+                self.controllers.insert(id.clone(), ControllerNode::new(elected.then(|| Election::new(self.now))));
                 if !elected {
                     self.store.vacate();
-                    self.take_the_only_seat(id);
+                    self.lead_alone(id);
                 }
             }
             Role::Gateway => self.seek(id),
@@ -192,7 +192,7 @@ impl Cluster {
         let awake: BTreeSet<&WorkerId> =
             self.processes.iter().filter(|(_, process)| process.awake()).map(|(name, _)| name).collect();
         let mut posts = Vec::new();
-        for observer in self.seats.keys().chain(self.gates.keys()).filter(|name| awake.contains(name)) {
+        for observer in self.controllers.keys().chain(self.gates.keys()).filter(|name| awake.contains(name)) {
             for (of, process) in self.processes.iter().filter(|(of, _)| *of != observer) {
                 let direct = || self.net.joined(observer, of);
                 let indirect = || awake.iter().any(|by| self.net.joined(observer, by) && self.net.joined(by, of));
@@ -221,8 +221,8 @@ impl Cluster {
         if !self.awake(observer) || !members.is_news(observer, of, news) {
             return;
         }
-        if let Some(seat) = self.seats.get_mut(observer) {
-            if seat.members.insert(of.clone(), health) != Some(health) {
+        if let Some(controller) = self.controllers.get_mut(observer) {
+            if controller.members.insert(of.clone(), health) != Some(health) {
                 self.member_heard(observer, of.clone(), health);
             }
             return;

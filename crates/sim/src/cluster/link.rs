@@ -19,7 +19,7 @@ const DIAL: Duration = Duration::from_secs(1);
 impl Cluster {
     /// A node tries a controller: the one that it was told leads, or any.
     pub(super) fn seek(&mut self, node: &WorkerId) {
-        let controllers: Vec<WorkerId> = self.seats.keys().cloned().collect();
+        let controllers: Vec<WorkerId> = self.controllers.keys().cloned().collect();
         let Some(process) = self.processes.get_mut(node) else { return };
         if matches!(process.uplink, Uplink::Up(_)) || controllers.is_empty() {
             return;
@@ -43,12 +43,12 @@ impl Cluster {
             return;
         }
         let (start, best) = (process.start, process.best);
-        let seat = self.seats.get(to).filter(|_| self.awake(to));
-        let epoch = seat.and_then(|seat| seat.leads()).map(|(epoch, _)| epoch);
+        let controller = self.controllers.get(to).filter(|_| self.awake(to));
+        let epoch = controller.and_then(|controller| controller.leads()).map(|(epoch, _)| epoch);
         match epoch.filter(|epoch| *epoch >= best) {
             Some(epoch) => self.connect(node, to, attempt, epoch),
             None => {
-                let leader = seat.and_then(|seat| seat.election.as_ref()?.leader().cloned());
+                let leader = controller.and_then(|controller| controller.election.as_ref()?.leader().cloned());
                 self.post(HOP, Post::Declined { node: node.clone(), start, attempt, leader });
             }
         }
@@ -85,7 +85,7 @@ impl Cluster {
         process.tries = 0;
         let (role, region) = (process.role, process.region.clone());
         self.lines.insert(id, Line::new(node.clone(), to.clone(), epoch));
-        let Some(term) = self.seats.get_mut(to).and_then(|seat| seat.term.as_mut()) else { return };
+        let Some(term) = self.controllers.get_mut(to).and_then(|controller| controller.term.as_mut()) else { return };
         match role {
             Role::Worker => {
                 let before = term.workers.insert(node.clone(), id);
@@ -150,7 +150,10 @@ impl Cluster {
     }
 
     fn in_term(&self, controller: &WorkerId, epoch: u64) -> bool {
-        self.seats.get(controller).and_then(|seat| seat.term.as_ref()).is_some_and(|term| term.epoch == epoch)
+        self.controllers
+            .get(controller)
+            .and_then(|controller| controller.term.as_ref())
+            .is_some_and(|term| term.epoch == epoch)
     }
 
     /// Whatever a cut held up and lets through now goes on.
@@ -217,7 +220,9 @@ impl Cluster {
 
     /// The leader lost a stream.
     fn line_is_gone(&mut self, controller: &WorkerId, node: &WorkerId, id: LineId) {
-        let Some(term) = self.seats.get_mut(controller).and_then(|seat| seat.term.as_mut()) else { return };
+        let Some(term) = self.controllers.get_mut(controller).and_then(|controller| controller.term.as_mut()) else {
+            return;
+        };
         if term.workers.get(node) == Some(&id) {
             term.workers.remove(node);
             self.brain_hears(controller, Event::WorkerDetached(node.clone()));

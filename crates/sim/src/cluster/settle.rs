@@ -17,7 +17,7 @@ impl Cluster {
             wrong.push("nobody leads".to_owned());
             return wrong;
         };
-        let brain = self.leader().and_then(|leader| self.seats[leader].leads()).map(|(_, brain)| brain);
+        let brain = self.leader().and_then(|leader| self.controllers[leader].leads()).map(|(_, brain)| brain);
         if brain.is_some_and(berth_control::controller::Controller::committing) {
             wrong.push("the leader waits for the store for ever".to_owned());
         }
@@ -35,7 +35,7 @@ impl Cluster {
             }
         }
         for (id, machine) in &self.machines {
-            let assigned = world.worker(id).map(|seats| seats.assigned.keys().collect::<BTreeSet<_>>());
+            let assigned = world.worker(id).map(|controllers| controllers.assigned.keys().collect::<BTreeSet<_>>());
             let held: BTreeSet<&RevisionId> = machine.agent.residencies().map(|(revision, _)| revision).collect();
             if assigned.as_ref() != Some(&held) {
                 wrong.push(format!("{id} holds {held:?} and is assigned {assigned:?}"));

@@ -8,11 +8,11 @@ use berth_spec::{Health, WorkerId};
 
 use super::Cluster;
 use crate::{
+    controller_node::Term,
     election::{Election, Wish},
     line::{End, LineId, Word},
     net::{HOP, TO_STORE},
     post::{Ask, Post},
-    seat::Term,
     store::{Quorum, STORE, Stored},
 };
 
@@ -25,8 +25,8 @@ pub(super) fn store() -> WorkerId {
 
 impl Cluster {
     /// The only controller leads without being elected.
-    pub(super) fn take_the_only_seat(&mut self, name: &WorkerId) {
-        if self.seats.get(name).is_some_and(|seat| seat.election.is_none())
+    pub(super) fn lead_alone(&mut self, name: &WorkerId) {
+        if self.controllers.get(name).is_some_and(|controller| controller.election.is_none())
             && let Some(epoch) = self.store.campaign(name, self.now, None)
         {
             self.begin_term(name, epoch);
@@ -36,7 +36,7 @@ impl Cluster {
 
     /// The controller's process ends and another one starts from the store.
     pub fn restart_controller(&mut self) {
-        let Some(name) = self.seats.keys().next().cloned() else { return };
+        let Some(name) = self.controllers.keys().next().cloned() else { return };
         self.crash(&name);
         self.restart(&name);
         self.log(name.as_str(), "restarted");
@@ -58,28 +58,28 @@ impl Cluster {
         let seen = self.store_answers(name).then(|| self.store.leader(self.now).map(|leader| leader.name.clone()));
         // Its lease is counted by a clock that does not jump.
         let now = self.now;
-        let Some(seat) = self.seats.get_mut(name) else { return };
-        let wish = seat.election.as_mut().and_then(|election| election.tick(now, seen));
+        let Some(controller) = self.controllers.get_mut(name) else { return };
+        let wish = controller.election.as_mut().and_then(|election| election.tick(now, seen));
         match wish {
             Some(Wish::Campaign) => self.ask(name, 0, Ask::Campaign),
             Some(Wish::Renew) => {
-                let epoch = seat.term.as_ref().map_or(0, |term| term.epoch);
+                let epoch = controller.term.as_ref().map_or(0, |term| term.epoch);
                 self.ask(name, epoch, Ask::Renew(now));
             }
             Some(Wish::StepDown) => self.end_term(name, "steps down"),
             None => {}
         }
         let clock = self.processes[name].clock(now);
-        let seat = self.seats.get(name);
-        let due = seat.and_then(|seat| seat.leads()).and_then(|(_, brain)| brain.wake_at());
+        let controller = self.controllers.get(name);
+        let due = controller.and_then(|controller| controller.leads()).and_then(|(_, brain)| brain.wake_at());
         if due.is_some_and(|at| at <= clock) {
             self.brain_hears(name, Event::Tick);
         }
     }
 
     pub(super) fn begin_term(&mut self, name: &WorkerId, epoch: u64) {
-        if let Some(seat) = self.seats.get_mut(name) {
-            seat.term = Some(Term::new(epoch));
+        if let Some(controller) = self.controllers.get_mut(name) {
+            controller.term = Some(Term::new(epoch));
         }
     }
 
@@ -87,12 +87,13 @@ impl Cluster {
     fn read_store(&mut self, name: &WorkerId) {
         let now = self.processes[name].clock(self.now);
         let restored = self.store.restore();
-        let Some(seat) = self.seats.get_mut(name) else { return };
-        let Some(term) = &mut seat.term else { return };
+        let Some(controller) = self.controllers.get_mut(name) else { return };
+        let Some(term) = &mut controller.term else { return };
         (term.told, term.sent) = (restored.rev.0, restored.rev.0);
         term.brain = Some(Controller::new(Policy::default(), restored, now));
-        let members: Vec<(WorkerId, Health)> = seat.members.iter().map(|(of, health)| (of.clone(), *health)).collect();
-        if seat.election.is_some() {
+        let members: Vec<(WorkerId, Health)> =
+            controller.members.iter().map(|(of, health)| (of.clone(), *health)).collect();
+        if controller.election.is_some() {
             self.log(name.as_str(), "leads");
         }
         for (worker, health) in members {
@@ -103,7 +104,7 @@ impl Cluster {
 
     /// A controller leads no longer: all its streams end.
     pub(super) fn end_term(&mut self, name: &WorkerId, why: &str) {
-        let Some(term) = self.seats.get_mut(name).and_then(|seat| seat.term.take()) else { return };
+        let Some(term) = self.controllers.get_mut(name).and_then(|controller| controller.term.take()) else { return };
         self.log(name.as_str(), why);
         for line in term.workers.into_values().chain(term.gateways.into_keys()) {
             self.drop_end(line, End::Controller);
@@ -115,7 +116,7 @@ impl Cluster {
     pub(super) fn brain_hears(&mut self, name: &WorkerId, event: Event) {
         let Some(process) = self.processes.get(name) else { return };
         let now = process.clock(self.now);
-        let Some(term) = self.seats.get_mut(name).and_then(|seat| seat.term.as_mut()) else { return };
+        let Some(term) = self.controllers.get_mut(name).and_then(|controller| controller.term.as_mut()) else { return };
         let epoch = term.epoch;
         let Some(brain) = &mut term.brain else { return };
         let effects = brain.on(event, now);
@@ -126,7 +127,7 @@ impl Cluster {
     }
 
     fn perform(&mut self, name: &WorkerId, epoch: u64, effect: Effect) {
-        let Some(term) = self.seats.get(name).and_then(|seat| seat.term.as_ref()) else { return };
+        let Some(term) = self.controllers.get(name).and_then(|controller| controller.term.as_ref()) else { return };
         let world = term.brain.as_ref().map(Controller::world);
         match effect {
             Effect::Commit(commit) => self.ask(name, epoch, Ask::Commit(commit)),
@@ -148,7 +149,7 @@ impl Cluster {
                 lines.into_iter().for_each(|line| self.say(line, Word::Routes(change.clone())));
             }
             Effect::HangUp(worker) => {
-                let term = self.seats.get_mut(name).and_then(|seat| seat.term.as_mut());
+                let term = self.controllers.get_mut(name).and_then(|controller| controller.term.as_mut());
                 let line = term.and_then(|term| term.workers.remove(&worker));
                 line.into_iter().for_each(|line| self.drop_end(line, End::Controller));
             }
@@ -210,7 +211,7 @@ impl Cluster {
     fn commit(&mut self, from: &WorkerId, epoch: u64, commit: &berth_control::controller::Commit) -> Stored {
         let answer = self.store.commit(commit, epoch, self.now);
         if matches!(answer, Stored::Committed) {
-            let term = self.seats.get(from).and_then(|seat| seat.term.as_ref());
+            let term = self.controllers.get(from).and_then(|controller| controller.term.as_ref());
             if let Some(brain) = term.filter(|term| term.epoch == epoch).and_then(|term| term.brain.as_ref()) {
                 self.audit.stored(commit, brain.world(), &mut self.broken);
             } else {
@@ -226,14 +227,14 @@ impl Cluster {
     /// The store's answer arrives.
     pub(super) fn told(&mut self, to: &WorkerId, epoch: u64, answer: &Stored) {
         let now = self.now;
-        let Some(seat) = self.seats.get_mut(to) else { return };
-        let current = seat.term.as_ref().is_some_and(|term| term.epoch == epoch);
+        let Some(controller) = self.controllers.get_mut(to) else { return };
+        let current = controller.term.as_ref().is_some_and(|term| term.epoch == epoch);
         let leads_now = match answer {
             Stored::Won { epoch } => Some(*epoch),
             _ => None,
         };
-        let campaigned = matches!(seat.election, Some(Election::Campaigning { .. }));
-        let wish = seat.election.as_mut().and_then(|election| election.answered(answer, now));
+        let campaigned = matches!(controller.election, Some(Election::Campaigning { .. }));
+        let wish = controller.election.as_mut().and_then(|election| election.answered(answer, now));
         match answer {
             // It has given up campaigning meanwhile: the key goes with its lease.
             Stored::Won { .. } if !campaigned => {}
@@ -257,8 +258,8 @@ impl Cluster {
     pub(super) fn pump_watches(&mut self) {
         let last = self.store.last_change();
         let mut behind = Vec::new();
-        for (name, seat) in &mut self.seats {
-            let Some(term) = seat.term.as_mut().filter(|term| term.brain.is_some() && term.sent < last) else {
+        for (name, controller) in &mut self.controllers {
+            let Some(term) = controller.term.as_mut().filter(|term| term.brain.is_some() && term.sent < last) else {
                 continue;
             };
             if self.net.joined(name, &store()) {
@@ -277,7 +278,7 @@ impl Cluster {
     /// The store's changes arrive at a controller.
     pub(super) fn watched(&mut self, to: &WorkerId, rev: u64) {
         let passes = self.net.passes(&store(), to);
-        let Some(term) = self.seats.get_mut(to).and_then(|seat| seat.term.as_mut()) else { return };
+        let Some(term) = self.controllers.get_mut(to).and_then(|controller| controller.term.as_mut()) else { return };
         if !passes {
             term.sent = term.told;
             return;

@@ -269,7 +269,7 @@ impl Cluster {
     }
 
     fn slander(&mut self) -> Undo {
-        let observers: Vec<WorkerId> = self.seats.keys().chain(self.gates.keys()).cloned().collect();
+        let observers: Vec<WorkerId> = self.controllers.keys().chain(self.gates.keys()).cloned().collect();
         for _ in 0..5 {
             let observer = self.chance.of(&observers).clone();
             if let Some(of) = self.any_of(Role::Worker).filter(|_| self.awake(&observer)) {

@@ -1,4 +1,4 @@
-//! What a story asks.
+//! Questions of a story.
 
 use berth_plan::{fixture, report};
 
@@ -46,21 +46,21 @@ pub(super) fn placement(cluster: &Cluster, called: &str) -> Vec<String> {
     let callable = cluster.callable();
     let all = cluster.placement();
     let shown = all.iter().filter(|(name, _)| called.is_empty() || name.as_str() == called);
-    let line = |(name, seats): (&DeploymentName, &Vec<(WorkerId, RevisionId)>)| {
-        let seats: Vec<String> = seats
+    let line = |(name, controllers): (&DeploymentName, &Vec<(WorkerId, RevisionId)>)| {
+        let controllers: Vec<String> = controllers
             .iter()
             .map(|(worker, revision)| {
                 let answers = callable.contains(&(worker.clone(), revision.clone()));
                 format!("{worker}{}", if answers { "+" } else { "" })
             })
             .collect();
-        format!("{name}: {}", seats.join(" "))
+        format!("{name}: {}", controllers.join(" "))
     };
     let lines: Vec<String> = shown.map(line).collect();
     if lines.is_empty() { vec!["nowhere".to_owned()] } else { lines }
 }
 
-/// What became of the requests.
+/// The outcomes of the requests.
 pub(super) fn tally(cluster: &Cluster) -> String {
     let tally = &cluster.requests.tally;
     let refused: u64 = tally.refused.values().sum();
@@ -71,7 +71,7 @@ pub(super) fn tally(cluster: &Cluster) -> String {
     )
 }
 
-/// Whether everything is as it should be.
+/// Lists what is not as it should be.
 pub(super) fn settled(cluster: &Cluster) -> Vec<String> {
     let wrong = cluster.unsettled();
     if wrong.is_empty() { vec!["yes".to_owned()] } else { wrong }

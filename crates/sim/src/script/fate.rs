@@ -1,4 +1,4 @@
-//! What befalls nodes in a story.
+//! Faults of nodes in a story.
 
 use std::collections::BTreeSet;
 

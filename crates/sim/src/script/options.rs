@@ -29,7 +29,7 @@ impl<'a> Options<'a> {
         self.0.get(key).copied()
     }
 
-    /// What commas separate.
+    /// The words of a list, which commas separate.
     pub(super) fn list(&self, key: &str) -> Vec<&'a str> {
         self.text(key).into_iter().flat_map(|text| text.split(',')).collect()
     }

@@ -242,15 +242,16 @@ impl Fleet {
         for wanted in &desired.deployments {
             let name: DeploymentName = fixture::name(&wanted.id);
             let status = berth_plan::report::status(world, &name, self.cluster.now).ok_or("it is not known")?;
-            let seats = placement.get(&name).cloned().unwrap_or_default();
+            let controllers = placement.get(&name).cloned().unwrap_or_default();
             let ready = callable.iter().filter(|(_, held)| *held == status.wanted).count();
             let copies = wanted.manifest.wanted() as usize;
             let known = status.observed_generation == self.generations[&wanted.id];
-            if !known || (ready, seats.len()) != (copies, copies) {
-                let _ = write!(wrong, "{name}: {ready} of {copies} ready at {seats:?}; ");
+            if !known || (ready, controllers.len()) != (copies, copies) {
+                let _ = write!(wrong, "{name}: {ready} of {copies} ready at {controllers:?}; ");
             }
-            for (worker, _) in &seats {
-                let info = world.worker(worker).and_then(|seats| seats.info.as_ref()).ok_or("it is there")?;
+            for (worker, _) in &controllers {
+                let info =
+                    world.worker(worker).and_then(|controllers| controllers.info.as_ref()).ok_or("it is there")?;
                 let config = &wanted.manifest.deployment_config;
                 assert_eq!(info.labels["region"], config.region, "{name} on {worker}");
                 assert_eq!(info.labels["pool"], "production", "{name} on {worker}");
@@ -292,7 +293,8 @@ fn a_hundred_and_fifty_models_on_sixty_workers() {
     let second = world.desired("One");
     assert_eq!(fleet.declare(&second, Some(&first)), 1);
     fleet.until(&second, 60);
-    let moved: Vec<_> = placed.iter().filter(|(name, seats)| fleet.cluster.placement()[*name] != **seats).collect();
+    let moved: Vec<_> =
+        placed.iter().filter(|(name, controllers)| fleet.cluster.placement()[*name] != **controllers).collect();
     assert_eq!(moved.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["d70"]);
 
     // Half of all versions and the number of copies change, and while that is under way 30 % of the workers die.

@@ -1,4 +1,4 @@
-//! What the agent makes of how the hosts do that it needs: the circuit breakers, and who need not wait any longer.
+//! The agent's view of the hosts that it needs: the circuit breakers, and the replicas that need not wait any longer.
 
 use berth_spec::{FailureCategory, RevisionId, Time, worker::DependencyKind};
 
@@ -51,7 +51,7 @@ impl Agent {
         }
     }
 
-    /// It is well. Where it had been left alone, who was held off need not wait any longer.
+    /// Records an answer. If the breaker was open, releases the replicas that waited for it.
     fn answered(&mut self, dependency: &Dependency, now: Time, effects: &mut Vec<Effect>) {
         if !self.breakers.answered(dependency) {
             return;

@@ -39,7 +39,7 @@ impl Agent {
         holding.chunk_by(|a, b| a.0.deployment() == b.0.deployment()).map(held_by_deployment).sum()
     }
 
-    /// What it keeps to: the tighter of its own limits and the registry's.
+    /// The limits in force: the tighter of its own and the registry's.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let told = self.told_limits;

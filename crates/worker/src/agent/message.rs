@@ -1,4 +1,4 @@
-//! What the agent hears and what it wants done.
+//! Events for the agent, and its effects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     runtime::Health,
 };
 
-/// What the agent is told. `ticket` is the one of the effect that is answered; a stale one is ignored.
+/// An event for the agent. `ticket` is the one of the effect that is answered; a stale one is ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A controller was connected, perhaps another one than before: say everything.
@@ -29,10 +29,10 @@ pub enum Event {
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// What is being made.
+        /// The part that is being made.
         step: Preparing,
     },
-    /// What a card's model needs beside its artifact is here, or is not to be had.
+    /// The preparations of a card's model beside its artifact have ended.
     Prepared {
         /// Which replica.
         revision: RevisionId,
@@ -40,7 +40,7 @@ pub enum Event {
         ticket: u64,
         /// Why not.
         result: Result<(), Miss>,
-        /// Who was asked, and whether there was an answer.
+        /// The dependencies that were asked, and `true` for those that answered.
         outcomes: Vec<(Dependency, bool)>,
     },
     /// A fetch got further.
@@ -69,7 +69,7 @@ pub enum Event {
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// What was loaded, or why not.
+        /// The loaded model, or the failure.
         result: Result<Facts, Fault>,
     },
     /// A validation inference ended.
@@ -81,7 +81,7 @@ pub enum Event {
         /// The memory after it, where that is measured; or why it did not pass.
         result: Result<Option<ByteSize>, Fault>,
     },
-    /// How the model of a ready replica is.
+    /// The health of the model of a ready replica.
     Health {
         /// Which replica.
         revision: RevisionId,
@@ -92,14 +92,14 @@ pub enum Event {
     Lost {
         /// Which replica.
         revision: RevisionId,
-        /// What the runtime says, for people.
+        /// The runtime's message, for people.
         reason: String,
     },
     /// A draining replica still has requests in flight.
     Draining {
         /// Which replica.
         revision: RevisionId,
-        /// How many.
+        /// The requests in flight.
         in_flight: u32,
     },
     /// A draining replica has none any more, or its time is up.
@@ -118,7 +118,7 @@ pub enum Event {
     Load(Load),
     /// Memory of the process beside what its models were measured to take, as the kernel sees it.
     Overhead(ByteSize),
-    /// How much replicas were used, where that is worth telling.
+    /// The use of replicas, where it is worth reporting.
     Used(Vec<(RevisionId, Usage)>),
     /// Credentials of this number are in use from now on.
     Credentials(Generation),
@@ -128,21 +128,21 @@ pub enum Event {
     Stop,
 }
 
-/// What the agent wants done.
+/// An effect that the driver carries out for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Make what a card's model needs beside its artifact; answer with [`Event::Preparing`] and [`Event::Prepared`].
     Prepare {
-        /// What.
+        /// The revision.
         revision: Arc<Revision>,
         /// For the answer.
         ticket: u64,
-        /// Who is left alone: use what is here.
+        /// The dependencies that must not be asked: use what is here.
         blocked: BlockedDependencies,
     },
     /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
     Fetch {
-        /// What.
+        /// The revision.
         revision: Arc<Revision>,
         /// For the answer.
         ticket: u64,
@@ -154,13 +154,13 @@ pub enum Effect {
     },
     /// Load it; answer with [`Event::Loaded`].
     Load {
-        /// What.
+        /// The revision.
         revision: Arc<Revision>,
         /// For the answer.
         ticket: u64,
         /// The fetched artifact.
         artifact: Artifact,
-        /// How it will be served.
+        /// The settings by which it will be served.
         serving: Arc<Serving>,
         /// The GPUs that it may use, by their ids.
         devices: Vec<Arc<str>>,

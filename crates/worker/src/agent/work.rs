@@ -1,4 +1,4 @@
-//! What the agent does next: a survey of its replicas, put in order, and started.
+//! The agent's next actions: surveys its replicas, orders the work, and starts it.
 
 use std::{ops::Bound, sync::Arc};
 

@@ -27,7 +27,7 @@ use self::stock::{Entry, Evicted, Stock, leftover};
 use super::{Artifact, Source, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
 
-/// What a location held when it was last looked at.
+/// The content of a location at the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     /// The store's word for the content, if it gives one.
@@ -187,7 +187,7 @@ impl Cache {
         Ok((Artifact { source: Source::File(path), digest, size: ByteSize(size) }, pin))
     }
 
-    /// What the location with this key held when last looked at. Blocks for a moment.
+    /// The content of the location with this key at the last look. Blocks for a moment.
     pub(super) fn known(&self, key: &str) -> Option<Known> {
         let text = fs_err::read_to_string(self.root.join("known").join(key)).ok()?;
         serde_json::from_str(&text).ok()
@@ -221,7 +221,7 @@ impl Cache {
         self.root.join("partial").join(format!("{key}.part"))
     }
 
-    /// How the cache counts hits and misses.
+    /// The counters of hits and misses.
     pub(super) fn metrics(&self) -> &CacheMetrics {
         &self.metrics
     }

@@ -1,4 +1,4 @@
-//! What a store's error means.
+//! Classifies errors of stores.
 
 use std::error::Error as _;
 
@@ -69,8 +69,8 @@ fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-/// What the server or the network said. That is the innermost cause; the outer ones tell of the library's own doings:
-/// its retries, and a name that it gave the object.
+/// The message of the server or the network. That is the innermost cause; the outer ones tell of the library's own
+/// doings: its retries, and a name that it gave the object.
 fn reason(error: &Error, location: &Location) -> String {
     let innermost = chain(error).pop().unwrap_or_default();
     let line = innermost.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -91,7 +91,7 @@ fn reason(error: &Error, location: &Location) -> String {
     }
 }
 
-/// What an error's body says to people: the message in the stores' XML, nothing of a page, any other text as it is.
+/// The readable part of an error's body: the message in the stores' XML, nothing of a page, any other text as it is.
 fn text_of(body: &str) -> &str {
     let message = body.split_once("<Message>").and_then(|(_, rest)| rest.split_once("</Message>"));
     match message {

@@ -34,11 +34,11 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// Bytes that are gathered before they are written. Halved, twice the hand-overs to blocking threads; doubled, twice
-/// the memory per connection.
+/// The bytes that are gathered before they are written: few hand-overs to blocking threads, for a mebibyte per
+/// connection.
 const WRITE: usize = 1 << 20;
 
-/// What came of a download.
+/// The outcome of a download.
 pub(super) enum Outcome {
     /// The object is what it was when it was last looked at.
     Unchanged,
@@ -53,7 +53,7 @@ enum Stop {
     Fault(Fault),
 }
 
-/// How far an answer may go.
+/// The bound of an answer's length.
 enum Bound<'a> {
     /// To this byte of the object.
     End(u64),
@@ -211,7 +211,7 @@ impl Download<'_> {
         Ok(Outcome::Complete { etag, room })
     }
 
-    /// Whether `more` bytes from `at` on are within the bound.
+    /// Checks that `more` bytes from `at` on are within the bound.
     fn admit(&self, bound: &mut Bound<'_>, at: u64, more: u64) -> Result<(), Fault> {
         match bound {
             Bound::Room(room) => room.extend(more),

@@ -55,7 +55,7 @@ impl Location {
         (self.kind == Kind::File).then(|| self.url.to_file_path().ok()).flatten()
     }
 
-    /// It ends with `/`: everything below it is meant.
+    /// True if it ends with `/`: everything below it is meant.
     pub(super) fn is_folder(&self) -> bool {
         self.kind != Kind::File && self.url.path().ends_with('/')
     }

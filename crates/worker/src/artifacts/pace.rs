@@ -8,12 +8,11 @@ use tokio::time::sleep;
 use super::{location::Location, progress::Progress};
 use crate::fault::Fault;
 
-/// How often the pace is looked at. Halved, a line that is down for two minutes breaks a fetch; doubled, a stuck one
-/// holds its slot for ten.
+/// The interval between checks of the pace: a line that is down for two minutes breaks no fetch, and a stuck one frees
+/// its slot after five.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// Bytes that must come in a window: 3.5 kB/s. Halved, a model of 100 MB may take 16 hours; doubled, fetches over the
-/// worst lines that people do use are broken off.
+/// The bytes that must come in a window, 3.5 kB/s: the worst lines that people do use are faster.
 const LEAST: u64 = 1 << 20;
 
 /// Waits for `fetch` while its progress keeps up.
@@ -47,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a fetch of 2 MiB that has `bytes` more every minute.
+    /// The result of a fetch of 2 MiB that has `bytes` more every minute.
     async fn fetch(bytes: u64) -> Result<(), Fault> {
         let progress = Progress::new(Arc::new(|_, _| ()));
         let location = Location::parse("https://host/m.onnx").expect("a location");

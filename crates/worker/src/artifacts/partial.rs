@@ -15,8 +15,8 @@ use std::{
 use fs_err::{File, OpenOptions};
 use serde::{Deserialize, Serialize};
 
-/// Bytes per range. Halved, per-request cost shows on fast lines; doubled, a break costs twice as much and four ranges
-/// of a 64 MiB model leave connections idle.
+/// The bytes of a range: large enough to hide the cost of a request on fast lines, and small enough that a 64 MiB model
+/// has one for each connection and that a break costs little.
 pub(super) const RANGE: u64 = 8 << 20;
 
 /// Of what the file is a part.
@@ -40,7 +40,7 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// What an earlier attempt left at `path`, if it can be gone on with.
+    /// The leftover of an earlier attempt at `path`, if it can be continued.
     pub(super) fn resume(path: &Path) -> Option<Self> {
         let journal = fs_err::read_to_string(journal_of(path)).ok()?;
         let mut lines = journal.split_inclusive('\n');
@@ -128,7 +128,7 @@ impl Partial {
     }
 }
 
-/// Whether a later attempt may be able to go on with what is at `path`.
+/// True if a later attempt may be able to continue what is at `path`.
 pub(super) fn has_journal(path: &Path) -> bool {
     journal_of(path).is_file()
 }

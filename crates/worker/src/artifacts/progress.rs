@@ -1,4 +1,4 @@
-//! How far a fetch is, told at most a few times a second.
+//! Progress of a fetch, reported at most a few times a second.
 
 use std::{
     sync::{
@@ -11,10 +11,10 @@ use std::{
 use berth_spec::ByteSize;
 use tokio::time::Instant;
 
-/// The shortest time between two words. Halved, a fleet's inventories grow with numbers that nobody reads that fast.
+/// The shortest time between two reports: nobody reads faster, and a fleet's inventories stay small.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Who listens: bytes that are here, bytes in all once known.
+/// A callback with the bytes that are here, and the bytes in all once known.
 pub type Listener = Arc<dyn Fn(ByteSize, Option<ByteSize>) + Send + Sync>;
 
 /// Counts the bytes of one fetch.

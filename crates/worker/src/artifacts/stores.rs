@@ -31,8 +31,8 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// A connection on which nothing comes for this long is broken. Halved, a store that thinks before it answers looks
-/// dead; doubled, a dead one holds a fetch for a minute before anybody hears of it.
+/// The silence after which a connection counts as broken: longer than a store thinks before it answers, and short
+/// enough that people soon hear of a dead one.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Opens stores.
@@ -62,7 +62,7 @@ impl Stores {
         Self { keys: Some(keys), ..self }
     }
 
-    /// What the controller has handed out.
+    /// The credentials that the controller has handed out.
     fn keys(&self) -> Arc<CredentialSet> {
         self.keys.as_ref().map(|keys| Arc::clone(&keys.borrow())).unwrap_or_default()
     }

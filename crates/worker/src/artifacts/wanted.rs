@@ -1,4 +1,4 @@
-//! What is to be fetched, for whom, and what its author calls the fields that say so.
+//! The request for a fetch: its location, the deployment that it is for, and the names of the author's fields.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::fault::Fault;
 pub struct Wanted {
     /// Where it is.
     pub uri: String,
-    /// What its bytes must hash to, if that is known.
+    /// The expected digest of its bytes, if that is known.
     pub digest: Option<Digest>,
     /// For which deployment.
     pub deployment: DeploymentName,
@@ -20,7 +20,7 @@ pub struct Wanted {
     pub correlation: Option<String>,
     /// Of a folder of this machine, the ONNX graph in it is meant.
     pub(super) graph: bool,
-    /// What the author calls location and digest.
+    /// The author's names for location and digest.
     fields: (&'static str, &'static str),
 }
 
@@ -79,7 +79,7 @@ impl Wanted {
         );
     }
 
-    /// Whether bytes are the ones that were declared; what they are instead is told.
+    /// Compares the digest of the bytes with the declared one; the error names both.
     pub(super) fn check(&self, actual: Digest, location: &Location) -> Result<(), Fault> {
         let Some(expected) = self.digest.filter(|expected| *expected != actual) else { return Ok(()) };
         let message = format!(

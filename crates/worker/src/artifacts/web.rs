@@ -1,4 +1,4 @@
-//! What the object-store library's HTTP store lacks for plain web servers.
+//! Support for plain web servers that the object-store library's HTTP store lacks.
 //!
 //! It addresses objects by path: queries (pre-signed links) are lost and odd paths are rewritten. It also refuses
 //! answers without a length, as servers give that compress or generate. A connector below it puts both right.

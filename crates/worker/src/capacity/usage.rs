@@ -1,5 +1,4 @@
-//! How much of the processor and of the memory is in use: of the control group where one limits this process, else of the
-//! machine.
+//! Use of processor and memory: of the control group where one limits this process, else of the machine.
 
 use std::{path::Path, time::Duration};
 
@@ -10,7 +9,7 @@ use super::{Capacity, Groups, NO_LIMIT, mem_total, number, quota_v1, quota_v2};
 /// The kernel counts processor time in hundredths of a second, whatever its own tick is.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What is in use.
+/// The processor and memory in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// Processor time that was used since some moment in the past, by all cores together: only differences say anything.
@@ -20,7 +19,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What is in use now. Reads a few small files of the kernel's; what cannot be read counts as nothing.
+    /// Reads the present use from a few small files of the kernel; what cannot be read counts as nothing.
     #[must_use]
     pub fn probe() -> Self {
         Self::below(Path::new("/"))

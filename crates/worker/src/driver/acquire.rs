@@ -24,7 +24,7 @@ use crate::{
     prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel},
 };
 
-/// What was fetched for a load.
+/// The artifacts fetched for a load.
 pub(super) struct Fetched {
     pub(super) artifact: Pin,
     pub(super) config: Option<(Artifact, Pin)>,
@@ -207,7 +207,7 @@ impl LoadDirs {
         Ok(Self { root: fs_err::canonicalize(root).map_err(disk)?, count: AtomicU64::new(0) })
     }
 
-    /// What a card is loaded with, and the artifact under its own name. Blocks for a moment.
+    /// Puts together what a card is loaded with, and the artifact under its own name. Blocks for a moment.
     pub(super) fn equip(
         &self,
         prepared: PreparedModel,

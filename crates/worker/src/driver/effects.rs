@@ -55,7 +55,7 @@ pub(super) enum Retained {
     Cut(u32),
 }
 
-/// What the driver holds of one replica.
+/// The driver's part of one replica.
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) ticket: u64,
@@ -66,7 +66,7 @@ pub(super) struct Slot {
     pub(super) begun: Option<Instant>,
     pub(super) fetching: Option<Instant>,
     pub(super) validating: Option<Instant>,
-    /// It came beside another revision of its deployment that answered already.
+    /// True if it came beside another revision of its deployment that answered already.
     pub(super) reload: bool,
     pub(super) cancel: Option<CancellationToken>,
     pub(super) prepared: Option<PreparedModel>,
@@ -86,7 +86,7 @@ pub(super) struct Deps {
     pub(super) load_threads: LoadThreads,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) metrics: WorkerMetrics,
-    /// What opens stores and repositories; who uses it takes the latest.
+    /// The credentials for stores and repositories; each use takes the latest.
     pub(super) credentials: watch::Sender<Arc<CredentialSet>>,
 }
 
@@ -119,7 +119,7 @@ impl EffectRunner {
         }
     }
 
-    /// What opens stores, repositories and package indexes from now on; what is under way ends with what it began with.
+    /// Replaces the credentials for stores, repositories and package indexes; what is under way ends with the old ones.
     pub(super) fn take_credentials(&self, set: Arc<CredentialSet>) {
         let names = set.secrets.iter().map(|(name, granted)| format!("{name} ({})", granted.credential.kind()));
         let names = names.collect::<Vec<_>>().join(", ");
@@ -170,7 +170,7 @@ impl EffectRunner {
         models.map(|model| model.statistics()).map(|sums| sums.success.count + sums.fail.count).sum()
     }
 
-    /// How the models are that answer, as far as that can be said of them.
+    /// The health of the models that answer, as far as they report it.
     pub(super) fn health(&self) -> Vec<(RevisionId, Health)> {
         let answering = self.slots.iter().filter(|(_, slot)| slot.callable.is_some());
         let health = answering.filter_map(|(id, slot)| Some((id.clone(), slot.model.as_ref()?.health())));

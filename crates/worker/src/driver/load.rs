@@ -1,4 +1,4 @@
-//! How busy the worker is, and whether that is worth telling.
+//! The worker's load, and the decision to report it.
 //!
 //! ```text
 //! every 2 s: look ──▶ differs noticeably from what was told, or that was 30 s ago ──▶ tell
@@ -17,19 +17,18 @@ use crate::{
     gpu::Gpus,
 };
 
-/// How often it is looked at, which is also the most often that it is told. Halved, a thousand busy workers make the
-/// controller look up 1,000 times a second; doubled, placement rests on what was twice as long ago.
+/// The interval between looks at the load, and the shortest between reports: a thousand busy workers cost the
+/// controller 500 reports a second, and placement rests on fresh figures.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// A worker that has nothing to tell says that it lives at least so often. Halved, twice the words for nothing; doubled,
-/// `berth get nodes` shows words that are a minute old.
+/// The longest time without a report, so that `berth get nodes` shows that the worker lives.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 
 /// Over how long requests are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Averages move by this much before they are told, in percent of all cores. Halved, an idle machine's noise is told;
-/// doubled, a core of ten may be lost unnoticed.
+/// The change of an average that is reported, in percent of all cores: above an idle machine's noise, below a core of
+/// ten.
 const CPU_STEP: f32 = 5.0;
 
 /// Memory, as a share of what models may take.
@@ -143,13 +142,13 @@ impl LoadWatch {
     }
 }
 
-/// Whether memory is short where there is `all` of it; `was`: it has been so far.
+/// True if memory is short where there is `all` of it; `was`: the answer so far.
 fn is_short(used: ByteSize, all: ByteSize, was: bool) -> bool {
     let limit = if was { ENOUGH } else { SHORT };
     used.0 as f64 > limit * all.0 as f64
 }
 
-/// Whether the difference may matter to whoever places models.
+/// True if the difference may matter for placement.
 fn noticeable(told: &Load, now: &Load, memory: ByteSize) -> bool {
     let [_, one, five] = told.cpu_percent;
     let [_, one_now, five_now] = now.cpu_percent;

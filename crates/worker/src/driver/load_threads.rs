@@ -22,7 +22,7 @@ use crate::fault::Fault;
 /// one bad model beside a good one.
 pub(super) const MOST_ABANDONED: usize = 2;
 
-/// How long work has to end after it was cancelled: a process that is killed is gone within seconds.
+/// The time in which work must end after it was cancelled: a process that is killed is gone within seconds.
 const CANCEL_GRACE: Duration = Duration::from_secs(30);
 
 /// One piece of blocking work.
@@ -31,11 +31,11 @@ pub(super) struct Job {
     pub(super) runtime: String,
     /// Names it in messages: `loading`.
     pub(super) what: &'static str,
-    /// How long it may take.
+    /// The time limit.
     pub(super) limit: Duration,
     /// Cancelled when the time is up.
     pub(super) cancel: CancellationToken,
-    /// It ends soon after it was cancelled.
+    /// True if it ends soon after it was cancelled.
     pub(super) interruptible: bool,
     /// The error where it took too long.
     pub(super) too_long: Fault,

@@ -1,4 +1,4 @@
-//! What the process takes beside its models, as the kernel sees it.
+//! Measures the memory of the process beside its models, as the kernel sees it.
 
 use std::sync::Arc;
 

@@ -25,12 +25,10 @@ use crate::{
     runtime::{Health, LoadRequest, Loaded},
 };
 
-/// A validation inference that takes longer has failed. Halved, a large model's first run (which allocates) may not
-/// make it on a busy machine; doubled, a stuck one holds its slot for two minutes.
+/// The time limit of a validation inference: a large model's first run, which allocates, passes on a busy machine.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A load that takes longer has failed. Halved, tens of gigabytes from a cold disk may not make it; doubled, a stuck
-/// engine holds its slot for 40 minutes.
+/// The time limit of a load: tens of gigabytes from a cold disk pass.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 impl EffectRunner {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::agent::Event;
 
-/// How often a draining replica tells how many requests it still has.
+/// The interval at which a draining replica reports the requests that it still has.
 const DRAIN_WORD: Duration = Duration::from_secs(1);
 
 impl EffectRunner {

@@ -1,4 +1,4 @@
-//! What the driver tells of its work: metrics, and log events under the names of the Git PRD (seed G §9.2).
+//! Telemetry of the driver: metrics, and log events under the names of docs/observability.md.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl EffectRunner {
-    /// What the agent holds, as numbers.
+    /// Sets the gauges of what the agent holds.
     pub(super) fn gauge(&self, agent: &Agent) {
         let count = |is: fn(&State) -> bool| {
             i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
@@ -33,7 +33,7 @@ impl EffectRunner {
             .set(i64::try_from(limits.memory.saturating_sub(held + overhead).0).unwrap_or(i64::MAX));
     }
 
-    /// What the controller wants.
+    /// Logs the controller's commands.
     pub(super) fn log_command(&mut self, change: &AssignmentChange) {
         for placed in &change.set {
             let id = &placed.revision.id;

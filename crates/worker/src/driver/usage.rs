@@ -1,4 +1,4 @@
-//! How much the replicas are used, and when that is told: counted by whoever leases them, read now and then.
+//! Use of the replicas: counted by whoever leases them, read now and then, reported more rarely.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,11 @@ use berth_spec::{RevisionId, Time, Usage};
 
 use super::effects::EffectRunner;
 
-/// Looks between two words. A look is every two seconds. Halved, a busy worker says twice as often what only people
-/// read; doubled, `berth describe` is 20 seconds behind.
+/// The looks between two reports: `berth describe` is ten seconds behind at most, and only people read these figures.
 const LOOKS: u32 = 5;
 
 impl EffectRunner {
-    /// What each replica that can be called has counted.
+    /// The counts of each replica that can be called.
     pub(super) fn counts(&self) -> impl Iterator<Item = Count<'_>> {
         let callable = self.slots.iter().filter_map(|(revision, slot)| Some((revision, slot.callable.as_ref()?)));
         callable.map(|(revision, callable)| Count {
@@ -22,7 +21,7 @@ impl EffectRunner {
     }
 }
 
-/// What one replica has counted.
+/// The counts of one replica.
 pub(super) struct Count<'a> {
     pub(super) revision: &'a RevisionId,
     /// Since it became callable.

@@ -48,12 +48,12 @@ type Rates = unsafe extern "C" fn(Device, *mut Utilization) -> c_int;
 /// The library is missing or does not work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlError {
-    /// It cannot be loaded.
+    /// The library cannot be loaded.
     #[error(
         "the NVIDIA driver's library cannot be loaded ({0}): install the driver, or name the library (--nvml-library)"
     )]
     Missing(String),
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error("the NVIDIA driver's library lacks the function {0}: update the driver")]
     Function(&'static str),
     /// A call failed.
@@ -96,7 +96,7 @@ impl Nvml {
         each.collect()
     }
 
-    /// How busy each device is that answers.
+    /// The load of each device that answers.
     pub(super) fn load(&self) -> Vec<GpuLoad> {
         let of = |device| {
             Some(GpuLoad {

@@ -25,8 +25,7 @@ use super::{
 };
 use crate::{artifacts::checksum, breaker::Dependency, fault::Fault};
 
-/// The most time for the whole of it. Halved, a repository with data beside its code may not make it over a slow line;
-/// doubled, a server that trickles holds a place for an hour.
+/// The time limit of a whole checkout: a repository with data beside its code passes over a slow line.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Checks code out and keeps it.
@@ -46,7 +45,7 @@ pub(super) struct Code {
 
 /// The folder of a checkout that holds the files.
 pub(super) const FILES: &str = "files";
-/// What is worth knowing of a checkout, line by line.
+/// The file with notes on a checkout, line by line.
 const NOTES: &str = "notes";
 
 impl Checkouts {
@@ -120,7 +119,7 @@ impl Checkouts {
     }
 }
 
-/// What somebody is asked for, with what, and what comes of it.
+/// A request to a repository: its address, the credentials, and the record of its outcome.
 struct Asking<'a> {
     card: &'a PinnedCard,
     keys: &'a CredentialSet,
@@ -190,7 +189,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether `code.path` is a folder of the checkout. Links cannot lead out of it: the checkout has none that do.
+/// Checks that `code.path` is a folder of the checkout. Links cannot lead out of it: the checkout has none that do.
 fn has_folder(files: &Path, path: &str) -> Result<(), Fault> {
     let inside = Path::new(path)
         .components()
@@ -212,7 +211,7 @@ pub(super) fn dependency(remote: &Remote) -> Option<Dependency> {
     (!remote.host().is_empty()).then(|| Dependency::git(&remote.origin()))
 }
 
-/// What opens the repository, and the name and type of the secret that it comes from.
+/// The credentials for the repository, and the name and type of their secret.
 fn credentials(keys: &CredentialSet, url: &str, folder: &Path) -> (Credentials, Option<String>) {
     let Some((name, granted)) = keys.granted(url, Kind::Git) else { return (Credentials::None, None) };
     let Credential::Git(git) = &granted.credential else { return (Credentials::None, None) };
@@ -231,7 +230,7 @@ fn credentials(keys: &CredentialSet, url: &str, folder: &Path) -> (Credentials, 
     (credentials, Some(format!("{name} ({})", Kind::Git)))
 }
 
-/// What became of a call to git, as a failure of a load.
+/// Converts an error of git to a failure of a load.
 fn fault(error: &GitError, secret: Option<&str>) -> Fault {
     let category = match error.category {
         Category::Network => FailureCategory::Network,

@@ -83,7 +83,7 @@ impl Drop for Making {
     }
 }
 
-/// What cannot be removed is swept at the next start.
+/// Removes a folder; if that fails, the next start does it.
 fn remove(path: &Path) {
     let _ = fs_err::remove_dir_all(path);
 }
@@ -138,7 +138,7 @@ impl ContentStore {
         &self.root
     }
 
-    /// What its folders take on disk, and how many they are.
+    /// The disk space and the number of its folders.
     pub(super) fn taken(&self) -> (ByteSize, usize) {
         let entries = self.lock();
         (ByteSize(entries.values().map(|entry| entry.size).sum()), entries.len())

@@ -1,4 +1,4 @@
-//! What making a model ready learnt of the hosts that it asked, for their circuit breakers; and which it may not ask.
+//! Outcomes of the hosts that preparing a model asked, for their circuit breakers; and the hosts that it may not ask.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ pub struct BlockedDependencies {
     pub packages: Option<Time>,
 }
 
-/// Who was asked, and whether there was an answer.
+/// The hosts that were asked, and `true` for those that answered.
 #[derive(Debug, Default)]
 pub(super) struct DependencyOutcomes(Mutex<Vec<(Dependency, bool)>>);
 

@@ -34,8 +34,8 @@ use crate::{
 /// Part of every recipe: raised when environments are made differently, so that old ones are not taken for new ones.
 const FORMAT: u32 = 1;
 
-/// The share of the bound that fetched packages may take which no environment uses any more. Halved, a package is fetched
-/// again for the next environment; doubled, the disk keeps what nobody needs.
+/// The share of the bound that fetched packages may take which no environment uses any more: a quarter, since the next
+/// environment often needs the same.
 const FETCHED_SHARE: u64 = 4;
 
 /// Makes environments and keeps them.
@@ -62,11 +62,11 @@ pub(super) struct Environment {
     pub(super) notes: Vec<String>,
 }
 
-/// What an environment is made of.
+/// The ingredients of an environment.
 struct Recipe<'a> {
     python_version: &'a str,
     packages: Vec<String>,
-    /// It sees the Python libraries of the operating system.
+    /// True if it sees the Python libraries of the operating system.
     sees_system: bool,
 }
 
@@ -79,7 +79,7 @@ impl Recipe<'_> {
     }
 }
 
-/// What one environment is made with.
+/// The order for one environment.
 #[derive(Clone, Copy)]
 pub(super) struct Order<'a> {
     pub(super) settings: &'a Settings,
@@ -130,7 +130,7 @@ impl Environments {
         Ok(Environment { held, name, python, notes: note.into_iter().collect() })
     }
 
-    /// What its folders and the packages that were fetched for them take.
+    /// The disk space and the number of its folders, with the packages that were fetched for them.
     pub(super) fn taken(&self) -> (ByteSize, usize) {
         self.store.taken()
     }

@@ -12,8 +12,7 @@ use berth_spec::FailureCategory;
 use super::{Settings, program::Program};
 use crate::fault::Fault;
 
-/// The most time for an interpreter to say its version. Halved, a cold disk is taken for a broken interpreter; doubled,
-/// a broken one holds up a load for a minute.
+/// The time limit for an interpreter to print its version: enough for a cold disk.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Where the operating system keeps its own.

@@ -15,8 +15,7 @@ use tokio::{
     process::Command,
 };
 
-/// The most bytes that are kept of each output; of more, the end. Halved, the beginning of a long list of packages may be
-/// lost; doubled, a program that babbles costs twice the memory.
+/// The most bytes kept of each output, from its end: a long list of packages fits.
 const KEPT: usize = 256 << 10;
 
 /// A program to be run once.
@@ -28,7 +27,7 @@ pub(super) struct Program {
     folder: PathBuf,
 }
 
-/// What a program that ended has said.
+/// The output of a program that ended.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) status: ExitStatus,
@@ -50,10 +49,10 @@ impl Said {
 /// Why there is nothing that a program has said.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("cannot run {}: {error}", path.display())]
     Start { path: PathBuf, error: io::Error },
-    /// It did not end in time.
+    /// The program did not end in time.
     #[error("{} did not end within {} s", path.display(), limit.as_secs())]
     TooLong { path: PathBuf, limit: Duration },
 }

@@ -1,4 +1,4 @@
-//! Whether the packages of an environment are as they say: each lists its files with their digests (`RECORD`).
+//! Verifies the packages of an environment: each lists its files with their digests (`RECORD`).
 //!
 //! What the installer fetched is kept unpacked, and environments share its files. One that was damaged there, by a crash, a
 //! bad disk, or a model that writes into its packages, would be in every environment from then on: the installer does not

@@ -7,8 +7,7 @@ use berth_spec::{
 
 use crate::fault::Fault;
 
-/// The most packages that a card may name. Halved, cards that pin all that they rest on are refused; doubled, nothing
-/// that people write gains.
+/// The most packages that a card may name: enough for one that pins all its dependencies.
 const MOST: usize = 500;
 
 /// The packages to be installed, in order and each once.
@@ -45,7 +44,8 @@ const fn packages_of(framework: Framework) -> (&'static [&'static str], &'static
     }
 }
 
-/// What `framework` and `framework_version` stand for, if the dependencies and the system's packages do not have it.
+/// The package that `framework` and `framework_version` stand for, if neither the dependencies nor the system's
+/// packages have it.
 fn framework(runtime: &Runtime) -> Option<String> {
     let (names, system) = packages_of(runtime.framework);
     let named = |package: &String| names.contains(&name_of(package).as_str());

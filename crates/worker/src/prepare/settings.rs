@@ -1,17 +1,17 @@
-//! What a worker is told about making model cards ready.
+//! Settings for the preparation of model cards.
 
 use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
-/// How code and environments of model cards come about.
+/// The settings for code and environments of model cards.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// The `uv` program; `None`: the usual places are searched.
     pub uv: Option<PathBuf>,
     /// The package index; `None`: what the environment names, else PyPI.
     pub package_index: Option<String>,
-    /// What is done about packages of the operating system.
+    /// The treatment of packages of the operating system.
     pub system_packages: SystemPackages,
-    /// Whether code may come from repositories of this machine (`file:`): whoever writes a card can then read what this
+    /// True if code may come from repositories of this machine (`file:`): whoever writes a card can then read what this
     /// process can.
     pub local_repositories: bool,
     /// The process's environment. Only what finds programs and reaches the network is handed on to others: see
@@ -36,12 +36,12 @@ const PASSED_ON: [&str; 13] = [
     "SSL_CERT_DIR",
 ];
 
-/// What of `uv`'s own settings stays outside: where it keeps things is ours to say, and nothing is published here.
+/// Variables of `uv` that are not passed on: Berth decides where it keeps things, and publishes nothing.
 const NOT_FOR_UV: [&str; 6] =
     ["UV_PUBLISH_", "UV_CACHE_DIR", "UV_PYTHON", "UV_PROJECT", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES"];
 
 impl Settings {
-    /// Whether a variable of the environment may be seen by the programs that prepare a model.
+    /// True if a variable of the environment may be seen by the programs that prepare a model.
     #[must_use]
     pub fn passes_on(name: &str) -> bool {
         PASSED_ON.contains(&name)
@@ -84,13 +84,13 @@ impl Settings {
     }
 }
 
-/// What is done about a card's packages of the operating system.
+/// The treatment of a card's packages of the operating system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SystemPackages {
-    /// They must be there; what is missing is told.
+    /// Must be installed; missing ones are an error.
     #[default]
     Check,
-    /// What is missing is installed, where this process may (root).
+    /// Missing ones are installed, where this process may (root).
     Install,
     /// Nobody looks.
     Ignore,

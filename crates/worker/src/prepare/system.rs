@@ -14,16 +14,16 @@ use crate::fault::Fault;
 /// The most time for a question to the package manager.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
 
-/// The most time for an installation. Halved, a large library over a slow line may not make it; doubled, a stuck package
-/// manager holds up all models that need one for 40 minutes.
+/// The time limit of an installation: a large library passes over a slow line, and a stuck package manager does not
+/// hold up other models for an hour.
 const INSTALL_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// The most packages that a card may name.
 const MOST: usize = 100;
 
-/// Who knows what is installed.
+/// The package manager of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keeper {
+enum PackageManager {
     Debian,
     Rpm,
     /// Nobody: shared libraries are looked for by the linker's list.
@@ -46,19 +46,19 @@ impl System {
             return Ok(Some(format!("nobody looked for runtime.system_packages: {}", packages.join(", "))));
         }
         check_names(packages)?;
-        let keeper = keeper();
-        let missing = missing(keeper, packages, settings).await?;
+        let manager = manager();
+        let missing = missing(manager, packages, settings).await?;
         if missing.is_empty() {
             return Ok(None);
         }
-        let Some(command) = command(keeper, &missing) else {
+        let Some(command) = command(manager, &missing) else {
             let note =
                 format!("this system has no package manager that could say whether it has {}", missing.join(", "));
             return Ok(Some(note));
         };
         if settings.system_packages == SystemPackages::Install && rustix::process::geteuid().is_root() {
             let _one = self.installing.lock().await;
-            install(keeper, &missing, settings).await?;
+            install(manager, &missing, settings).await?;
             tracing::info!(event = "system_packages_installed", packages = missing.join(" "));
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl System {
     }
 }
 
-/// Whether some of them are Python libraries, which only the system's interpreter sees.
+/// True if some of them are Python libraries, which only the system's interpreter sees.
 pub(super) fn have_python(packages: &[String]) -> bool {
     packages.iter().any(|package| package.starts_with("python3-"))
 }
@@ -91,50 +91,52 @@ fn check_names(packages: &[String]) -> Result<(), Fault> {
     Err(Fault::new(FailureCategory::Dependencies, message))
 }
 
-fn keeper() -> Keeper {
+fn manager() -> PackageManager {
     if Path::new("/usr/bin/dpkg-query").exists() {
-        Keeper::Debian
+        PackageManager::Debian
     } else if Path::new("/usr/bin/rpm").exists() {
-        Keeper::Rpm
+        PackageManager::Rpm
     } else {
-        Keeper::Linker
+        PackageManager::Linker
     }
 }
 
-/// What a person would run.
-fn command(keeper: Keeper, missing: &[String]) -> Option<String> {
-    match keeper {
-        Keeper::Debian => Some(format!("apt-get install {}", missing.join(" "))),
-        Keeper::Rpm => Some(format!("dnf install {}", missing.join(" "))),
-        Keeper::Linker => None,
+/// The command that a person would run.
+fn command(manager: PackageManager, missing: &[String]) -> Option<String> {
+    match manager {
+        PackageManager::Debian => Some(format!("apt-get install {}", missing.join(" "))),
+        PackageManager::Rpm => Some(format!("dnf install {}", missing.join(" "))),
+        PackageManager::Linker => None,
     }
 }
 
-async fn missing(keeper: Keeper, packages: &[String], settings: &Settings) -> Result<Vec<String>, Fault> {
+async fn missing(manager: PackageManager, packages: &[String], settings: &Settings) -> Result<Vec<String>, Fault> {
     let ask = |path: &str| Program::new(path, settings.surroundings(), Path::new("/")).env("LC_ALL", "C");
-    let program = match keeper {
-        Keeper::Debian => {
+    let program = match manager {
+        PackageManager::Debian => {
             ask("/usr/bin/dpkg-query").args(["-W", "-f=${db:Status-Status} ${Package}\\n", "--"]).args(packages)
         }
-        Keeper::Rpm => ask("/usr/bin/rpm").args(["-q", "--qf", "installed %{NAME}\\n", "--"]).args(packages),
-        Keeper::Linker => ask("/sbin/ldconfig").arg("-p"),
+        PackageManager::Rpm => ask("/usr/bin/rpm").args(["-q", "--qf", "installed %{NAME}\\n", "--"]).args(packages),
+        PackageManager::Linker => ask("/sbin/ldconfig").arg("-p"),
     };
     let said = match program.run(ASK_LIMIT).await {
         Ok(said) => said,
         // Without even a linker's list nothing can be said.
-        Err(RunError::Start { .. }) if keeper == Keeper::Linker => return Ok(packages.to_vec()),
+        Err(RunError::Start { .. }) if manager == PackageManager::Linker => return Ok(packages.to_vec()),
         Err(error) => return Err(Fault::new(FailureCategory::Internal, error.to_string())),
     };
-    Ok(packages.iter().filter(|package| !is_installed(keeper, package, &said.out)).cloned().collect())
+    Ok(packages.iter().filter(|package| !is_installed(manager, package, &said.out)).cloned().collect())
 }
 
-/// Whether what the keeper has said names the package as installed.
-fn is_installed(keeper: Keeper, package: &str, out: &str) -> bool {
+/// True if the output of the package manager lists the package as installed.
+fn is_installed(manager: PackageManager, package: &str, out: &str) -> bool {
     // An architecture may follow: `libgomp1:amd64`.
     let name = package.split(':').next().unwrap_or(package);
-    match keeper {
-        Keeper::Debian | Keeper::Rpm => out.lines().any(|line| line.split_once(' ') == Some(("installed", name))),
-        Keeper::Linker => {
+    match manager {
+        PackageManager::Debian | PackageManager::Rpm => {
+            out.lines().any(|line| line.split_once(' ') == Some(("installed", name)))
+        }
+        PackageManager::Linker => {
             // `libgomp1` holds `libgomp.so.1`.
             let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let version = &name[digits.len()..];
@@ -144,24 +146,24 @@ fn is_installed(keeper: Keeper, package: &str, out: &str) -> bool {
     }
 }
 
-async fn install(keeper: Keeper, missing: &[String], settings: &Settings) -> Result<(), Fault> {
+async fn install(manager: PackageManager, missing: &[String], settings: &Settings) -> Result<(), Fault> {
     let run = |path: &str| {
         let program = Program::new(path, settings.surroundings(), Path::new("/")).env("LC_ALL", "C");
         program.env("DEBIAN_FRONTEND", "noninteractive").env("HOME", "/root")
     };
     let failed = |error: RunError| Fault::new(FailureCategory::Dependencies, error.to_string());
-    let said = match keeper {
-        Keeper::Debian => {
+    let said = match manager {
+        PackageManager::Debian => {
             // A list that cannot be made anew may still hold what is wanted: the installation decides.
             let _ = run("/usr/bin/apt-get").args(["-qq", "update"]).run(INSTALL_LIMIT).await.map_err(failed)?;
             let install = ["-qq", "-y", "--no-install-recommends", "install", "--"];
             run("/usr/bin/apt-get").args(install).args(missing).run(INSTALL_LIMIT).await.map_err(failed)?
         }
-        Keeper::Rpm => {
+        PackageManager::Rpm => {
             let install = ["-q", "-y", "install", "--"];
             run("/usr/bin/dnf").args(install).args(missing).run(INSTALL_LIMIT).await.map_err(failed)?
         }
-        Keeper::Linker => return Ok(()),
+        PackageManager::Linker => return Ok(()),
     };
     if said.status.success() { Ok(()) } else { Err(not_installed(&said, missing)) }
 }
@@ -182,22 +184,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_keepers_say() {
+    fn output_of_package_managers() {
         let debian = "installed libgomp1\nnot-installed libfoo1\nconfig-files old\n";
         let linker = "\tlibgomp.so.1 (libc6,x86-64) => /lib/libgomp.so.1\n\tlibssl.so.3 (libc6)\n";
-        for (keeper, package, out, there) in [
-            (Keeper::Debian, "libgomp1", debian, true),
-            (Keeper::Debian, "libgomp1:amd64", debian, true),
-            (Keeper::Debian, "libfoo1", debian, false),
-            (Keeper::Debian, "old", debian, false),
-            (Keeper::Debian, "libgomp", debian, false),
-            (Keeper::Rpm, "libgomp", "installed libgomp\npackage x is not installed\n", true),
-            (Keeper::Rpm, "x", "installed libgomp\npackage x is not installed\n", false),
-            (Keeper::Linker, "libgomp1", linker, true),
-            (Keeper::Linker, "libssl3", linker, true),
-            (Keeper::Linker, "ffmpeg", linker, false),
+        for (manager, package, out, there) in [
+            (PackageManager::Debian, "libgomp1", debian, true),
+            (PackageManager::Debian, "libgomp1:amd64", debian, true),
+            (PackageManager::Debian, "libfoo1", debian, false),
+            (PackageManager::Debian, "old", debian, false),
+            (PackageManager::Debian, "libgomp", debian, false),
+            (PackageManager::Rpm, "libgomp", "installed libgomp\npackage x is not installed\n", true),
+            (PackageManager::Rpm, "x", "installed libgomp\npackage x is not installed\n", false),
+            (PackageManager::Linker, "libgomp1", linker, true),
+            (PackageManager::Linker, "libssl3", linker, true),
+            (PackageManager::Linker, "ffmpeg", linker, false),
         ] {
-            assert_eq!(is_installed(keeper, package, out), there, "{keeper:?} {package}");
+            assert_eq!(is_installed(manager, package, out), there, "{manager:?} {package}");
         }
     }
 

@@ -24,8 +24,7 @@ use crate::{breaker::Dependency, fault::Fault};
 /// The version that is tested with.
 pub const VERSION: &str = "0.13.8";
 
-/// The most time for one installation. Halved, gigabytes of packages may not make it over a slow line; doubled, a stuck
-/// build holds a place for two hours.
+/// The time limit of one installation: gigabytes of packages pass over a slow line.
 const INSTALL_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// The most time for what needs no network.
@@ -41,7 +40,7 @@ pub(super) struct Uv {
     home: PathBuf,
 }
 
-/// How an installation may get packages.
+/// The sources from which an installation may get packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach<'a> {
     /// From what was fetched before.
@@ -152,7 +151,7 @@ impl Uv {
         }
     }
 
-    /// What is installed, one `NAME==VERSION` a line.
+    /// Lists the installed packages, one `NAME==VERSION` a line.
     pub(super) async fn freeze(&self, settings: &Settings, python: &Path) -> Result<String, Fault> {
         let run = self.run(settings, &self.home).args(["pip", "freeze", "--python"]).arg(python);
         let said = run.run(LOCAL_LIMIT).await.map_err(|error| not_run(&error))?;
@@ -212,7 +211,7 @@ fn with_index(run: Program, settings: &Settings, keys: &CredentialSet) -> Result
     Ok((run, Some(name.to_owned())))
 }
 
-/// Whether nobody reads along: over TLS, or on this machine.
+/// True if nobody can read along: over TLS, or on this machine.
 fn is_private(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let loopback = match url.host() {
@@ -236,7 +235,7 @@ fn not_run(error: &RunError) -> Fault {
     }
 }
 
-/// What a failure means, from the words of `uv`; `otherwise` where they are none of those that are known.
+/// Classifies a failure by the messages of `uv`; `otherwise` if none of the known ones is there.
 fn of_words(said: &Said, doing: &str, otherwise: FailureCategory) -> Fault {
     let words = said.reason();
     let category = category(&words).unwrap_or(otherwise);
@@ -285,7 +284,7 @@ fn category(words: &str) -> Option<FailureCategory> {
 
 /// The words of `uv` in a line or two: without its signs, hints on its own use, and what comes after the cause.
 fn gist(words: &str) -> String {
-    /// Characters. Halved, the packages that do not go together are cut off; doubled, status tables are walls of text.
+    /// The most characters of a message: the packages that conflict fit, and tables of statuses stay readable.
     const LONGEST: usize = 600;
     let sign = |c: char| matches!(c, '×' | '╰' | '─' | '▶' | '│' | '├' | ' ');
     let lines = words.lines().map(|line| line.trim_start_matches(sign).trim());

@@ -1,4 +1,4 @@
-//! How a ready replica's model is, as far as that is news to anybody.
+//! Health of a ready replica's model: decides what is worth reporting.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use berth_spec::{ByteSize, residency::Ready};
 
 use crate::runtime::Health;
 
-/// A ready model's memory is told again when it has grown by this part of itself, and by so much at least. Halved, models
-/// that warm up are told, and planned for, twice as often; doubled, a model may take an eighth more than anybody knows.
+/// The growth at which a ready model's memory is reported again, as a part of itself and at least so many bytes: models
+/// that warm up do not cause a plan at each step, and no model takes much more than is known.
 const MEMORY_PART: u64 = 16;
 const MEMORY_STEP: ByteSize = ByteSize::mib(16);
 

@@ -1,4 +1,4 @@
-//! What happens to a replica, and what its transitions ask for.
+//! Inputs of a replica's state machine, and the actions of its transitions.
 
 use berth_spec::{ByteSize, FailureCategory, Time, residency::Preparing};
 
@@ -10,7 +10,7 @@ use crate::{
     runtime::Health,
 };
 
-/// What happens to a replica.
+/// An input of a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// Its turn to be prepared; with these left alone.
@@ -38,11 +38,11 @@ pub enum Input {
     Loaded(Facts),
     /// The validation inference has passed; the memory after it, where that is measured.
     Validated(Option<ByteSize>),
-    /// How its model is.
+    /// The health of its model.
     Health(Health),
     /// The runtime has lost its model, for this reason.
     Lost(String),
-    /// What was being done has failed.
+    /// The operation under way has failed.
     Fail(Fault),
     /// A host that it needs is left alone until then: not an attempt.
     HoldOff(Fault, Time),
@@ -59,7 +59,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// It needs somebody who is left alone until then.
+    /// The failure of a replica that needs a dependency which is left alone until then.
     #[must_use]
     pub fn hold_off(dependency: &Dependency, until: Time) -> Self {
         let message =
@@ -77,7 +77,7 @@ impl From<Miss> for Input {
     }
 }
 
-/// What a transition asks the driver to do for the replica.
+/// An action that a transition asks of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Make its code and environment, with these left alone.

@@ -48,7 +48,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What executes runs. Called from many threads at once, at most [`Limits::lanes`] of them.
+/// An engine that executes runs. Called from many threads at once, at most [`Limits::lanes`] of them.
 pub trait Engine: Send + Sync + 'static {
     /// Runs the model on `inputs`, which are in the order of its signature, and gives the outputs whose indices in
     /// the signature are `outputs`, in that order. Blocks.

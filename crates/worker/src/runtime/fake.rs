@@ -20,10 +20,10 @@ use tokio::sync::watch;
 
 use super::{Health, LoadError, LoadRequest, Loaded, LoadedModel, Runtime};
 
-/// What happens to the loads of one URI.
+/// The behaviour of loads of one URI.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// How long a load blocks.
+    /// The time that a load blocks.
     pub load_time: Duration,
     /// A load blocks until this is open.
     pub gate: Option<Arc<Gate>>,
@@ -33,9 +33,9 @@ pub struct Script {
     pub load: Option<LoadError>,
     /// The validation inference fails with this.
     pub validate: Option<LoadError>,
-    /// How long an inference takes, on the clock of tokio.
+    /// The time of an inference, on the clock of tokio.
     pub infer_time: Duration,
-    /// How its models are, whenever that changes.
+    /// The health of its models, and its changes.
     pub health: Option<watch::Sender<Health>>,
 }
 

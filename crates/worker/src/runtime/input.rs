@@ -7,7 +7,7 @@ use berth_spec::{Datatype, InferError, InferRequest, Signature, Tensor, TensorSp
 
 use super::batch::queue::Work;
 
-/// What is checked against, prepared once per model.
+/// The rules that inputs are checked against, prepared once per model.
 #[derive(Debug)]
 pub(super) struct Checker {
     signature: Arc<Signature>,

@@ -1,5 +1,5 @@
-//! What Prometheus sees of models: families that are registered once, and one set of handles per deployment that is
-//! loaded, so that counting looks nothing up.
+//! Metrics of models: families that are registered once, and one set of handles per deployment that is loaded, so that
+//! counting looks nothing up.
 
 use std::{
     collections::HashMap,

@@ -53,7 +53,7 @@ use self::{
 use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
 use crate::artifacts::Source;
 
-/// How often a runtime that starts is asked how it is.
+/// The interval at which a runtime that starts is asked for its state.
 const POLL: Duration = Duration::from_millis(250);
 
 /// The end of a load waits so long for the runtime to unload: in nearly all cases the memory is free then.
@@ -79,7 +79,7 @@ pub struct Settings {
     pub max_models: Option<u32>,
     /// Device memory that its models may take.
     pub device_memory: Option<ByteSize>,
-    /// How long it may take until it is ready.
+    /// The time in which it must be ready.
     pub start: Duration,
 }
 
@@ -99,7 +99,7 @@ pub enum OpenError {
         name: String,
         /// Its address.
         address: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         after: Duration,
         /// Its last answer.
         why: String,

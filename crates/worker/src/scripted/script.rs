@@ -1,4 +1,4 @@
-//! What a model's path says about it: words with `_` between them, as those of ModelMesh's example runtime.
+//! Instructions in a model's path: words with `_` between them, as those of ModelMesh's example runtime.
 //!
 //! | path | the model |
 //! |---|---|
@@ -12,22 +12,22 @@
 
 use std::time::Duration;
 
-/// What happens to one model.
+/// The behaviour of one model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Script {
     /// Its size in bytes; `None`: the default.
     pub size: Option<u64>,
-    /// How long a load takes.
+    /// The time of a load.
     pub load: Duration,
-    /// How long unloading takes.
+    /// The time of unloading.
     pub unload: Duration,
-    /// How loads end.
+    /// The outcome of loads.
     pub outcome: Outcome,
     /// Attempts to unload it that fail first.
     pub stays: u32,
 }
 
-/// How a load ends.
+/// The outcome of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Outcome {
     /// Well.

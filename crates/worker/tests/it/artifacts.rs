@@ -65,8 +65,8 @@ async fn fetch(artifacts: &Artifacts, uri: &str, digest: Option<Digest>) -> Resu
     artifacts.fetch(&revision(uri, digest), Arc::new(|_, _| ())).await
 }
 
-/// What holds for every store: the bytes, the digest, progress, typed failures that name the place, and that what was
-/// fetched once is not fetched again.
+/// Checks what holds for every store: the bytes, the digest, progress, typed failures that name the place, and that
+/// what was fetched once is not fetched again.
 async fn conforms(artifacts: &Artifacts, good: &str, missing: &str, content: &[u8]) {
     let right = digest(content);
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -266,7 +266,7 @@ async fn failures_are_typed_and_show_no_secrets() {
     assert_eq!(folder.category, FailureCategory::InvalidModel, "{folder}");
 }
 
-/// How many bytes lie below a folder.
+/// The bytes below a folder.
 fn bytes_below(dir: &Path) -> u64 {
     let entries = fs_err::read_dir(dir).expect("a folder").map(|entry| entry.expect("readable"));
     let size = |entry: fs_err::DirEntry| match entry.metadata().expect("there") {

@@ -130,7 +130,7 @@ impl Bench {
         self.assignments.send(change.into()).await.expect("the worker listens");
     }
 
-    /// What the worker says next; `None`: it has ended.
+    /// The next report of the worker; `None`: it has ended.
     async fn word(&mut self) -> Option<InventoryChange> {
         tokio::time::timeout(PATIENCE, self.reports.recv()).await.expect("a word of the worker")
     }

@@ -83,7 +83,7 @@ impl World {
         Arc::new(card)
     }
 
-    /// What uv was called for, one word a call.
+    /// The calls of uv, one word a call.
     fn calls(&self) -> Vec<String> {
         let calls = fs_err::read_to_string(self.path("prepared/uv/calls")).unwrap_or_default();
         let word = |call: &str| {

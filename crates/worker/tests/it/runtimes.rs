@@ -18,7 +18,7 @@ use crate::{
     spi,
 };
 
-/// What the suite needs of a runtime.
+/// The suite's needs of a runtime.
 struct Subject<'a> {
     runtime: &'a dyn Runtime,
     /// A request that loads.
@@ -27,7 +27,7 @@ struct Subject<'a> {
     broken: LoadRequest,
 }
 
-/// What holds for every runtime.
+/// Checks what holds for every runtime.
 fn conforms(subject: &Subject<'_>) {
     let Subject { runtime, good, broken } = subject;
     let info = runtime.info();

@@ -1,5 +1,5 @@
-//! What lies in the cache and what it is worth: sizes, pins, and who goes first. Looks at the disk only at the start
-//! and when a download ends.
+//! The stock of the cache: sizes, pins, and the order of eviction. Looks at the disk only at the start and when a
+//! download ends.
 
 use std::{
     any::Any,
@@ -16,8 +16,7 @@ use berth_spec::Digest;
 
 use crate::artifacts::partial;
 
-/// How long a broken download is kept for the next attempt. Halved, one that broke before a long weekend starts over;
-/// doubled, the disk keeps more of what nobody wants any more.
+/// The time that a broken download is kept for the next attempt: a long weekend, and then it gives up its disk space.
 const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The stock.
@@ -26,7 +25,7 @@ pub(super) struct Stock {
     pub(super) files: BTreeMap<Digest, Entry>,
     /// Bytes of `files`.
     pub(super) stored: u64,
-    /// What broken downloads left, by the key of their location; not those under way.
+    /// The leftovers of broken downloads, by the key of their location; not those under way.
     pub(super) left: BTreeMap<String, Left>,
     /// Bytes promised to downloads under way.
     pub(super) reserved: u64,
@@ -93,7 +92,7 @@ pub(super) struct Left {
     since: SystemTime,
 }
 
-/// What has to be removed from the disk.
+/// A removal from the disk.
 pub(super) enum Evicted {
     Partial(String),
     File(Digest),
@@ -134,7 +133,7 @@ impl Pin {
     }
 }
 
-/// What an attempt left at `path`; where it cannot be gone on with, it is removed.
+/// The leftover of an attempt at `path`; one that cannot be continued is removed.
 pub(super) fn leftover(path: &Path) -> Option<Left> {
     let metadata = fs_err::metadata(path).ok()?;
     if !partial::has_journal(path) {

@@ -1,4 +1,4 @@
-//! How many rows a long run should have: as many as make a row cheaper, and not one more.
+//! Chooses the rows of a long run: as many as make a row cheaper, and no more.
 //!
 //! Joining rows pays where a run has a fixed cost or reads the same weights for every row (perceptrons,
 //! transformers); it pays nothing, and costs caches and latency, where the work of a row is its own (convolutions).
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 /// Sizes: 1, 2 to 3, 4 to 7, … up to 2^15 rows.
 const SIZES: usize = 16;
-/// How much cheaper a row must be to justify a larger run. At 0, noise alone makes runs grow; doubled, gains of a
-/// fifth are left lying.
+/// The gain per row that justifies a larger run: above the noise of measurements, and small enough to find gains of a
+/// tenth.
 const GAIN: f64 = 0.08;
-/// How many runs until another size is tried again. Halved, models that do not gain by it lose a few percent to
-/// trying; doubled, a change in the requests is noticed later.
+/// The runs until another size is tried again: models that gain nothing lose little by it, and a change in the requests
+/// is noticed soon.
 const TRY_EVERY: u32 = 64;
 /// The weight of a new measurement.
 const WEIGHT: f64 = 0.25;
 
-/// What is known of one model.
+/// The measurements of one model.
 #[derive(Debug, Clone, Default)]
 pub struct BatchSizer {
     /// Nanoseconds per row, by size; `None`: never seen.

@@ -29,12 +29,12 @@ use crate::runtime::metrics::ModelMetrics;
 
 pub use super::queue::Limits;
 
-/// Runs that take less than this are done by the thread of a connection. Halved, models of 100 to 200 µs pay a thread
-/// switch (about 30 µs) per batch; doubled, other connections of that thread wait longer behind a run.
+/// The longest run that the thread of a connection may do itself: models of 100 to 200 µs save a thread switch (about
+/// 30 µs) per batch, and the thread's other connections wait no longer than that.
 const SHORT: Duration = Duration::from_micros(200);
 
-/// How long a leader goes on running batches of others before it hands them to the pool. Halved, batches change
-/// threads more often; doubled, the leader's own answer and its other connections wait longer.
+/// The time that a leader goes on running batches of others before it hands them to the pool: few changes of thread,
+/// and its own answer does not wait for long.
 const BUDGET: Duration = Duration::from_micros(500);
 
 /// The requests of one model on their way to its engine. Cheap to clone.
@@ -216,7 +216,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the next run is so short that the thread of a connection may do it. Its rows count: the average is of
+    /// True if the next run is so short that the thread of a connection may do it. Its rows count: the average is of
     /// runs that may have had fewer. A model that never ran may take any time.
     fn is_short(&self) -> bool {
         let rows = self.queue().next_rows();

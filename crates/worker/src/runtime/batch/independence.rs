@@ -1,13 +1,13 @@
-//! Whether a model may be batched: its rows must not see each other. A first dimension that is variable everywhere is
-//! a promise of the model's author; this looks whether it is kept.
+//! Tests if a model may be batched: its rows must not see each other. A first dimension that is variable everywhere is
+//! a promise of the model's author; this checks it.
 
 use berth_spec::{Datatype, Signature, Tensor};
 
 use super::{Engine, View, join::rows_of};
 use crate::runtime::sample;
 
-/// How far an output may differ when its row is in a batch, relative and absolute: kernels add in another order for
-/// other sizes.
+/// The difference that an output may have when its row is in a batch, relative and absolute: kernels add in another
+/// order for other sizes.
 const TOLERANCE: f64 = 2e-3;
 /// The same for FP16 and BF16, of 11 and 8 significant bits.
 const HALF_TOLERANCE: f64 = 4e-2;
@@ -15,7 +15,7 @@ const HALF_TOLERANCE: f64 = 4e-2;
 /// Rows in the batch that is compared; the first and the last are run alone too.
 const ROWS: usize = 3;
 
-/// What to set variable dimensions to, the first that runs: sequences and tables take any, images need room for their
+/// The values for variable dimensions, tried in this order: sequences and tables take any, images need room for their
 /// kernels.
 const SIZES: [i64; 4] = [2, 32, 224, 1];
 

@@ -7,15 +7,15 @@ use bytes::Bytes;
 
 use super::{Engine, View, queue::Work};
 
-/// Memory for joined inputs that a thread keeps between batches. Halved: large batches allocate each time; doubled:
-/// more idle memory per thread for models that are rarely that large.
+/// The memory for joined inputs that a thread keeps between batches: most batches fit without allocating, and idle
+/// threads hold little.
 const KEPT: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How long the parts of a run took, in the order in which they are done.
+/// The durations of the parts of a run, in their order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spent {
     /// Putting inputs together.

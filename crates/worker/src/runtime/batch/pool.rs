@@ -30,7 +30,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads.len()

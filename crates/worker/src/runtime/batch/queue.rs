@@ -39,7 +39,7 @@ impl Work {
         self.rows.unwrap_or(1)
     }
 
-    /// Whether the two differ in nothing but the number of rows.
+    /// True if the two differ only in the number of rows.
     fn compatible(&self, other: &Self) -> bool {
         let same_form = |(a, b): (&Tensor, &Tensor)| a.datatype == b.datatype && a.shape.get(1..) == b.shape.get(1..);
         self.inputs.len() == other.inputs.len()
@@ -51,7 +51,7 @@ impl Work {
 /// A request in the queue.
 #[derive(Debug)]
 pub struct Entry {
-    /// What to run.
+    /// The work.
     pub work: Work,
     /// Not started after this.
     pub deadline: Instant,
@@ -68,13 +68,13 @@ pub struct Limits {
     pub max_requests: usize,
     /// Rows in one run; 1: no batching. A single request may have more and then runs alone.
     pub max_rows: u32,
-    /// How long a leader gathers. Zero: it yields once.
+    /// The time that a leader gathers. Zero: it yields once.
     pub max_delay: Duration,
     /// Runs at once.
     pub lanes: usize,
 }
 
-/// What a push led to.
+/// The result of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// The caller leads: gather for this long (zero: yield once), then take.
@@ -85,7 +85,7 @@ pub enum Pushed {
     Complete,
 }
 
-/// How much a leader may take at once.
+/// The part of the queue that a leader may take at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// As much as fits in one run: right where the cost of a run is mostly its start.
@@ -95,7 +95,7 @@ pub enum Share {
     Lane,
 }
 
-/// What a leader took.
+/// The requests that a leader took.
 #[derive(Debug, Default)]
 pub struct Taken {
     /// To be run together; empty: nothing is left and the leader is released.

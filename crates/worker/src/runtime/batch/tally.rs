@@ -14,16 +14,15 @@ use berth_mesh::local::{Statistics, Sum};
 
 use super::join::Spent;
 
-/// How much one run weighs in the moving average: 1/8. Halved, a model that changed its mind (longer inputs) blocks
-/// connection threads for longer before it is moved to the pool; doubled, one slow run moves it there.
+/// The weight of one run in the moving average, 1/8: a model whose inputs grew is moved to the pool soon, and one slow
+/// run does not move it.
 const WEIGHT: u64 = 8;
 
 /// Batch sizes that are counted apart; larger ones are counted with the largest of them. Bounds memory, not accuracy:
 /// `max_rows` beyond it is rare.
 const MAX_SIZES: usize = 256;
 
-/// Averages of rows are kept in this many parts of a row. Doubled or halved, nothing is seen: it only has to be finer
-/// than the weight.
+/// The resolution of averages of rows, in parts of a row: finer than the weight.
 const PART: u64 = 256;
 
 /// The tally.
@@ -50,13 +49,13 @@ pub struct Run {
     pub succeeded: u64,
     /// Rows in it.
     pub rows: u64,
-    /// How many times the engine was called: more than once where a batch had to be run one by one.
+    /// The calls of the engine for one run: more than one where a batch had to be run one by one.
     pub executions: u64,
     /// Where the time went.
     pub spent: Spent,
-    /// How long its requests waited, together.
+    /// The waiting time of its requests, together.
     pub queued: Duration,
-    /// How long its successful requests took from push to answer, together.
+    /// The time of its successful requests from push to answer, together.
     pub total: Duration,
 }
 
@@ -89,7 +88,7 @@ impl Tally {
         }
     }
 
-    /// How long a run of `rows` rows may take: longer than the average as it has more rows, and never shorter, as a
+    /// The expected time of a run of `rows` rows: longer than the average as it has more rows, and never shorter, as a
     /// part of the time is the run's own. `None` before the first run.
     #[must_use]
     pub fn expected(&self, rows: u64) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! What the engine's models take, and what the process takes beside them.
+//! Accounts for the memory of the engine's models, and of the process beside them.
 //!
 //! Sessions are made, measured and freed one at a time: what the heap grows by is then that session's, and what is resident
 //! beside all of them is nobody's: program, libraries, requests in flight, and what the allocator holds back.
@@ -44,7 +44,7 @@ pub(super) struct Books {
     known: HashMap<Digest, Known>,
 }
 
-/// What was found out about a content.
+/// The measurements of a content.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     /// Why its rows may not be joined; `None`: they may.
@@ -54,7 +54,7 @@ pub(super) struct Known {
 }
 
 impl Books {
-    /// What is known of a content.
+    /// The measurements of a content, if there are any.
     pub(super) fn known(&self, digest: &Digest) -> Option<&Known> {
         self.known.get(digest)
     }
@@ -73,7 +73,8 @@ impl Account {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the process takes beside the models, the making of another one included; while a session is being made or freed, what it took before.
+    /// The memory of the process beside the models, the making of another one included; while a session is being made
+    /// or freed, the last figure before that.
     pub(super) fn overhead(&self) -> ByteSize {
         if let Ok(books) = self.books.try_lock() {
             self.settle(&books);

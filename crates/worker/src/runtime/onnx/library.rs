@@ -8,25 +8,25 @@ use std::{
 
 use ort::{environment::Environment, logging::LogLevel};
 
-/// What the library's file is called; versions follow it after a dot.
+/// The name of the library's file; versions follow it after a dot.
 const FILE: &str = "libonnxruntime.so";
 
 /// Why the engine is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// It is nowhere.
+    /// The library is nowhere.
     #[error(
         "no {FILE} in {}: run `cargo xtask setup`, or get it with `pip download --no-deps onnxruntime` and name it by \
          --onnxruntime or ORT_DYLIB_PATH",
         places(.0)
     )]
     NotFound(Vec<PathBuf>),
-    /// It is there and is not what it should be.
+    /// The library is there but not usable.
     #[error("{} is not a usable ONNX Runtime 1.24 or later: {message}", path.display())]
     Unusable {
         /// Which file.
         path: PathBuf,
-        /// What the loader says.
+        /// The message of the loader.
         message: String,
     },
     /// Another one is loaded in this process already.

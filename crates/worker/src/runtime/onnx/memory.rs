@@ -1,4 +1,4 @@
-//! How much memory a load took.
+//! Measures the memory that a load took.
 //!
 //! The binary's own allocator is not glibc's, so what glibc has handed out is ONNX Runtime's, to the byte. Where that
 //! says nothing (another C library), the resident set does, more coarsely.
@@ -14,7 +14,7 @@ use berth_spec::ByteSize;
 /// The least that is believed of any model: session, graph and names.
 const FLOOR: u64 = 64 << 10;
 
-/// What was in use at one moment.
+/// The memory in use at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Used {
     heap: Option<u64>,
@@ -28,14 +28,14 @@ impl Used {
         Self { heap: heap(), resident: resident() }
     }
 
-    /// What would be resident with so much more than then.
+    /// The resident memory with so much more than then.
     pub(super) fn resident_after(self, more: ByteSize) -> ByteSize {
         ByteSize(self.resident.unwrap_or(u64::MAX)) + more
     }
 
-    /// What has been added since `self`, and whether that is a measurement. An artifact's bytes are in memory at
-    /// least: a smaller measurement (something else was freed meanwhile) is not believed, and an earlier one of the same
-    /// content stands in for it.
+    /// The growth since `self`, and `true` if that is a measurement. An artifact's bytes are in memory at least: a
+    /// smaller measurement (something else was freed meanwhile) is not believed, and an earlier one of the same content
+    /// stands in for it.
     #[must_use]
     pub(super) fn grown(self, artifact: ByteSize, earlier: Option<ByteSize>) -> (ByteSize, bool) {
         let now = Self::now();
@@ -53,7 +53,7 @@ impl Used {
 /// Files below this are loaded sooner than a thread that watches could begin.
 const WATCHED_FROM: ByteSize = ByteSize(256 << 10);
 
-/// How often memory is looked at while a session is made: what lasts for a shorter time is not seen.
+/// The interval of looks at the memory while a session is made: a peak that is shorter is not seen.
 const EVERY: Duration = Duration::from_millis(2);
 
 /// Watches the process while it does something.

@@ -22,18 +22,18 @@ use crate::runtime::{
     sample,
 };
 
-/// Requests in one replica at once where the deployment does not say: with 64 clients, four times what batching
-/// needs. Halved, bursts are refused sooner; doubled, a slow model's last request waits twice as long.
+/// The requests in one replica at once where the deployment does not say: with 64 clients, four times what batching
+/// needs; a slow model's last request still gets its answer in time.
 const DEFAULT_MAX_REQUESTS: u32 = 256;
 
-/// What loading found out about a model.
+/// The findings of a load about a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Footprint {
     /// Bytes.
     pub(super) memory: ByteSize,
     /// Runs at once.
     pub(super) lanes: usize,
-    /// Whether rows of different requests may run together.
+    /// True if rows of different requests may run together.
     pub(super) batchable: bool,
 }
 

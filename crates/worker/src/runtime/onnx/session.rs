@@ -121,7 +121,7 @@ pub(super) fn check_provider(options: &RuntimeOptions) -> Result<(), LoadError> 
     Err(LoadError::new(FailureCategory::Runtime, message))
 }
 
-/// What the session takes and gives, made narrower by what the author declared.
+/// Derives the signature from the session's inputs and outputs, narrowed by the author's declaration.
 pub(super) fn signature(session: &Session, declared: Option<&Signature>) -> Result<Signature, LoadError> {
     let mut own = Signature {
         inputs: session.inputs().iter().map(|outlet| spec("input", outlet)).collect::<Result<_, _>>()?,

@@ -1,16 +1,16 @@
-//! How long to wait before a model's process that died is started again.
+//! Delays before a model's process that died is started again.
 
 use std::time::Duration;
 
-/// The first wait. Halved, a process that dies at once is started more often; doubled, one accident costs a second.
+/// The first delay: one accident costs half a second, and a process that dies at once is not started in a loop.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The longest wait. Halved, a broken model takes more of the machine; doubled, one that was broken by something
-/// passing is away for a minute longer.
+/// The longest delay: a broken model takes little of the machine, and one that was broken by something passing is soon
+/// back.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// A process that lived so long has done well: the next wait is the first one again. Halved, one that dies every minute
-/// is started at once each time; doubled, two accidents in an hour count as in a row.
+/// The life of a process after which the next delay is the first one again: one that dies every half minute keeps its
+/// long delay, and two accidents in an hour do not add up.
 const HEALTHY: Duration = Duration::from_secs(60);
 
 /// The waits between starts.

@@ -13,12 +13,11 @@ use std::{
 use berth_spec::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The period of a processor quota, in microseconds: the kernel's own default. Halved, a throttled model stutters less
-/// and pays more for switching; doubled, its slowest answers are slower.
+/// The period of a processor quota, in microseconds: the kernel's own default.
 const PERIOD: u64 = 100_000;
 
-/// What a group of version 2 is also told, where its kernel knows of it: what goes over its memory is not swapped for
-/// minutes, and ends whole: a model of which one process is missing would wait for it.
+/// Settings of a group of version 2 where its kernel has them: what exceeds its memory is not swapped for minutes, and
+/// ends whole, since a model of which one process is missing would wait for it.
 const WHERE_THERE_IS: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.oom.group", "1")];
 
 /// The leaf that this process moves into (version 2).
@@ -180,12 +179,12 @@ impl Cgroup {
         &self.groups
     }
 
-    /// What the process has to limit itself to, where no group does.
+    /// The limit that the process must set itself, where no group does.
     pub(super) fn own_limit(&self) -> Option<ByteSize> {
         self.limit.filter(|_| self.memory.is_none())
     }
 
-    /// Whether the kernel killed something in it for memory.
+    /// True if the kernel killed something in it for memory.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let Some(group) = &self.memory else { return false };
         ["memory.oom_control", "memory.events"].iter().any(|file| count(&group.join(file), "oom_kill") > 0)

@@ -129,8 +129,8 @@ impl Interface {
     }
 }
 
-/// The most rows of a request. Each is a request of its own, with some hundred bytes beside its data. Halved, clients
-/// that score a table at once have to cut it; doubled, a few megabytes of booleans may take as many gigabytes here.
+/// The most rows of a request. Each is a request of its own, with some hundred bytes beside its data: a few megabytes
+/// of booleans must not take gigabytes here, and clients can still score a table at once.
 const MAX_ROWS: usize = 1 << 16;
 
 fn some_rows(rows: usize) -> Result<(), InferError> {
@@ -207,7 +207,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What all rows of one column share.
+/// The part that all rows of one column share.
 struct Part {
     name: Arc<str>,
     shape: Arc<[i64]>,

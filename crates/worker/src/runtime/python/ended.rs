@@ -1,4 +1,4 @@
-//! How a process ended, in words.
+//! Describes how a process ended.
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, FailureCategory};
 use super::cgroup::Cgroup;
 use crate::runtime::LoadError;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     /// For people: `killed by signal 9`.

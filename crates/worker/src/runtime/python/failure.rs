@@ -60,7 +60,7 @@ pub(super) fn died_validating(ended: &Ended, limit: Option<ByteSize>) -> LoadErr
     LoadError::new(FailureCategory::Validation, message).with_trace(&ended.tail)
 }
 
-/// It did not come to an end.
+/// The error for a load that did not end in time.
 pub(super) fn too_long(limit: Duration, ended: &Ended) -> LoadError {
     let minutes = limit.as_secs() / 60;
     let message = format!("the model's code took longer than {minutes} min to load it: see what it waits for");

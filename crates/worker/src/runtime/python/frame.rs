@@ -16,14 +16,14 @@ use bytes::Bytes;
 /// The bytes before the head.
 pub const PREFIX: usize = 16;
 
-/// The largest head. Doubled, a broken process can make us allocate more; halved, a batch of a thousand failures with
-/// their tracebacks may not fit.
+/// The largest head: a batch of a thousand failures with their tracebacks fits, and a broken process cannot make us
+/// allocate more.
 pub const MAX_HEAD: usize = 32 << 20;
 
-/// The largest body. Doubled, one run may take that much more memory; halved, fewer large requests are joined.
+/// The largest body, which bounds the memory of one run.
 pub const MAX_BODY: usize = 1 << 30;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -54,15 +54,15 @@ impl Kind {
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// JSON.
     pub head: Bytes,
-    /// What the head says.
+    /// The data that the head describes.
     pub body: Bytes,
 }
 
-/// What came is no frame, or nothing comes any more.
+/// The end of a stream of frames: its bytes are no frame, or nothing comes any more.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     /// The other side is gone.
@@ -74,7 +74,7 @@ pub enum Broken {
     /// There is no such kind.
     #[error("there is no kind of frame {0}")]
     Kind(u32),
-    /// It is larger than any frame.
+    /// The frame is larger than any may be.
     #[error("a frame with a head of {head} and a body of {body} bytes is too large")]
     TooLarge {
         /// Bytes of the head.

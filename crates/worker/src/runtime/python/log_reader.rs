@@ -1,5 +1,5 @@
-//! What a model's process prints: into the worker's log, line by line and not without end; its last lines are kept for
-//! whoever asks why it failed.
+//! Output of a model's process: copied into the worker's log, line by line and within bounds; its last lines are kept
+//! for whoever asks why it failed.
 
 use std::{
     collections::VecDeque,
@@ -11,19 +11,18 @@ use std::{
 
 use berth_spec::DeploymentName;
 
-/// Lines that are kept. Halved, the beginning of a native crash report may be lost; doubled, failures are reported with
-/// more that nobody reads.
+/// The lines that are kept: a native crash report fits.
 const KEPT: usize = 64;
 
-/// The most bytes of a line. Doubled or halved, little is seen: progress bars without line ends are cut here.
+/// The most bytes of a line: progress bars without line ends are cut here.
 const MAX_LINE: usize = 2 << 10;
 
-/// Lines in a row that are logged at once, and how fast that is made up for. Halved, a chatty load loses lines; doubled, a
-/// model that prints every request fills the log twice as fast.
+/// The lines in a row that are logged at once, and the lines that are credited per second: a chatty load loses none,
+/// and a model that prints every request does not fill the log.
 const BURST: u32 = 200;
 const PER_SECOND: f64 = 20.0;
 
-/// How many lines may be logged now. Pure, for [`Noise`].
+/// The budget of lines that may be logged. Pure.
 #[derive(Debug)]
 pub(super) struct Rate {
     left: f64,
@@ -36,7 +35,7 @@ impl Rate {
         Self { left: f64::from(BURST), at: now, dropped: 0 }
     }
 
-    /// Whether one more line may be logged, and how many were dropped before it.
+    /// Asks to log one more line; `Some` with the number of lines that were dropped before it.
     pub(super) fn allow(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.left = (self.left + passed * PER_SECOND).min(f64::from(BURST));
@@ -121,8 +120,8 @@ fn shown(line: &[u8]) -> String {
     text.trim_end().chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
 }
 
-/// How long a dead process's last words are waited for: a child of its may hold its output open. Halved, a traceback on
-/// its way may be missed on a busy machine; doubled, a failed load is told that much later.
+/// The wait for a dead process's last output, which a child may hold open: a traceback arrives even on a busy machine,
+/// and a failed load is reported soon.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

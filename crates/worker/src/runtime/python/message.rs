@@ -1,11 +1,11 @@
-//! What the heads of frames say. `berth/host.py` writes and reads the same names.
+//! The heads of frames. `berth/host.py` writes and reads the same names.
 
 use std::collections::BTreeMap;
 
 use berth_spec::{Datatype, card::Function};
 use serde::{Deserialize, Serialize};
 
-/// What to load.
+/// The model to load.
 #[derive(Debug, Serialize)]
 pub(super) struct Load<'a> {
     pub(super) limits: Limits<'a>,
@@ -24,7 +24,7 @@ pub(super) struct Load<'a> {
     pub(super) arrays: Vec<&'a str>,
 }
 
-/// What the process does to itself before it loads.
+/// The limits that the process sets itself before it loads.
 #[derive(Debug, Serialize)]
 pub(super) struct Limits<'a> {
     /// The process that it must not outlive.
@@ -70,7 +70,7 @@ pub(super) struct Raised {
     pub(super) kind: String,
     pub(super) message: String,
     pub(super) trace: String,
-    /// It says that there is no memory.
+    /// True if the process reports that memory ran out.
     pub(super) memory: bool,
     /// Of a load: the kind of failure.
     pub(super) category: String,
@@ -87,7 +87,7 @@ pub(super) struct Answers {
     pub(super) answers: Vec<Answer>,
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Answer {

@@ -23,8 +23,8 @@ use super::{
     supervise::Supervisor,
 };
 
-/// Requests in one replica at once where the deployment does not say. Halved, bursts are refused sooner; doubled, a slow
-/// model's last request waits twice as long.
+/// The requests in one replica at once where the deployment does not say: bursts are taken, and a slow model's last
+/// request still gets its answer in time.
 const DEFAULT_MAX_REQUESTS: u32 = 256;
 
 /// The model.

@@ -1,4 +1,4 @@
-//! How a card's model is started: everything that stays the same from one process of it to the next.
+//! The start of a card's model: everything that stays the same from one process of it to the next.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use crate::{
 /// Python before this cannot run what we run in the model's process.
 const OLDEST: (u32, u32) = (3, 8);
 
-/// What libraries read the number of their threads from.
+/// The variables from which libraries read the number of their threads.
 const THREADS: [&str; 7] = [
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -33,7 +33,7 @@ const THREADS: [&str; 7] = [
     "TF_NUM_INTRAOP_THREADS",
 ];
 
-/// How to start it.
+/// The instructions for starting it.
 pub(super) struct Plan {
     pub(super) deployment: DeploymentName,
     pub(super) python: PathBuf,
@@ -47,7 +47,7 @@ pub(super) struct Plan {
     artifact: PathBuf,
     card: Arc<PinnedCard>,
     prepared: Arc<Prepared>,
-    /// What `CUDA_VISIBLE_DEVICES` says: the devices that it was given, and nothing where it has none.
+    /// The value of `CUDA_VISIBLE_DEVICES`: the devices that it was given; empty if it has none.
     devices: String,
     cancel: CancellationToken,
     arrays: Vec<String>,
@@ -124,7 +124,7 @@ impl Plan {
         environment
     }
 
-    /// What a process is told to load.
+    /// The load command for a process.
     pub(super) fn load<'a>(&'a self, limits: Limits<'a>) -> Load<'a> {
         let card = &self.card.card;
         Load {

@@ -30,12 +30,12 @@ use super::{
     plan::Plan,
 };
 
-/// How long a write waits before it looks whether there is still somebody to write to. Halved or doubled, nothing is
-/// seen but a stop during a large request.
+/// The wait of a write before it checks that the reader is still there: a stop takes effect soon during a large
+/// request.
 const WRITE_PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long a process has to end by itself, and then after being asked by signal. Halved, a model that writes something
-/// at its end may be cut off; doubled, one that ignores both holds up its unloading.
+/// The time that a process has to end by itself, and then after a signal: a model can write something at its end, and
+/// one that ignores both does not hold up its unloading.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A running process.
@@ -47,7 +47,7 @@ pub(super) struct Process {
     reader: Option<JoinHandle<()>>,
     noise: Option<JoinHandle<()>>,
     scratch: PathBuf,
-    /// It was waited for: its number may be somebody else's by now.
+    /// True once it was waited for: its number may be another process's by now.
     reaped: bool,
 }
 
@@ -140,7 +140,7 @@ impl Process {
         self.cgroup.memory().max(footprint::of(self.child.id()))
     }
 
-    /// Whether it has ended already.
+    /// True if it has ended already.
     pub(super) fn has_ended(&mut self) -> bool {
         self.reaped |= matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
         self.reaped
@@ -222,8 +222,7 @@ impl Drop for Process {
     }
 }
 
-/// A body that is copied into one piece with its head. Doubled, larger requests are copied once more; halved, more of
-/// them take two system calls.
+/// The largest body that is copied into one piece with its head: one system call instead of two, for a short copy.
 const SMALL: usize = 64 << 10;
 
 fn read(mut from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {

@@ -11,7 +11,7 @@ use super::{
 use crate::runtime::batch::{join::Spent, tally};
 
 impl Shared {
-    /// What the process sends, on the thread that reads it.
+    /// Handles a frame from the process, on the thread that reads it.
     pub(super) fn on_frame(&self, frame: Option<Frame>) {
         let Some(frame) = frame else { return self.set_reported(Reported::Gone) };
         let read = match frame.kind {

@@ -13,14 +13,13 @@ use super::{
     message::{Raised, Refusal},
 };
 
-/// Bytes of one run beyond which no more requests are joined: the process holds them twice. Halved, batches of large
-/// requests are smaller; doubled, a process needs that much more memory beside its model.
+/// The bytes of one run beyond which no more requests are joined: the process holds them twice, beside its model.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Runs that a process has at once: one is computed, one is there already when it is done.
 pub(super) const DEPTH: usize = 2;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Its answer.
@@ -29,9 +28,9 @@ pub(super) enum Outcome {
     Refused(Refusal),
     /// The model's code failed on it.
     Raised(Raised),
-    /// It was not run: the process is not there.
+    /// Not run: the process is not there.
     NotRun(Duration),
-    /// It may have been run: the process ended.
+    /// Perhaps run: the process ended.
     Lost(String),
     /// Its deadline passed before it was run.
     Late,

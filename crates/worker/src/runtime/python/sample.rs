@@ -12,8 +12,8 @@ use super::schema::{Schema, told};
 /// The deepest value. Recursive schemas end here.
 const MAX_DEPTH: usize = 24;
 
-/// The most values and characters. Doubled, a schema can make the worker allocate more; halved, images as nested lists
-/// of numbers may not fit.
+/// The most values and characters: images as nested lists of numbers fit, and a schema cannot make the worker allocate
+/// more.
 const MAX_PARTS: usize = 4 << 20;
 
 /// A text where nothing is said about it.
@@ -90,7 +90,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// What is required; where nothing is, everything.
+    /// A sample of an object: its required properties, or all if none is required.
     fn object(&mut self, schema: &'a Map<String, Value>, depth: usize) -> Result<Value, String> {
         let empty = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object);
@@ -176,7 +176,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What the author gives.
+/// The author's own example.
 fn given(schema: &Map<String, Value>, nth: usize) -> Option<Value> {
     let listed = |key: &str| schema.get(key).and_then(Value::as_array).and_then(|list| list.get(nth).or(list.first()));
     let one = schema.get("const").or_else(|| listed("examples"));

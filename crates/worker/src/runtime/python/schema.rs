@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::runtime::LoadError;
 
-/// The most characters of what is said of one place. Doubled or halved, nothing is lost but words; a validator repeats
-/// the value, which may be a book.
+/// The most characters of a message about one place: a validator repeats the value, which may be long.
 const MAX_WORDS: usize = 300;
 
 /// A compiled schema.
@@ -31,7 +30,7 @@ impl Schema {
         &self.json
     }
 
-    /// What is wrong with a document, place by place; empty: nothing.
+    /// The violations of the schema by a document, place by place; empty: none.
     pub(super) fn violations(&self, document: &Value) -> Vec<Violation> {
         if self.validator.is_valid(document) {
             return Vec::new();

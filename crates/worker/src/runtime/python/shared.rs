@@ -1,4 +1,4 @@
-//! What the threads of one replica share: its requests, and where its process stands.
+//! State that the threads of one replica share: its requests, and the state of its process.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -17,27 +17,26 @@ use super::{
 };
 use crate::runtime::{Health, batch::tally, metrics::ModelMetrics};
 
-/// How long a run may go on after the last deadline of its requests before the process is taken for stuck. Halved, a
-/// model that is slow for a moment is restarted, which takes longer; doubled, a deadlock costs twice the time.
+/// The time that a run may go on after the last deadline of its requests before the process is taken for stuck: a model
+/// that is slow for a moment is not restarted, which would take longer.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// How long somebody waits for the memory to be measured. Halved, a busy machine's figure is older; doubled, a replica
-/// whose supervisor is busy is ready half a second later.
+/// The longest wait for a measurement of memory, by which a replica may become ready later if its supervisor is busy.
 const MEASURED_WITHIN: Duration = Duration::from_millis(500);
 
-/// The most characters of how a process ended. Doubled or halved, nothing is lost but words: the log has them all.
+/// The most characters of how a process ended; the log has all of them.
 const MAX_WORDS: usize = 600;
 
-/// What the threads of one replica share.
+/// The state that the threads of one replica share.
 pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
     pub(super) tally: tally::Tally,
     pub(super) metrics: Arc<ModelMetrics>,
-    /// How many of the lines that the model's code causes may be logged now.
+    /// The budget of log lines that the model's code causes.
     said: Mutex<Rate>,
-    /// How it is, told at once when its process goes or is up again.
+    /// The health, sent at once when the process goes or is up again.
     told: watch::Sender<Health>,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) phase: Phase,
-    /// What the process said of its load, until the supervisor has reported it.
+    /// The process's report on its load, until the supervisor has passed it on.
     pub(super) reported: Option<Reported>,
     pub(super) stop: bool,
     memory: ByteSize,
@@ -53,7 +52,7 @@ pub(super) struct State {
     most: ByteSize,
     /// Somebody waits for the memory to be measured.
     pub(super) look: bool,
-    /// How the last process ended.
+    /// The end of the last process.
     pub(super) ended: Option<Ended>,
     deaths: Option<Arc<Deaths>>,
 }
@@ -61,19 +60,19 @@ pub(super) struct State {
 /// Where the process stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It is loading, for the first time or again; it is expected to be up then.
+    /// Loading, for the first time or again; it is expected to be up then.
     Down(Option<Instant>),
     Up,
     Stopped,
 }
 
-/// What the thread that listens to the process tells the one that supervises it.
+/// A report of the thread that listens to the process to the one that supervises it.
 pub(super) enum Reported {
     Loaded(Loaded),
     Failed(Raised),
     /// The line is closed.
     Gone,
-    /// It said what cannot be understood: whoever waits for an answer would wait in vain.
+    /// The process sent something that cannot be understood: whoever waits for an answer would wait in vain.
     Broken(String),
 }
 
@@ -151,13 +150,13 @@ impl Shared {
         drop(self.changed.wait_timeout_while(state, MEASURED_WITHIN, |state| state.look));
     }
 
-    /// Whether what is being sent still has to go.
+    /// True if what is being sent still has to go.
     pub(super) fn still_wanted(&self) -> bool {
         let state = self.locked();
         !state.stop && !state.is_stuck(Instant::now()) && !state.is_over()
     }
 
-    /// How its last process ended, if one did.
+    /// The end of its last process, if one ended.
     pub(super) fn ended(&self) -> Option<Ended> {
         self.locked().ended.clone()
     }
@@ -170,7 +169,7 @@ impl Shared {
         self.metrics.memory(before, memory);
     }
 
-    /// Whether one more line that the model's code causes may be logged; says how many may not have been.
+    /// Asks to log one more line that the model's code causes; says how many may not have been logged.
     pub(super) fn may_log(&self) -> bool {
         let allowed = self.said.lock().unwrap_or_else(PoisonError::into_inner).allow(Instant::now());
         if let Some(lines @ 1..) = allowed {
@@ -179,7 +178,7 @@ impl Shared {
         allowed.is_some()
     }
 
-    /// How it is, for the controller.
+    /// The health, for the controller.
     pub(super) fn health(&self) -> Health {
         self.locked().health()
     }

@@ -31,15 +31,15 @@ use super::{
 };
 use crate::runtime::{LoadError, metrics::ModelMetrics};
 
-/// A load that takes longer has failed. The worker's own limit is 20 minutes; this one is told with the last lines of
-/// the process. Halved, a large model from a cold disk may not make it; doubled, the worker gives up first and says less.
+/// The time limit of a load: below the worker's own of 20 minutes, so that the failure comes with the last lines of the
+/// process.
 const LOAD_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// How often the supervisor looks at its process when nothing happens, and measures its memory. Halved, more reads of
-/// `/proc`; doubled, memory in metrics is older.
+/// The interval at which the supervisor looks at its process when nothing happens, and measures its memory: few reads
+/// of `/proc`, and fresh metrics.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How often a load looks whether somebody still wants it. Halved or doubled, nothing is seen.
+/// The interval at which a load checks that it is still wanted; nobody notices a tenth of a second.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// The supervision of one replica. Dropping it ends the process, which may take some seconds.

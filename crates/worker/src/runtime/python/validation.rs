@@ -1,4 +1,4 @@
-//! Whether a card's model proves itself: one request through all of it, on a thread that may block.
+//! Validates a card's model: one request through all of it, on a thread that may block.
 
 use std::{
     sync::Arc,
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::runtime::{Health, LoadError, LoadedModel};
 
-/// How long the validation inference may take. The worker's own limit is 60 s; this one is told in words. Halved, the first
-/// run of a large model (which allocates, and compiles) may not make it.
+/// The time limit of the validation inference: below the worker's own of 60 s, so that the failure says in words what
+/// was too slow.
 const VALIDATION: Duration = Duration::from_secs(55);
 
 impl LoadedModel for PythonModel {

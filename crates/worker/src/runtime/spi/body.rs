@@ -12,11 +12,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 
-/// The bytes of one request that are kept until its answer begins. Doubled, the requests of a slow model take twice the
-/// memory; halved, more of those that found their model lost are left to their callers to repeat.
+/// The bytes of one request that are kept until its answer begins, so that it can be repeated if the model was lost;
+/// larger ones are left to their callers.
 const KEPT: usize = 4 << 20;
 
-/// What has passed of a body.
+/// The part of a body that has passed.
 #[derive(Clone)]
 pub(super) struct Kept(Arc<Mutex<State>>);
 
@@ -26,7 +26,7 @@ struct State {
     bytes: usize,
     /// All of it has passed, and is here.
     whole: bool,
-    /// It was too long, or its answer has begun.
+    /// True if it was too long, or its answer has begun.
     over: bool,
 }
 

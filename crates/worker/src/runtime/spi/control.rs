@@ -1,4 +1,4 @@
-//! What a runtime is asked: its own five methods, each with an end.
+//! Calls the five methods of a runtime, each with a time limit.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -16,18 +16,18 @@ use crate::runtime::LoadError;
 
 /// A guess that takes longer is none: the runtime must answer at once.
 const PREDICT: Duration = Duration::from_millis(500);
-/// How long measuring a model may take: ModelMesh's figure.
+/// The time limit of measuring a model: ModelMesh's figure.
 const MEASURE: Duration = Duration::from_secs(30);
-/// How long one answer about its state may take.
+/// The time limit of one answer about its state.
 const STATUS: Duration = Duration::from_secs(10);
-/// How long one attempt to unload may take. Halved, freeing tens of gigabytes may not make it; doubled, one lost answer
-/// keeps a model's room for two minutes.
+/// The time limit of one attempt to unload: freeing tens of gigabytes passes, and one lost answer does not keep a
+/// model's room for long.
 const UNLOAD: Duration = Duration::from_secs(60);
 
 /// The client.
 pub(super) struct Control {
     client: ModelRuntimeClient<Channel>,
-    /// It has said that it guesses no sizes.
+    /// True once the runtime has said that it guesses no sizes.
     predicts_not: AtomicBool,
 }
 

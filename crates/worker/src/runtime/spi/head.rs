@@ -14,7 +14,7 @@ const ID_OLD: &str = "tas-model-id";
 /// Metadata that begin so are between clients, Berth and its nodes.
 const OURS: [&str; 2] = ["mm-", "berth-"];
 
-/// What else does not go on: of one connection only, or set anew.
+/// Other headers that are not passed on: of one connection only, or set anew.
 static STRIPPED: [HeaderName; 8] = [
     header::CONNECTION,
     header::HOST,

@@ -1,4 +1,4 @@
-//! What a runtime says of itself when it is ready, within bounds.
+//! Limits of a runtime, as it reports them when it is ready, within bounds.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::methods::Methods;
 /// The size of a model of which nothing is known, where the runtime does not say: ModelMesh's.
 const DEFAULT_SIZE: u64 = 1 << 20;
 
-/// How long a load may take where the runtime does not say.
+/// The time limit of a load where the runtime does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Loads at once where the runtime does not say: one is always right.

@@ -63,7 +63,7 @@ pub(super) struct SpiModel {
     mending: Arc<Mending>,
     id: IdHeaders,
     tally: Arc<Tally>,
-    /// It was told to leave.
+    /// True once it was told to leave.
     ended: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct SpiModel {
 struct Mending {
     /// Held while it is loaded again.
     turn: tokio::sync::Mutex<()>,
-    /// How often it was loaded.
+    /// The number of loads.
     loads: AtomicU64,
     /// When a missing model was no reason to load it, last.
     meant: Mutex<Option<Instant>>,

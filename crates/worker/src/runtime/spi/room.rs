@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::LoadError;
 
-/// How long a load waits for room that is being freed: ModelMesh's figure.
+/// The wait of a load for room that is being freed: ModelMesh's figure.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The models of a runtime by their ids there.
@@ -32,7 +32,7 @@ pub(super) struct Room {
 #[derive(Debug, Clone)]
 struct Standing {
     size: u64,
-    /// It is being unloaded; cancelled when the same model is wanted again.
+    /// Set while it is being unloaded; cancelled when the same model is wanted again.
     leaving: Option<CancellationToken>,
 }
 

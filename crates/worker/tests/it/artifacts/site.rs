@@ -21,25 +21,25 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// How it behaves.
+/// The behaviour of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Behaviour {
-    /// It answers ranges.
+    /// Answers ranges.
     pub(super) ranges: bool,
-    /// It tells the length of whole answers.
+    /// Gives the length of whole answers.
     pub(super) length: bool,
-    /// It sends the object to its end, whatever range was asked for.
+    /// Sends the object to its end, whatever range was asked for.
     pub(super) too_much: bool,
     pub(super) etag: Option<&'static str>,
-    /// It wants exactly this query.
+    /// Requires exactly this query.
     pub(super) query: Option<&'static str>,
-    /// It answers everything with this status.
+    /// Answers everything with this status.
     pub(super) status: Option<u16>,
-    /// It breaks off once this byte of the object is to be sent.
+    /// Breaks off once this byte of the object is to be sent.
     pub(super) break_at: Option<usize>,
-    /// It takes its time between pieces.
+    /// Pauses between pieces.
     pub(super) slow: bool,
-    /// It hangs up at once.
+    /// Hangs up at once.
     pub(super) down: bool,
 }
 

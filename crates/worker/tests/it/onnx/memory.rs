@@ -1,4 +1,4 @@
-//! What is measured is near what is taken, and unloading gives it back. It runs in a process of its own: the other tests
+//! The measured memory is near the true one, and unloading gives it back. Runs in a process of its own: the other tests
 //! would take and give back memory beside it.
 
 use std::{process::Command, sync::Arc};

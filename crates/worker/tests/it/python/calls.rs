@@ -1,4 +1,4 @@
-//! What authors may write, and what is made of it.
+//! Forms that authors may write, and their meaning.
 
 use berth_spec::{FailureCategory, InferError, deployment::Warmup};
 use serde_json::{Value, json};

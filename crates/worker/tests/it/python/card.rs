@@ -133,7 +133,7 @@ impl Card {
         Ok((runtime.load(&request)?, runtime, registry))
     }
 
-    /// What loads it, with its files below `folder`.
+    /// The request that loads it, with its files below `folder`.
     pub(crate) fn request(&self, folder: &Path, cancel: CancellationToken) -> LoadRequest {
         let code = folder.join("checkout");
         for (path, text) in &self.files {
@@ -230,7 +230,7 @@ impl Running {
         self.model.call(body, deadline).await.map(|answer| serde_json::from_slice(&answer).expect("JSON"))
     }
 
-    /// What Prometheus sees.
+    /// The metrics, as Prometheus reads them.
     pub(crate) fn metrics(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("it encodes");

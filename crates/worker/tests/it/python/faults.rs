@@ -1,4 +1,4 @@
-//! What goes wrong with processes.
+//! Faults of processes.
 
 use std::{
     path::{Path, PathBuf},

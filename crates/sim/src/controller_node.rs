@@ -8,12 +8,12 @@ use berth_spec::{Health, Time, WorkerId};
 use crate::{election::Election, line::LineId};
 
 /// A controller's process.
-pub struct Seat {
+pub struct ControllerNode {
     /// `None`: it is the only one, and leads.
     pub(crate) election: Option<Election>,
     /// The term in which it believes to lead.
     pub(crate) term: Option<Term>,
-    /// What the members tell it of nodes.
+    /// The health of nodes, as the members report it.
     pub(crate) members: BTreeMap<WorkerId, Health>,
 }
 
@@ -39,7 +39,7 @@ impl Term {
     }
 }
 
-impl Seat {
+impl ControllerNode {
     pub(crate) fn new(election: Option<Election>) -> Self {
         Self { election, term: None, members: BTreeMap::new() }
     }
