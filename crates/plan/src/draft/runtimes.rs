@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, RevisionId, RuntimeInfo, Spec, WorkerId, WorkerInfo, 
 use super::Draft;
 use crate::{Replica, world::TrackedDeployment};
 
-/// What one replica claims of its runtime.
+/// The claim of one replica on its runtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RuntimeClaim {
     pub(crate) memory: ByteSize,
